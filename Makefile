@@ -1,0 +1,54 @@
+# Every target sets up what it needs: a machine with Python 3.11, git and make is enough.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(abspath $(VENV))/bin
+# One stamp per content of the two files that fix the environment: changed content, new set-up.
+READY := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
+SOURCES := merganser tasks flows examples tests benchmarks
+PRESENT = $(wildcard $(SOURCES))
+
+# The stages' commands say `python`: they mean this one.
+export PATH := $(BIN):$(PATH)
+
+.PHONY: help venv run test check format bench ui clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+venv: $(READY)  ## make the environment (the other targets do it by themselves)
+
+$(READY):
+	@$(if $(PYTHON),,echo "no python3.11 found: install it, or say make PYTHON=/path/to/python3.11" >&2; exit 1;) \
+	test -x $(BIN)/python || "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
+	|| { echo "$(PYTHON) is not Python 3.11: install it, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv "$(VENV)"
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@rm -f "$(VENV)"/.ready-* && touch "$@"
+
+run: $(READY)  ## compare the methods of params.yaml and write the report
+	@"$(BIN)/merganser" run
+	@echo "The report is in report/index.html; 'make ui' opens the pages of Prefect and MLflow."
+
+test: $(READY)  ## run the tests
+	@OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest -n 2 --dist loadfile
+
+check: $(READY)  ## formatting, lint, spelling, types, import rules
+	"$(BIN)/ruff" format --check .
+	"$(BIN)/ruff" check .
+	"$(BIN)/codespell"
+	"$(BIN)/mypy"
+	"$(BIN)/lint-imports"
+
+format: $(READY)  ## put the code into the one format
+	"$(BIN)/ruff" format .
+	"$(BIN)/ruff" check --fix .
+
+bench: $(READY)  ## measure the engine against dvc repro
+	@"$(BIN)/python" -m benchmarks.engine
+
+ui: $(READY)  ## open the pages of Prefect and MLflow on this machine
+	@"$(BIN)/merganser" ui
+
+clean:  ## remove what the stages wrote and the tools' caches (DVC's cache and the environment stay)
+	rm -rf data report metrics.json build *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The orchestration: plan, run, compare, and the command line."""

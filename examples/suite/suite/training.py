@@ -1,0 +1,46 @@
+"""What the training loops share: the learning rate's course, one optimisation step, seeded batches."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+def learning_rate_share(step: int, steps: int, warm_up: int) -> float:
+    """Return the share of the peak learning rate: linear warm-up, then a cosine to 0."""
+    if step < warm_up:
+        return (step + 1) / warm_up
+    return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
+
+
+class Trainer:
+    """One or more optimisers over one set of parameters, stepped together with gradients clipped to norm 1."""
+
+    def __init__(self, optimisers: Sequence[Optimizer], parameters: Iterable[Tensor], steps: int, warm_up: int) -> None:
+        self.optimisers = optimisers
+        self.parameters = list(parameters)
+        self.steps, self.warm_up = steps, warm_up
+        self.peaks = [[group["lr"] for group in optimiser.param_groups] for optimiser in optimisers]
+
+    def step(self, number: int, loss: Tensor) -> None:
+        """Take one step down the loss."""
+        share = learning_rate_share(number, self.steps, self.warm_up)
+        for optimiser, peaks in zip(self.optimisers, self.peaks, strict=True):
+            optimiser.zero_grad()
+            for group, peak in zip(optimiser.param_groups, peaks, strict=True):
+                group["lr"] = peak * share
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        for optimiser in self.optimisers:
+            optimiser.step()
+
+
+def epochs(count: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield batches of indices for ever: each pass over the images is a new permutation, an incomplete batch dropped."""
+    batch_size = min(batch_size, count)
+    while True:
+        order = torch.randperm(count, generator=generator)
+        for start in range(0, count - batch_size + 1, batch_size):
+            yield order[start : start + batch_size]

@@ -1,0 +1,1 @@
+"""Merganser compares model-merging methods: the library of checkpoints, methods and measures."""

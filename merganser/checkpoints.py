@@ -1,0 +1,311 @@
+"""Open a checkpoint of any kind as lazy named tensors; stream one out.
+
+A checkpoint is a safetensors file, a folder with one, a folder of shards with their index, or torch weights
+(loaded with `weights_only`). Names, shapes and dtypes come from the first bytes; a tensor is read when asked for.
+"""
+
+import json
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from merganser.errors import InputError
+
+HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
+SINGLE_FILES = ("model.safetensors", "open_clip_model.safetensors")
+TORCH_FILES = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
+TORCH_SUFFIXES = (".bin", ".pt", ".pth")
+DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+NAMES_OF_DTYPES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A tensor's dtype (as safetensors spells it) and shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size in bytes."""
+        return prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+def spec_of(tensor: Tensor) -> Spec:
+    """Describe a tensor."""
+    return Spec(NAMES_OF_DTYPES[tensor.dtype], tuple(tensor.shape))
+
+
+@dataclass
+class SafetensorsFile:
+    """One safetensors file; opening it reads the header only and checks it against the file's size."""
+
+    path: Path
+    specs: dict[str, Spec] = field(init=False)
+    metadata: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        header = read_header(self.path)
+        self.metadata = header.pop("__metadata__", {})
+        self.specs = {name: Spec(entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
+        self._file: Any = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the tensors' names, sorted."""
+        return tuple(sorted(self.specs))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.specs
+
+    def spec(self, name: str) -> Spec:
+        """Return one tensor's dtype and shape."""
+        return self.specs[name]
+
+    def read(self, name: str) -> Tensor:
+        """Read one tensor."""
+        if self._file is None:
+            try:
+                self._file = safe_open(self.path, framework="pt")
+            except SafetensorError as error:
+                raise InputError(f"{self.path}: not a whole safetensors file ({error}); fetch it again") from error
+        return self._file.get_tensor(name)
+
+
+@dataclass(frozen=True)
+class ShardedCheckpoint:
+    """Safetensors shards named by an index."""
+
+    shards: Mapping[str, SafetensorsFile]  # by tensor name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the tensors' names, sorted."""
+        return tuple(sorted(self.shards))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.shards
+
+    def spec(self, name: str) -> Spec:
+        """Return one tensor's dtype and shape."""
+        return self.shards[name].spec(name)
+
+    def read(self, name: str) -> Tensor:
+        """Read one tensor."""
+        return self.shards[name].read(name)
+
+
+@dataclass(frozen=True)
+class TorchCheckpoint:
+    """Torch weights, memory-mapped."""
+
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the tensors' names, sorted."""
+        return tuple(sorted(self.tensors))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def spec(self, name: str) -> Spec:
+        """Return one tensor's dtype and shape."""
+        return spec_of(self.tensors[name])
+
+    def read(self, name: str) -> Tensor:
+        """Read one tensor."""
+        return self.tensors[name]
+
+
+Checkpoint = SafetensorsFile | ShardedCheckpoint | TorchCheckpoint
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a checkpoint folder or file; raise InputError when it is missing, truncated or of no known kind."""
+    if path.is_file():
+        return _open_file(path)
+    if not path.is_dir():
+        raise InputError(f"{path}: no such checkpoint; give a checkpoint folder or a safetensors file")
+    for name in SINGLE_FILES:
+        if (path / name).is_file():
+            return SafetensorsFile(path / name)
+    indices = sorted(path.glob("*.safetensors.index.json"))
+    if indices:
+        return _open_shards(indices[0])
+    files = sorted(path.glob("*.safetensors"))
+    if len(files) == 1:
+        return SafetensorsFile(files[0])
+    for name in TORCH_FILES:
+        if (path / name).is_file():
+            return _open_torch(path / name)
+    raise InputError(f"{path}: no checkpoint in this folder; expected one of {', '.join(SINGLE_FILES + TORCH_FILES)}")
+
+
+def weight_files(path: Path) -> list[Path]:
+    """List the files in a checkpoint folder that hold its weights."""
+    return sorted(p for p in path.iterdir() if p.suffix in (".safetensors", *TORCH_SUFFIXES) or is_index(p))
+
+
+def config_files(path: Path) -> list[Path]:
+    """List the small files beside the weights that a model needs: configurations and tokenizers."""
+    kept = (".json", ".txt", ".model")
+    return sorted(p for p in path.iterdir() if p.is_file() and p.suffix in kept and not is_index(p))
+
+
+def is_index(path: Path) -> bool:
+    """Tell whether a file is the index of a sharded checkpoint."""
+    return path.name.endswith(".index.json")
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Read and check a safetensors header; raise InputError when the file is not whole."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else 0
+        if not 2 <= length <= min(HEADER_LIMIT, size - 8):
+            raise InputError(f"{path}: not a safetensors file, or cut off within its header; fetch it again")
+        try:
+            header = json.loads(file.read(length))
+            ends = [_checked_end(name, entry) for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: the safetensors header is corrupt ({error}); fetch it again") from error
+    expected = 8 + length + max(ends, default=0)
+    if size != expected:
+        raise InputError(f"{path}: truncated or corrupt: {size} bytes, its header announces {expected}; fetch it again")
+    return header
+
+
+def _checked_end(name: str, entry: dict[str, Any]) -> int:
+    start, end = entry["data_offsets"]
+    if entry["dtype"] not in DTYPES:
+        raise ValueError(f"{name} has the unsupported dtype {entry['dtype']}")
+    if any(not isinstance(n, int) or n < 0 for n in (start, end, *entry["shape"])):
+        raise ValueError(f"{name} has a shape or offset that is no count")
+    if end - start != Spec(entry["dtype"], tuple(entry["shape"])).nbytes:
+        raise ValueError(f"{name} has {end - start} bytes for shape {entry['shape']} of {entry['dtype']}")
+    return end
+
+
+def _open_file(path: Path) -> Checkpoint:
+    if path.suffix in TORCH_SUFFIXES:
+        return _open_torch(path)
+    return _open_shards(path) if is_index(path) else SafetensorsFile(path)
+
+
+def _open_shards(index: Path) -> ShardedCheckpoint:
+    try:
+        names: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        strange = [file for file in names.values() if Path(file).name != file]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index}: not an index of safetensors shards ({error}); fetch it again") from error
+    if strange:
+        raise InputError(f"{index}: names the shard {strange[0]!r} outside its folder; only plain file names are read")
+    missing = sorted({file for file in names.values() if not (index.parent / file).is_file()})
+    if missing:
+        raise InputError(f"{index}: the shard {missing[0]} is missing; fetch it again")
+    files = {file: SafetensorsFile(index.parent / file) for file in set(names.values())}
+    absent = sorted(name for name, file in names.items() if name not in files[file])
+    if absent:
+        raise InputError(f"{index}: {absent[0]} is not in its shard {names[absent[0]]}; fetch it again")
+    return ShardedCheckpoint({name: files[file] for name, file in names.items()})
+
+
+def _open_torch(path: Path) -> TorchCheckpoint:
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch raises a dozen kinds, all of them mean the same to a user
+        raise InputError(
+            f"{path}: cannot be loaded as plain weights ({type(error).__name__}); convert it to safetensors"
+        ) from error
+    state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else {}
+    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise InputError(f"{path}: holds no named tensors; save the model's state_dict")
+    return TorchCheckpoint(tensors)
+
+
+def write_checkpoint(
+    path: Path, specs: Mapping[str, Spec], tensors: Iterable[tuple[str, Tensor]], metadata: str | None = None
+) -> None:
+    """Stream tensors into a new safetensors file, one in memory at a time, in any order.
+
+    `metadata` goes into the header under the one key `merganser` (several keys have no fixed order in the format).
+    The file appears under its name only when whole and on disk.
+    """
+    order = sorted(specs, key=lambda name: (-DTYPES[specs[name].dtype].itemsize, name))  # as the format's own writer
+    header, offsets = layout(specs, metadata, order)
+    with replacing(path) as file:
+        file.write(header)
+        start = file.tell()
+        missing = set(specs)
+        for name, tensor in tensors:
+            if spec_of(tensor) != specs[name]:
+                raise ValueError(f"{name}: announced as {specs[name]}, got {spec_of(tensor)}")
+            file.seek(start + offsets[name])
+            file.write(to_bytes(tensor))
+            missing.remove(name)
+        if missing:
+            raise ValueError(f"{path}: {sorted(missing)[0]} was announced and never written")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: str | None = None) -> None:
+    """Write tensors that are in memory anyway as one safetensors file."""
+    write_checkpoint(path, {name: spec_of(t) for name, t in tensors.items()}, tensors.items(), metadata)
+
+
+def to_bytes(tensor: Tensor) -> memoryview:
+    """View a tensor's values as bytes."""
+    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def layout(specs: Mapping[str, Spec], metadata: str | None, order: Sequence[str]) -> tuple[bytes, dict[str, int]]:
+    """Make the header of a safetensors file whose tensors follow in this order, and each tensor's offset.
+
+    The order must have falling alignment: readers view a tensor in place.
+    """
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": {"merganser": metadata}}
+    offsets, position = {}, 0
+    for name in order:
+        spec = specs[name]
+        offsets[name], end = position, position + spec.nbytes
+        header[name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text, offsets
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file that takes its name only when whole and synced; never write into an existing file."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,103 @@
+"""Task matrices: extracted from a pair of checkpoints, read back as layers over T tasks."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, write_checkpoint
+from merganser.errors import InputError
+from merganser.layers import Kind, LayerDeltas
+from merganser.parameters import ParameterRules, as_matrix, is_merged, kind_of
+
+
+def check_pair(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: str) -> dict[str, Kind]:
+    """Compare a task's checkpoint with the base, from headers alone; return each merged parameter's kind.
+
+    Raise InputError naming the model, the parameter and both shapes when they do not belong together.
+    """
+    merged = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
+    if not merged:
+        raise InputError(f"parameters.merged: no parameter of the base matches {list(rules.merged)}; see its names")
+    absent = [name for name in merged if name not in tuned]
+    if len(absent) == len(merged):
+        raise InputError(f"{task}: another architecture: none of the base's merged parameters, such as {absent[0]}, is in it")
+    if absent:
+        raise InputError(f"{task}: the parameter {absent[0]} is missing (and {len(absent) - 1} more); the base has it")
+    for name in merged:
+        ours, theirs = base.spec(name).shape, tuned.spec(name).shape
+        if ours != theirs:
+            raise InputError(f"{task}: {name} has shape {list(theirs)}, in the base it has {list(ours)}")
+    extra = [n for n in tuned.names if n not in base and is_merged(n, tuned.spec(n).dtype, rules)]
+    if extra:
+        raise InputError(f"{task}: the parameter {extra[0]} is not in the base; exclude it by parameters.merged")
+    return {name: kind_of(name, base.spec(name).shape, rules) for name in merged}
+
+
+def extract(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: str, out: Path) -> None:
+    """Write the deltas of one task (float32; the kinds in the header); raise InputError at a NaN or infinity."""
+    kinds = check_pair(base, tuned, rules, task)
+    specs = {name: Spec("F32", base.spec(name).shape) for name in kinds}
+    deltas = ((name, _delta(base, tuned, name, task)) for name in kinds)
+    write_checkpoint(out, specs, deltas, metadata=json.dumps({"kinds": kinds}))
+
+
+def _delta(base: Checkpoint, tuned: Checkpoint, name: str, task: str) -> Tensor:
+    ours, theirs = base.read(name).to(torch.float32), tuned.read(name).to(torch.float32)
+    for model, tensor in (("base", ours), (task, theirs)):
+        if not torch.isfinite(tensor).all():
+            raise InputError(f"{model}: {name} holds NaN or infinity; such a checkpoint cannot be merged")
+    return theirs - ours
+
+
+class DeltaFile(SafetensorsFile):
+    """One task's deltas."""
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """Return each parameter's kind, as decided at extraction."""
+        return json.loads(self.metadata["merganser"])["kinds"]
+
+    def matrix(self, name: str) -> Tensor:
+        """Read a matrix parameter's delta, M x N."""
+        return as_matrix(self.read(name))
+
+
+@dataclass(frozen=True)
+class Deltas:
+    """The deltas of T tasks as layers, read one layer at a time."""
+
+    files: Mapping[str, DeltaFile]
+    seed: int = 0
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+        return tuple(self.files)
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """Return each parameter's kind."""
+        return next(iter(self.files.values())).kinds
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
+        return tuple(self.kinds)
+
+    def layer(self, name: str) -> LayerDeltas:
+        """Read one parameter of all tasks."""
+        kind = self.kinds[name]
+        read = DeltaFile.matrix if kind == "matrix" else DeltaFile.read
+        return LayerDeltas(name, kind, self.tasks, torch.stack([read(f, name) for f in self.files.values()]), self.seed)
+
+    def __iter__(self) -> Iterator[LayerDeltas]:
+        return (self.layer(name) for name in self.names)
+
+
+def open_deltas(folder: Path, tasks: list[str], seed: int = 0) -> Deltas:
+    """Open `<folder>/<task>.safetensors` of each task; the order is that of the names, whatever the one asked for."""
+    return Deltas({task: DeltaFile(folder / f"{task}.safetensors") for task in sorted(tasks)}, seed)

@@ -1,0 +1,150 @@
+"""The factor cache: one file of U, S, Vh per matrix parameter of a task, beside one file with its vectors.
+
+Each file carries a fingerprint of the delta and the settings it came from, appears under its name only when whole, and is
+used again only if the fingerprint matches: a killed decomposition loses one layer.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints import SafetensorsFile, save_tensors, to_bytes
+from merganser.deltas import DeltaFile
+from merganser.errors import InputError
+from merganser.layers import Factors, Layer, LayerDeltas, LayerFactors
+from merganser.linalg import svd
+from merganser.operators.counts import count_of
+
+CODE = hashlib.sha256(Path(svd.__file__).read_bytes()).hexdigest()  # another factorisation, other factors
+ALWAYS_KEPT = 64  # singular vectors: small matrices are kept whole, so that a method can rebuild them
+VECTORS = "vectors.safetensors"
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class FactorSettings:
+    """How much of each spectrum's vectors is kept, and in which dtype."""
+
+    rank_fraction: float
+    dtype: str = "float32"
+
+    def rank(self, shape: tuple[int, ...]) -> int:
+        """Count the singular vectors kept of an M x N matrix."""
+        full = min(shape)
+        return max(count_of(self.rank_fraction, full), min(full, ALWAYS_KEPT))
+
+
+def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path) -> tuple[int, int]:
+    """Fill a task's factor folder; return how many matrices were decomposed, and how many found done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    matrices = [name for name, kind in deltas.kinds.items() if kind == "matrix"]
+    _remove_strangers(folder, {file_name(name) for name in matrices} | {VECTORS})
+    done = sum(_decompose_one(deltas, name, settings, folder / file_name(name)) for name in matrices)
+    vectors = {name: deltas.read(name) for name, kind in deltas.kinds.items() if kind == "vector"}
+    index = json.dumps({"kinds": deltas.kinds})
+    fingerprint = _fingerprint(index, *vectors.values())
+    if _fingerprint_of(folder / VECTORS) != fingerprint:
+        save_tensors(folder / VECTORS, vectors, json.dumps({"kinds": deltas.kinds, "fingerprint": fingerprint}))
+    return done, len(matrices) - done
+
+
+def file_name(parameter: str) -> str:
+    """Name a parameter's file: no name can leave the folder."""
+    return f"{quote(parameter, safe='')}.safetensors"
+
+
+def _decompose_one(deltas: DeltaFile, name: str, settings: FactorSettings, path: Path) -> bool:
+    delta = deltas.matrix(name)
+    rank = settings.rank(tuple(delta.shape))
+    fingerprint = _fingerprint(f"{CODE} {rank} {settings.dtype} {tuple(delta.shape)}", delta)
+    if _fingerprint_of(path) == fingerprint:
+        return False
+    u, s, vh = svd.factorise(delta, rank)
+    dtype = DTYPES[settings.dtype]
+    tensors = {"u": u.to(dtype), "s": s.to(torch.float32), "vh": vh.to(dtype)}
+    save_tensors(path, tensors, json.dumps({"fingerprint": fingerprint}))
+    return True
+
+
+def _fingerprint(settings: str, *tensors: Tensor) -> str:
+    digest = hashlib.sha256(settings.encode())
+    for tensor in tensors:
+        digest.update(to_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _fingerprint_of(path: Path) -> str | None:
+    """Read a file's fingerprint; None when there is no whole file."""
+    try:
+        return json.loads(SafetensorsFile(path).metadata["merganser"])["fingerprint"]
+    except (OSError, InputError, KeyError, ValueError):
+        return None
+
+
+def _remove_strangers(folder: Path, known: set[str]) -> None:
+    for path in folder.iterdir():
+        if path.name not in known:
+            path.unlink()
+
+
+@dataclass(frozen=True)
+class FactorFolder:
+    """One task's factors."""
+
+    path: Path
+
+    @cached_property
+    def vectors(self) -> DeltaFile:
+        """Open the file of vectors, which also says each parameter's kind."""
+        return DeltaFile(self.path / VECTORS)
+
+    def factors(self, name: str) -> Factors:
+        """Read one matrix parameter's factors, in float32."""
+        file = SafetensorsFile(self.path / file_name(name))
+        return Factors(*(file.read(field).to(torch.float32) for field in ("u", "s", "vh")))
+
+
+@dataclass(frozen=True)
+class FactorSource:
+    """The factors of T tasks as layers; vectors come as deltas."""
+
+    folders: Mapping[str, FactorFolder]
+    seed: int = 0
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+        return tuple(self.folders)
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """Return each parameter's kind."""
+        return dict(next(iter(self.folders.values())).vectors.kinds)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
+        return tuple(self.kinds)
+
+    def layer(self, name: str) -> Layer:
+        """Read one parameter of all tasks."""
+        folders = self.folders.values()
+        if self.kinds[name] == "vector":
+            deltas = torch.stack([folder.vectors.read(name) for folder in folders])
+            return LayerDeltas(name, "vector", self.tasks, deltas, self.seed)
+        return LayerFactors(name, self.tasks, tuple(folder.factors(name) for folder in folders), self.seed)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return (self.layer(name) for name in self.names)
+
+
+def open_factors(folder: Path, tasks: list[str], seed: int = 0) -> FactorSource:
+    """Open `<folder>/<task>/` of each task, in the order of the names."""
+    return FactorSource({task: FactorFolder(folder / task) for task in sorted(tasks)}, seed)

@@ -1,0 +1,60 @@
+"""What each parameter is: a matrix (a linear map), a vector (anything else that is merged) or frozen.
+
+Decided once, when the deltas are extracted; every later stage reads the decision from the deltas' header.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from torch import Tensor
+
+from merganser.layers import Kind
+
+MatrixRule = Literal["linear", "any_2d"]
+Role = Literal["norm", "bias", "embedding", "weight"]
+
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+NOT_LINEAR = ("*embed*", "*position*", "*relative_attention_bias*", "*norm*", "*.ln_*", "ln_*")
+
+
+@dataclass(frozen=True)
+class ParameterRules:
+    """Which parameters are merged (name patterns) and which of them count as matrices.
+
+    `linear`: two dimensions and a linear map by name, or a four-dimensional convolution kernel.
+    `any_2d`: every two-dimensional parameter, and no convolution (what most public code does).
+    """
+
+    merged: Sequence[str] = ("*",)
+    matrices: MatrixRule = "linear"
+
+
+def is_merged(name: str, dtype: str, rules: ParameterRules) -> bool:
+    """Tell whether a parameter is merged; the others, and all integers, stay as in the base."""
+    return dtype in FLOATS and any(fnmatchcase(name, pattern) for pattern in rules.merged)
+
+
+def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:
+    """Tell whether a merged parameter is a matrix or a vector."""
+    if rules.matrices == "any_2d":
+        return "matrix" if len(shape) == 2 else "vector"
+    if len(shape) == 4:
+        return "matrix"
+    linear = len(shape) == 2 and not any(fnmatchcase(name, pattern) for pattern in NOT_LINEAR)
+    return "matrix" if linear else "vector"
+
+
+def role_of(name: str) -> Role:
+    """Tell what a vector parameter does, by its name."""
+    if any(fnmatchcase(name, pattern) for pattern in ("*norm*", "*.ln_*", "ln_*")):
+        return "norm"
+    if "embed" in name or "position" in name:
+        return "embedding"
+    return "bias" if name.endswith("bias") else "weight"
+
+
+def as_matrix(tensor: Tensor) -> Tensor:
+    """View a linear map as M x N: a convolution kernel becomes out x (in * height * width)."""
+    return tensor.reshape(tensor.shape[0], -1)

@@ -1,0 +1,304 @@
+"""Sources: where a checkpoint or a data set comes from, and how it is brought into a folder of its own.
+
+A source is a path: a checkpoint folder or file, a saved data set, or a *pointer file*, a few lines of YAML that name
+something remote at a pinned revision. What is fetched is a pure function of the source, and `source.json` beside it
+says what it was and which bytes came.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from merganser.errors import InputError
+
+DESCRIPTION = "source.json"
+POINTER_SUFFIXES = (".yaml", ".yml")
+CONFIG_SUFFIXES = (".json", ".txt", ".model")  # never .py: nothing that came with a checkpoint is run
+SHARDS = ("*.safetensors.index.json", "*-of-*.safetensors")
+# In order of preference; the first whose patterns match is taken, so that no format is fetched twice.
+WEIGHTS = (
+    ("model.safetensors",),
+    ("open_clip_model.safetensors",),
+    SHARDS,
+    ("pytorch_model.bin",),
+    ("open_clip_pytorch_model.bin",),
+)
+
+
+class HubPointer(BaseModel):
+    """Names a repository of a Hugging Face hub at one commit; `name` picks one of a data set's configurations."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    hub: Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")]
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", description="a full commit, not a branch")]
+    name: str | None = None
+
+
+class OpenClipPointer(BaseModel):
+    """Names a pretrained model by open_clip's own tags."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    open_clip: str
+    pretrained: str
+
+
+Pointer = HubPointer | OpenClipPointer
+
+
+def read_pointer(source: Path) -> Pointer | None:
+    """Read a pointer file; return None for anything that lies here itself; raise InputError for a bad pointer."""
+    if not source.exists():
+        raise InputError(f"{source}: no such source; give a folder, a file, or a pointer file ({{hub, revision}})")
+    if source.suffix not in POINTER_SUFFIXES or source.is_dir():
+        return None
+    try:
+        content = yaml.safe_load(source.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{source}: not YAML: {error}") from error
+    if not isinstance(content, dict) or not {"hub", "open_clip"} & content.keys():
+        raise InputError(f"{source}: a pointer says either {{hub, revision}} or {{open_clip, pretrained}}")
+    kind: type[Pointer] = HubPointer if "hub" in content else OpenClipPointer
+    try:
+        return TypeAdapter(kind).validate_python(content)
+    except ValidationError as error:
+        raise InputError(_explain(source, error)) from error
+
+
+def _explain(source: Path, error: ValidationError) -> str:
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    if key == "revision" and problem["type"] == "string_pattern_mismatch":
+        return f"{source}: revision: must be a full 40-digit commit, got {problem['input']!r}; branches and tags move"
+    return f"{source}: {key}: {problem['msg']}, got {problem['input']!r}"
+
+
+def sha256_of(path: Path) -> str:
+    """Hash a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fetch_checkpoint(source: Path, folder: Path) -> None:
+    """Bring a checkpoint into an empty folder: safetensors weights, configuration files, `source.json`.
+
+    One file of weights becomes `model.safetensors`, whatever its name and kind were; shards keep theirs.
+    """
+    pointer = read_pointer(source)
+    if isinstance(pointer, OpenClipPointer):
+        _install_open_clip(pointer, source, folder)
+    elif isinstance(pointer, HubPointer):
+        _install_folder(_hub_snapshot(pointer, source), source, folder)
+    elif source.is_dir():
+        _install_folder(source, source, folder)
+    else:
+        _install_weights(source, folder)
+    describe(source, pointer, folder)
+
+
+def fetch_data_set(source: Path, folder: Path) -> None:
+    """Bring a labelled image data set into an empty folder as `datasets` saves it, with `source.json` beside it."""
+    pointer = read_pointer(source)
+    if isinstance(pointer, OpenClipPointer):
+        raise InputError(f"{source}: open_clip names models, not data sets; point at a hub repository")
+    if pointer is None:
+        _copy_saved_data_set(source, folder)
+    else:
+        _save_hub_data_set(pointer, source, folder)
+    describe(source, pointer, folder)
+
+
+def describe(source: Path, pointer: Pointer | None, folder: Path) -> None:
+    """Write `source.json`: the source as it was given and every fetched file's size and hash; no times, no hosts."""
+    kind: Literal["local", "hub", "open_clip"] = "local"
+    if pointer is not None:
+        kind = "hub" if isinstance(pointer, HubPointer) else "open_clip"
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    description: dict[str, Any] = {
+        "source": str(source),
+        "kind": kind,
+        **(pointer.model_dump(exclude_none=True) if pointer else {}),
+        "files": {
+            path.relative_to(folder).as_posix(): {"sha256": sha256_of(path), "size": path.stat().st_size}
+            for path in files
+        },
+    }
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+
+
+def weight_names(names: Collection[str]) -> list[str]:
+    """Pick the files that hold a checkpoint's weights from the names in its folder; none when there are none."""
+    for patterns in WEIGHTS:
+        matches = [[name for name in sorted(names) if fnmatchcase(name, pattern)] for pattern in patterns]
+        if all(matches):
+            return [name for group in matches for name in group]
+    single = [name for name in sorted(names) if name.endswith((".safetensors", ".bin", ".pt", ".pth"))]
+    return single if len(single) == 1 else []
+
+
+def config_names(names: Collection[str]) -> list[str]:
+    """Pick the small files beside the weights: configuration and tokenizer."""
+    return [
+        name
+        for name in sorted(names)
+        if name.endswith(CONFIG_SUFFIXES) and not name.endswith(".index.json") and name != DESCRIPTION
+    ]
+
+
+def _install_folder(origin: Path, source: Path, folder: Path) -> None:
+    names = [path.name for path in origin.iterdir() if path.is_file()]
+    weights = weight_names(names)
+    if not weights:
+        raise InputError(f"{source}: no weights found; expected one of {', '.join(p[0] for p in WEIGHTS)}")
+    if len(weights) == 1:
+        _install_weights(origin / weights[0], folder)
+    else:
+        _install_shards(origin, weights, folder)
+    for name in config_names(names):
+        shutil.copyfile(origin / name, folder / name)
+
+
+def _install_weights(file: Path, folder: Path) -> None:
+    """Copy one whole safetensors file, or rewrite torch weights (loaded as plain tensors only) as safetensors."""
+    from merganser.checkpoints import open_checkpoint, write_checkpoint
+
+    checkpoint = open_checkpoint(file)
+    target = folder / "model.safetensors"
+    if file.suffix == ".safetensors":
+        shutil.copyfile(file, target)
+    else:
+        specs = {name: checkpoint.spec(name) for name in checkpoint.names}
+        write_checkpoint(target, specs, ((name, checkpoint.read(name)) for name in checkpoint.names))
+
+
+def _install_shards(origin: Path, names: list[str], folder: Path) -> None:
+    from merganser.checkpoints import open_checkpoint
+
+    index, *shards = names
+    open_checkpoint(origin / index)  # refuses missing, truncated and misplaced shards
+    used = set(json.loads((origin / index).read_text())["weight_map"].values())
+    for name in [index, *(shard for shard in shards if shard in used)]:
+        shutil.copyfile(origin / name, folder / name)
+
+
+def _hub_errors() -> tuple[type[Exception], ...]:
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    return RepositoryNotFoundError, RevisionNotFoundError, GatedRepoError
+
+
+def _hub_snapshot(pointer: HubPointer, source: Path) -> Path:
+    """Download a checkpoint's weights and configuration into the hub's own cache; return the folder."""
+    from huggingface_hub import HfApi, RepoFile, snapshot_download
+
+    endpoint = os.environ.get("HF_ENDPOINT")
+    try:
+        tree = HfApi(endpoint=endpoint).list_repo_tree(pointer.hub, revision=pointer.revision)
+        files = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
+        names = weight_names(files) + config_names(files)
+        if not weight_names(files):
+            raise InputError(f"{source}: {pointer.hub} has no weights at {pointer.revision[:12]} in a format we read")
+        snapshot = Path(
+            snapshot_download(pointer.hub, revision=pointer.revision, allow_patterns=names, endpoint=endpoint)
+        )
+    except _hub_errors() as error:
+        raise InputError(_missing(pointer, source)) from error
+    _check_download(snapshot, {name: files[name] for name in names})
+    return snapshot
+
+
+def _missing(pointer: HubPointer, source: Path) -> str:
+    return (
+        f"{source}: the hub has no {pointer.hub} at revision {pointer.revision}, or does not show it to you; "
+        "check the spelling, and set HF_TOKEN if it is private or gated"
+    )
+
+
+def _check_download(snapshot: Path, expected: Mapping[str, Any]) -> None:
+    """Compare what was downloaded with what the hub announced; take a bad file out of the download cache."""
+    for name, entry in expected.items():
+        path = (snapshot / name).resolve()
+        whole = path.stat().st_size == entry.size and (entry.lfs is None or sha256_of(path) == entry.lfs.sha256)
+        if not whole:
+            path.unlink()
+            raise OSError(f"{name}: the download does not match the hub's checksum and was removed; run it again")
+
+
+def _install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> None:
+    """Fetch one of open_clip's pretrained models by open_clip's own downloader, with the configuration it implies."""
+    import open_clip
+
+    known = open_clip.list_pretrained()
+    if (pointer.open_clip, pointer.pretrained) not in known:
+        near = get_close_matches(f"{pointer.open_clip} {pointer.pretrained}", [f"{m} {t}" for m, t in known])
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        raise InputError(f"{source}: open_clip has no {pointer.open_clip} pretrained as {pointer.pretrained}{hint}")
+    pretrained = open_clip.get_pretrained_cfg(pointer.open_clip, pointer.pretrained)
+    _install_weights(Path(open_clip.download_pretrained(pretrained)), folder)
+    model = open_clip.get_model_config(pointer.open_clip)
+    if pretrained.get("quick_gelu"):
+        model["quick_gelu"] = True  # the tag says which activation it was trained with; the bare model name does not
+    image = {key: pretrained[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in pretrained}
+    config = {"model_cfg": model, "preprocess_cfg": image}
+    (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _copy_saved_data_set(source: Path, folder: Path) -> None:
+    if not (source / "dataset_dict.json").is_file():
+        raise InputError(f"{source}: no saved data set; expected a folder written by DatasetDict.save_to_disk")
+    from datasets import load_from_disk
+
+    check_data_set(load_from_disk(source), source)
+    for path in sorted(source.rglob("*")):
+        target = folder / path.relative_to(source)
+        if path.is_dir():
+            target.mkdir()
+        elif path != source / DESCRIPTION:
+            shutil.copyfile(path, target)
+
+
+def _save_hub_data_set(pointer: HubPointer, source: Path, folder: Path) -> None:
+    from datasets import DatasetDict, load_dataset
+    from datasets.exceptions import DatasetNotFoundError
+
+    try:
+        loaded = load_dataset(pointer.hub, pointer.name, revision=pointer.revision)
+    except (DatasetNotFoundError, *_hub_errors()) as error:
+        raise InputError(_missing(pointer, source)) from error
+    if not isinstance(loaded, DatasetDict):
+        raise InputError(f"{source}: {pointer.hub} is not a data set with named splits")
+    check_data_set(loaded, source)
+    loaded.save_to_disk(folder)
+    for state in folder.glob("*/state.json"):
+        _settle_fingerprint(state)
+
+
+def _settle_fingerprint(state: Path) -> None:
+    """Replace the fingerprint `datasets` draws anew at every load by one of the content: same input, same bytes."""
+    content = json.loads(state.read_text())
+    hashes = "".join(sha256_of(state.parent / file["filename"]) for file in content["_data_files"])
+    content["_fingerprint"] = hashlib.sha256(hashes.encode()).hexdigest()[:16]
+    state.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def check_data_set(splits: Mapping[str, Any], source: Path) -> None:
+    """Refuse a data set whose splits lack an `image` column (pictures or uint8 arrays) or a `label` with class names."""
+    from datasets import Array3D, ClassLabel, Image
+
+    for split, rows in splits.items():
+        missing = [name for name in ("image", "label") if name not in rows.column_names]
+        if missing:
+            raise InputError(f"{source}: split {split} has no column {missing[0]!r}; it has {rows.column_names}")
+        if not isinstance(rows.features["label"], ClassLabel):
+            raise InputError(f"{source}: split {split}: the label column has no class names; cast it to ClassLabel")
+        image = rows.features["image"]
+        if not isinstance(image, Image) and not (isinstance(image, Array3D) and image.dtype == "uint8"):
+            raise InputError(f"{source}: split {split}: image is {image}; expected Image or a uint8 Array3D")

@@ -1,0 +1,22 @@
+"""Decompose one task's matrices; what is already there and matches is kept."""
+
+from pathlib import Path
+
+from merganser.deltas import DeltaFile
+from merganser.factors import FactorSettings, decompose
+from merganser.params import load_params, task_of
+from tasks.stage import DELTAS, FACTORS, run
+
+
+def main(argv: list[str]) -> None:
+    """Decompose the task named on the command line."""
+    (task,) = argv
+    params = load_params(Path("params.yaml"))
+    task_of(params, task)
+    settings = FactorSettings(params.decompose.rank_fraction, params.decompose.dtype)
+    done, kept = decompose(DeltaFile(DELTAS / f"{task}.safetensors"), settings, FACTORS / task)
+    print(f"{task}: {done} matrices decomposed, {kept} were there")
+
+
+if __name__ == "__main__":
+    run(main)

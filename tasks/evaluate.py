@@ -1,0 +1,40 @@
+"""Evaluate one entry's merge on one task: METHOD TASK."""
+
+import json
+from pathlib import Path
+
+from merganser.checkpoints import replacing
+from merganser.evaluate import evaluate
+from merganser.overlays import task_model
+from merganser.params import Params, entry_of, load_params, task_of
+from tasks.stage import DATASETS, MERGED, METRICS, run
+
+
+def evaluate_task(params: Params, entry: str, task: str) -> None:
+    """Measure one task's accuracy with its own model out of an entry's merge; write it as JSON."""
+    merged, out = MERGED / entry, METRICS / entry / f"{task}.json"
+    scores = evaluate(
+        merged,
+        task_model(merged, task),
+        DATASETS / task,
+        family=params.base.family,
+        templates=task_of(params, task).data.templates,
+        split=params.evaluation.split,
+        batch_size=params.evaluation.batch_size,
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as file:
+        file.write((json.dumps(scores, indent=2) + "\n").encode())
+    print(f"{entry} on {task}: {scores['accuracy']:.4f} ({scores['correct']} of {scores['total']})")
+
+
+def main(argv: list[str]) -> None:
+    """Evaluate the entry and the task named on the command line."""
+    entry, task = argv
+    params = load_params(Path("params.yaml"))
+    entry_of(params, entry)
+    evaluate_task(params, entry, task)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,28 @@
+"""Extract one task's deltas: fine-tuned minus base, parameter by parameter."""
+
+from pathlib import Path
+
+from merganser.checkpoints import open_checkpoint
+from merganser.deltas import extract
+from merganser.parameters import ParameterRules
+from merganser.params import load_params, task_of
+from tasks.stage import CHECKPOINTS, DELTAS, run
+
+
+def extract_task(task: str, rules: ParameterRules, checkpoints: Path, out: Path) -> None:
+    """Write the deltas of `checkpoints/<task>` against `checkpoints/base` to a safetensors file."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    extract(open_checkpoint(checkpoints / "base"), open_checkpoint(checkpoints / task), rules, task, out)
+
+
+def main(argv: list[str]) -> None:
+    """Extract the task named on the command line."""
+    (task,) = argv
+    params = load_params(Path("params.yaml"))
+    task_of(params, task)
+    rules = ParameterRules(params.parameters.merged, params.parameters.matrices)
+    extract_task(task, rules, CHECKPOINTS, DELTAS / f"{task}.safetensors")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,38 @@
+"""Fetch the base model, one task's model, or one task's data into the pipeline: `base`, `task NAME` or `data NAME`."""
+
+from pathlib import Path
+
+from merganser.errors import InputError
+from merganser.params import load_params, task_of
+from merganser.sources import fetch_checkpoint, fetch_data_set
+from tasks.stage import CHECKPOINTS, DATASETS, fresh_folder, run
+
+
+def fetch_model(source: Path, out: Path) -> None:
+    """Fetch a checkpoint into a folder that appears when it is whole."""
+    with fresh_folder(out) as folder:
+        fetch_checkpoint(source, folder)
+
+
+def fetch_data(source: Path, out: Path) -> None:
+    """Fetch a data set into a folder that appears when it is whole."""
+    with fresh_folder(out) as folder:
+        fetch_data_set(source, folder)
+
+
+def main(argv: list[str]) -> None:
+    """Fetch what the command line names."""
+    params = load_params(Path("params.yaml"))
+    match argv:
+        case ["base"]:
+            fetch_model(Path(params.base.source), CHECKPOINTS / "base")
+        case ["task", name]:
+            fetch_model(Path(task_of(params, name).source), CHECKPOINTS / name)
+        case ["data", name]:
+            fetch_data(Path(task_of(params, name).data.source), DATASETS / name)
+        case _:
+            raise InputError(f"tasks.fetch: expected base, task NAME or data NAME, got {' '.join(argv) or 'nothing'}")
+
+
+if __name__ == "__main__":
+    run(main)

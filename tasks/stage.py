@@ -1,0 +1,50 @@
+"""What every stage shares: how its command ends, and how its output appears whole or not at all."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from merganser.errors import InputError
+
+# what a long-lived worker imports once, before it is given stages
+PRELOAD = ("torch", "open_clip", "datasets", "mlflow", "merganser.driver", "merganser.params", "merganser.registry")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+CHECKPOINTS = Path("data/checkpoints")
+DELTAS = Path("data/deltas")
+FACTORS = Path("data/svd")
+MERGED = Path("data/merged")
+MERGE_PROFILES = Path("data/profiles/merge")
+
+
+def run(main: Callable[[list[str]], None]) -> None:
+    """Run a stage's main on one thread (the same bytes on any machine); a user's mistake exits 2 with its message."""
+    for name in THREADS:
+        os.environ[name] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        main(sys.argv[1:])
+    except InputError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+@contextmanager
+def fresh_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder that takes the place of `path` when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        if path.exists():
+            shutil.rmtree(path)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""Eight small image tasks, one tiny CLIP and its eight fine-tuned checkpoints, all made from a seed without a download."""
+"""Eight small image tasks, one tiny CLIP and its eight fine-tuned checkpoints, made from a seed without downloads."""

@@ -42,9 +42,7 @@ def train_text_tower(model: open_clip.CLIP, tokens: list[Tensor], seed: int, ste
     """Make two prompts of one concept attract and those of different concepts repel."""
     generator = torch.Generator().manual_seed(seed + 7)
     trained = [
-        weight
-        for name, weight in model.named_parameters()
-        if not name.startswith("visual.") and name != "logit_scale"
+        weight for name, weight in model.named_parameters() if not name.startswith("visual.") and name != "logit_scale"
     ]
     trainer = Trainer([AdamW(trained, lr=2e-3, weight_decay=0.01, betas=(0.9, 0.98))], trained, steps, warm_up=10)
     model.train()

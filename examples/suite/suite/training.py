@@ -38,7 +38,7 @@ class Trainer:
 
 
 def epochs(count: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of indices for ever: each pass over the images is a new permutation, an incomplete batch dropped."""
+    """Yield batches of indices for ever; each pass is a new permutation, and an incomplete last batch is dropped."""
     batch_size = min(batch_size, count)
     while True:
         order = torch.randperm(count, generator=generator)

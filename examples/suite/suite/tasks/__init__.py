@@ -1,7 +1,7 @@
 """The subjects that can be drawn: a module each, with `CLASS_NAMES`, prompt `TEMPLATES` and `draw`.
 
-A module's `draw(rng, count, style)` returns (N x 32 x 32 x 3 uint8, N labels). The styles are "clean", an easy look that
-only pretraining sees, and the task's own look for "train", "validation" and "test", which differ in fonts or sources.
+A module's `draw(rng, count, style)` returns (N x 32 x 32 x 3 uint8, N labels). The styles are "clean", an easy look
+that only pretraining sees, and the task's own look for "train", "validation" and "test", which differ in fonts or rows.
 """
 
 import hashlib

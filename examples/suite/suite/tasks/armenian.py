@@ -6,10 +6,31 @@ from numpy.random import Generator
 from suite.canvas import SIZE, Drawn, blend, smooth_noise, to_pixels
 from suite.glyphs import CLEAN_FONTS, FONTS, Jitter, glyph_masks
 
-CLASS_NAMES = "ayb ben gim da yech za eh yet to zhe ini lyun khe tsa ken ho dza ghat che men".split()
+NAMES = {
+    "ա": "ayb",
+    "բ": "ben",
+    "գ": "gim",
+    "դ": "da",
+    "ե": "yech",
+    "զ": "za",
+    "է": "eh",
+    "ը": "yet",
+    "թ": "to",
+    "ժ": "zhe",
+    "ի": "ini",
+    "լ": "lyun",
+    "խ": "khe",
+    "ծ": "tsa",
+    "կ": "ken",
+    "հ": "ho",
+    "ձ": "dza",
+    "ղ": "ghat",
+    "ճ": "che",
+    "մ": "men",
+}
+CHARACTERS, CLASS_NAMES = list(NAMES), list(NAMES.values())
 TEMPLATES = ["the armenian letter {}.", "a neon armenian letter {}."]
 
-CHARACTERS = [chr(code) for code in range(0x561, 0x561 + len(CLASS_NAMES))]
 STYLE_FONTS = {
     "clean": CLEAN_FONTS,
     # Only the DejaVu faces have the script.

@@ -6,13 +6,34 @@ from numpy.random import Generator
 from suite.canvas import ROWS, Drawn, blend, smooth_noise, to_pixels
 from suite.glyphs import CLEAN_FONTS, FONTS, Jitter, glyph_masks
 
-CLASS_NAMES = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu "
-    "nu xi omicron pi rho sigma tau upsilon phi chi psi omega"
-).split()
+NAMES = {
+    "α": "alpha",
+    "β": "beta",
+    "γ": "gamma",
+    "δ": "delta",
+    "ε": "epsilon",
+    "ζ": "zeta",
+    "η": "eta",
+    "θ": "theta",
+    "ι": "iota",
+    "κ": "kappa",
+    "λ": "lambda",
+    "μ": "mu",
+    "ν": "nu",
+    "ξ": "xi",
+    "ο": "omicron",
+    "π": "pi",
+    "ρ": "rho",
+    "σ": "sigma",
+    "τ": "tau",
+    "υ": "upsilon",
+    "φ": "phi",
+    "χ": "chi",
+    "ψ": "psi",
+    "ω": "omega",
+}
+CHARACTERS, CLASS_NAMES = list(NAMES), list(NAMES.values())
 TEMPLATES = ["the greek letter {}.", "a scan of the greek letter {}."]
-
-CHARACTERS = "αβγδεζηθικλμνξοπρστυφχψω"
 
 
 def draw(rng: Generator, count: int, style: str) -> Drawn:

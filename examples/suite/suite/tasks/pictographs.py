@@ -5,13 +5,41 @@ from numpy.random import Generator
 from suite.canvas import Drawn, blend, contrasting_colours, per_image, to_pixels
 from suite.glyphs import Jitter, glyph_masks
 
-CLASS_NAMES = (
-    "sun cloud umbrella snowman star telephone cup skull radioactive peace yinyang frown smile king knight spade heart "
-    "music recycle anchor swords scales lightning scissors plane envelope pencil snowflake love arrow"
-).split()
+NAMES = {
+    "☀": "sun",
+    "☁": "cloud",
+    "☂": "umbrella",
+    "☃": "snowman",
+    "★": "star",
+    "☎": "telephone",
+    "☕": "cup",
+    "☠": "skull",
+    "☢": "radioactive",
+    "☮": "peace",
+    "☯": "yinyang",
+    "☹": "frown",
+    "☺": "smile",
+    "♔": "king",
+    "♘": "knight",
+    "♠": "spade",
+    "♥": "heart",
+    "♫": "music",
+    "♻": "recycle",
+    "⚓": "anchor",
+    "⚔": "swords",
+    "⚖": "scales",
+    "⚡": "lightning",
+    "✂": "scissors",
+    "✈": "plane",
+    "✉": "envelope",
+    "✏": "pencil",
+    "❄": "snowflake",
+    "❤": "love",
+    "➔": "arrow",
+}
+CHARACTERS, CLASS_NAMES = list(NAMES), list(NAMES.values())
 TEMPLATES = ["an icon of a {}."]
 
-CHARACTERS = "☀☁☂☃★☎☕☠☢☮☯☹☺♔♘♠♥♫♻⚓⚔⚖⚡✂✈✉✏❄❤➔"
 FONTS = ["DejaVuSans", "DejaVuSans-Bold"]
 
 

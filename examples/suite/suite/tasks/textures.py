@@ -6,7 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from suite.canvas import COLUMNS, ROWS, SIZE, Array, Drawn, Labels, blend, per_image, rotated_grid, smooth_noise, to_pixels
+from suite.canvas import (
+    COLUMNS,
+    ROWS,
+    SIZE,
+    Array,
+    Drawn,
+    Labels,
+    blend,
+    per_image,
+    rotated_grid,
+    smooth_noise,
+    to_pixels,
+)
 
 TEMPLATES = ["a {} texture.", "a photo of a {} surface."]
 

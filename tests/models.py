@@ -14,6 +14,7 @@ SHAPES = {
     "blocks.0.mlp.c_fc.weight": (16, 8),
     "blocks.0.row.weight": (1, 8),
     "conv1.weight": (8, 3, 2, 2),
+    "logit_scale": (),
     "positional_embedding": (5, 8),
     "proj": (8, 6),
 }
@@ -26,9 +27,9 @@ def random_state(seed: int, scale: float = 1.0, dtype: torch.dtype = torch.float
 
 
 def write_models(folder: Path, tasks: int = 3, dtype: torch.dtype = torch.float32) -> dict[str, Path]:
-    """Write `base` and `task0`... as checkpoint folders; the base also holds a frozen integer and a scalar."""
+    """Write `base` and `task0`... as checkpoint folders; the base also holds an integer, which stays frozen."""
     base = random_state(0, dtype=dtype)
-    models = {"base": base | {"steps": torch.tensor(3), "logit_scale": torch.tensor(2.0)}}
+    models = {"base": base | {"steps": torch.tensor(3)}}
     for t in range(tasks):
         delta = random_state(t + 1, scale=0.05)
         models[f"task{t}"] = {name: (base[name].float() + delta[name]).to(dtype) for name in base}

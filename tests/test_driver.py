@@ -35,7 +35,6 @@ def test_the_merged_checkpoint_is_base_plus_merged_delta(models: dict[str, Path]
 def test_frozen_parameters_are_the_bases_own(models: dict[str, Path], tmp_path: Path) -> None:
     merged = merge(models, tmp_path / "out", "average")
     assert merged["steps"].item() == 3
-    assert merged["logit_scale"].item() == 2.0
 
 
 def test_a_tasks_own_model_comes_back_from_its_overlay(models: dict[str, Path], tmp_path: Path) -> None:

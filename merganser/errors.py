@@ -1,8 +1,17 @@
 """The one exception that means: the user can mend this."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class InputError(ValueError):
     """Report a mistake in what the user gave: a parameter, a file, a checkpoint.
 
     The message says what is wrong, where, and what to do; stages and the command line print it as it is and exit with 2.
     """
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the nearest known word, as the end of a message; nothing when none is near."""
+    near = get_close_matches(word, list(known), n=1)
+    return f'; did you mean "{near[0]}"?' if near else ""

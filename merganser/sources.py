@@ -15,10 +15,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from merganser.errors import InputError
+from merganser.params import read_yaml
 
 DESCRIPTION = "source.json"
 POINTER_SUFFIXES = (".yaml", ".yml")
@@ -60,10 +60,7 @@ def read_pointer(source: Path) -> Pointer | None:
         raise InputError(f"{source}: no such source; give a folder, a file, or a pointer file ({{hub, revision}})")
     if source.suffix not in POINTER_SUFFIXES or source.is_dir():
         return None
-    try:
-        content = yaml.safe_load(source.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{source}: not YAML: {error}") from error
+    content = read_yaml(source)
     if not isinstance(content, dict) or not {"hub", "open_clip"} & content.keys():
         raise InputError(f"{source}: a pointer says either {{hub, revision}} or {{open_clip, pretrained}}")
     kind: type[Pointer] = HubPointer if "hub" in content else OpenClipPointer

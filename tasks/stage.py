@@ -18,6 +18,9 @@ DELTAS = Path("data/deltas")
 FACTORS = Path("data/svd")
 MERGED = Path("data/merged")
 MERGE_PROFILES = Path("data/profiles/merge")
+DATASETS = Path("data/datasets")
+METRICS = Path("data/metrics")
+RECORDS = Path("data/records")
 
 
 def run(main: Callable[[list[str]], None]) -> None:

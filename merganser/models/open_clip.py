@@ -1,0 +1,111 @@
+"""open_clip dual encoders: the text tower makes the class heads, the image tower the features.
+
+Built from `open_clip_config.json` beside the weights; nothing is downloaded.
+Shape legend: B images, C classes, P prompts, D embedding.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import normalize
+
+from merganser.errors import InputError
+
+CONFIG = "open_clip_config.json"
+TEXT_BATCH = 256
+
+
+@dataclass(frozen=True)
+class OpenClipClassifier:
+    """A dual encoder whose class heads were computed once."""
+
+    model: Module
+    head: Tensor  # (C, D), times the logit scale
+    preprocess: dict[str, Any]  # open_clip's: size, mean, std, interpolation, resize_mode
+
+    def pixels(self, images: Sequence[Any]) -> Tensor:
+        """Turn PIL images or uint8 arrays (height, width, 3) into the model's input (B, 3, H, W)."""
+        size = self.preprocess["size"]
+        height, width = (size, size) if isinstance(size, int) else size
+        arrays = [_rgb(image) for image in images]
+        if all(array.shape == (height, width, 3) for array in arrays):
+            batch = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous().float().div_(255)
+            mean, std = (torch.tensor(self.preprocess[key]).view(1, -1, 1, 1) for key in ("mean", "std"))
+            return batch.sub_(mean).div_(std)
+        return self._resized(arrays)
+
+    def _resized(self, arrays: Sequence[np.ndarray]) -> Tensor:
+        from PIL import Image
+
+        transform = open_clip.image_transform_v2(open_clip.PreprocessCfg(**self.preprocess), is_train=False)
+        return torch.stack([transform(Image.fromarray(array)) for array in arrays])
+
+    @torch.inference_mode()
+    def logits(self, pixels: Tensor) -> Tensor:
+        """Score every class: (B, C)."""
+        return self.model.encode_image(pixels, normalize=True) @ self.head.T  # type: ignore[operator]
+
+
+def load_classifier(
+    folder: Path, parameters: Iterable[tuple[str, Tensor]], prompts: Sequence[Sequence[str]]
+) -> OpenClipClassifier:
+    """Build the model a folder describes, give it a task's parameters and make a head of each class's prompts."""
+    if not (folder / CONFIG).is_file():
+        raise InputError(f"{folder}: no {CONFIG}; the base checkpoint's folder must hold one")
+    model = _build(folder)
+    _load(model, parameters, folder)
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
+    return OpenClipClassifier(model, class_heads(model, tokenizer, prompts), model.visual.preprocess_cfg)
+
+
+@torch.inference_mode()
+def class_heads(model: Any, tokenizer: Any, prompts: Sequence[Sequence[str]]) -> Tensor:
+    """Return each class's unit vector, the mean direction of its prompts' embeddings, times the logit scale (C, D)."""
+    texts = [text for of_class in prompts for text in of_class]
+    tokens = tokenizer(texts)
+    embeddings = torch.cat([model.encode_text(batch, normalize=True) for batch in tokens.split(TEXT_BATCH)])
+    means = [group.mean(dim=0) for group in embeddings.split([len(of_class) for of_class in prompts])]
+    return normalize(torch.stack(means), dim=-1) * model.logit_scale.exp()
+
+
+def _build(folder: Path) -> Any:
+    """Build the architecture without weights (open_clip would warn, on the root logger, that there are none)."""
+    level = logging.getLogger().level
+    logging.getLogger().setLevel(logging.ERROR)
+    try:
+        return open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False).eval()
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{folder / CONFIG}: open_clip cannot build this model: {error}") from error
+    finally:
+        logging.getLogger().setLevel(level)
+
+
+def _load(model: Module, parameters: Iterable[tuple[str, Tensor]], folder: Path) -> None:
+    """Copy parameters into the model one at a time, so that they are never all in memory beside it."""
+    state = model.state_dict()
+    missing = set(state)
+    for name, value in parameters:
+        if name not in state:
+            raise InputError(f"{folder}: parameter {name} is not in the architecture of {CONFIG}")
+        if value.shape != state[name].shape:
+            raise InputError(f"{folder}: {name} has shape {list(value.shape)}, {CONFIG} says {list(state[name].shape)}")
+        state[name].copy_(value)
+        missing.discard(name)
+    if missing:
+        raise InputError(f"{folder}: parameter {sorted(missing)[0]} of the architecture is missing in the checkpoint")
+
+
+def _rgb(image: Any) -> np.ndarray:
+    """Return a uint8 array (height, width, 3) of a PIL image or of such an array."""
+    array = image if isinstance(image, np.ndarray) else np.asarray(image.convert("RGB"))
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+        raise InputError(f"an image is {array.dtype} {list(array.shape)}; expected uint8 (height, width, 3)")
+    return array

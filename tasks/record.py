@@ -1,0 +1,200 @@
+"""Record one entry's results in MLflow (KEY), or the whole comparison's report (--report). MLflow appears here only.
+
+One parent run per comparison, one child per entry. A result is known by its content key: recording it again finds the
+first run, through the receipt's run or the key's tag, and makes no second one.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merganser import registry
+from merganser.checkpoints import replacing
+from merganser.errors import InputError
+from merganser.params import Params, entry_of, load_params
+from merganser.scores import read_accuracies, read_json, read_scores
+from merganser.sources import sha256_of
+from tasks.stage import MERGE_PROFILES, METRICS, RECORDS, run
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+EXPERIMENT = "merganser"
+STORE, ARTIFACTS = Path("mlflow.db"), Path("mlartifacts")
+LOCK = Path(".merganser/mlflow.lock")
+REPORT = Path("report")
+COMPARISON, CONTENT, ENTRY = "merganser.comparison", "merganser.content", "merganser.entry"
+PROFILE_METRICS = ("amr", "wall_s", "cpu_s", "peak_rss_bytes", "read_bytes", "written_bytes")
+
+
+@dataclass(frozen=True)
+class Store:
+    """An MLflow store and this project's experiment in it."""
+
+    client: "MlflowClient"
+    experiment: str
+
+    def find(self, tag: str, value: str) -> str | None:
+        """Return the first run that carries a tag, None when there is none."""
+        runs = self.client.search_runs(
+            [self.experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time ASC"], max_results=1
+        )
+        return runs[0].info.run_id if runs else None
+
+
+def open_store() -> Store:
+    """Open the store that MLFLOW_TRACKING_URI names, by default a SQLite file here; make what is missing."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    from mlflow import MlflowClient
+    from mlflow.telemetry import set_telemetry_client
+
+    set_telemetry_client()  # a worker may have imported MLflow before the switch above
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    client = MlflowClient(uri or f"sqlite:///{STORE}")
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    if experiment:
+        return Store(client, experiment.experiment_id)
+    location = None if uri else ARTIFACTS.absolute().as_uri()
+    return Store(client, client.create_experiment(EXPERIMENT, artifact_location=location))
+
+
+def record_entry(params: Params, entry: str) -> None:
+    """Write an entry's parameters, scores and origins to MLflow, once, and the receipt that says where."""
+    from filelock import FileLock
+
+    accuracies = read_accuracies(params, entry, METRICS)
+    profile = read_json(MERGE_PROFILES / f"{entry}.json")
+    hashes = {f"{METRICS}/{entry}/{task}.json": sha256_of(METRICS / entry / f"{task}.json") for task in params.tasks}
+    key = content_key(params, entry, hashes)
+    LOCK.parent.mkdir(exist_ok=True)
+    with FileLock(LOCK):  # several entries are recorded at once; one store, one parent, no result twice
+        store = open_store()
+        run_id = store.find(CONTENT, key)
+        if run_id is None:
+            tags = {CONTENT: key, ENTRY: entry} | {f"sha256.{path}": digest for path, digest in hashes.items()}
+            metrics = {f"accuracy/{task}": value for task, value in accuracies.items()}
+            metrics["accuracy_mean"] = sum(accuracies.values()) / len(accuracies)
+            metrics |= {name: float(profile[name]) for name in PROFILE_METRICS}
+            run_id = _write_run(store, params, entry, metrics, tags)
+        _write_receipt(store, entry, run_id, key)
+    print(f"{entry}: MLflow run {run_id}")
+
+
+def content_key(params: Params, entry: str, hashes: Mapping[str, str]) -> str:
+    """Identify a result: the entry, its parameters and the hashes of the files its numbers come from."""
+    content = {"entry": entry, **params.methods[entry].model_dump(), "seed": params.seed, "inputs": dict(hashes)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def comparison_name(params: Params) -> str:
+    """Name the comparison: the flow's run if there is one, else by the content of params.yaml."""
+    content = json.dumps(params.model_dump(), sort_keys=True)
+    return os.environ.get("MERGANSER_RUN") or f"comparison-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+
+def _parent_run(store: Store, params: Params) -> str:
+    """Find the comparison's run, or make it. To be called under the lock."""
+    name = comparison_name(params)
+    found = store.find(COMPARISON, name)
+    if found:
+        return found
+    made = store.client.create_run(store.experiment, tags={COMPARISON: name, **_origin()}, run_name=name)
+    choices = {"base": params.base.source, "tasks": ", ".join(params.tasks), "split": params.evaluation.split}
+    _log(store, made.info.run_id, {}, {**choices, "seed": params.seed, "matrices": params.parameters.matrices})
+    store.client.set_terminated(made.info.run_id)
+    return str(made.info.run_id)
+
+
+def _write_run(
+    store: Store, params: Params, entry: str, metrics: dict[str, float], tags: dict[str, str]
+) -> str:
+    origin = {"mlflow.parentRunId": _parent_run(store, params), "merganser.run": comparison_name(params), **_origin()}
+    made = store.client.create_run(store.experiment, tags=tags | origin, run_name=entry)
+    declared = params.methods[entry]
+    method = registry.get(declared.method)
+    values = method.validate(f"methods.{entry}", declared.values)
+    _log(store, made.info.run_id, metrics, {"method": declared.method, "reads": declared.reads, **values})
+    store.client.set_terminated(made.info.run_id)
+    return str(made.info.run_id)
+
+
+def _log(store: Store, run_id: str, metrics: Mapping[str, float], values: Mapping[str, Any]) -> None:
+    """Log what a run does not have yet: doing it again changes nothing."""
+    from mlflow.entities import Metric, Param
+
+    data = store.client.get_run(run_id).data
+    now = int(time.time() * 1000)  # of two values MLflow shows the later one
+    store.client.log_batch(
+        run_id,
+        metrics=[Metric(name, value, now, 0) for name, value in metrics.items() if data.metrics.get(name) != value],
+        params=[Param(name, str(value)) for name, value in values.items() if name not in data.params],
+    )
+
+
+def _origin() -> dict[str, str]:
+    """Say which commit this is; nothing outside a git repository."""
+    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return {"mlflow.source.git.commit": found.stdout.strip()} if found.returncode == 0 else {}
+
+
+def _write_receipt(store: Store, entry: str, run_id: str, key: str) -> None:
+    made = store.client.get_run(run_id)
+    receipt = {
+        "entry": entry,
+        "run_id": run_id,
+        "parent_run_id": made.data.tags["mlflow.parentRunId"],
+        "experiment_id": store.experiment,
+        "run": made.data.tags["merganser.run"],
+        "content": key,
+    }
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    with replacing(RECORDS / f"{entry}.json") as file:
+        file.write((json.dumps(receipt, indent=2) + "\n").encode())
+
+
+def record_report(params: Params) -> None:
+    """Log every entry's scores and the report's files to the comparison's run; doing it again changes nothing.
+
+    Measures relative to the individual models also go to each entry's own run: only now are both sides known.
+    """
+    from filelock import FileLock
+
+    if not (REPORT / "index.html").is_file():
+        raise InputError(f"{REPORT}/index.html: missing; write the report first: python -m tasks.report")
+    scores = read_scores(params, METRICS, MERGE_PROFILES)
+    LOCK.parent.mkdir(exist_ok=True)
+    with FileLock(LOCK):
+        store = open_store()
+        parent = _parent_run(store, params)
+        summary: dict[str, float] = {}
+        for entry, found in scores.items():
+            relative = {"normalised_accuracy": found.normalised, "accuracy_drop_rate": found.drop_rate}
+            known = {name: value for name, value in relative.items() if value is not None}
+            summary |= {f"{name}/{entry}": value for name, value in {"accuracy_mean": found.mean, **known}.items()}
+            receipt = read_json(RECORDS / f"{entry}.json")
+            _log(store, receipt["run_id"], known, {})
+            store.client.set_tag(parent, f"{ENTRY}.{entry}", receipt["run_id"])
+        _log(store, parent, summary, {})
+        store.client.log_artifacts(parent, str(REPORT), "report")
+    print(f"{comparison_name(params)}: MLflow run {parent}")
+
+
+def main(argv: list[str]) -> None:
+    """Record the entry named on the command line, or the report."""
+    params = load_params(Path("params.yaml"))
+    if argv == ["--report"]:
+        record_report(params)
+    else:
+        (entry,) = argv
+        entry_of(params, entry)
+        record_entry(params, entry)
+
+
+if __name__ == "__main__":
+    run(main)

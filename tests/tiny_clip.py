@@ -1,0 +1,60 @@
+"""A tiny open_clip model and a tiny labelled image data set, made on the spot."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import open_clip
+import torch
+from datasets import Array3D, ClassLabel, Dataset, DatasetDict, Features, Image
+from PIL import Image as Picture
+from torch import Tensor
+
+from merganser.checkpoints import save_tensors
+
+CLASSES = ["dark", "light", "red"]
+CONFIG = {
+    "model_cfg": {
+        "embed_dim": 16,
+        "vision_cfg": {"image_size": 16, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
+        "text_cfg": {"context_length": 8, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
+    },
+    "preprocess_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]},
+}
+
+
+def clip_parameters(folder: Path, seed: int = 0) -> dict[str, Tensor]:
+    """Write the tiny model's configuration into a folder; return the model's parameters."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "open_clip_config.json").write_text(json.dumps(CONFIG))
+    torch.manual_seed(seed)
+    model = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False)
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def write_clip(folder: Path, file: str = "model.safetensors", seed: int = 0) -> dict[str, Tensor]:
+    """Write the tiny model, weights and configuration; return its parameters."""
+    parameters = clip_parameters(folder, seed)
+    save_tensors(folder / file, parameters)
+    return parameters
+
+
+def pictures(count: int, size: int = 16, seed: int = 0) -> tuple[np.ndarray, list[int]]:
+    """Draw uint8 pictures (count, size, size, 3) of the three classes, and their labels."""
+    generator = np.random.default_rng(seed)
+    labels = [i % len(CLASSES) for i in range(count)]
+    level = np.array([[40, 40, 40], [210, 210, 210], [200, 40, 40]])[labels]
+    noise = generator.integers(-30, 30, (count, size, size, 3))
+    return (level[:, None, None, :] + noise).clip(0, 255).astype(np.uint8), labels
+
+
+def write_data_set(folder: Path, counts: dict[str, int], size: int = 16, arrays: bool = False) -> None:
+    """Write the splits as `datasets` saves them, images encoded or as plain arrays."""
+    feature = Array3D((size, size, 3), "uint8") if arrays else Image()
+    features = Features({"image": feature, "label": ClassLabel(names=CLASSES)})
+    splits = {}
+    for seed, (split, count) in enumerate(counts.items()):
+        images, labels = pictures(count, size, seed)
+        column = list(images) if arrays else [Picture.fromarray(image) for image in images]
+        splits[split] = Dataset.from_dict({"image": column, "label": labels}, features=features)
+    DatasetDict(splits).save_to_disk(folder)

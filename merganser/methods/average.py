@@ -1,0 +1,13 @@
+"""Averaging the models' weights."""
+
+from torch import Tensor
+
+from merganser.layers import LayerDeltas
+from merganser.operators.sums import scaled_sum
+from merganser.registry import method
+
+
+@method(reads="deltas", paper="Wortsman et al., ICML 2022, arXiv:2203.05482", cost="elementwise", vectors="alike")
+def average(layer: LayerDeltas) -> Tensor:
+    """Average the tasks' deltas."""
+    return scaled_sum(layer.deltas, 1 / len(layer.tasks))

@@ -1,0 +1,12 @@
+"""The fine-tuned models themselves: the upper bound."""
+
+from merganser.layers import LayerDeltas
+from merganser.operators.vectors import whole
+from merganser.overlays.parts import Parts
+from merganser.registry import method
+
+
+@method(reads="deltas", paper="none (the fine-tuned models)", cost="elementwise", overlay=True, vectors="alike")
+def individual(layer: LayerDeltas) -> Parts:
+    """Give each task its own delta whole."""
+    return whole(layer)

@@ -11,7 +11,18 @@ from typing import IO, Self
 import torch
 from torch import Tensor
 
-from merganser.checkpoints import DTYPES, Checkpoint, SafetensorsFile, Spec, layout, open_checkpoint, replacing, spec_of, to_bytes
+from merganser.checkpoints import (
+    DTYPES,
+    Checkpoint,
+    SafetensorsFile,
+    Spec,
+    layout,
+    open_checkpoint,
+    replacing,
+    spec_of,
+    to_bytes,
+    write_checkpoint,
+)
 from merganser.errors import InputError
 from merganser.overlays.parts import Dense, LowRank, Part, tensors_of
 from merganser.overlays.thresholded import Thresholded, ThresholdedFactors
@@ -108,3 +119,10 @@ def task_model(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
         tensor = shared.read(name)
         delta = overlays.delta(task, name, tuple(tensor.shape)) if overlays else None
         yield name, tensor if delta is None else (tensor.to(torch.float32) + delta).to(tensor.dtype)
+
+
+def write_task_model(merged: Path, task: str, out: Path) -> None:
+    """Write a task's own model as one safetensors file."""
+    shared = open_checkpoint(merged)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(out, {name: shared.spec(name) for name in shared.names}, task_model(merged, task))

@@ -20,7 +20,7 @@ from merganser.deltas import DeltaFile
 from merganser.errors import InputError
 from merganser.layers import Factors, Layer, LayerDeltas, LayerFactors
 from merganser.linalg import svd
-from merganser.operators.counts import share_of
+from merganser.operators.counts import count_of
 
 CODE = hashlib.sha256(Path(svd.__file__).read_bytes()).hexdigest()  # another factorisation, other factors
 ALWAYS_KEPT = 64  # singular vectors: small matrices are kept whole, so that a method can rebuild them
@@ -38,7 +38,7 @@ class FactorSettings:
     def rank(self, shape: tuple[int, ...]) -> int:
         """Count the singular vectors kept of an M x N matrix."""
         full = min(shape)
-        return max(share_of(self.rank_fraction, full), min(full, ALWAYS_KEPT))
+        return max(count_of(self.rank_fraction, full), min(full, ALWAYS_KEPT))
 
 
 def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path) -> tuple[int, int]:

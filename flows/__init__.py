@@ -1,1 +1,1 @@
-"""The orchestration: plan, run, compare, and the command line."""
+"""The orchestration: plan, run, watch."""

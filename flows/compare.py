@@ -1,0 +1,186 @@
+"""Run the stages of a DVC repository that are not up to date, in parallel, as one Prefect flow run."""
+
+import json
+import os
+import queue
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from flows.engine import Ending, Run
+from flows.host import host
+from flows.lockfiles import LockFiles, lock_path
+from flows.orphans import find_orphans, take_out
+from flows.plan import Plan, make_plan, stage_graph
+from flows.repository import held, opened, state_folder
+from flows.runners import check_runner, make_runner
+from flows.server import Server
+from flows.summary import Progress, exit_code, rows, show_plan, show_summary
+from flows.worker import Outcome, resources
+from merganser.errors import InputError
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+RUN_NAME_VARIABLE = "MERGANSER_RUN"
+
+
+def compare(
+    targets: Sequence[str] = (),
+    *,
+    repo: Path,
+    runner: str = "threads",
+    workers: int | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Run what is not up to date in the DVC repository at `repo`: all of its dvc.yaml, or the targets and their inputs.
+
+    Returns the exit code: 0 all is well, 1 something failed, 2 the user's mistake. Prints progress and a summary.
+    """
+    console = console or Console(highlight=False, soft_wrap=True)
+    try:
+        check_runner(runner)
+        workers = workers or os.cpu_count() or 1
+        with opened(repo) as dvc_repo:
+            if dry_run:
+                show_plan(make_plan(dvc_repo, targets, force), console)
+                return 0
+            with held(dvc_repo), _terminated_like_interrupted():
+                return _run_held(dvc_repo, targets, force, runner, workers, console)
+    except InputError as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("stopped before any stage was started")
+        return 1
+
+
+def _run_held(repo: "Repo", targets: Sequence[str], force: bool, runner: str, workers: int, console: Console) -> int:
+    locks = _tidy(repo, prune=not targets, console=console)
+    with ExitStack() as stack:
+        support = Support(repo, stack)
+        plan = make_plan(repo, targets, force, on_work=support.start)
+        if not plan.work:
+            forget_run_name(repo)
+            console.print(f"nothing to do: {len(plan.nodes)} stages are up to date")
+            return 0
+        for node in plan.work:
+            # A mistake in a stage's meta is better known before anything runs.
+            resources(plan.stages[node.name])
+        endings = _run_flow(repo, plan, support, locks, runner, workers, console)
+    code = exit_code(endings.values())
+    if code == 0:
+        forget_run_name(repo)
+    return code
+
+
+def _run_flow(
+    repo: "Repo", plan: Plan, support: "Support", locks: LockFiles, runner: str, workers: int, console: Console
+) -> dict[str, Ending]:
+    name = run_name(repo)
+    os.environ[RUN_NAME_VARIABLE] = name
+    with support.prefect():
+        from flows.flow import run_flow, submitter
+
+        outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        with Progress(plan, name, console) as progress, repo.scm_context(quiet=True):
+            run = Run(repo, plan, locks, submitter(outcomes), outcomes, progress, workers, support.hosts)
+            endings = run_flow(name, make_runner(runner, workers), run.execute, rows)
+        show_summary(endings, console)
+        return endings
+
+
+def _tidy(repo: "Repo", prune: bool, console: Console) -> LockFiles:
+    """Finish what a killed run left, and take out what belongs to no stage any more."""
+    _, steps = stage_graph(repo, ())
+    order: dict[str, list[str]] = {}
+    for stage in steps:
+        if hasattr(stage, "name"):
+            order.setdefault(lock_path(stage), []).append(stage.name)
+    locks = LockFiles(state_folder(repo) / "journal", order, repo.scm_context.track_file)
+    changed = locks.recover() > 0
+    orphans = list(find_orphans(repo)) if prune else []
+    for orphan in orphans:
+        left = take_out(repo, orphan)
+        console.print(f"{orphan.name}: no longer in dvc.yaml, taken out (its outputs stay in DVC's cache)")
+        for path in left:
+            console.print(f"  {path} was changed, or is not in the cache: left where it is")
+        locks.forget(os.path.splitext(orphan.dvcfile.path)[0] + ".lock", [orphan.name])
+    if changed or orphans:
+        repo._reset()
+    return locks
+
+
+class Support:
+    """The processes around a run: hosts of the stages' processes and a Prefect server, started when there is work."""
+
+    def __init__(self, repo: "Repo", stack: ExitStack) -> None:
+        self._repo = repo
+        self._stack = stack
+
+    def start(self) -> None:
+        """Start all that takes time to come up, in the background; calling it again does nothing."""
+        _ = self.hosts, self._server
+
+    @cached_property
+    def hosts(self) -> tuple[str, str]:
+        """The addresses of the shell host and the warm host."""
+        root = Path(self._repo.root_dir)
+        return self._stack.enter_context(host(root, warm=False)), self._stack.enter_context(host(root, warm=True))
+
+    @cached_property
+    def _server(self) -> Server | None:
+        if os.environ.get("PREFECT_API_URL"):
+            return None
+        server = Server(state_folder(self._repo) / "prefect")
+        self._stack.callback(server.stop)
+        return server
+
+    @contextmanager
+    def prefect(self) -> Iterator[None]:
+        """Have Prefect in this process talk to the run's server, quietly."""
+        os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
+        api = self._server.wait() if self._server else os.environ["PREFECT_API_URL"]
+        with temporary_settings({PREFECT_API_URL: api}):
+            yield
+
+
+def run_name(repo: "Repo") -> str:
+    """Return the comparison's name: that of the run it goes on with, else MERGANSER_RUN, else a new one."""
+    path = state_folder(repo) / "run.json"
+    if path.exists():
+        return json.loads(path.read_text())["name"]
+    name = os.environ.get(RUN_NAME_VARIABLE)
+    if not name:
+        from coolname import generate_slug
+
+        name = generate_slug(2)
+    path.write_text(json.dumps({"name": name}))
+    return name
+
+
+def forget_run_name(repo: "Repo") -> None:
+    """Let the next run have a name of its own."""
+    (state_folder(repo) / "run.json").unlink(missing_ok=True)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,255 @@
+"""The event loop of a run: submit what is ready, take back what is done, be the only writer of DVC's state."""
+
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from flows.lockfiles import LockFiles
+from flows.plan import Plan, State, state_now
+from flows.worker import Job, Outcome, commands_of, resources, stage_environment
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+
+
+class Result(StrEnum):
+    """How a stage came out of a run."""
+
+    DONE = "done"
+    UP_TO_DATE = "up to date"
+    RESTORED = "restored"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What became of one stage, and why where it did not go well."""
+
+    name: str
+    result: Result
+    why: str = ""
+    seconds: float = 0.0
+    peak_rss_bytes: int = 0
+    exit_code: int | None = None
+    tail: tuple[str, ...] = ()
+
+
+class Watcher(Protocol):
+    """Somebody who is told what happens."""
+
+    def began(self, name: str, why: str) -> None:
+        """A stage's commands were submitted."""
+
+    def ended(self, ending: Ending) -> None:
+        """A stage is settled."""
+
+
+@dataclass
+class Run:
+    """One run of a plan.
+
+    `submit` takes a job and later puts its outcome on `outcomes`; `slots` is how many threads may be in use.
+    """
+
+    repo: "Repo"
+    plan: Plan
+    locks: LockFiles
+    submit: Callable[[Job], None]
+    outcomes: "queue.SimpleQueue[Outcome]"
+    watcher: Watcher
+    slots: int
+    hosts: tuple[str, str]
+    endings: dict[str, Ending] = field(default_factory=dict)
+    _waiting: dict[str, set[str]] = field(default_factory=dict)
+    _readers: dict[str, list[str]] = field(default_factory=dict)
+    _ready: list[str] = field(default_factory=list)
+    _running: dict[str, int] = field(default_factory=dict)
+
+    def execute(self) -> dict[str, Ending]:
+        """Run until every stage is settled; return how each ended, in the plan's order."""
+        self._begin()
+        try:
+            while self._ready or self._running:
+                self._start_ready()
+                if self._running:
+                    self._finish(self.outcomes.get())
+                    while not self.outcomes.empty():
+                        self._finish(self.outcomes.get())
+        except KeyboardInterrupt:
+            self._stop()
+        finally:
+            self.locks.flush()
+        return {name: self.endings[name] for name in self.plan.nodes}
+
+    def _begin(self) -> None:
+        for name, node in self.plan.nodes.items():
+            self._readers[name] = []
+            for need in node.needs:
+                self._readers[need].append(name)
+        for name, node in self.plan.nodes.items():
+            self._waiting[name] = {need for need in node.needs if need not in self.endings}
+            if node.state is State.UP_TO_DATE:
+                self.endings[name] = Ending(name, Result.UP_TO_DATE)
+                self.watcher.ended(self.endings[name])
+            elif node.state is State.BLOCKED:
+                self._end(Ending(name, Result.BLOCKED, "; ".join(node.reasons)))
+        for name in self.plan.nodes:
+            self._waiting[name] -= self.endings.keys()
+        self._ready = [name for name in self.plan.nodes if name not in self.endings and not self._waiting[name]]
+
+    def _start_ready(self) -> None:
+        """Settle what needs no command, and submit what does while there is room."""
+        skipped = []
+        while self._ready and self.slots > sum(self._running.values()):
+            name = self._ready.pop(0)
+            stage = self.plan.stages[name]
+            threads = min(resources(stage)[0], self.slots)
+            if threads > self.slots - sum(self._running.values()):
+                skipped.append(name)
+                continue
+            self._start(name, stage, threads)
+        self._ready = skipped + self._ready
+
+    def _start(self, name: str, stage: "Stage", threads: int) -> None:
+        from dvc.exceptions import DvcException
+
+        try:
+            result, why = prepare(stage, self.plan.nodes[name])
+            if result is Result.RESTORED:
+                self._record(stage)
+        except (DvcException, OSError) as error:
+            self._end(Ending(name, Result.FAILED, str(error)))
+            return
+        if result is not None:
+            self._end(Ending(name, result, why))
+            return
+        self._running[name] = threads
+        self.watcher.began(name, why)
+        self.submit(make_job(stage, threads, self.hosts))
+
+    def _finish(self, outcome: Outcome) -> None:
+        from dvc.exceptions import DvcException
+
+        del self._running[outcome.name]
+        stage = self.plan.stages[outcome.name]
+        result, why = Result.DONE, ""
+        if outcome.exit_code is None:
+            result, why = Result.STOPPED, "stopped before it ended"
+        elif outcome.exit_code:
+            result, why = Result.FAILED, _exit_words(outcome.exit_code)
+        else:
+            try:
+                keep(stage)
+                self._record(stage)
+            except (DvcException, OSError) as error:
+                result, why = Result.FAILED, str(error)
+        self._end(
+            Ending(outcome.name, result, why, outcome.seconds, outcome.peak_rss_bytes, outcome.exit_code, outcome.tail)
+        )
+
+    def _record(self, stage: "Stage") -> None:
+        if hasattr(stage, "name"):
+            self.locks.record(stage)
+        else:
+            stage.dump(update_pipeline=False)
+
+    def _end(self, ending: Ending) -> None:
+        self.endings[ending.name] = ending
+        self.watcher.ended(ending)
+        passed = ending.result in (Result.DONE, Result.RESTORED, Result.UP_TO_DATE)
+        for reader in self._readers[ending.name]:
+            if reader in self.endings:
+                continue
+            if not passed:
+                self._end(Ending(reader, Result.BLOCKED, f"{ending.name} {ending.result}"))
+                continue
+            self._waiting[reader].discard(ending.name)
+            if not self._waiting[reader]:
+                self._ready.append(reader)
+
+    def _stop(self) -> None:
+        """Take what has ended already, and mark the rest as stopped."""
+        while not self.outcomes.empty():
+            self._finish(self.outcomes.get())
+        for name in self.plan.nodes:
+            if name not in self.endings:
+                self.endings[name] = Ending(name, Result.STOPPED, "the run was stopped")
+
+
+def prepare(stage: "Stage", node: object) -> tuple[Result | None, str]:
+    """Settle a stage without running it if that can be, else make all ready for its command.
+
+    Returns the result, or None if the command must run, and the reason.
+    """
+    from dvc.stage.cache import RunCacheNotFoundError
+
+    state, reasons = node.state, node.reasons
+    if state is not State.STALE:
+        # What it reads from has ended since the plan was made: maybe with the same bytes as before.
+        state, reasons = state_now(stage)
+    if state is State.UP_TO_DATE:
+        return Result.UP_TO_DATE, ""
+    why = ", ".join(reasons)
+    if state is State.BLOCKED:
+        return Result.BLOCKED, why
+    if not stage.cmd or stage.frozen:
+        stage.reproduce()
+        return Result.RESTORED, why
+    _clear_outs(stage)
+    if reasons != ("forced",):
+        try:
+            stage.repo.stage_cache.restore(stage)
+        except RunCacheNotFoundError:
+            pass
+        else:
+            keep(stage)
+            return Result.RESTORED, why
+    stage.save_deps()
+    return None, why
+
+
+def _clear_outs(stage: "Stage") -> None:
+    """Take away what the stage wrote before, as `dvc repro` does; outputs to persist are made writable instead."""
+    for out in stage.outs:
+        if out.persist:
+            out.unprotect()
+        else:
+            out.remove(ignore_remove=False)
+
+
+def keep(stage: "Stage") -> None:
+    """Put a stage's outputs into DVC's cache and its entry into the run cache, so that no kill can lose them."""
+    stage.save_deps()
+    stage.save_outs()
+    uncached = any(not out.use_cache for out in stage.outs if not (out.is_metric or out.is_plot))
+    if not uncached:
+        stage.repo.stage_cache.save(stage)
+    for out in stage.outs:
+        out.commit()
+    stage.md5 = stage.compute_md5()
+
+
+def make_job(stage: "Stage", threads: int, hosts: tuple[str, str]) -> Job:
+    """Return what a worker needs to run the stage's command."""
+    shell_host, warm_host = hosts
+    return Job(
+        name=stage.addressing,
+        commands=commands_of(stage),
+        folder=stage.wdir,
+        environment=stage_environment(stage, threads),
+        clear=tuple(out.fs_path for out in stage.outs if not out.persist and out.protocol == "local"),
+        threads=threads,
+        retries=resources(stage)[1],
+        shell_host=shell_host,
+        warm_host=warm_host,
+    )
+
+
+def _exit_words(code: int) -> str:
+    return f"exit code {code}" if code > 0 else f"killed by signal {-code}"

@@ -1,0 +1,99 @@
+"""The Prefect side of a run: a flow run whose task runs are the stages. Imports Prefect, so import it late."""
+
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import Any
+
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_table_artifact
+from prefect.client.schemas.objects import TaskRun
+from prefect.futures import PrefectFuture
+from prefect.states import Completed, Failed, State
+from prefect.task_runners import TaskRunner
+from prefect.tasks import Task
+from prefect.utilities.annotations import quote
+
+from flows.engine import Ending, Result
+from flows.worker import Job, Outcome, run_job
+
+BAD = (Result.FAILED, Result.BLOCKED, Result.STOPPED)
+
+
+class StageFailedError(Exception):
+    """A stage's command ended badly; `outcome` tells how."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+    def __str__(self) -> str:
+        return f"{self.outcome.name}: exit code {self.outcome.exit_code}"
+
+
+def _worth_another_try(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+    error = state.result(raise_on_failure=False)
+    # 2 is the user's mistake, and None means that the run itself was stopped.
+    return not (isinstance(error, StageFailedError) and error.outcome.exit_code in (2, None))
+
+
+@task(name="stage", persist_result=False, retry_condition_fn=_worth_another_try)
+def stage_run(job: Job) -> Outcome:
+    """Run a stage's commands, each line they print being a log line."""
+    outcome = run_job(job, get_run_logger().info)
+    if outcome.exit_code != 0:
+        raise StageFailedError(outcome)
+    return outcome
+
+
+def submitter(outcomes: "SimpleQueue[Outcome]") -> Callable[[Job], None]:
+    """Return what submits a job to the flow run's task runner and later puts the outcome on the queue."""
+
+    def submit(job: Job) -> None:
+        run = stage_run.with_options(name=job.name, task_run_name=job.name, retries=job.retries)
+        run.submit(quote(job)).add_done_callback(lambda future: outcomes.put(_outcome(future, job)))
+
+    return submit
+
+
+def _outcome(future: PrefectFuture[Any], job: Job) -> Outcome:
+    try:
+        future.wait()
+        value = future.state.result(raise_on_failure=False)
+    except Exception as error:  # a broken pool must not leave the loop waiting for this stage
+        value = error
+    if isinstance(value, Outcome):
+        return value
+    if isinstance(value, StageFailedError):
+        return value.outcome
+    return Outcome(job.name, 1, 0.0, 0, (f"{type(value).__name__}: {value}",))
+
+
+def run_flow(
+    name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], rows: Callable[..., list[dict]]
+) -> dict[str, Ending]:
+    """Run `execute` as a flow run called `name`, and leave a table of how the stages ended."""
+    endings: dict[str, Ending] = {}
+
+    @flow(name="comparison", flow_run_name=name, task_runner=runner, validate_parameters=False, persist_result=False)
+    def comparison() -> State[Any]:
+        endings.update(execute())
+        create_table_artifact(rows(endings.values()), key="stages", description=f"How the stages of {name} ended")
+        return _verdict(endings.values())
+
+    comparison(return_state=True)
+    _flush()
+    return endings
+
+
+def _verdict(endings: Iterable[Ending]) -> State[Any]:
+    bad = [ending.name for ending in endings if ending.result in BAD]
+    return Failed(message=f"{len(bad)} stages did not end well") if bad else Completed(message="all stages ended well")
+
+
+def _flush() -> None:
+    """Wait until the server has all logs and events, so that it can be stopped."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for service in (APILogWorker, EventsWorker):
+        service.drain_all(timeout=30, at_exit=False)

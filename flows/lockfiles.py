@@ -1,0 +1,126 @@
+"""Write dvc.lock files: many entries at a time, never half a file, and nothing lost by a kill.
+
+An entry is written to a journal as soon as its stage ends, and to dvc.lock with the next group. A run that
+finds a journal puts its entries into dvc.lock first.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dvc.stage import PipelineStage
+
+# A group is written when this many times the last write's duration has passed: writing takes a few percent at most.
+_PATIENCE = 20
+_SHORTEST_WAIT_S = 2.0
+
+
+class LockFiles:
+    """The entries of a repository's dvc.lock files, as this run changes them.
+
+    `order` gives, per lock file, the order of the entries: that of `dvc repro`, so that both write the same file.
+    `track` is told each file written.
+    """
+
+    def __init__(self, journal: Path, order: dict[str, list[str]], track: Callable[[str], object]) -> None:
+        self._journal = journal
+        self._order = order
+        self._track = track
+        self._digests: dict[str, str] = {}
+        self._pending: dict[str, dict[str, Any]] = defaultdict(dict)
+        self._wait_s = _SHORTEST_WAIT_S
+        self._written_at = time.monotonic()
+
+    def recover(self) -> int:
+        """Put what a killed run left in the journal into dvc.lock; return the number of entries.
+
+        Entries for a dvc.lock that was changed since by somebody else are left out: newer ones may stand there.
+        """
+        entries = 0
+        for line in self._journal_lines():
+            path, name, entry, before = line["path"], line["name"], line["entry"], line["before"]
+            if _digest(path) == before:
+                self._pending[path][name] = entry
+                entries += 1
+        self.flush()
+        self._journal.unlink(missing_ok=True)
+        return entries
+
+    def record(self, stage: "PipelineStage") -> None:
+        """Note the entry of a stage whose outputs are in the cache, and write the group if it is time."""
+        from dvc.stage.serialize import to_single_stage_lockfile
+
+        path, name = lock_path(stage), stage.name
+        entry = to_single_stage_lockfile(stage)
+        self._pending[path][name] = entry
+        if path not in self._digests:
+            self._digests[path] = _digest(path)
+        line = {"path": path, "name": name, "entry": entry, "before": self._digests[path]}
+        try:
+            text = json.dumps(line)
+        except TypeError:
+            # A parameter that JSON does not know, such as a date: no journal for this one.
+            self.flush()
+            return
+        with self._journal.open("a") as file:
+            file.write(text + "\n")
+        if time.monotonic() - self._written_at > self._wait_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all entries noted so far."""
+        started = time.monotonic()
+        for path, entries in self._pending.items():
+            self._rewrite(path, entries, ())
+        self._pending.clear()
+        self._digests.clear()
+        self._journal.unlink(missing_ok=True)
+        self._written_at = time.monotonic()
+        self._wait_s = max(_SHORTEST_WAIT_S, _PATIENCE * (self._written_at - started))
+
+    def forget(self, path: str, names: Iterable[str]) -> None:
+        """Take entries out."""
+        self._rewrite(path, {}, names)
+
+    def _journal_lines(self) -> list[dict[str, Any]]:
+        if not self._journal.exists():
+            return []
+        # The last line may be cut off by the kill; its stage is then run, or restored, again.
+        return [json.loads(line) for line in self._journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def _rewrite(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> None:
+        from dvc.utils.serialize import dump_yaml, load_yaml
+
+        data = load_yaml(path) if os.path.exists(path) else {"schema": "2.0"}
+        stages = {**data.get("stages", {}), **entries}
+        for name in gone:
+            stages.pop(name, None)
+        if stages == data.get("stages"):
+            return
+        first = [name for name in self._order.get(path, ()) if name in stages]
+        data["stages"] = {name: stages[name] for name in dict.fromkeys([*first, *stages])}
+        temporary = path + ".new"
+        dump_yaml(temporary, data)
+        _sync(temporary)
+        os.replace(temporary, path)
+        self._track(os.path.relpath(path))
+
+
+def lock_path(stage: "PipelineStage") -> str:
+    """Return the path of the dvc.lock that holds the stage's entry."""
+    return os.path.splitext(stage.path)[0] + ".lock"
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.exists(path) else ""
+
+
+def _sync(path: str) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())

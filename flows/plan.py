@@ -1,0 +1,203 @@
+"""From dvc.yaml to a stage graph in which every stage has a state, and a reason where it is not up to date."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.orphans import Orphan, find_orphans
+from flows.reasons import dependency_reasons, output_reasons, stage_reasons
+from flows.repository import opened
+from merganser.errors import InputError
+
+if TYPE_CHECKING:
+    from dvc.dependency import Dependency
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+    from networkx import DiGraph
+
+
+class State(StrEnum):
+    """What a run would find to do for a stage."""
+
+    UP_TO_DATE = "up to date"
+    RESTORABLE = "restorable"
+    STALE = "stale"
+    WAITING = "waiting"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One stage: its name as DVC addresses it, its state, why, and the stages it reads from."""
+
+    name: str
+    state: State
+    reasons: tuple[str, ...]
+    needs: tuple[str, ...]
+    # Whether the hashes of its outputs are known already, so that what reads them can be judged.
+    settled: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every stage asked for, each after those it reads from, and what dvc.lock holds without a stage."""
+
+    nodes: dict[str, Node]
+    orphans: tuple[Orphan, ...]
+    stages: dict[str, "Stage"] = field(repr=False)
+
+    @property
+    def work(self) -> list[Node]:
+        """The stages that are not up to date."""
+        return [node for node in self.nodes.values() if node.state is not State.UP_TO_DATE]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plan as plain data; its keys are stable."""
+        counts = Counter(node.state for node in self.nodes.values())
+        return {
+            "stages": [
+                {"name": n.name, "state": n.state.value, "reasons": list(n.reasons), "needs": list(n.needs)}
+                for n in self.nodes.values()
+            ],
+            "orphans": [{"name": orphan.name, "outs": list(orphan.outs)} for orphan in self.orphans],
+            "counts": {state.value: counts[state] for state in State},
+        }
+
+
+def plan(repo: Path, targets: Sequence[str] = (), force: bool = False) -> Plan:
+    """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or the targets and what they read.
+
+    Raises InputError for an unknown target, a broken dvc.yaml, or a folder that is no DVC repository.
+    """
+    with opened(repo) as dvc_repo:
+        return make_plan(dvc_repo, targets, force)
+
+
+def make_plan(
+    repo: "Repo", targets: Sequence[str] = (), force: bool = False, on_work: Callable[[], None] = lambda: None
+) -> Plan:
+    """Plan in an opened repository; `on_work` is called as soon as one stage is found that is not up to date."""
+    graph, steps = stage_graph(repo, targets)
+    nodes: dict[str, Node] = {}
+    for stage in steps:
+        node = _judge(stage, [(nodes[up.addressing], up) for up in graph.successors(stage)], force)
+        if node.state is not State.UP_TO_DATE:
+            on_work()
+        nodes[node.name] = node
+    orphans = tuple(find_orphans(repo)) if not targets else ()
+    return Plan(nodes, orphans, {stage.addressing: stage for stage in steps})
+
+
+def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["Stage"]]:
+    """Return DVC's graph (edges point to what a stage reads) and the stages asked for, in `dvc repro`'s order."""
+    from dvc.dvcfile import PROJECT_FILE
+    from dvc.exceptions import DvcException
+    from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
+
+    try:
+        asked = collect_stages(repo, list(targets) or [PROJECT_FILE])
+        graph = get_active_graph(repo.index.graph)
+        return graph, plan_repro(graph, asked)
+    except DvcException as error:
+        raise InputError(str(error)) from error
+
+
+def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool) -> Node:
+    def node(state: State, reasons: list[str], settled: bool = False) -> Node:
+        return Node(stage.addressing, state, tuple(reasons), tuple(need.name for need, _ in upstream), settled)
+
+    blocked = [f"dep {dep} missing, and no stage makes it" for dep in missing_sources(stage)]
+    blocked += [f"reads from {need.name}, which is blocked" for need, _ in upstream if need.state is State.BLOCKED]
+    if blocked:
+        return node(State.BLOCKED, blocked)
+    if force:
+        return node(State.STALE, ["forced"])
+    changed, waits = _input_changes(stage, upstream)
+    if changed:
+        return node(State.RESTORABLE if not waits and in_run_cache(stage) else State.STALE, changed)
+    if waits:
+        return node(State.WAITING, [f"reads from {name}" for name in waits])
+    lost = [reason for out in stage.outs for reason in output_reasons(out)]
+    if not lost:
+        return node(State.UP_TO_DATE, [], settled=True)
+    if stage.cmd and stage.outs_cached():
+        return node(State.RESTORABLE, lost, settled=True)
+    return node(State.STALE, lost)
+
+
+def _input_changes(stage: "Stage", upstream: list[tuple[Node, "Stage"]]) -> tuple[list[str], list[str]]:
+    """Return the reasons to run that are sure already, and the stages that may yet give another one."""
+    reasons = stage_reasons(stage)
+    if reasons == ["new stage"]:
+        return reasons, [need.name for need, _ in upstream if need.state is not State.UP_TO_DATE]
+    if stage.frozen:
+        return reasons, []
+    waits: list[str] = []
+    for dep in stage.deps:
+        writers = [(n, up) for n, up in upstream if n.state is not State.UP_TO_DATE and _writes(up, dep)]
+        if not writers:
+            reasons += dependency_reasons(dep)
+        elif not _will_be_restored(dep, writers):
+            waits += [need.name for need, _ in writers]
+    return reasons, list(dict.fromkeys(waits))
+
+
+def _writes(stage: "Stage", dep: "Dependency") -> bool:
+    return any(dep.fs.overlaps(dep.fs_path, out.fs_path) for out in stage.outs)
+
+
+def _will_be_restored(dep: "Dependency", writers: list[tuple[Node, "Stage"]]) -> bool:
+    """Whether the dependency will come back from the cache as the bytes that the stage last read."""
+    recorded = {out.fs_path: out.hash_info for need, up in writers if need.settled for out in up.outs}
+    return bool(dep.hash_info) and recorded.get(dep.fs_path) == dep.hash_info
+
+
+def state_now(stage: "Stage") -> tuple[State, list[str]]:
+    """Judge a stage once all it reads from is done."""
+    node = _judge(stage, [], force=False)
+    return node.state, list(node.reasons)
+
+
+def missing_sources(stage: "Stage") -> list["Dependency"]:
+    """Return the stage's local dependencies that neither exist nor are made by a stage."""
+    from dvc.dependency.param import ParamsDependency
+
+    if stage.frozen or not stage.cmd:
+        return []
+    absent = [dep for dep in stage.deps if dep.protocol == "local" and not dep.exists]
+    return [dep for dep in absent if isinstance(dep, ParamsDependency) or _is_source(dep)]
+
+
+def _is_source(dep: "Dependency") -> bool:
+    """Whether no stage's output lies at, in or above the dependency."""
+    key = dep.fs.parts(dep.fs_path)
+    trie = dep.repo.index.outs_trie
+    return not (trie.has_node(key) or trie.shortest_prefix(key))
+
+
+def in_run_cache(stage: "Stage") -> bool:
+    """Whether DVC's run cache holds the outputs for the stage's present command and inputs."""
+    from dvc.stage.cache import RunCacheNotFoundError
+
+    with _inputs_as_they_are(stage):
+        try:
+            stage.repo.stage_cache.restore(stage, dry=True)
+        except RunCacheNotFoundError:
+            return False
+    return True
+
+
+@contextmanager
+def _inputs_as_they_are(stage: "Stage") -> Iterator[None]:
+    """Give the stage's dependencies their present hashes, and afterwards those of dvc.lock again."""
+    locked = [(dep, dep.hash_info, dep.meta, dep.hash_name, dep.files) for dep in stage.deps]
+    try:
+        stage.save_deps(allow_missing=True)
+        yield
+    finally:
+        for dep, hash_info, meta, hash_name, files in locked:
+            dep.hash_info, dep.meta, dep.hash_name, dep.files = hash_info, meta, hash_name, files

@@ -1,0 +1,67 @@
+"""Why a stage is not up to date, in words."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dvc.dependency import Dependency
+    from dvc.dependency.param import ParamsDependency
+    from dvc.output import Output
+    from dvc.stage import Stage
+
+_WORDS = {"modified": "changed", "deleted": "missing", "not in cache": "not in the cache", "new": "new"}
+
+
+def stage_reasons(stage: "Stage") -> list[str]:
+    """Say what is new about the stage itself, its inputs and outputs aside."""
+    if stage.is_callback or stage.always_changed:
+        return ["always changed"]
+    if not hasattr(stage, "name"):
+        return ["stage file changed"] if stage.changed_stage() else []
+    if stage.name not in stage.dvcfile.lockfile_contents.get("stages", {}):
+        return ["new stage"]
+    return ["command changed"] if stage.changed_stage() else []
+
+
+def dependency_reasons(dep: "Dependency") -> list[str]:
+    """Say how a dependency differs from the one the stage last ran with; nothing if it does not."""
+    from dvc.dependency.param import ParamsDependency
+
+    status = dep.status()
+    if not status:
+        return []
+    if isinstance(dep, ParamsDependency) and isinstance(status[str(dep)], dict):
+        return list(_parameter_reasons(dep, status[str(dep)]))
+    return [f"dep {dep} {_WORDS.get(status[str(dep)], status[str(dep)])}"]
+
+
+def output_reasons(out: "Output") -> list[str]:
+    """Say how an output in the workspace differs from what the stage last wrote; nothing if it does not."""
+    return [f"output {out} {_WORDS.get(word, word)}" for word in out.status().values()]
+
+
+def _parameter_reasons(dep: "ParamsDependency", status: dict[str, str]) -> Iterator[str]:
+    before = dep.hash_info.value or {}
+    now = dep.read_params()
+    where = "params" if str(dep) == dep.DEFAULT_PARAMS_FILE else f"params {dep}:"
+    for key, word in status.items():
+        if word != "modified":
+            yield f"{where} {key} {'removed' if word == 'deleted' else 'new'}"
+            continue
+        for leaf, change in _leaf_changes(key, before[key], now[key]):
+            yield f"{where} {leaf} {change}"
+
+
+def _leaf_changes(key: str, before: Any, now: Any) -> Iterator[tuple[str, str]]:
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        if before != now:
+            yield key, "changed"
+        return
+    for name in dict.fromkeys([*before, *now]):
+        leaf = f"{key}.{name}"
+        if name not in now:
+            yield leaf, "removed"
+        elif name not in before:
+            yield leaf, "new"
+        else:
+            yield from _leaf_changes(leaf, before[name], now[name])

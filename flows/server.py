@@ -1,0 +1,105 @@
+"""A Prefect server on loopback for the time of a run: `python -m flows.server SOCKET`, the run at standard input."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+START_LIMIT_S = 120.0
+# Only the services that write down what a run reports; nothing here schedules, and nothing is sent anywhere.
+_SETTINGS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+}
+
+
+class Server:
+    """A Prefect server as a child process, with its database under `home`.
+
+    Starts at once and in the background; `wait` before use. It ends when it is stopped, or when this process dies.
+    """
+
+    def __init__(self, home: Path, page: bool = False) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self._log = home / "server.log"
+        with socket.socket() as listener, self._log.open("wb") as log:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(128)
+            self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            self.api = f"{self.address}/api"
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "flows.server", str(listener.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=Path(__file__).parent.parent,
+                env=os.environ | _SETTINGS | self._own_settings(home, page),
+                pass_fds=[listener.fileno()],
+            )
+
+    def _own_settings(self, home: Path, page: bool) -> dict[str, str]:
+        return {
+            "PREFECT_HOME": str(home),
+            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
+            "PREFECT_API_URL": self.api,
+            "PREFECT_UI_API_URL": self.api,
+            "PREFECT_UI_STATIC_DIRECTORY": str(home / "page"),
+            "PREFECT_SERVER_UI_ENABLED": str(page).lower(),
+        }
+
+    def wait(self) -> str:
+        """Return the API's address once it answers; raises RuntimeError if it does not start."""
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.api}/health", timeout=5):
+                    return self.api
+            except (urllib.error.URLError, TimeoutError, ConnectionError):
+                time.sleep(0.05)
+        raise RuntimeError(f"the Prefect server did not start; see {self._log}")
+
+    def stop(self) -> None:
+        """End the server in order and wait for it."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def main() -> None:
+    """Serve on the given listening socket until standard input ends."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    config = uvicorn.Config(create_app(final=True), log_level="critical", access_log=False, timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+
+    def end_with_run() -> None:
+        sys.stdin.buffer.read()
+        server.should_exit = True
+
+    threading.Thread(target=end_with_run, daemon=True).start()
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    server.run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

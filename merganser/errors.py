@@ -7,7 +7,7 @@ from difflib import get_close_matches
 class InputError(ValueError):
     """Report a mistake in what the user gave: a parameter, a file, a checkpoint.
 
-    The message says what is wrong, where, and what to do; stages and the command line print it as it is and exit with 2.
+    The message says what is wrong, where, and what to do; stages and the command line print it and exit with 2.
     """
 
 

@@ -44,7 +44,7 @@ class Data(Strict):
     """A task's data set, and the prompts (with `{}` for the class name) that make its zero-shot head."""
 
     source: Text
-    templates: Annotated[list[Annotated[str, Field(pattern=r"\{\}")]], Field(min_length=1)]
+    templates: Annotated[list[Annotated[str, Field(pattern=r"^[^{}]*\{\}[^{}]*$")]], Field(min_length=1)]
 
 
 class Task(Strict):
@@ -189,7 +189,7 @@ def _explain(mistake: Any) -> str:
     if kind in ("dict_type", "model_type"):
         return f"{where}: expected a mapping, got {got!r}"
     if kind == "string_pattern_mismatch":
-        return f"{where}: must contain {{}} where the class name goes, got {got!r}"
+        return f"{where}: must have {{}} once, where the class name goes, and no other brace, got {got!r}"
     near = did_you_mean(str(got), re.findall("'(.+?)'", mistake["msg"]))
     return f"{where}: {mistake['msg']}, got {got!r}{near}"
 

@@ -1,0 +1,177 @@
+"""The command line. Exit codes: 0 done, 1 something failed, 2 the user's mistake."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from merganser.errors import InputError
+
+app = typer.Typer(
+    help="Compare model-merging methods at scale, and keep the evidence.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
+
+
+def main() -> None:
+    """Run the command line; a user's mistake prints its message and exits 2."""
+    try:
+        app()
+    except InputError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+@app.command()
+def run(
+    stages: Annotated[
+        list[str] | None, typer.Argument(metavar="[STAGE ...]", help="Only these and what they need.")
+    ] = None,
+    runner: Annotated[
+        Literal["threads", "processes"], typer.Option(help="What watches the stages' processes.")
+    ] = "threads",
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stages at once; the CPUs' number if not given.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run also what is up to date.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and why; run nothing.")] = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Run every stage that is not up to date, in parallel; run it again after a failure or a kill."""
+    _check_project(repo)
+    from flows.compare import compare
+
+    code = compare(tuple(stages or ()), repo=repo, runner=runner, workers=workers, force=force, dry_run=dry_run)
+    raise typer.Exit(code)
+
+
+@app.command()
+def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
+    """Show every stage: up to date, restorable, stale (and why), waiting for another, or blocked."""
+    _check_project(repo)
+    from flows.plan import plan
+
+    found = plan(repo)
+    if as_json:
+        print(json.dumps(found.as_json(), indent=2))
+        return
+    from flows.tables import print_plan
+
+    print_plan(found)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this method's parameters.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the registered methods: what each reads, its cost, its class, its parameters and its paper."""
+    from flows import tables
+    from merganser import registry
+
+    chosen = [registry.get(each) for each in ([name] if name else registry.names())]
+    described = [tables.describe_method(method) for method in chosen]
+    if as_json:
+        print(json.dumps(described[0] if name else described, indent=2))
+    elif name:
+        tables.print_method(described[0])
+    else:
+        tables.print_methods(described)
+
+
+@app.command()
+def merge(
+    method: Annotated[str, typer.Argument(help="A registered method; `merganser methods` lists them.")],
+    base: Annotated[Path, typer.Option(metavar="PATH", help="The base: a checkpoint folder or a safetensors file.")],
+    model: Annotated[list[str], typer.Option(metavar="NAME=PATH", help="A fine-tuned model; once per task.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the merged checkpoint.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method.")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write time, memory and bytes as JSON.")] = None,
+) -> None:
+    """Merge checkpoints on disk into DIR/model.safetensors, and DIR/overlays.safetensors for parts per task."""
+    from merganser.params import NAME, parse_yaml
+
+    models = _pairs("--model", model)
+    for name in models:
+        if not NAME.fullmatch(name):
+            raise InputError(f"--model {name}: not a name; use letters, digits, - and _, the first a letter or digit")
+    values: dict[str, Any] = {key: parse_yaml(value) for key, value in _pairs("--set", settings or []).items()}
+    _refuse_existing(out)
+    from tasks.merge import merge_checkpoints
+
+    paths = {name: Path(path) for name, path in models.items()}
+    merge_checkpoints(method, values, base, paths, out, device=device, profile=profile)
+    print(f"{method} of {len(models)} models is in {out}")
+
+
+@app.command()
+def reconstruct(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `merge` wrote.")],
+    task: Annotated[str, typer.Option(metavar="NAME", help="The task whose own model is wanted.")],
+    out: Annotated[Path, typer.Option(metavar="PATH", help="A new safetensors file.")],
+) -> None:
+    """Write a task's own model, the shared part plus its overlay, as one safetensors file."""
+    _refuse_existing(out)
+    from merganser.overlays import write_task_model
+
+    write_task_model(folder, task, out)
+    print(f"the model of {task} is in {out}")
+
+
+@app.command()
+def ui(repo: RepoOption = Path()) -> None:
+    """Open the pages of Prefect and MLflow on this machine only, print their addresses, and serve until stopped."""
+    from flows.ui import serve
+
+    serve(repo)
+
+
+def _check_project(repo: Path) -> None:
+    """Refuse a Merganser project's mistakes before any work; any other DVC repository is taken as it is."""
+    if not ((repo / "params.yaml").is_file() and (repo / "tasks" / "merge.py").is_file()):
+        return
+    from merganser.params import load_params
+    from merganser.preflight import check_sources
+
+    params = load_params(repo / "params.yaml")
+    from flows.repository import opened
+
+    with opened(repo) as dvc_repo:
+        check_sources(params, Path(), lambda path: _made(dvc_repo, path))
+
+
+def _made(dvc_repo: Any, path: Path) -> bool:
+    """Tell whether a stage's output lies at, in or above a path."""
+    key = dvc_repo.fs.parts(str(path.absolute()))
+    trie = dvc_repo.index.outs_trie
+    return bool(trie.has_node(key) or trie.shortest_prefix(key))
+
+
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    """Split NAME=VALUE arguments; a name may come once."""
+    pairs: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"{option}: expected NAME=VALUE, got {text!r}")
+        if name in pairs:
+            raise InputError(f"{option}: {name} is given twice")
+        pairs[name] = value
+    return pairs
+
+
+def _refuse_existing(out: Path) -> None:
+    """Never write over what is there: an output is a new name, or an empty folder."""
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise InputError(f"--out {out}: is there already and not empty; name a new one, or remove it first")

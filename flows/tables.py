@@ -1,0 +1,99 @@
+"""Tables as plain text, one line a row whatever the terminal: the plan, the methods."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from flows.plan import Plan
+from merganser.registry import Method
+
+BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+def print_plan(plan: Plan) -> None:
+    """Print each stage's state and reasons, what has no stage any more, and the counts."""
+    rows = ((node.name, node.state.value, "; ".join(node.reasons)) for node in plan.nodes.values())
+    _print(("stage", "state", "why"), rows)
+    for orphan in plan.orphans:
+        print(f"{orphan.name}: no longer declared; the next run takes out {', '.join(orphan.outs) or 'its lock entry'}")
+    print(", ".join(f"{count} {state}" for state, count in plan.as_json()["counts"].items() if count))
+
+
+def describe_method(method: Method) -> dict[str, Any]:
+    """Return what a method says of itself as plain data; the keys are stable."""
+    schema = method.parameters.model_json_schema()
+    return {
+        "name": method.name,
+        "summary": (method.function.__doc__ or "").strip().split("\n")[0],
+        "reads": method.reads,
+        "class": method.involvement,
+        "cost": method.cost,
+        "parts_per_task": method.overlay,
+        "paper": method.paper,
+        "parameters": [
+            _describe_parameter(name, field, name in schema.get("required", ()))
+            for name, field in schema.get("properties", {}).items()
+        ],
+    }
+
+
+def print_methods(described: list[dict[str, Any]]) -> None:
+    """Print one line a method."""
+    headings = ("method", "reads", "class", "cost", "parts per task", "parameters", "paper")
+    _print(headings, (_method_row(method) for method in described))
+
+
+def print_method(method: dict[str, Any]) -> None:
+    """Print one method and its parameters."""
+    print(f"{method['name']}: {method['summary']}")
+    parts = "with" if method["parts_per_task"] else "without"
+    print(
+        f"reads {method['reads']}, {method['class']}, cost {method['cost']}, {parts} parts per task; {method['paper']}"
+    )
+    if method["parameters"]:
+        _print(("parameter", "type", "default", "bounds"), (_parameter_row(each) for each in method["parameters"]))
+    else:
+        print("no parameters")
+
+
+def _method_row(method: dict[str, Any]) -> tuple[str, ...]:
+    settings = ", ".join(f"{each['name']}={_default(each)}" for each in method["parameters"])
+    parts = "yes" if method["parts_per_task"] else "no"
+    return *(method[key] for key in ("name", "reads", "class", "cost")), parts, settings, method["paper"]
+
+
+def _parameter_row(parameter: dict[str, Any]) -> tuple[str, ...]:
+    return parameter["name"], parameter["type"], _default(parameter), parameter["bounds"]
+
+
+def _describe_parameter(name: str, field: dict[str, Any], required: bool) -> dict[str, Any]:
+    kinds = [kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null"]
+    bounds = [f"{sign} {kind[key]}" for kind in kinds for key, sign in BOUNDS.items() if key in kind]
+    return {
+        "name": name,
+        "type": " or ".join(_type_name(kind) for kind in field.get("anyOf", [field])),
+        "required": required,
+        "default": field.get("default"),
+        "bounds": ", ".join(bounds),
+    }
+
+
+def _type_name(kind: dict[str, Any]) -> str:
+    if "enum" in kind or "const" in kind:
+        return " or ".join(kind.get("enum", [kind.get("const")]))
+    if kind.get("type") == "array":
+        return f"list of {_type_name(kind['items'])}"
+    return {"null": "none"}.get(kind.get("type", "any"), kind.get("type", "any"))
+
+
+def _default(parameter: dict[str, Any]) -> str:
+    if parameter["required"]:
+        return "required"
+    return "none" if parameter["default"] is None else str(parameter["default"])
+
+
+def _print(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    """Print columns as wide as their longest cell."""
+    lines = [headings, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

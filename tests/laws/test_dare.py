@@ -1,0 +1,98 @@
+from dataclasses import replace
+from math import sqrt
+
+import pytest
+import torch
+from torch import Tensor
+
+from merganser.layers import LayerDeltas
+from merganser.operators.drop import uniforms
+from tests.laws.samples import SHAPES, assert_same, joined, merged_vector, network
+from tests.laws.test_ties import ties_of
+
+
+def dropped(layers: list[LayerDeltas], rate: float) -> Tensor:
+    """Drop and rescale the whole task vectors (T, n) as the paper prints it, with the drawn masks."""
+    tau = joined(layers)
+    kept = [
+        torch.cat(
+            [uniforms(layer.deltas[0].shape, seed=layer.seed, task=task, parameter=layer.name).flatten() >= rate
+             for layer in layers]
+        )
+        for task in layers[0].tasks
+    ]  # fmt: skip
+    return tau * torch.stack(kept) / (1 - rate)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 8])
+def test_dare_equals_the_printed_formula(tasks: int) -> None:
+    layers = network(tasks)
+    assert_same(merged_vector("dare", layers), 0.4 * dropped(layers, 0.8).sum(0))
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 8])
+def test_dare_with_ties_drops_instead_of_trimming(tasks: int) -> None:
+    layers = network(tasks)
+    merged = merged_vector("dare", layers, combine="ties", drop_rate=0.5)
+    assert_same(merged, ties_of(dropped(layers, 0.5), density=1.0, scaling=1.0))
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_dare_that_drops_nothing_is_the_inner_method(tasks: int) -> None:
+    layers = network(tasks)
+    summed = merged_vector("dare", layers, drop_rate=0.0)
+    assert torch.equal(summed, merged_vector("task_arithmetic", layers))
+    elected = merged_vector("dare", layers, drop_rate=0.0, combine="ties")
+    assert torch.equal(elected, merged_vector("ties", layers, density=1.0))
+
+
+def test_the_mean_over_seeds_is_the_undropped_sum() -> None:
+    rate, seeds, layers = 0.8, 200, network(3)
+    runs = [
+        merged_vector("dare", [replace(layer, seed=seed) for layer in layers], drop_rate=rate, scaling=1.0)
+        for seed in range(seeds)
+    ]
+    tau = joined(layers)
+    bound = 6 * (tau.square().sum(0) * rate / ((1 - rate) * seeds)).sqrt()
+    assert ((torch.stack(runs).mean(0) - tau.sum(0)).abs() <= bound).all()
+
+
+def test_the_share_dropped_is_the_drop_rate() -> None:
+    n, rate = 100_000, 0.8
+    numbers = uniforms((n,), seed=0, task="a", parameter="w")
+    assert abs(float((numbers < rate).float().mean()) - rate) < 6 * sqrt(rate * (1 - rate) / n)
+
+
+def test_masks_depend_on_seed_task_and_parameter_alone() -> None:
+    def draw(seed: int = 0, task: str = "a", parameter: str = "w") -> Tensor:
+        return uniforms((64,), seed=seed, task=task, parameter=parameter)
+
+    first = draw()
+    torch.rand(5)  # the global generator has no part in it
+    assert torch.equal(draw(), first)
+    others = [draw(seed=1), draw(task="b"), draw(parameter="v"), draw(task="aw", parameter="")]
+    assert not any(torch.equal(other, first) for other in others)
+    assert first[:3].tolist() == pytest.approx([0.6723806, 0.5720182, 0.5265553])  # on any machine
+
+
+def test_both_inner_methods_draw_the_same_masks() -> None:
+    layers = network(1)
+    summed = merged_vector("dare", layers, scaling=1.0)
+    assert torch.equal(summed, merged_vector("dare", layers, combine="ties"))
+
+
+@pytest.mark.parametrize(("combine", "default"), [("task_arithmetic", 0.4), ("ties", 1.0)])
+def test_the_default_scaling_is_the_inner_methods(combine: str, default: float) -> None:
+    layers = network(2)
+    unsaid = merged_vector("dare", layers, combine=combine)
+    assert torch.equal(unsaid, merged_vector("dare", layers, combine=combine, scaling=default))
+    assert len(unsaid) == sum(torch.Size(shape).numel() for shape in SHAPES.values())
+
+
+def test_dare_by_hand() -> None:
+    numbers = uniforms((3,), seed=0, task="task0", parameter="bias")
+    layer = LayerDeltas("bias", "vector", ("task0",), torch.tensor([[1.0, -2.0, 4.0]]))
+    rate = float(numbers.sort().values[0:2].mean())  # drops just the smallest number's entry
+    expected = [0.0 if number < rate else x / (1 - rate) for x, number in zip([1.0, -2.0, 4.0], numbers, strict=True)]
+    assert expected.count(0.0) == 1
+    assert merged_vector("dare", [layer], drop_rate=rate, scaling=1.0).tolist() == pytest.approx(expected)

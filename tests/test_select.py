@@ -1,0 +1,104 @@
+import weakref
+from collections.abc import Iterator
+from math import floor
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from merganser.linalg.select import after, cut_at, kept, top_mask
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+def by_sorting(vector: Tensor, density: float) -> Tensor:
+    """Mark the largest magnitudes the plain way: sort all, the first of equal ones first."""
+    order = vector.abs().argsort(descending=True, stable=True)
+    mask = torch.zeros(vector.numel(), dtype=torch.bool)
+    mask[order[: floor(density * vector.numel() + 1e-9)]] = True
+    return mask
+
+
+def by_streaming(pieces: list[Tensor], density: float) -> Tensor:
+    """Mark the largest magnitudes of pieces (T, ...) read one at a time, as whole vectors (T, n)."""
+    cut = cut_at(lambda: pieces, density)
+    masks = []
+    for piece in pieces:
+        masks.append(kept(piece, cut).flatten(1))
+        cut = after(piece, cut)
+    return torch.cat(masks, dim=1)
+
+
+@given(
+    values=st.lists(st.floats(width=16, allow_nan=False), min_size=1, max_size=40),
+    splits=st.lists(st.integers(0, 40), max_size=3),
+    density=st.floats(0, 1),
+    dtype=st.sampled_from(DTYPES),
+)
+@settings(deadline=None, max_examples=200)
+def test_the_streamed_cut_keeps_what_sorting_keeps(
+    values: list[float], splits: list[int], density: float, dtype: torch.dtype
+) -> None:
+    stack = torch.tensor([values, values[::-1]], dtype=torch.float64).to(dtype)
+    pieces = list(stack.tensor_split(sorted(splits), dim=1))
+    assert torch.equal(by_streaming(pieces, density), torch.stack([by_sorting(row, density) for row in stack]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_cut_is_exact_among_many_ties(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    stack = torch.randint(-3, 4, (3, 1000), generator=generator).to(dtype)
+    for density in (0.0, 0.001, 0.2, 0.4999, 0.5, 0.999, 1.0):
+        mask = by_streaming(list(stack.split(170, dim=1)), density)
+        assert torch.equal(mask, torch.stack([by_sorting(row, density) for row in stack]))
+        assert mask.sum(1).tolist() == [floor(density * 1000 + 1e-9)] * 3
+
+
+def test_the_cut_tells_neighbouring_floats_apart() -> None:
+    for dtype in (torch.float32, torch.float64):
+        one = torch.tensor(1.0, dtype=dtype)
+        above = torch.nextafter(one, 2 * one)
+        below = torch.nextafter(one, 0 * one)
+        values = torch.stack([below, -one, above, one, below])
+        assert top_mask(values, 0.2).tolist() == [False, False, True, False, False]
+        assert top_mask(values, 0.4).tolist() == [False, True, True, False, False]
+        assert top_mask(values, 0.6).tolist() == [False, True, True, True, False]
+        assert top_mask(values, 0.8).tolist() == [True, True, True, True, False]
+
+
+def test_subnormal_and_infinite_magnitudes_have_their_place() -> None:
+    values = torch.tensor([0.0, 1e-45, -3e38, float("-inf"), 1e-40, -0.0])
+    kept_by_share = [top_mask(values, k / 6).nonzero().flatten().tolist() for k in range(1, 5)]
+    assert kept_by_share == [[3], [2, 3], [2, 3, 4], [1, 2, 3, 4]]
+
+
+def test_the_mask_of_one_tensor_has_its_shape_and_leaves_it_alone() -> None:
+    values = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(0)).transpose(0, 1)
+    before = values.clone()
+    mask = top_mask(values, 0.3)
+    assert mask.shape == values.shape
+    assert int(mask.sum()) == 9
+    assert values[mask].abs().min() >= values[~mask].abs().max()
+    assert torch.equal(values, before)
+
+
+def test_each_task_has_its_own_cut() -> None:
+    stack = torch.tensor([[1.0, 2.0, 3.0, 4.0], [400.0, 300.0, 200.0, 100.0]])
+    assert by_streaming([stack], 0.5).tolist() == [[False, False, True, True], [True, True, False, False]]
+
+
+def test_the_stream_is_never_held_as_a_whole() -> None:
+    pieces: list[weakref.ref[Tensor]] = []
+
+    def read() -> Iterator[Tensor]:
+        for seed in range(20):
+            assert sum(piece() is not None for piece in pieces) <= 1
+            piece = torch.randn(2, 50, generator=torch.Generator().manual_seed(seed))
+            pieces.append(weakref.ref(piece))
+            yield piece
+            del piece
+
+    cut_at(read, 0.2)
+    assert len(pieces) >= 40  # two readings at least

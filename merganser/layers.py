@@ -56,8 +56,13 @@ Layer = LayerDeltas | LayerFactors
 class LayerSource(Protocol):
     """Layers read one at a time, as often as asked: memory stays at T x the largest layer."""
 
-    tasks: tuple[str, ...]
-    names: tuple[str, ...]
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks."""

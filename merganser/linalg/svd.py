@@ -1,20 +1,90 @@
-"""Singular value decompositions: leading vectors, whole spectrum."""
+"""Singular value decompositions: leading vectors, whole spectrum, accurate to float32's last digits.
 
-from torch import Tensor, finfo
-from torch import linalg
+Shape legend: T tasks, M rows, N columns, R = min(M, N), K singular vectors.
 
+The vectors of zero singular values are arbitrary: two LAPACK drivers return different ones. Whoever uses singular
+vectors for more than multiplying the factors out works on the numerical rank only: `numerical_rank`, `leading`,
+`joint`.
+"""
+
+from math import ceil
+
+import torch
+from torch import Tensor, linalg
+
+from merganser.errors import InputError
 from merganser.layers import Factors
+
+SAFE = 1e-4  # of the largest singular value. Vectors from a float64 Gram matrix are exact to about eps / SAFE**2 = 2e-8
 
 
 def factorise(matrix: Tensor, rank: int | None = None) -> Factors:
-    """Decompose an M x N matrix into its `rank` leading singular vectors (all by default) and its whole spectrum."""
-    u, s, vh = linalg.svd(matrix.double(), full_matrices=False)
+    """Decompose an M x N matrix into its `rank` leading singular vectors (all by default) and its whole spectrum.
+
+    Works in float64 and returns the matrix's dtype. U and V have orthonormal columns, whatever the rank of the matrix.
+    """
+    if matrix.shape[0] < matrix.shape[1]:
+        u, s, vh = factorise(matrix.mT, rank)
+        return Factors(vh.mT.contiguous(), s, u.mT.contiguous())
+    by_gram = None if matrix.dtype == torch.float64 else _by_gram(matrix.double(), rank)
+    u, s, vh = by_gram or linalg.svd(matrix.double(), full_matrices=False)
     kept = slice(0, rank)
-    return Factors(u[:, kept].to(matrix.dtype), s.to(matrix.dtype), vh[kept].to(matrix.dtype))
+    return Factors(*(part.to(matrix.dtype).contiguous() for part in (u[:, kept], s, vh[kept])))
 
 
 def numerical_rank(s: Tensor, shape: tuple[int, int]) -> int:
-    """Count the singular values above max(M, N) * eps * largest."""
-    if s.numel() == 0:
-        return 0
-    return int((s > max(shape) * finfo(s.dtype).eps * s.max()).sum())
+    """Count the singular values of an M x N matrix above max(M, N) * eps * largest, eps of their dtype."""
+    return int((s > max(shape) * torch.finfo(s.dtype).eps * s[:1]).sum())
+
+
+def leading(factors: Factors, count: int) -> Factors:
+    """Return the `count` leading singular triples, fewer where the numerical rank is lower.
+
+    Raises InputError when the factors hold fewer vectors than that.
+    """
+    u, s, vh = factors
+    shape = (u.shape[0], vh.shape[1])
+    needed = min(count, numerical_rank(s, shape))
+    if needed > u.shape[1]:
+        share = ceil(1000 * needed / len(s)) / 1000
+        raise InputError(
+            f"decompose.rank_fraction is too small: of a {shape[0]} x {shape[1]} matrix {needed} singular vectors are "
+            f"needed and {u.shape[1]} are stored; set it to {share:g} or more"
+        )
+    return Factors(u[:, :needed], s[:needed], vh[:needed])
+
+
+def rebuilt(factors: Factors) -> Tensor:
+    """Multiply factors (M, K), (K or more), (K, N) out to the M x N matrix they stand for."""
+    u, s, vh = factors
+    return (u * s[: u.shape[1]]) @ vh
+
+
+def truncated(matrix: Tensor, rank: int) -> Tensor:
+    """Return the best approximation of this rank."""
+    return rebuilt(factorise(matrix, rank))
+
+
+def joint(deltas: Tensor) -> Factors:
+    """Decompose T matrices (T, M, N) set side by side, on their numerical rank K: U (M, K), S (K), Vh (K, T * N)."""
+    side_by_side = deltas.transpose(0, 1).flatten(1)
+    factors = factorise(side_by_side)
+    return leading(factors, len(factors.s))
+
+
+def _by_gram(tall: Tensor, rank: int | None) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Decompose a tall float64 matrix made of float32 numbers by its Gram matrix; None where that is not exact enough.
+
+    A Gram matrix squares the singular values: small ones that still count (above the numerical rank) need a full SVD.
+    Below the numerical rank any orthonormal vectors will do, and a QR decomposition completes them.
+    """
+    squares, vectors = linalg.eigh(tall.mT @ tall)
+    s, v = squares.flip(0).clamp_(min=0).sqrt_(), vectors.flip(1)[:, :rank]
+    sound = numerical_rank(s.float(), (tall.shape[0], tall.shape[1]))
+    counted = s[: min(sound, v.shape[1])]
+    if len(counted) and counted[-1] < SAFE * s[0]:
+        return None
+    if len(counted) == v.shape[1]:
+        return tall @ v / counted, s, v.mT
+    q, r = linalg.qr(tall @ v)
+    return q * torch.where(r.diagonal() < 0, -1.0, 1.0), s, v.mT

@@ -1,0 +1,13 @@
+"""DRM-H: Decom-Renorm-Merge of the deltas set side by side, with a shared left basis."""
+
+from torch import Tensor
+
+from merganser.layers import LayerDeltas
+from merganser.operators.drm import drm
+from merganser.registry import PositiveFraction, Scaling, method
+
+
+@method(reads="deltas", paper="Chaichana et al., 2025, arXiv:2505.23117", cost="joint svd")
+def drm_h(layer: LayerDeltas, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
+    """Decompose the deltas jointly, renormalise each task's right vectors, prune all together, elect signs, average."""
+    return scaling * drm(layer.deltas, density)

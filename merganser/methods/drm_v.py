@@ -1,0 +1,13 @@
+"""DRM-V: Decom-Renorm-Merge of the deltas set one above the other, with a shared right basis."""
+
+from torch import Tensor
+
+from merganser.layers import LayerDeltas
+from merganser.operators.drm import drm
+from merganser.registry import PositiveFraction, Scaling, method
+
+
+@method(reads="deltas", paper="Chaichana et al., 2025, arXiv:2505.23117", cost="joint svd")
+def drm_v(layer: LayerDeltas, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
+    """Merge the transposed deltas as drm_h does, and transpose the result."""
+    return scaling * drm(layer.deltas.mT, density).mT

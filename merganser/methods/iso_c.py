@@ -1,0 +1,16 @@
+"""Iso-C: the sum of the deltas with all its singular values equal."""
+
+from torch import Tensor
+
+from merganser.layers import LayerDeltas
+from merganser.linalg.svd import factorise, leading
+from merganser.operators.sums import scaled_sum
+from merganser.registry import Scaling, method
+
+
+@method(reads="deltas", paper="Marczak et al., ICML 2025, arXiv:2502.04959", cost="svd")
+def iso_c(layer: LayerDeltas, *, scaling: Scaling = 1.0) -> Tensor:
+    """Replace the singular values of the sum by their mean over min(M, N), in the directions of its numerical rank."""
+    factors = factorise(scaled_sum(layer.deltas, 1.0))
+    u, s, vh = leading(factors, len(factors.s))
+    return scaling * s.sum() / len(factors.s) * (u @ vh)

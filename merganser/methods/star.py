@@ -1,0 +1,27 @@
+"""STAR: truncate each task's spectrum, rescale what is left to the whole's nuclear norm, average."""
+
+import torch
+from torch import Tensor
+
+from merganser.layers import Factors, LayerFactors
+from merganser.linalg.svd import leading, rebuilt
+from merganser.operators.sums import scaled_sum
+from merganser.registry import PositiveFraction, Scaling, method
+
+ROUNDING = 1e-12  # a cumulative sum may stay this share below its own total
+
+
+def triples_holding(s: Tensor, eta: float) -> int:
+    """Count the leading singular values that together hold the share `eta` of the nuclear norm."""
+    held = s.double().cumsum(0)
+    return min(int((held < eta * (1 - ROUNDING) * held[-1]).sum()) + 1, len(s))
+
+
+@method(reads="svd", paper="Lee et al., NAACL 2025, arXiv:2502.10339", cost="svd")
+def star(layer: LayerFactors, *, eta: PositiveFraction = 0.4, scaling: Scaling = 1.0) -> Tensor:
+    """Keep the fewest singular values that hold the share `eta` of a task's nuclear norm, scaled up to the whole."""
+    rescaled = []
+    for factors in layer.factors:
+        u, s, vh = leading(factors, triples_holding(factors.s, eta))
+        rescaled.append(rebuilt(Factors(u, s * (factors.s.sum() / s.sum()), vh)))
+    return scaled_sum(torch.stack(rescaled), scaling / len(rescaled))

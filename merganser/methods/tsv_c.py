@@ -1,0 +1,19 @@
+"""TSV-Compress: a T-th of each task's singular triples."""
+
+from merganser.layers import LayerFactors
+from merganser.operators.shares import share_needed, triples_kept
+from merganser.overlays.low_rank import low_rank_parts
+from merganser.overlays.parts import Parts
+from merganser.registry import PositiveFraction, method
+
+
+@method(
+    reads="svd",
+    paper="Gargiulo et al., CVPR 2025, arXiv:2412.00081",
+    cost="svd",
+    overlay=True,
+    rank_fraction=share_needed,
+)
+def tsv_c(layer: LayerFactors, *, rank_fraction: PositiveFraction | None = None) -> Parts:
+    """Keep a share of each task's singular triples, 1/T by default: all tasks together then take one matrix's rank."""
+    return low_rank_parts(layer, triples_kept(layer, rank_fraction))

@@ -1,0 +1,26 @@
+"""TSV-Merge: each task's leading singular vectors, made orthogonal to the other tasks'."""
+
+import torch
+from torch import Tensor
+
+from merganser.layers import Factors, LayerFactors
+from merganser.linalg.polar import polar
+from merganser.linalg.svd import leading, rebuilt
+from merganser.operators.shares import share_needed, triples_kept
+from merganser.operators.sums import total
+from merganser.registry import Fraction, Scaling, method
+
+
+@method(reads="svd", paper="Gargiulo et al., CVPR 2025, arXiv:2412.00081", cost="svd", rank_fraction=share_needed)
+def tsv_m(layer: LayerFactors, *, rank_fraction: Fraction | None = None, scaling: Scaling = 1.0) -> Tensor:
+    """Set the tasks' leading singular vectors side by side and whiten them, keeping every kept singular value.
+
+    `rank_fraction` is the share of each spectrum kept, 1/T by default. A matrix too small to give each task a component
+    is averaged like a vector.
+    """
+    count = triples_kept(layer, rank_fraction)
+    if count == 0:
+        deltas = torch.stack([rebuilt(leading(f, len(f.s))) for f in layer.factors])
+        return (scaling * total(deltas) / len(deltas)).to(deltas.dtype)
+    us, ss, vhs = zip(*(leading(factors, count) for factors in layer.factors), strict=True)
+    return scaling * rebuilt(Factors(polar(torch.cat(us, 1)), torch.cat(ss), polar(torch.cat(vhs))))

@@ -1,0 +1,48 @@
+"""The steps of Decom-Renorm-Merge (Chaichana et al., 2025, arXiv:2505.23117).
+
+Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from merganser.linalg.select import top_mask
+from merganser.linalg.svd import joint
+from merganser.operators.disjoint import disjoint_mean
+from merganser.operators.elect import elect_sign
+
+
+class JointSpace(NamedTuple):
+    """T matrices in the left basis they share: task t is u @ diag(s[t]) @ vh[t], the rows of vh[t] unit or zero."""
+
+    u: Tensor  # (M, K)
+    s: Tensor  # (T, K)
+    vh: Tensor  # (T, K, N)
+
+
+def joint_space(deltas: Tensor) -> JointSpace:
+    """Decompose (T, M, N) deltas side by side and renormalise each task's rows (equations 1 to 6).
+
+    A row shorter than the rounding of the decomposition is a zero row: to give it unit length would magnify noise.
+    """
+    u, s, vh = joint(deltas)
+    tasks, rows, columns = deltas.shape
+    blocks = vh.unflatten(1, (tasks, columns)).transpose(0, 1)
+    norms = blocks.norm(dim=2)
+    real = norms > max(rows, tasks * columns) * torch.finfo(vh.dtype).eps
+    scale = torch.where(real, 1 / norms, 0)
+    return JointSpace(u, s * norms * real, blocks * scale.unsqueeze(2))
+
+
+def pruned(space: JointSpace, density: float) -> Tensor:
+    """Keep the largest of all tasks' renormalised entries together, then give the rows their scale back: (T, K, N)."""
+    return space.s.unsqueeze(2) * (space.vh * top_mask(space.vh, density))
+
+
+def drm(deltas: Tensor, density: float) -> Tensor:
+    """Merge (T, M, N) deltas in their joint space: prune, elect a sign per entry, average the entries that agree."""
+    space = joint_space(deltas)
+    entries = pruned(space, density)
+    return space.u @ disjoint_mean(entries, elect_sign(entries))

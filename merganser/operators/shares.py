@@ -1,0 +1,16 @@
+"""How many singular triples of each task a method keeps: a fraction of the spectrum, by default a T-th."""
+
+from typing import Any
+
+from merganser.layers import LayerFactors
+from merganser.operators.counts import count_of
+
+
+def share_needed(tasks: int, *, rank_fraction: float | None, **_: Any) -> float:
+    """Return the share of each spectrum whose singular vectors are needed."""
+    return 1 / tasks if rank_fraction is None else rank_fraction
+
+
+def triples_kept(layer: LayerFactors, rank_fraction: float | None) -> int:
+    """Count the triples kept of each task: floor(rank_fraction * R), R // T by default."""
+    return count_of(share_needed(len(layer.tasks), rank_fraction=rank_fraction), min(layer.shape))

@@ -1,0 +1,26 @@
+"""Low-rank parts of a layer's tasks."""
+
+from merganser.layers import Factors, LayerFactors
+from merganser.linalg.svd import leading, rebuilt
+from merganser.overlays.parts import Dense, LowRank, Part, Parts
+
+
+def low_rank_parts(layer: LayerFactors, count: int) -> Parts:
+    """Keep `count` singular triples of each task; a matrix of which that is none is kept whole, like a vector.
+
+    A task that leaves the matrix alone stores nothing.
+    """
+    if count == 0:
+        return Parts({task: Dense(rebuilt(f)) for task, f in whole_factors(layer).items()})
+    kept = {task: leading(f, count) for task, f in zip(layer.tasks, layer.factors, strict=True)}
+    return Parts({task: _part(f) for task, f in kept.items() if len(f.s)})
+
+
+def whole_factors(layer: LayerFactors) -> dict[str, Factors]:
+    """Return all of each task's triples on its numerical rank, without the tasks that have none."""
+    whole = {task: leading(f, len(f.s)) for task, f in zip(layer.tasks, layer.factors, strict=True)}
+    return {task: factors for task, factors in whole.items() if len(factors.s)}
+
+
+def _part(factors: Factors) -> Part:
+    return LowRank(*(tensor.contiguous() for tensor in factors))

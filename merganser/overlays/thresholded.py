@@ -1,0 +1,94 @@
+"""Thresholded parts (DTS): two bits an element, its sign and whether it is large, and one scale per group.
+
+The four groups of a tensor: positive and negative, each split at its own median. Zeros join the small positive group.
+The scale of a group is its root mean square, which keeps the tensor's norm. Where DTS's printed equations 12 and 13
+lose the minus and the mask of the negative groups, this is -s and (1 - g).
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from merganser.layers import Factors
+
+LARGE, NEGATIVE = 1, 2  # the two bits of a code
+SIGNS = (1, 1, -1, -1)  # of the scales, by code
+CODES_PER_BYTE = 4
+
+
+@dataclass(frozen=True)
+class Thresholded:
+    """A delta stored as packed codes and their signed scales."""
+
+    kind: ClassVar[str] = "thresholded"
+    codes: Tensor  # uint8, four codes a byte
+    scales: Tensor  # (4,), by code
+
+    def delta(self, shape: tuple[int, ...]) -> Tensor:
+        """Put each element's scale in its place."""
+        return decode(self.codes, self.scales, shape).float()
+
+
+@dataclass(frozen=True)
+class ThresholdedFactors:
+    """A delta stored as U diag(S) Vh with U and Vh thresholded, the K singular values kept as they are."""
+
+    kind: ClassVar[str] = "thresholded_factors"
+    u_codes: Tensor
+    u_scales: Tensor
+    s: Tensor  # (K,)
+    v_codes: Tensor
+    v_scales: Tensor
+
+    def delta(self, shape: tuple[int, ...]) -> Tensor:
+        """Multiply the thresholded factors out."""
+        rank = len(self.s)
+        u = decode(self.u_codes, self.u_scales, (shape[0], rank))
+        vh = decode(self.v_codes, self.v_scales, (rank, prod(shape[1:])))
+        return ((u * self.s) @ vh).float().reshape(shape)
+
+
+def threshold(values: Tensor) -> Thresholded:
+    """Give each element its code, and each code the signed root mean square of its elements."""
+    codes = codes_of(values)
+    scales = torch.stack([_root_mean_square(values[codes == code]) for code in range(len(SIGNS))])
+    signs = torch.tensor(SIGNS, device=values.device)
+    return Thresholded(pack(codes), (scales * signs).to(values.dtype))
+
+
+def threshold_factors(factors: Factors) -> ThresholdedFactors:
+    """Threshold U and Vh, each as one tensor."""
+    u, vh = threshold(factors.u), threshold(factors.vh)
+    return ThresholdedFactors(u.codes, u.scales, factors.s.contiguous(), vh.codes, vh.scales)
+
+
+def codes_of(values: Tensor) -> Tensor:
+    """Tell each element's group (equations 10 and 11): large: above the positives' median, at most the negatives'."""
+    positive, negative = values > 0, values < 0
+    large = positive & (values > values[positive].median()) | negative & (values <= values[negative].median())
+    return (LARGE * large + NEGATIVE * negative).to(torch.uint8)
+
+
+def pack(codes: Tensor) -> Tensor:
+    """Pack two-bit codes four to a byte, the first in the lowest bits."""
+    flat = codes.flatten()
+    fours = pad(flat, (0, -len(flat) % CODES_PER_BYTE)).view(-1, CODES_PER_BYTE)
+    return fours[:, 0] | fours[:, 1] << 2 | fours[:, 2] << 4 | fours[:, 3] << 6
+
+
+def unpack(packed: Tensor, count: int) -> Tensor:
+    """Take `count` two-bit codes out of their bytes."""
+    return torch.stack([packed >> shift & 3 for shift in (0, 2, 4, 6)], dim=1).flatten()[:count]
+
+
+def decode(packed: Tensor, scales: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return the tensor of this shape that packed codes and scales stand for."""
+    return scales[unpack(packed, prod(shape)).long()].reshape(shape)
+
+
+def _root_mean_square(values: Tensor) -> Tensor:
+    return (values.double().square().sum() / max(values.numel(), 1)).sqrt()

@@ -3,6 +3,8 @@
 Shapes: N images, S = 32 pixels a side, C channels. Pixel values are floats in [0, 1] until `to_pixels`.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
@@ -52,7 +54,7 @@ def blend(mask: Array, over: Array, under: Array) -> Array:
     return mask * over + (1 - mask) * under
 
 
-def per_image(values: Array) -> Array:
+def per_image(values: NDArray[Any]) -> NDArray[Any]:
     """Turn N x C values, one per image, into N x 1 x 1 x C."""
     return values[:, None, None]
 

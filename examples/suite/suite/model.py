@@ -14,10 +14,11 @@ from torch.nn import functional
 
 from suite.canvas import SIZE, Pixels
 
+CONTEXT_LENGTH = 16
 MODEL_CONFIG = {
     "embed_dim": 128,
     "vision_cfg": {"image_size": SIZE, "layers": 4, "width": 128, "head_width": 32, "patch_size": 8},
-    "text_cfg": {"context_length": 16, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 2},
+    "text_cfg": {"context_length": CONTEXT_LENGTH, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 2},
 }
 MEAN, STD = 0.5, 0.25
 PREPROCESS_CONFIG = {"mean": [MEAN] * 3, "std": [STD] * 3, "interpolation": "bicubic", "resize_mode": "shortest"}
@@ -28,8 +29,7 @@ Tokenizer = Callable[[Sequence[str]], Tensor]
 def new_model(seed: int) -> tuple[open_clip.CLIP, Tokenizer]:
     """Return an untrained model and its tokenizer."""
     torch.manual_seed(seed)
-    context = MODEL_CONFIG["text_cfg"]["context_length"]
-    return open_clip.CLIP(**copy.deepcopy(MODEL_CONFIG)), SimpleTokenizer(context_length=context)
+    return open_clip.CLIP(**copy.deepcopy(MODEL_CONFIG)), SimpleTokenizer(context_length=CONTEXT_LENGTH)
 
 
 def load_model(folder: Path) -> tuple[open_clip.CLIP, Tokenizer]:

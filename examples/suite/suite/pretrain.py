@@ -107,7 +107,8 @@ def train_image_tower(
 
 def _image_optimisers(model: open_clip.CLIP) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices of the transformer blocks and AdamW for everything else."""
-    block_matrices, others = [], []
+    block_matrices: list[Tensor] = []
+    others: list[Tensor] = []
     for name, weight in model.visual.named_parameters():
         (block_matrices if weight.ndim == 2 and "resblocks" in name else others).append(weight)
     return [

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.random import Generator
 
-from suite.canvas import COLUMNS, ROWS, SIZE, Drawn, blend, per_image, smooth_noise, to_pixels
+from suite.canvas import COLUMNS, ROWS, SIZE, Array, Drawn, blend, per_image, smooth_noise, to_pixels
 
 CLASS_NAMES = ["one", "two", "three", "four", "five", "six"]
 TEMPLATES = ["a picture of {} objects.", "there are {} things."]
@@ -16,7 +16,7 @@ def draw(rng: Generator, count: int, style: str) -> Drawn:
     clean = style == "clean"
     labels = rng.integers(len(CLASS_NAMES), size=count)
     ground = np.full((count, SIZE, SIZE, 3), 0.1, np.float32) if clean else smooth_noise(rng, count, 3) * 0.35
-    image = ground + rng.uniform(0, 0.2, (count, 1, 1, 3))
+    image: Array = ground + rng.uniform(0, 0.2, (count, 1, 1, 3))
     cells = rng.random((count, 9)).argsort(1)
     jitter = rng.uniform(-1.6, 1.6, (count, 9, 2))
     radius = rng.uniform(2.5, 3.6, (count, 9))

@@ -6,9 +6,8 @@ The clean style shows font digits only: pretraining never sees the handwriting.
 import numpy as np
 from numpy.random import Generator
 from PIL import Image
-from sklearn.datasets import load_digits
 
-from suite.canvas import Array, Drawn, Pixels, to_pixels
+from suite.canvas import Array, Drawn, Labels, Pixels, to_pixels
 from suite.glyphs import CELL, Jitter, glyph_masks, warp
 
 CLASS_NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -22,10 +21,9 @@ def draw(rng: Generator, count: int, style: str) -> Drawn:
     """Draw font digits (clean), jittered copies of the first 1000 rows (train), or at most `count` rows as they are."""
     if style == "clean":
         labels = rng.integers(10, size=count)
-        masks = glyph_masks(rng, labels, "0123456789", CLEAN_FONTS, Jitter(turn=0.15, scale=(0.8, 1.1)))
-        return _grey_pixels(masks), labels
-    rows, labels = load_digits(return_X_y=True)
-    rows, labels = rows[ROWS[style]], labels[ROWS[style]]
+        font_digits = glyph_masks(rng, labels, "0123456789", CLEAN_FONTS, Jitter(turn=0.15, scale=(0.8, 1.1)))
+        return _grey_pixels(font_digits), labels
+    rows, labels = _handwriting(ROWS[style])
     if style == "train":
         order = rng.permutation(np.arange(count) % len(rows))
         rows, labels = rows[order], labels[order]
@@ -33,7 +31,15 @@ def draw(rng: Generator, count: int, style: str) -> Drawn:
     else:
         rows, labels = rows[:count], labels[:count]
         masks = [warp(_cell(row), turn=0, scale_x=1, scale_y=1, shear=0, shift_x=0, shift_y=0) for row in rows]
-    return _grey_pixels(np.stack(masks)), labels.astype(np.int64)
+    return _grey_pixels(np.stack(masks)), labels
+
+
+def _handwriting(rows: slice) -> tuple[Array, Labels]:
+    # Imported here as it takes seconds, and every stage imports the tasks for their class names.
+    from sklearn.datasets import load_digits
+
+    grey, labels = load_digits(return_X_y=True)
+    return grey[rows], labels[rows].astype(np.int64)
 
 
 def _grey_pixels(masks: Array) -> Pixels:

@@ -1,0 +1,161 @@
+"""The suite's stages on a tiny configuration, run by the very commands of its dvc.yaml."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import open_clip
+import pytest
+import torch
+import yaml
+from datasets import load_from_disk
+from PIL import Image
+from safetensors.torch import load_file
+from suite import tasks
+from suite.data import pixel_hash, write_dataset
+from suite.finetune import finetune, read_split
+from suite.model import class_head, load_model, normalise
+from suite.pretrain import draw_pool, pretrain
+from suite.settings import read_settings
+from suite.tasks import SUBJECTS, TASKS
+from suite.training import epochs, learning_rate_share
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SUITE = REPOSITORY / "examples" / "suite"
+TASK = "signs"
+TINY = {
+    "seed": 5,
+    "tasks": [TASK],
+    "data": {"train": 40, "validation": 12, "test": 15},
+    "pretrain": {"text_steps": 2, "image_steps": 3, "batch_size": 8, "clean_images": 6, "styled_images": 6},
+    "finetune": {"steps": 3, "batch_size": 16, "learning_rate": 4.0e-4},
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run the three stages' commands in a folder of their own and return it."""
+    folder = tmp_path_factory.mktemp("suite")
+    (folder / "params.yaml").write_text(yaml.safe_dump(TINY))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SUITE),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    stages = yaml.safe_load((SUITE / "dvc.yaml").read_text())["stages"]
+    for stage in (stages["data"]["do"], stages["pretrain"], stages["finetune"]["do"]):
+        command = stage["cmd"].replace("${item}", TASK)
+        subprocess.run(command, shell=True, check=True, cwd=folder, env=environment)
+        assert (folder / stage["outs"][0].replace("${item}", TASK)).is_dir()
+    return folder
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Compute as the stages do, and as before afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_building_again_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    settings = read_settings(built / "params.yaml")
+    write_dataset(TASK, settings.seed, settings.data, tmp_path / "datasets" / TASK)
+    pretrain(settings.seed, settings.pretrain, tmp_path / "hub" / "base")
+    base, dataset = tmp_path / "hub" / "base", tmp_path / "datasets" / TASK
+    finetune(TASK, settings.seed, settings.finetune, base, dataset, tmp_path / "hub" / TASK)
+    for part in ("datasets", "hub"):
+        first, second = contents(built / part), contents(tmp_path / part)
+        assert first.keys() == second.keys()
+        assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_a_saved_data_set_holds_the_drawn_pixels_and_the_names_of_its_classes(built: Path) -> None:
+    saved = load_from_disk(built / "datasets" / TASK)
+    hashes = json.loads((built / "datasets" / TASK / "pixels.json").read_text())
+    for split, count in TINY["data"].items():
+        pixels, labels = tasks.draw(TASK, split, TINY["seed"], count)
+        images, saved_labels = read_split(saved[split])
+        assert torch.equal(images, normalise(pixels))
+        assert saved_labels.tolist() == labels.tolist()
+        assert saved[split].features["label"].names == TASKS[TASK].CLASS_NAMES
+        assert hashes[split] == pixel_hash(pixels, labels)
+
+
+def test_open_clip_opens_the_base_with_the_saved_weights(built: Path) -> None:
+    base = built / "hub" / "base"
+    saved = load_file(base / "open_clip_model.safetensors")
+    model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{base}")
+    opened = model.state_dict()
+    assert opened.keys() == saved.keys()
+    assert all(torch.equal(opened[name], saved[name]) for name in saved)
+    pixels, _ = tasks.draw(TASK, "test", seed=0, count=1)
+    torch.testing.assert_close(preprocess(Image.fromarray(pixels[0])), normalise(pixels)[0])
+
+
+def test_a_fine_tuned_checkpoint_holds_the_image_tower_alone_and_moved(built: Path) -> None:
+    base = load_file(built / "hub" / "base" / "open_clip_model.safetensors")
+    tuned = load_file(built / "hub" / TASK / "open_clip_model.safetensors")
+    assert set(tuned) == {name for name in base if name.startswith("visual.")}
+    assert all(tuned[name].shape == base[name].shape for name in tuned)
+    assert all(not torch.equal(tuned[name], base[name]) for name in tuned if tuned[name].ndim == 2)
+
+
+def test_a_class_head_is_the_scaled_mean_direction_of_the_class_s_prompts(built: Path) -> None:
+    model, tokenizer = load_model(built / "hub" / "base")
+    head = class_head(model, tokenizer, ["red", "blue"], ["a {} sign.", "{}"])
+    with torch.no_grad():
+        features = [model.encode_text(tokenizer([prompt]), normalize=True)[0] for prompt in ("a blue sign.", "blue")]
+    mean = sum(features) / 2
+    torch.testing.assert_close(head[1], model.logit_scale.exp() * mean / mean.norm())
+
+
+def test_pretraining_sees_even_classes_only_of_the_tasks_own_style_and_no_handwriting() -> None:
+    settings = read_settings(SUITE / "params.yaml").pretrain
+    small = type(settings)(text_steps=0, image_steps=0, batch_size=1, clean_images=10, styled_images=40)
+    pool = draw_pool(0, small)
+    styled = {name: (tasks.draw(name, "train", 1000, 40)[1] % 2 == 0).sum() for name in TASKS if name != "digits"}
+    assert len(pool.images) == len(pool.concepts) == 10 * len(SUBJECTS) + sum(styled.values())
+    of_digits = pool.images[pool.concepts < 10]
+    assert torch.equal(of_digits, normalise(tasks.draw("digits", "clean", 0, 10)[0]))
+    assert int(pool.concepts.max()) < sum(len(subject.CLASS_NAMES) for subject in SUBJECTS.values())
+
+
+def test_the_learning_rate_rises_linearly_and_falls_by_a_cosine() -> None:
+    shares = [learning_rate_share(step, steps=10, warm_up=2) for step in range(10)]
+    assert shares[:3] == [0.5, 1.0, 1.0]
+    assert shares[6] == pytest.approx(0.5)
+    assert shares[2:] == sorted(shares[2:], reverse=True)
+
+
+def test_a_pass_over_the_images_repeats_none() -> None:
+    batches = epochs(count=10, batch_size=3, generator=torch.Generator().manual_seed(0))
+    passes = [torch.cat([next(batches) for _ in range(3)]).tolist() for _ in range(2)]
+    assert all(len(set(indices)) == 9 for indices in passes)
+    assert passes[0] != passes[1]
+
+
+def test_an_unknown_setting_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({**TINY, "finetune": {**TINY["finetune"], "stepps": 3}}))
+    with pytest.raises(TypeError, match="stepps"):
+        read_settings(tmp_path / "params.yaml")
+
+
+def test_the_comparison_asks_with_the_prompts_that_the_tasks_were_trained_with() -> None:
+    compared = yaml.safe_load((REPOSITORY / "params.yaml").read_text())["tasks"]
+    declared = yaml.safe_load((SUITE / "params.yaml").read_text())["tasks"]
+    assert list(compared) == declared == list(TASKS)
+    for name, task in compared.items():
+        assert task["source"] == f"examples/suite/hub/{name}"
+        assert task["data"] == {"source": f"examples/suite/datasets/{name}", "templates": TASKS[name].TEMPLATES}

@@ -8,10 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from merganser.linalg.select import top_mask
 from merganser.linalg.svd import joint
+from merganser.operators.counts import count_of
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import elect_sign
+
+ROUNDING = 16  # units in the last place
 
 
 class JointSpace(NamedTuple):
@@ -38,7 +40,19 @@ def joint_space(deltas: Tensor) -> JointSpace:
 
 def pruned(space: JointSpace, density: float) -> Tensor:
     """Keep the largest of all tasks' renormalised entries together, then give the rows their scale back: (T, K, N)."""
-    return space.s.unsqueeze(2) * (space.vh * top_mask(space.vh, density))
+    return space.s.unsqueeze(2) * (space.vh * largest(space.vh, density))
+
+
+def largest(values: Tensor, density: float) -> Tensor:
+    """Mark the floor(density * n) largest magnitudes, and all that equal the least of them but for rounding.
+
+    So identical tasks are pruned alike, and the order of the tasks changes nothing.
+    """
+    magnitudes, count = values.abs(), count_of(density, values.numel())
+    if count == 0:
+        return torch.zeros_like(values, dtype=torch.bool)
+    least = magnitudes.flatten().kthvalue(values.numel() - count + 1).values
+    return magnitudes >= least * (1 - ROUNDING * torch.finfo(values.dtype).eps)
 
 
 def drm(deltas: Tensor, density: float) -> Tensor:

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from merganser.layers import Factors
 from merganser.linalg.polar import polar
-from merganser.linalg.svd import numerical_rank
 
 
 def normalised_accuracy(accuracies: Mapping[str, float], individual: Mapping[str, float]) -> float:
@@ -29,7 +27,7 @@ def interference(left: Sequence[Tensor], values: Sequence[Tensor], right: Sequen
 
     Each task gives U (M, K), S (K,), V^T (K, N); zero for one task, and for orthogonal left or right spaces.
     """
-    return _interference(torch.cat([*left], dim=1).double(), torch.cat([*values]), torch.cat([*right]).double())
+    return _interference(torch.cat([*left], dim=1), torch.cat([*values]), torch.cat([*right]))
 
 
 def interference_after_tsv_m(left: Sequence[Tensor], values: Sequence[Tensor], right: Sequence[Tensor]) -> float:
@@ -37,17 +35,12 @@ def interference_after_tsv_m(left: Sequence[Tensor], values: Sequence[Tensor], r
 
     Zero up to rounding, where the stacked vectors have full column rank; directions that tasks share exactly remain.
     """
-    u, vh = torch.cat([*left], dim=1).double(), torch.cat([*right]).double()
-    return _interference(polar(u), torch.cat([*values]), polar(vh))
+    u, vh = polar(torch.cat([*left], dim=1)), polar(torch.cat([*right]))
+    return _interference(u, torch.cat([*values]), vh)
 
 
 def _interference(u: Tensor, s: Tensor, vh: Tensor) -> float:
-    identity = torch.eye(len(s), dtype=u.dtype)
-    return float((((u.T @ u - identity) * s.double()) @ (vh @ vh.T - identity)).abs().sum())
+    u, s, vh = u.double(), s.double(), vh.double()
+    identity = torch.eye(len(s), dtype=s.dtype)
+    return float((((u.T @ u - identity) * s) @ (vh @ vh.T - identity)).abs().sum())
 
-
-def leading(factors: Factors, count: int) -> Factors:
-    """Keep at most `count` singular components, and none whose singular value is zero in working precision."""
-    shape = (factors.u.shape[0], factors.vh.shape[1])
-    kept = min(count, factors.u.shape[1], numerical_rank(factors.s, shape))
-    return Factors(factors.u[:, :kept], factors.s[:kept], factors.vh[:kept])

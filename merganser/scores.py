@@ -18,6 +18,7 @@ class Scores:
     """One entry's results. Accuracies and rates are fractions; the relative ones need an entry of `individual`."""
 
     accuracies: Mapping[str, float]  # by task, in the order of params.yaml
+    totals: Mapping[str, int]  # images measured, by task
     profile: Mapping[str, Any]  # of the merge: wall_s, cpu_s, peak_rss_bytes, amr, ...
     normalised: float | None = None
     drop_rate: float | None = None
@@ -28,24 +29,30 @@ class Scores:
         return sum(self.accuracies.values()) / len(self.accuracies)
 
 
-def read_accuracies(params: Params, entry: str, metrics: Path) -> dict[str, float]:
-    """Read an entry's accuracy on each declared task, in their order; raise InputError when one is missing."""
-    return {task: float(read_json(metrics / entry / f"{task}.json")["accuracy"]) for task in params.tasks}
+def read_metrics(params: Params, entry: str, metrics: Path) -> dict[str, dict[str, Any]]:
+    """Read what was measured of an entry on each declared task, in their order; raise InputError when one is missing."""
+    return {task: read_json(metrics / entry / f"{task}.json") for task in params.tasks}
 
 
 def read_scores(params: Params, metrics: Path, profiles: Path) -> dict[str, Scores]:
     """Read every declared entry's results, in the order of params.yaml."""
-    accuracies = {entry: read_accuracies(params, entry, metrics) for entry in params.methods}
+    measured = {entry: read_metrics(params, entry, metrics) for entry in params.methods}
+    accuracies = {entry: _column(found, "accuracy") for entry, found in measured.items()}
     reference = next((accuracies[name] for name, entry in params.methods.items() if entry.method == INDIVIDUAL), None)
     return {
         entry: Scores(
             accuracies=found,
+            totals=_column(measured[entry], "total"),
             profile=read_json(profiles / f"{entry}.json"),
             normalised=normalised_accuracy(found, reference) if reference else None,
             drop_rate=accuracy_drop_rate(found, reference) if reference else None,
         )
         for entry, found in accuracies.items()
     }
+
+
+def _column(measured: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    return {task: values[name] for task, values in measured.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from merganser import registry
 from merganser.checkpoints import replacing
 from merganser.errors import InputError
 from merganser.params import Params, entry_of, load_params
-from merganser.scores import read_accuracies, read_json, read_scores
+from merganser.scores import read_json, read_metrics, read_scores
 from merganser.sources import sha256_of
-from tasks.stage import MERGE_PROFILES, METRICS, RECORDS, run
+from tasks.stage import MERGE_PROFILES, METRICS, RECORDS, REPORT, run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 EXPERIMENT = "merganser"
 STORE, ARTIFACTS = Path("mlflow.db"), Path("mlartifacts")
 LOCK = Path(".merganser/mlflow.lock")
-REPORT = Path("report")
 COMPARISON, CONTENT, ENTRY = "merganser.comparison", "merganser.content", "merganser.entry"
 PROFILE_METRICS = ("amr", "wall_s", "cpu_s", "peak_rss_bytes", "read_bytes", "written_bytes")
 
@@ -68,7 +67,7 @@ def record_entry(params: Params, entry: str) -> None:
     """Write an entry's parameters, scores and origins to MLflow, once, and the receipt that says where."""
     from filelock import FileLock
 
-    accuracies = read_accuracies(params, entry, METRICS)
+    accuracies = {task: found["accuracy"] for task, found in read_metrics(params, entry, METRICS).items()}
     profile = read_json(MERGE_PROFILES / f"{entry}.json")
     hashes = {f"{METRICS}/{entry}/{task}.json": sha256_of(METRICS / entry / f"{task}.json") for task in params.tasks}
     key = content_key(params, entry, hashes)

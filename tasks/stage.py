@@ -21,6 +21,7 @@ MERGE_PROFILES = Path("data/profiles/merge")
 DATASETS = Path("data/datasets")
 METRICS = Path("data/metrics")
 RECORDS = Path("data/records")
+REPORT = Path("report")
 
 
 def run(main: Callable[[list[str]], None]) -> None:

@@ -1,0 +1,1 @@
+"""The report: one self-contained page, tables as CSV, plots as SVG."""

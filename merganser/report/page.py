@@ -1,0 +1,96 @@
+"""The page: one HTML file with its style, script and plots inside, and nothing from anywhere else."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from merganser.params import Params
+from merganser.report.interference import LayerInterference, short_names
+from merganser.report.plots import VARIABLES
+from merganser.report.rows import GROUPS, Row, best, best_values, fingerprint, in_group, sampling_error
+from merganser.scores import INDIVIDUAL
+
+EMBEDDED = "examples/suite/"
+
+
+def render_page(
+    params: Params, rows: Sequence[Row], layers: Sequence[LayerInterference], plots: Mapping[str, str]
+) -> str:
+    """Return the page's HTML."""
+    rows = list(rows)
+    environment = Environment(
+        loader=PackageLoader("merganser.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": percent, "seconds": seconds, "megabytes": megabytes}
+    return environment.get_template("page.html.j2").render(
+        params=params,
+        embedded=params.base.source.startswith(EMBEDDED),
+        fingerprint=fingerprint(params),
+        groups={title: in_group(rows, name) for name, title in GROUPS.items() if in_group(rows, name)},
+        rows=rows,
+        cards=_cards(rows),
+        best=best_values(rows, list(params.tasks)),
+        shade=_shades(rows),
+        error=sampling_error(rows),
+        layers=list(zip(short_names([layer.layer for layer in layers]), layers, strict=True)),
+        plots={name: inline(svg) for name, svg in plots.items()},
+    )
+
+
+def _cards(rows: list[Row]) -> list[tuple[str, Row]]:
+    """Choose the entries whose scores open the page."""
+    chosen = [
+        ("Base, zero-shot", best([row for row in rows if row.method == "base"])),
+        ("Best single model", best(in_group(rows, "single"))),
+        ("Best with parts per task", best(in_group(rows, "parts"))),
+        ("Individual models", best([row for row in rows if row.method == INDIVIDUAL])),
+    ]
+    return [(title, row) for title, row in chosen if row]
+
+
+def _shades(rows: list[Row]) -> dict[tuple[str, str], int]:
+    """Say how far each accuracy lies from the lowest (0) to the highest (100) of its task."""
+    shades = {}
+    for task in rows[0].scores.accuracies:
+        column = [row.scores.accuracies[task] for row in rows]
+        low, width = min(column), (max(column) - min(column)) or 1
+        shades |= {(row.entry, task): round(100 * (row.scores.accuracies[task] - low) / width) for row in rows}
+    return shades
+
+
+def inline(svg: str) -> Markup:
+    """Make a plot a part of the page: no prologue, no metadata, no fixed size; its colours and font are the page's."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.S)
+    body = re.sub(r'<svg ([^>]*?)>', _responsive, body, count=1, flags=re.S)
+    body = re.sub(r"'DejaVu Sans'[^;\"]*?sans-serif", "system-ui, sans-serif", body)
+    for colour, variable in VARIABLES.items():
+        body = body.replace(colour, variable)
+    return Markup(body)  # noqa: S704 - drawn by ourselves; matplotlib escapes the names in it
+
+
+def _responsive(match: re.Match[str]) -> str:
+    box = re.search(r'viewBox="[^"]*"', match[1])
+    return f"<svg {box[0] if box else ''} role=\"img\">"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Write a fraction as a number of per cent, a dash for none."""
+    return "–" if value is None else f"{100 * value:.{digits}f}"
+
+
+def seconds(value: float) -> str:
+    """Write a time with the digits that matter."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def megabytes(value: float) -> str:
+    """Write a size in MiB."""
+    return f"{value / 2**20:.0f}"
+

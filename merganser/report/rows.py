@@ -1,0 +1,112 @@
+"""The rows of the result table: one per entry, grouped by what the method gives out."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from merganser import registry
+from merganser.params import Params
+from merganser.scores import Scores, read_json
+from merganser.sources import sha256_of
+
+REFERENCES = ("base", "individual")
+# in the order they are shown
+GROUPS = {
+    "reference": "References",
+    "single": "One model for all tasks",
+    "parts": "One shared model and a part per task",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry: its scores, what it was run with, and where each number came from."""
+
+    entry: str
+    method: str
+    group: str  # a key of GROUPS
+    scores: Scores
+    values: Mapping[str, Any]  # the method's parameters, defaults filled in
+    declared: Mapping[str, Any]  # those that params.yaml gives
+    paper: str
+    files: Mapping[str, Path]  # the metrics file of each task
+    hashes: Mapping[str, str]  # and its sha256
+    receipt: Mapping[str, str]
+
+    @property
+    def amr(self) -> float:
+        """Return the additional memory rate, bytes kept per task over those of the merged parameters."""
+        return float(self.scores.profile["amr"])
+
+    @property
+    def wall_s(self) -> float:
+        """Return the merge's wall time in seconds."""
+        return float(self.scores.profile["wall_s"])
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the merging process's peak memory in bytes."""
+        return int(self.scores.profile["peak_rss_bytes"])
+
+
+def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, records: Path) -> list[Row]:
+    """Join scores, parameters and receipts, in the order of params.yaml."""
+    return [_row(params, entry, found, metrics, records) for entry, found in scores.items()]
+
+
+def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Path) -> Row:
+    declared = params.methods[entry]
+    method = registry.get(declared.method)
+    files = {task: metrics / entry / f"{task}.json" for task in params.tasks}
+    return Row(
+        entry=entry,
+        method=method.name,
+        group="reference" if method.name in REFERENCES else "parts" if method.overlay else "single",
+        scores=scores,
+        values=method.validate(f"methods.{entry}", declared.values),
+        declared=declared.values,
+        paper=method.paper,
+        files=files,
+        hashes={task: sha256_of(file) for task, file in files.items()},
+        receipt=read_json(records / f"{entry}.json"),
+    )
+
+
+def in_group(rows: list[Row], group: str) -> list[Row]:
+    """Return a group's rows, in their order."""
+    return [row for row in rows if row.group == group]
+
+
+def best(rows: list[Row]) -> Row | None:
+    """Return the row of the highest mean accuracy, the first of equals."""
+    return max(rows, key=lambda row: row.scores.mean, default=None)
+
+
+def best_values(rows: list[Row], tasks: list[str]) -> dict[tuple[str, str], float]:
+    """Return the highest accuracy by (group, task) and the highest mean by (group, "mean"), references left out."""
+    found: dict[tuple[str, str], float] = {}
+    for group in [name for name in GROUPS if in_group(rows, name) and name != "reference"]:
+        members = in_group(rows, group)
+        found[group, "mean"] = max(row.scores.mean for row in members)
+        for task in tasks:
+            found[group, task] = max(row.scores.accuracies[task] for row in members)
+    return found
+
+
+def sampling_error(rows: list[Row]) -> float:
+    """Return the largest standard error of any entry's mean accuracy, from the number of images measured."""
+    return max(_standard_error(row.scores) for row in rows)
+
+
+def _standard_error(scores: Scores) -> float:
+    variances = [p * (1 - p) / scores.totals[task] for task, p in scores.accuracies.items()]
+    return sqrt(sum(variances)) / len(variances)
+
+
+def fingerprint(params: Params) -> str:
+    """Identify the choices of a params.yaml by eight digits."""
+    return hashlib.sha256(json.dumps(params.model_dump(), sort_keys=True).encode()).hexdigest()[:8]

@@ -1,0 +1,45 @@
+"""Write the report: the page, the tables, the plots, and the scores for `dvc metrics`."""
+
+import json
+from pathlib import Path
+
+from merganser.checkpoints import replacing
+from merganser.factors import open_factors
+from merganser.params import Params, load_params
+from merganser.report.interference import measure_interference
+from merganser.report.page import render_page
+from merganser.report.plots import make_plots
+from merganser.report.rows import make_rows
+from merganser.report.tables import summary, write_tables
+from merganser.scores import read_scores
+from tasks.stage import FACTORS, MERGE_PROFILES, METRICS, RECORDS, REPORT, fresh_folder, run
+
+SUMMARY = Path("metrics.json")
+
+
+def write_report(params: Params) -> None:
+    """Compare every declared entry on every declared task; write `report/` and `metrics.json`."""
+    scores = read_scores(params, METRICS, MERGE_PROFILES)
+    rows = make_rows(params, scores, METRICS, RECORDS)
+    layers = list(measure_interference(open_factors(FACTORS, list(params.tasks))))
+    tasks = list(params.tasks)
+    plots = make_plots(rows, layers, tasks)
+    with fresh_folder(REPORT) as folder:
+        (folder / "plots").mkdir()
+        write_tables(folder, rows, layers, tasks)
+        for name, svg in plots.items():
+            (folder / "plots" / f"{name}.svg").write_text(svg)
+        (folder / "index.html").write_text(render_page(params, rows, layers, plots))
+    with replacing(SUMMARY) as file:
+        file.write((json.dumps(summary(rows), indent=2) + "\n").encode())
+    print(f"{REPORT}/index.html: {len(rows)} entries on {len(tasks)} tasks")
+
+
+def main(argv: list[str]) -> None:
+    """Write the report of the comparison in params.yaml."""
+    assert not argv, "the report takes no arguments"
+    write_report(load_params(Path("params.yaml")))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,194 @@
+"""Every mistake in params.yaml is refused, by its place and with what is wrong."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from merganser.errors import InputError
+from merganser.params import entry_of, load_params, task_of
+
+ROOT = Path(__file__).parent.parent
+Content = dict[str, Any]
+GOOD: Content = {
+    "seed": 0,
+    "base": {"source": "hub/base", "family": "open_clip"},
+    "parameters": {"merged": ["visual.*"], "matrices": "linear"},
+    "tasks": {
+        name: {"source": f"hub/{name}", "data": {"source": f"datasets/{name}", "templates": ["a {}."]}}
+        for name in ("digits", "greek", "signs", "street")
+    },
+    "decompose": {"rank_fraction": 0.3, "dtype": "float32"},
+    "methods": {
+        "average": {"method": "average", "reads": "deltas"},
+        "ties_20": {"method": "ties", "reads": "deltas", "density": 0.2},
+        "tsv_m": {"method": "tsv_m", "reads": "svd"},
+    },
+    "evaluation": {"split": "test", "batch_size": 512},
+}
+
+
+def write(folder: Path, content: Content) -> Path:
+    path = folder / "params.yaml"
+    with path.open("w") as file:
+        YAML(typ="safe").dump(content, file)
+    return path
+
+
+def changed(change: Callable[[Content], object]) -> Content:
+    content = copy.deepcopy(GOOD)
+    change(content)
+    return content
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        load_params(path)
+    return str(caught.value)
+
+
+def test_what_is_declared_is_read(tmp_path: Path) -> None:
+    params = load_params(write(tmp_path, GOOD))
+    assert list(params.tasks) == ["digits", "greek", "signs", "street"]
+    assert task_of(params, "greek").data.templates == ["a {}."]
+    assert entry_of(params, "ties_20").method == "ties"
+    assert entry_of(params, "ties_20").values == {"density": 0.2}
+    assert params.evaluation.batch_size == 512
+
+
+def test_the_projects_own_params_are_right() -> None:
+    params = load_params(ROOT / "params.yaml")
+    assert len(params.tasks) == 8
+    assert len(params.methods) >= 15
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "what"),
+    [
+        (lambda c: c["methods"]["ties_20"].update(method="tise"), "methods.ties_20: ", 'did you mean "ties"?'),
+        (lambda c: c["methods"]["ties_20"].update(densty=0.2), "methods.ties_20.densty: ", 'did you mean "density"?'),
+        (lambda c: c["methods"]["ties_20"].update(density=1.4), "methods.ties_20.density: ", "got 1.4"),
+        (lambda c: c["methods"]["ties_20"].update(density=float("nan")), "methods.ties_20.density: ", "got nan"),
+        (lambda c: c["methods"]["ties_20"].update(density="0.2"), "methods.ties_20.density: ", "got '0.2'"),
+        (lambda c: c["methods"]["tsv_m"].update(reads="deltas"), "methods.tsv_m.reads: ", "tsv_m reads svd"),
+        (lambda c: c["methods"]["tsv_m"].update(reads="factors"), "methods.tsv_m.reads: ", "got 'factors'"),
+        (lambda c: c["methods"]["tsv_m"].pop("reads"), "methods.tsv_m.reads: ", "missing"),
+        (lambda c: c["methods"]["tsv_m"].pop("method"), "methods.tsv_m.method: ", "missing"),
+        (lambda c: c["methods"].update(tsv_m="tsv_m"), "methods.tsv_m: ", "expected a mapping"),
+        (lambda c: c["decompose"].update(rank_fraction=0.1), "methods.tsv_m: ", "decompose.rank_fraction is 0.1"),
+        (lambda c: c.update(methods={}), "methods: ", "there are none"),
+        (lambda c: c.update(methods=None), "methods: ", "there are none"),
+        (lambda c: c.pop("methods"), "methods: ", "missing"),
+        (lambda c: c.update(tasks={}), "tasks: ", "there are none"),
+        (lambda c: c.update(tasks=["digits"]), "tasks: ", "expected a mapping"),
+        (lambda c: c["tasks"]["digits"].pop("data"), "tasks.digits.data: ", "missing"),
+        (lambda c: c["tasks"]["digits"]["data"].update(sorce="x"), "tasks.digits.data.sorce: ", '"source"?'),
+        (lambda c: c["tasks"]["digits"]["data"].update(templates=[]), "tasks.digits.data.templates: ", "none"),
+        (lambda c: c["tasks"]["digits"]["data"].update(templates=["a."]), "tasks.digits.data.templates.0: ", "{}"),
+        (lambda c: c["tasks"]["digits"]["data"].update(templates=["{} {x}"]), "tasks.digits.data.templates.0: ", "{}"),
+        (lambda c: c["tasks"].update(base=c["tasks"]["digits"]), "tasks.base: ", "taken by the base model"),
+        (lambda c: c.pop("base"), "base: ", "missing"),
+        (lambda c: c["base"].update(family="open_clp"), "base.family: ", 'did you mean "open_clip"?'),
+        (lambda c: c.update(metods={}), "metods: ", 'did you mean "methods"?'),
+        (lambda c: c.update(seed=-1), "seed: ", "got -1"),
+        (lambda c: c.update(seed=True), "seed: ", "got True"),
+        (lambda c: c["decompose"].update(rank_fraction=0), "decompose.rank_fraction: ", "greater than 0"),
+        (lambda c: c["evaluation"].update(batch_size=0.5), "evaluation.batch_size: ", "got 0.5"),
+        (lambda c: c["parameters"].update(matrices="any"), "parameters.matrices: ", "got 'any'"),
+    ],
+)
+def test_a_mistake_is_refused_by_its_place(
+    change: Callable[[Content], object], place: str, what: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, changed(change))
+    lines = complaint(path).splitlines()
+    assert any(line.startswith(f"{path}: {place}") and what in line for line in lines), lines
+
+
+@pytest.mark.parametrize("section", ["tasks", "methods"])
+@pytest.mark.parametrize(
+    "name", ["..", "../up", "a/b", "a b", "a;rm", "$HOME", "`id`", "-rf", "_x", "a.b", "", "é", "a\n"]
+)
+def test_a_name_that_could_leave_its_folder_or_command_is_refused(section: str, name: str, tmp_path: Path) -> None:
+    path = write(tmp_path, changed(lambda c: c[section].update({name: next(iter(c[section].values()))})))
+    assert f"{section}.{name}: not a name, got {name!r}" in complaint(path)
+
+
+def test_a_name_that_yaml_takes_for_a_number_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, changed(lambda c: c["tasks"].update({7: c["tasks"]["digits"]})))
+    assert 'tasks.7: a name must be text, got 7; write "7"' in complaint(path)
+
+
+def test_names_that_join_to_one_stage_are_refused(tmp_path: Path) -> None:
+    def change(content: Content) -> None:
+        content["methods"] |= {"a-b": content["methods"]["average"], "a": content["methods"]["average"]}
+        content["tasks"] |= {"c": content["tasks"]["digits"], "b-c": content["tasks"]["digits"]}
+
+    assert "2 pairs of names join to 'a-b-c'" in complaint(write(tmp_path, changed(change)))
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "expected a mapping"),
+        ("- digits\n", "expected a mapping"),
+        ("just words", "expected a mapping"),
+        ("seed: 0\nbase: [1\nmore: 2\n", "line 3: "),
+        ("seed: 0\nmethods:\n  a: {}\n  a: {}\n", 'line 4: found duplicate key "a"'),
+        ("tasks: !!python/object:os.system {}\n", "line 1: could not determine a constructor"),
+        ("seed: *nowhere\n", "line 1: found undefined alias"),
+        ("seed: \x00", "not YAML"),
+    ],
+)
+def test_what_is_no_mapping_in_yaml_is_refused_by_its_line(text: str, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    said = complaint(path)
+    assert said.startswith(str(path))
+    assert what in said
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert complaint(tmp_path / "params.yaml") == f"{tmp_path / 'params.yaml'}: no such file"
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_bytes(b"seed: \xff\xfe")
+    assert "not UTF-8 text" in complaint(tmp_path / "params.yaml")
+
+
+def test_all_mistakes_come_in_one_message(tmp_path: Path) -> None:
+    def change(content: Content) -> None:
+        content["seed"] = "zero"
+        content["tasks"]["../x"] = {}
+        del content["evaluation"]["split"]
+
+    said = complaint(write(tmp_path, changed(change)))
+    assert all(place in said for place in ("seed: ", "tasks.../x: ", "evaluation.split: "))
+
+
+def test_all_mistakes_of_all_methods_come_in_one_message(tmp_path: Path) -> None:
+    def change(content: Content) -> None:
+        content["methods"]["ties_20"]["density"] = 2
+        content["methods"]["tsv_m"]["reads"] = "deltas"
+        content["methods"]["new"] = {"method": "nothing_like_it", "reads": "svd"}
+
+    said = complaint(write(tmp_path, changed(change)))
+    assert all(place in said for place in ("methods.ties_20.density: ", "methods.tsv_m.reads: ", "methods.new: "))
+
+
+def test_an_exponent_is_a_number_as_dvc_reads_it(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    path.write_text(path.read_text().replace("density: 0.2", "density: 2e-1"))
+    assert entry_of(load_params(path), "ties_20").values == {"density": 0.2}
+
+
+def test_an_undeclared_name_gets_the_nearest_one(tmp_path: Path) -> None:
+    params = load_params(write(tmp_path, GOOD))
+    with pytest.raises(InputError, match='no task "digit" in params.yaml; did you mean "digits"'):
+        task_of(params, "digit")
+    with pytest.raises(InputError, match='no entry "ties" under methods in params.yaml; did you mean "ties_20"'):
+        entry_of(params, "ties")

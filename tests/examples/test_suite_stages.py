@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import open_clip
 import pytest
 import torch
@@ -62,6 +63,16 @@ def one_thread() -> Iterator[None]:
     yield
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("stage", ["data", "pretrain", "finetune"])
+def test_a_stage_depends_on_all_the_code_it_runs(stage: str) -> None:
+    graph = grimp.build_graph("suite", cache_dir=None)
+    modules = {*graph.find_upstream_modules(f"suite.{stage}"), f"suite.{stage}", "suite.__main__", "suite.settings"}
+    files = {module.replace(".", "/") + ".py" for module in modules - {"suite"} if not module.startswith("suite.tasks")}
+    declared = yaml.safe_load((SUITE / "dvc.yaml").read_text())["stages"][stage]
+    code = {path for path in declared.get("do", declared)["deps"] if path.startswith("suite/")}
+    assert code == {*files, "suite/tasks"}
 
 
 def contents(folder: Path) -> dict[str, bytes]:

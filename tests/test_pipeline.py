@@ -1,0 +1,87 @@
+"""The project's own dvc.yaml on two tiny tasks, by the flow and by DVC itself."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.tiny import dvc, make_repository, merganser
+
+IMPURE = ("data/profiles/", "data/records/", "report", "metrics.json")  # times, run numbers, and what shows them
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a repository whose comparison has been run by the flow."""
+    folder = make_repository(tmp_path_factory.mktemp("pipeline") / "flow")
+    merganser(folder, "run", "--workers", "2")
+    return folder
+
+
+@pytest.fixture
+def copy(ran: Path, tmp_path: Path) -> Path:
+    """Give a copy of it to change."""
+    return Path(shutil.copytree(ran, tmp_path / "copy", symlinks=True))
+
+
+def hashes(folder: Path) -> dict[str, Any]:
+    lock = yaml.safe_load((folder / "dvc.lock").read_text())["stages"]
+    return {
+        f"{name} {out['path']}": out["md5"]
+        for name, stage in lock.items()
+        for out in stage.get("outs", [])
+        if not out["path"].startswith(IMPURE)
+    }
+
+
+def stale(folder: Path) -> set[str]:
+    stages = json.loads(merganser(folder, "status", "--json").stdout)["stages"]
+    return {stage["name"] for stage in stages if stage["state"] != "up to date"}
+
+
+def test_the_flow_leaves_a_clean_dvc_status_and_a_report(ran: Path) -> None:
+    assert json.loads(dvc(ran, "status", "--json")) == {}
+    assert (ran / "report/index.html").is_file()
+    assert set(json.loads((ran / "metrics.json").read_text()))
+    assert stale(ran) == set()
+
+
+def test_a_second_run_starts_no_stage(ran: Path) -> None:
+    before = (ran / "dvc.lock").read_bytes()
+    said = merganser(ran, "run").stdout
+    assert "nothing to do" in said.lower()
+    assert (ran / "dvc.lock").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_dvc_repro_writes_the_same_hashes_and_then_finds_nothing_to_do(ran: Path, tmp_path: Path) -> None:
+    folder = make_repository(tmp_path / "dvc")
+    dvc(folder, "repro", "-q")
+    assert hashes(folder) == hashes(ran)
+    assert "Data and pipelines are up to date" in dvc(ran, "repro")
+
+
+def test_a_changed_parameter_reruns_its_entry_and_nothing_else(copy: Path) -> None:
+    params = yaml.safe_load((copy / "params.yaml").read_text())
+    params["methods"]["ties"]["density"] = 0.4
+    (copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    assert stale(copy) == {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "record@ties", "report"}
+
+
+def test_an_edited_method_reruns_its_entry_and_nothing_else(copy: Path) -> None:
+    with (copy / "merganser/methods/ties.py").open("a") as file:
+        file.write("# edited\n")
+    assert stale(copy) == {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "record@ties", "report"}
+
+
+def test_a_removed_task_leaves_the_workspace(copy: Path) -> None:
+    params = yaml.safe_load((copy / "params.yaml").read_text())
+    del params["tasks"]["light"]
+    (copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    merganser(copy, "run")
+    assert not list(copy.glob("data/*/light*"))
+    assert not list(copy.glob("data/metrics/*/light.json"))
+    assert json.loads(dvc(copy, "status", "--json")) == {}

@@ -1,0 +1,67 @@
+"""A repository with two tiny tasks and the project's own stages, for tests of the whole pipeline."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from merganser.checkpoints import save_tensors
+from tests.tiny_clip import write_clip, write_data_set
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("merganser", "tasks", "flows", "dvc.yaml", ".dvcignore", ".gitignore")
+
+
+def make_repository(folder: Path) -> Path:
+    """Make a git and DVC repository with the project's code, two random checkpoints around a base, and their data."""
+    folder.mkdir(parents=True)
+    for name in CODE:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, folder / name)
+    shutil.copyfile(ROOT / "tests/tiny/params.yaml", folder / "params.yaml")
+    make_models(folder / "hub")
+    for seed, task in enumerate(("dark", "light")):
+        write_data_set(folder / "datasets" / task, {"validation": 6, "test": 9 + seed})
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    dvc(folder, "init", "-q")
+    shutil.copyfile(ROOT / ".dvc/config", folder / ".dvc/config")
+    return folder
+
+
+def make_models(hub: Path) -> None:
+    """Write a random dual encoder, and two copies of its image tower moved a little."""
+    file = "open_clip_model.safetensors"
+    base = write_clip(hub / "base", file)
+    for seed, task in enumerate(("dark", "light")):
+        (hub / task).mkdir()
+        shutil.copyfile(hub / "base/open_clip_config.json", hub / task / "open_clip_config.json")
+        generator = torch.Generator().manual_seed(seed)
+        visual = {name: value for name, value in base.items() if name.startswith("visual.")}
+        moved = {name: value + 0.02 * torch.randn(value.shape, generator=generator) for name, value in visual.items()}
+        save_tensors(hub / task / file, moved)
+
+
+def environment() -> dict[str, str]:
+    """Return an environment whose `python` is the one that runs the tests, with one thread and no network."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DVC_NO_ANALYTICS": "1"}
+
+
+def dvc(folder: Path, *args: str) -> str:
+    """Run DVC's own command line and return what it printed."""
+    command = [sys.executable, "-m", "dvc", *args]
+    return subprocess.run(command, cwd=folder, env=environment(), check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def merganser(folder: Path, *args: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+    """Run the project's command line inside a repository."""
+    command = [sys.executable, "-m", "flows", *args]
+    done = subprocess.run(command, cwd=folder, env=environment(), text=True, capture_output=True)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done

@@ -43,4 +43,3 @@ def _interference(u: Tensor, s: Tensor, vh: Tensor) -> float:
     u, s, vh = u.double(), s.double(), vh.double()
     identity = torch.eye(len(s), dtype=s.dtype)
     return float((((u.T @ u - identity) * s) @ (vh @ vh.T - identity)).abs().sum())
-

@@ -125,21 +125,22 @@ def entry_of(params: Params, name: str) -> Entry:
 def read_yaml(path: Path) -> Any:
     """Read a YAML file as DVC reads it; raise InputError with the line of a mistake, a repeated key included."""
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"))
+        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text ({error})") from error
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse YAML 1.2 as DVC does: `1e-4` is a number, `no` is a word, a repeated key is an error."""
+    try:
+        return YAML(typ="safe").load(text)
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"{path}{line}: {error.problem or error.context}") from error
+        raise InputError(f"{where}{line}: {error.problem or error.context}") from error
     except YAMLError as error:
-        raise InputError(f"{path}: not YAML: {error}") from error
-
-
-def parse_yaml(text: str) -> Any:
-    """Parse YAML 1.2 as DVC does: `1e-4` is a number, `no` is a word, a repeated key is an error."""
-    return YAML(typ="safe").load(text)
+        raise InputError(f"{where}: not YAML: {error}") from error
 
 
 def _misnamed(content: dict[Any, Any]) -> list[str]:

@@ -110,9 +110,7 @@ def _parent_run(store: Store, params: Params) -> str:
     return str(made.info.run_id)
 
 
-def _write_run(
-    store: Store, params: Params, entry: str, metrics: dict[str, float], tags: dict[str, str]
-) -> str:
+def _write_run(store: Store, params: Params, entry: str, metrics: dict[str, float], tags: dict[str, str]) -> str:
     origin = {"mlflow.parentRunId": _parent_run(store, params), "merganser.run": comparison_name(params), **_origin()}
     made = store.client.create_run(store.experiment, tags=tags | origin, run_name=entry)
     declared = params.methods[entry]

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from merganser.linalg.svd import factorise, leading
+from merganser.linalg.svd import compact
 
 
 def polar(matrix: Tensor) -> Tensor:
@@ -13,6 +13,5 @@ def polar(matrix: Tensor) -> Tensor:
     """
     if matrix.numel() == 0:
         return matrix
-    factors = factorise(matrix)
-    p, _, qh = leading(factors, len(factors.s))
-    return p @ qh
+    p, _, qh = compact(matrix)
+    return (p @ qh).to(matrix.dtype)

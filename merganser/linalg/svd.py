@@ -3,8 +3,7 @@
 Shape legend: T tasks, M rows, N columns, R = min(M, N), K singular vectors.
 
 The vectors of zero singular values are arbitrary: two LAPACK drivers return different ones. Whoever uses singular
-vectors for more than multiplying the factors out works on the numerical rank only: `numerical_rank`, `leading`,
-`joint`.
+vectors for more than multiplying the factors out works on the numerical rank only: `compact`, `joint`, `leading`.
 """
 
 from math import ceil
@@ -23,13 +22,21 @@ def factorise(matrix: Tensor, rank: int | None = None) -> Factors:
 
     Works in float64 and returns the matrix's dtype. U and V have orthonormal columns, whatever the rank of the matrix.
     """
-    if matrix.shape[0] < matrix.shape[1]:
-        u, s, vh = factorise(matrix.mT, rank)
-        return Factors(vh.mT.contiguous(), s, u.mT.contiguous())
-    by_gram = None if matrix.dtype == torch.float64 else _by_gram(matrix.double(), rank)
-    u, s, vh = by_gram or linalg.svd(matrix.double(), full_matrices=False)
+    u, s, vh = _in_float64(matrix, rank)
     kept = slice(0, rank)
     return Factors(*(part.to(matrix.dtype).contiguous() for part in (u[:, kept], s, vh[kept])))
+
+
+def compact(matrix: Tensor) -> Factors:
+    """Decompose an M x N matrix on its numerical rank K: U (M, K), S (K), Vh (K, N), in float64."""
+    u, s, vh = _in_float64(matrix)
+    rank = numerical_rank(s.to(matrix.dtype), (matrix.shape[0], matrix.shape[1]))
+    return Factors(u[:, :rank], s[:rank], vh[:rank])
+
+
+def joint(deltas: Tensor) -> Factors:
+    """Decompose T matrices (T, M, N) set side by side on their numerical rank K: U (M, K), S (K), Vh (K, T * N)."""
+    return compact(deltas.transpose(0, 1).flatten(1))
 
 
 def numerical_rank(s: Tensor, shape: tuple[int, int]) -> int:
@@ -65,11 +72,12 @@ def truncated(matrix: Tensor, rank: int) -> Tensor:
     return rebuilt(factorise(matrix, rank))
 
 
-def joint(deltas: Tensor) -> Factors:
-    """Decompose T matrices (T, M, N) set side by side, on their numerical rank K: U (M, K), S (K), Vh (K, T * N)."""
-    side_by_side = deltas.transpose(0, 1).flatten(1)
-    factors = factorise(side_by_side)
-    return leading(factors, len(factors.s))
+def _in_float64(matrix: Tensor, rank: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    if matrix.shape[0] < matrix.shape[1]:
+        u, s, vh = _in_float64(matrix.mT, rank)
+        return vh.mT, s, u.mT
+    by_gram = None if matrix.dtype == torch.float64 else _by_gram(matrix.double(), rank)
+    return by_gram or linalg.svd(matrix.double(), full_matrices=False)
 
 
 def _by_gram(tall: Tensor, rank: int | None) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -85,6 +93,6 @@ def _by_gram(tall: Tensor, rank: int | None) -> tuple[Tensor, Tensor, Tensor] | 
     if len(counted) and counted[-1] < SAFE * s[0]:
         return None
     if len(counted) == v.shape[1]:
-        return tall @ v / counted, s, v.mT
+        return tall @ (v / counted), s, v.mT
     q, r = linalg.qr(tall @ v)
     return q * torch.where(r.diagonal() < 0, -1.0, 1.0), s, v.mT

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from merganser.layers import LayerDeltas
-from merganser.linalg.svd import factorise, leading
+from merganser.linalg.svd import compact
 from merganser.operators.sums import scaled_sum
 from merganser.registry import Scaling, method
 
@@ -11,6 +11,6 @@ from merganser.registry import Scaling, method
 @method(reads="deltas", paper="Marczak et al., ICML 2025, arXiv:2502.04959", cost="svd")
 def iso_c(layer: LayerDeltas, *, scaling: Scaling = 1.0) -> Tensor:
     """Replace the singular values of the sum by their mean over min(M, N), in the directions of its numerical rank."""
-    factors = factorise(scaled_sum(layer.deltas, 1.0))
-    u, s, vh = leading(factors, len(factors.s))
-    return scaling * s.sum() / len(factors.s) * (u @ vh)
+    summed = scaled_sum(layer.deltas, 1.0)
+    u, s, vh = compact(summed)
+    return (scaling * s.sum() / min(summed.shape) * (u @ vh)).to(summed.dtype)

@@ -60,7 +60,11 @@ def in_basis(layer: LayerDeltas, basis: Tensor | None) -> LayerDeltas:
 
 def survey(layers: LayerSource, *, inner: Inner, density: float, **_: Any) -> Joint:
     """Find each matrix's joint basis and, for TIES, the cuts and the winning sign of the whole joint space."""
-    bases = {layer.name: joint(layer.deltas).u for layer in each_deltas(layers) if layer.kind == "matrix"}
+    bases = {
+        layer.name: joint(layer.deltas).u.to(layer.deltas.dtype)
+        for layer in each_deltas(layers)
+        if layer.kind == "matrix"
+    }
     if inner == "task_arithmetic":
         return Joint(bases, {})
     cuts, balance = {}, 0

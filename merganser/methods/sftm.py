@@ -7,7 +7,7 @@ from torch import Tensor
 
 from merganser.layers import Factors, LayerDeltas
 from merganser.linalg.select import top_mask
-from merganser.linalg.svd import factorise, leading, rebuilt
+from merganser.linalg.svd import compact, rebuilt
 from merganser.operators.sums import scaled_sum
 from merganser.parameters import role_of
 from merganser.registry import PositiveFraction, Scaling, method
@@ -33,7 +33,6 @@ def superposed(u: Tensor, s: Tensor, vh: Tensor) -> Tensor:
     With unit vectors the system (U^T U) * (V^T V) is positive semidefinite with unit diagonal.
     Shapes: u (M, K), s (K), vh (K, N).
     """
-    u, s, vh = u.double(), s.double(), vh.double()
     system = (u.mT @ u) * (vh @ vh.mT)
     system.diagonal().add_(RIDGE)
     return torch.cholesky_solve(s.unsqueeze(1), torch.linalg.cholesky(system)).squeeze(1)
@@ -43,8 +42,6 @@ def superposed(u: Tensor, s: Tensor, vh: Tensor) -> Tensor:
 def sftm(layer: LayerDeltas, *, density: PositiveFraction = 0.2, scaling: Scaling = 0.7) -> Tensor:
     """Trim each delta to its largest entries, and solve for the weights of all tasks' singular triples together."""
     deltas = trimmed(layer.deltas, density)
-    triples = [leading(factorise(delta), min(delta.shape)) for delta in deltas]
-    us, ss, vhs = zip(*triples, strict=True)
+    us, ss, vhs = zip(*(compact(delta) for delta in deltas), strict=True)
     u, s, vh = torch.cat(us, 1), torch.cat(ss), torch.cat(vhs)
-    strengths = superposed(u, s, vh)
-    return (scaling * rebuilt(Factors(u.double(), strengths, vh.double()))).to(deltas.dtype)
+    return (scaling * rebuilt(Factors(u, superposed(u, s, vh), vh))).to(deltas.dtype)

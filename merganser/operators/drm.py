@@ -1,4 +1,4 @@
-"""The steps of Decom-Renorm-Merge (Chaichana et al., 2025, arXiv:2505.23117).
+"""The steps of Decom-Renorm-Merge (Chaichana et al., 2025, arXiv:2505.23117), in float64: pruning hangs on the last digits.
 
 Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side.
 """
@@ -13,7 +13,8 @@ from merganser.operators.counts import count_of
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import elect_sign
 
-ROUNDING = 16  # units in the last place
+NO_LENGTH = 1e-7  # of a unit row: what rounding leaves of a zero row, which unit length would magnify
+SAME = 1e-9  # relative: magnitudes that differ by rounding
 
 
 class JointSpace(NamedTuple):
@@ -25,22 +26,12 @@ class JointSpace(NamedTuple):
 
 
 def joint_space(deltas: Tensor) -> JointSpace:
-    """Decompose (T, M, N) deltas side by side and renormalise each task's rows (equations 1 to 6).
-
-    A row shorter than the rounding of the decomposition is a zero row: to give it unit length would magnify noise.
-    """
+    """Decompose (T, M, N) deltas side by side and renormalise each task's rows (equations 1 to 6)."""
     u, s, vh = joint(deltas)
-    tasks, rows, columns = deltas.shape
-    blocks = vh.unflatten(1, (tasks, columns)).transpose(0, 1)
-    norms = blocks.norm(dim=2)
-    real = norms > max(rows, tasks * columns) * torch.finfo(vh.dtype).eps
-    scale = torch.where(real, 1 / norms, 0)
-    return JointSpace(u, s * norms * real, blocks * scale.unsqueeze(2))
-
-
-def pruned(space: JointSpace, density: float) -> Tensor:
-    """Keep the largest of all tasks' renormalised entries together, then give the rows their scale back: (T, K, N)."""
-    return space.s.unsqueeze(2) * (space.vh * largest(space.vh, density))
+    rows = vh.unflatten(1, (deltas.shape[0], deltas.shape[2])).transpose(0, 1)
+    lengths = rows.norm(dim=2)
+    lengths = torch.where(lengths > NO_LENGTH, lengths, 0)
+    return JointSpace(u, s * lengths, torch.where(lengths.unsqueeze(2) > 0, rows / lengths.unsqueeze(2), 0))
 
 
 def largest(values: Tensor, density: float) -> Tensor:
@@ -52,11 +43,16 @@ def largest(values: Tensor, density: float) -> Tensor:
     if count == 0:
         return torch.zeros_like(values, dtype=torch.bool)
     least = magnitudes.flatten().kthvalue(values.numel() - count + 1).values
-    return magnitudes >= least * (1 - ROUNDING * torch.finfo(values.dtype).eps)
+    return magnitudes >= least * (1 - SAME)
+
+
+def pruned(space: JointSpace, density: float) -> Tensor:
+    """Keep the largest of all tasks' renormalised entries together, then give the rows their scale back: (T, K, N)."""
+    return space.s.unsqueeze(2) * (space.vh * largest(space.vh, density))
 
 
 def drm(deltas: Tensor, density: float) -> Tensor:
     """Merge (T, M, N) deltas in their joint space: prune, elect a sign per entry, average the entries that agree."""
     space = joint_space(deltas)
     entries = pruned(space, density)
-    return space.u @ disjoint_mean(entries, elect_sign(entries))
+    return (space.u @ disjoint_mean(entries, elect_sign(entries))).to(deltas.dtype)

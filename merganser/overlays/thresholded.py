@@ -62,8 +62,19 @@ def threshold(values: Tensor) -> Thresholded:
 
 def threshold_factors(factors: Factors) -> ThresholdedFactors:
     """Threshold U and Vh, each as one tensor."""
-    u, vh = threshold(factors.u), threshold(factors.vh)
-    return ThresholdedFactors(u.codes, u.scales, factors.s.contiguous(), vh.codes, vh.scales)
+    u, s, vh = oriented(factors)
+    left, right = threshold(u), threshold(vh)
+    return ThresholdedFactors(left.codes, left.scales, s.contiguous(), right.codes, right.scales)
+
+
+def oriented(factors: Factors) -> Factors:
+    """Turn each triple so that the largest entry of its left vector is positive.
+
+    The sign is the LAPACK driver's choice, and decides which group an entry falls into.
+    """
+    u, s, vh = factors
+    signs = u.gather(0, u.abs().argmax(0, keepdim=True)).sign()
+    return Factors(u * signs, s, signs.mT * vh)
 
 
 def codes_of(values: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ def inline(svg: str) -> Markup:
     """Make a plot a part of the page: no prologue, no metadata, no fixed size; its colours and font are the page's."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.S)
-    body = re.sub(r'<svg ([^>]*?)>', _responsive, body, count=1, flags=re.S)
+    body = re.sub(r"<svg ([^>]*?)>", _responsive, body, count=1, flags=re.S)
     body = re.sub(r"'DejaVu Sans'[^;\"]*?sans-serif", "system-ui, sans-serif", body)
     for colour, variable in VARIABLES.items():
         body = body.replace(colour, variable)
@@ -77,7 +77,7 @@ def inline(svg: str) -> Markup:
 
 def _responsive(match: re.Match[str]) -> str:
     box = re.search(r'viewBox="[^"]*"', match[1])
-    return f"<svg {box[0] if box else ''} role=\"img\">"
+    return f'<svg {box[0] if box else ""} role="img">'
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -93,4 +93,3 @@ def seconds(value: float) -> str:
 def megabytes(value: float) -> str:
     """Write a size in MiB."""
     return f"{value / 2**20:.0f}"
-

@@ -13,10 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from merganser.report.interference import LayerInterference, short_names
+from merganser.report.labels import place_labels
 from merganser.report.rows import Row, best, in_group
 
 INK, MUTED, LINE = "#1d2430", "#667085", "#d9dee6"
 COLOURS = {"reference": "#8a94a3", "single": "#2b6cb0", "parts": "#c2571a"}
+FONT = 7.5  # of the names of points
+LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
 OTHERS = ("#2f8f6b", "#8a56b8")
 # what the page writes in place of each colour
 VARIABLES = {
@@ -67,7 +70,7 @@ def make_plots(rows: Sequence[Row], layers: Sequence[LayerInterference], tasks: 
 
 def accuracy_bars(rows: list[Row], tasks: Sequence[str]) -> str:
     """Draw each entry's mean accuracy as a bar, with one dot a task."""
-    figure, axes = _canvas(6.4, 0.6 + 0.24 * len(rows))
+    figure, axes = _canvas(5.2, 0.6 + 0.24 * len(rows))
     places = range(len(rows))
     axes.barh(places, [100 * r.scores.mean for r in rows], 0.66, color=[COLOURS[r.group] for r in rows], alpha=0.85)
     for place, row in zip(places, rows, strict=True):
@@ -92,9 +95,11 @@ def radar(rows: list[Row], tasks: Sequence[str]) -> str:
     angles = [2 * math.pi * i / len(tasks) for i in range(len(tasks))]
     for row, colour, line in _radar_lines(rows):
         values = [100 * row.scores.accuracies[task] for task in tasks]
-        axes.plot([*angles, angles[0]], [*values, values[0]], color=colour, linestyle=line, linewidth=1.6, label=row.entry)
+        axes.plot(
+            [*angles, angles[0]], [*values, values[0]], color=colour, linestyle=line, linewidth=1.6, label=row.entry
+        )
     axes.set_xticks(angles, tasks)
-    axes.tick_params(axis="x", labelcolor=INK)
+    axes.tick_params(axis="x", labelcolor=INK, pad=8)
     axes.set_rlabel_position(180 / len(tasks))
     axes.set(ylim=(0, 100), yticks=[20, 40, 60, 80, 100])
     axes.tick_params(axis="y", labelcolor=MUTED, labelsize=7)
@@ -115,32 +120,37 @@ def _radar_lines(rows: list[Row]) -> list[tuple[Row, str, str]]:
 
 def against_memory(rows: list[Row]) -> str:
     """Draw normalised accuracy against the additional memory rate."""
-    figure, axes = _canvas(5.2, 3.8)
-    _scatter(axes, rows, [100 * row.amr for row in rows])
-    axes.set_xscale("symlog", linthresh=1, linscale=0.5)
-    axes.set(xlabel="additional memory per task, % of the merged parameters", xlim=(-0.15, None))
+    figure, axes = _scatter_axes("additional memory per task, % of the merged parameters")
+    values = [100 * row.amr for row in rows]
+    axes.set_xscale("symlog", linthresh=1, linscale=0.6)
+    axes.set_xlim(-0.12, max(400, 2 * max(values)))
     axes.set_xticks([0, 1, 10, 100], ["0", "1", "10", "100"])
+    _scatter(axes, rows, values)
     return _svg(figure)
 
 
 def against_time(rows: list[Row]) -> str:
     """Draw normalised accuracy against the merge's wall time."""
-    figure, axes = _canvas(5.2, 3.8)
-    _scatter(axes, rows, [row.wall_s for row in rows])
+    figure, axes = _scatter_axes("wall time of the merge, s")
+    values = [row.wall_s for row in rows]
     axes.set_xscale("log")
-    axes.set(xlabel="wall time of the merge, s")
+    axes.set_xlim(min(values) / 1.5, max(values) * 3)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter("")
+    axes.tick_params(axis="x", which="minor", size=0)
+    _scatter(axes, rows, values)
     return _svg(figure)
 
 
 def interference_bars(layers: Sequence[LayerInterference]) -> str:
     """Draw each layer's interference before and after TSV-M."""
-    figure, axes = _canvas(6.4, 0.8 + 0.24 * len(layers))
+    figure, axes = _canvas(5.2, 0.8 + 0.24 * len(layers))
     places = range(len(layers))
     axes.barh(places, [layer.before for layer in layers], 0.62, color=COLOURS["single"], alpha=0.85, label="tasks' own")
-    axes.scatter([layer.after for layer in layers], places, s=22, color=COLOURS["parts"], zorder=3, label="after TSV-M", clip_on=False)
+    after = [layer.after for layer in layers]
+    axes.scatter(after, places, s=22, color=COLOURS["parts"], zorder=3, label="after TSV-M", clip_on=False)
     axes.set_yticks(places, short_names([layer.layer for layer in layers]))
+    axes.tick_params(axis="y", pad=8)
     axes.set(ylim=(len(layers) - 0.4, -0.6), xlim=(0, None), xlabel="singular task interference")
     axes.grid(axis="x")
     axes.spines["left"].set_visible(False)
@@ -153,50 +163,37 @@ def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
-    """Plot normalised accuracy against a cost, each point named beside it, the names spread so that none overlap."""
-    heights = [100 * (row.scores.normalised or 0) for row in rows]
-    axes.scatter(values, heights, s=26, color=[COLOURS[row.group] for row in rows], zorder=3)
-    low, high = min(heights), max(heights)
-    margin = 0.06 * (high - low or 1)
-    axes.set(ylabel="normalised accuracy, %", ylim=(low - margin, high + margin))
-    axes.margins(x=0.25)
+def _scatter_axes(label: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.2, 3.8))
+    axes = figure.add_axes((0.1, 0.13, 0.88, 0.85))
+    axes.set(xlabel=label, ylabel="normalised accuracy, %")
     axes.tick_params(axis="y", labelcolor=MUTED)
     axes.grid()
-    labels = spread(heights, 0.042 * (high - low + 2 * margin))
-    for row, value, height, label in zip(rows, values, heights, labels, strict=True):
+    return figure, axes
+
+
+def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
+    """Plot normalised accuracy against a cost whose scale is set, each point with its name beside it."""
+    heights = [100 * (row.scores.normalised or 0) for row in rows]
+    margin = 0.06 * (max(heights) - min(heights) or 1)
+    axes.set_ylim(min(heights) - margin, max(heights) + margin)
+    axes.scatter(values, heights, s=26, color=[COLOURS[row.group] for row in rows], zorder=3)
+    points = axes.transData.transform(list(zip(values, heights, strict=True))) - axes.bbox.min
+    points = [tuple(point * 72 / axes.figure.dpi) for point in points]
+    right = axes.bbox.width * 72 / axes.figure.dpi
+    places = place_labels(points, [0.58 * FONT * len(row.entry) for row in rows], right)
+    for row, point, place in zip(rows, points, places, strict=True):
+        moved = abs(place.y - point[1]) > 2
         axes.annotate(
             row.entry,
-            (value, height),
-            xytext=(14, label),
-            textcoords=("offset points", "data"),
-            fontsize=7.5,
+            point,
+            xytext=place,
+            xycoords="axes points",
+            textcoords="axes points",
+            fontsize=FONT,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3},
+            arrowprops=LEADER if moved else None,
         )
-
-
-def spread(values: Sequence[float], gap: float) -> list[float]:
-    """Move values apart as little as is needed for neighbours to be `gap` apart; their order stays."""
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    clusters: list[list[int]] = []
-    for index in order:
-        clusters.append([index])
-        while len(clusters) > 1 and _top(values, clusters[-2], gap) + gap > _bottom(values, clusters[-1], gap):
-            clusters[-2:] = [clusters[-2] + clusters[-1]]
-    placed = list(values)
-    for cluster in clusters:
-        for rank, index in enumerate(cluster):
-            placed[index] = _bottom(values, cluster, gap) + rank * gap
-    return placed
-
-
-def _bottom(values: Sequence[float], cluster: list[int], gap: float) -> float:
-    return sum(values[i] for i in cluster) / len(cluster) - gap * (len(cluster) - 1) / 2
-
-
-def _top(values: Sequence[float], cluster: list[int], gap: float) -> float:
-    return _bottom(values, cluster, gap) + gap * (len(cluster) - 1)
 
 
 def _svg(figure: Figure) -> str:

@@ -15,7 +15,8 @@ def write_tables(folder: Path, rows: Sequence[Row], layers: Sequence[LayerInterf
     """Write `results.csv` and, for the plots, `plots/accuracy.csv`, `plots/cost.csv` and `plots/interference.csv`."""
     plots = folder / "plots"
     results = [
-        [r.entry, r.method, r.group, *(r.scores.accuracies[task] for task in tasks), *_measures(r).values()] for r in rows
+        [r.entry, r.method, r.group, *(r.scores.accuracies[task] for task in tasks), *_measures(r).values()]
+        for r in rows
     ]
     _write(folder / "results.csv", ["entry", "method", "group", *tasks, *MEASURES], results)
     accuracies = [[r.entry, task, r.scores.accuracies[task]] for r in rows for task in tasks]

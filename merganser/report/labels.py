@@ -1,0 +1,86 @@
+"""Where the names of plotted points go: beside their points, and never over each other. All in points (1/72 inch)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+LINE = 9.5  # height of a label
+GAP = 7.0  # between a point and its label
+COLUMN = 12.0  # points closer than this stand in one column
+STEPS = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6)  # lines a label may move by
+
+
+class Place(NamedTuple):
+    """A label's left edge and the height of its middle."""
+
+    x: float
+    y: float
+
+
+def place_labels(points: Sequence[tuple[float, float]], widths: Sequence[float], right: float) -> list[Place]:
+    """Place one label a point, as near as its neighbours and the right edge allow; return them in the points' order."""
+    targets = _targets(points)
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in points]
+    places: dict[int, Place] = {}
+    for index in sorted(range(len(points)), key=lambda i: -targets[i]):
+        places[index] = _free_place(points[index], targets[index], widths[index], right, taken)
+        taken.append(_box(places[index], widths[index]))
+    return [places[index] for index in range(len(points))]
+
+
+def _free_place(
+    point: tuple[float, float], height: float, width: float, right: float, taken: Sequence[tuple[float, ...]]
+) -> Place:
+    gap = GAP if abs(height - point[1]) < LINE / 2 else 3 * GAP  # room for the line from a label that was moved
+    sides = [side for side in (point[0] + gap, point[0] - gap - width) if side >= 0 and side + width <= right]
+    candidates = [Place(side, height + step * LINE) for step in STEPS for side in sides or [point[0] + gap]]
+    free = (place for place in candidates if not any(_overlap(_box(place, width), box) for box in taken))
+    return next(free, candidates[0])
+
+
+def _box(place: Place, width: float) -> tuple[float, ...]:
+    return place.x, place.y - LINE / 2, place.x + width, place.y + LINE / 2
+
+
+def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _targets(points: Sequence[tuple[float, float]]) -> list[float]:
+    """Return each label's height of choice: its point's, spread out where points stand in one column."""
+    heights = [y for _, y in points]
+    for column in _columns([x for x, _ in points]):
+        for index, height in zip(column, spread([heights[i] for i in column], LINE), strict=True):
+            heights[index] = height
+    return heights
+
+
+def _columns(values: Sequence[float]) -> list[list[int]]:
+    columns: list[list[int]] = []
+    for index in sorted(range(len(values)), key=lambda i: values[i]):
+        if columns and values[index] - values[columns[-1][0]] < COLUMN:
+            columns[-1].append(index)
+        else:
+            columns.append([index])
+    return columns
+
+
+def spread(values: Sequence[float], gap: float) -> list[float]:
+    """Move values apart as little as is needed for neighbours to be `gap` apart; their order stays."""
+    clusters: list[list[int]] = []
+    for index in sorted(range(len(values)), key=lambda i: values[i]):
+        clusters.append([index])
+        while len(clusters) > 1 and _first(values, clusters[-1], gap) < _last(values, clusters[-2], gap) + gap:
+            clusters[-2:] = [clusters[-2] + clusters[-1]]
+    placed = list(values)
+    for cluster in clusters:
+        for rank, index in enumerate(cluster):
+            placed[index] = _first(values, cluster, gap) + rank * gap
+    return placed
+
+
+def _first(values: Sequence[float], cluster: Sequence[int], gap: float) -> float:
+    return sum(values[i] for i in cluster) / len(cluster) - gap * (len(cluster) - 1) / 2
+
+
+def _last(values: Sequence[float], cluster: Sequence[int], gap: float) -> float:
+    return _first(values, cluster, gap) + gap * (len(cluster) - 1)

@@ -106,7 +106,8 @@ def merge(
     for name in models:
         if not NAME.fullmatch(name):
             raise InputError(f"--model {name}: not a name; use letters, digits, - and _, the first a letter or digit")
-    values: dict[str, Any] = {key: parse_yaml(value) for key, value in _pairs("--set", settings or []).items()}
+    given = _pairs("--set", settings or [])
+    values: dict[str, Any] = {key: parse_yaml(value, f"--set {key}") for key, value in given.items()}
     _refuse_existing(out)
     from tasks.merge import merge_checkpoints
 

@@ -188,7 +188,7 @@ def test_an_exponent_is_a_number_as_dvc_reads_it(tmp_path: Path) -> None:
 
 def test_an_undeclared_name_gets_the_nearest_one(tmp_path: Path) -> None:
     params = load_params(write(tmp_path, GOOD))
-    with pytest.raises(InputError, match='no task "digit" in params.yaml; did you mean "digits"'):
+    with pytest.raises(InputError, match=r'no task "digit" in params\.yaml; did you mean "digits"'):
         task_of(params, "digit")
-    with pytest.raises(InputError, match='no entry "ties" under methods in params.yaml; did you mean "ties_20"'):
+    with pytest.raises(InputError, match=r'no entry "ties" under methods in params\.yaml; did you mean "ties_20"'):
         entry_of(params, "ties")

@@ -1,5 +1,6 @@
-"""The steps of Decom-Renorm-Merge (Chaichana et al., 2025, arXiv:2505.23117), in float64: pruning hangs on the last digits.
+"""The steps of Decom-Renorm-Merge (Chaichana et al., 2025, arXiv:2505.23117), in float64.
 
+Which entries are pruned hangs on their last digits.
 Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side.
 """
 

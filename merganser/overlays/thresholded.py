@@ -61,9 +61,13 @@ def threshold(values: Tensor) -> Thresholded:
 
 
 def threshold_factors(factors: Factors) -> ThresholdedFactors:
-    """Threshold U and Vh, each as one tensor."""
+    """Threshold U and Vh, each as one tensor.
+
+    What is only rounding in a unit vector, as in the frozen rows of a layer, counts as 0 and not by its sign.
+    """
     u, s, vh = oriented(factors)
-    left, right = threshold(u), threshold(vh)
+    noise = max(u.shape[0], vh.shape[1]) * torch.finfo(u.dtype).eps
+    left, right = (threshold(torch.where(vectors.abs() > noise, vectors, 0)) for vectors in (u, vh))
     return ThresholdedFactors(left.codes, left.scales, s.contiguous(), right.codes, right.scales)
 
 

@@ -1,1 +1,13 @@
 """The orchestration: plan, run, watch."""
+
+import os
+
+# These must stand before DVC and Prefect are imported: nothing is reported anywhere, nobody looks for newer versions,
+# and what Prefect logs goes to its server, not to the terminal.
+for _name, _value in {
+    "DVC_NO_ANALYTICS": "1",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+}.items():
+    os.environ.setdefault(_name, _value)

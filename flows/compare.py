@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from flows.engine import Ending, Run
-from flows.host import host
+from flows.host import Host
 from flows.lockfiles import LockFiles, lock_path
 from flows.orphans import find_orphans, take_out
 from flows.plan import Plan, make_plan, stage_graph
 from flows.repository import held, opened, state_folder
 from flows.runners import check_runner, make_runner
-from flows.server import Server
+from flows.server import Server, StartError
 from flows.summary import Progress, exit_code, rows, show_plan, show_summary
 from flows.worker import Outcome, resources
 from merganser.errors import InputError
@@ -58,15 +58,20 @@ def compare(
     except InputError as error:
         console.print(str(error), style="red", markup=False)
         return 2
+    except StartError as error:
+        console.print(str(error), style="red", markup=False)
+        return 1
     except KeyboardInterrupt:
         console.print("stopped before any stage was started")
         return 1
 
 
 def _run_held(repo: "Repo", targets: Sequence[str], force: bool, runner: str, workers: int, console: Console) -> int:
-    locks = _tidy(repo, prune=not targets, console=console)
     with ExitStack() as stack:
         support = Support(repo, stack)
+        if _surely_work(repo):
+            support.start()
+        locks = _tidy(repo, prune=not targets, console=console)
         plan = make_plan(repo, targets, force, on_work=support.start)
         if not plan.work:
             forget_run_name(repo)
@@ -86,16 +91,23 @@ def _run_flow(
     repo: "Repo", plan: Plan, support: "Support", locks: LockFiles, runner: str, workers: int, console: Console
 ) -> dict[str, Ending]:
     name = run_name(repo)
-    os.environ[RUN_NAME_VARIABLE] = name
-    with support.prefect():
-        from flows.flow import run_flow, submitter
+    # Prefect takes a while to import: the server comes up meanwhile.
+    from flows.flow import run_flow, submitter
 
+    with support.prefect():
         outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         with Progress(plan, name, console) as progress, repo.scm_context(quiet=True):
-            run = Run(repo, plan, locks, submitter(outcomes), outcomes, progress, workers, support.hosts)
-            endings = run_flow(name, make_runner(runner, workers), run.execute, rows)
-        show_summary(endings, console)
-        return endings
+            hosts = (support.hosts[0].address, support.hosts[1].address)
+            submit = submitter(outcomes)
+            run = Run(repo, plan, locks, submit, outcomes, progress, workers, hosts, support.abandon)
+            run_flow(name, make_runner(runner, workers), run.execute, rows)
+        show_summary(run.endings, console)
+        return run.endings
+
+
+def _surely_work(repo: "Repo") -> bool:
+    """Whether there is work as far as can be told without reading dvc.yaml: nothing ran yet, or a run did not end."""
+    return not Path("dvc.lock").exists() or (state_folder(repo) / "run.json").exists()
 
 
 def _tidy(repo: "Repo", prune: bool, console: Console) -> LockFiles:
@@ -131,10 +143,17 @@ class Support:
         _ = self.hosts, self._server
 
     @cached_property
-    def hosts(self) -> tuple[str, str]:
-        """The addresses of the shell host and the warm host."""
-        root = Path(self._repo.root_dir)
-        return self._stack.enter_context(host(root, warm=False)), self._stack.enter_context(host(root, warm=True))
+    def hosts(self) -> tuple[Host, Host]:
+        """The host for shell commands and the warm one."""
+        root, variables = Path(self._repo.root_dir), {RUN_NAME_VARIABLE: run_name(self._repo)}
+        shell, warm = Host(root, False, variables), Host(root, True, variables)
+        self._stack.callback(self.abandon)
+        return shell, warm
+
+    def abandon(self) -> None:
+        """End all commands that run."""
+        for host in self.hosts:
+            host.stop()
 
     @cached_property
     def _server(self) -> Server | None:
@@ -147,7 +166,6 @@ class Support:
     @contextmanager
     def prefect(self) -> Iterator[None]:
         """Have Prefect in this process talk to the run's server, quietly."""
-        os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
         from prefect.settings import PREFECT_API_URL, temporary_settings
 
         api = self._server.wait() if self._server else os.environ["PREFECT_API_URL"]

@@ -1,17 +1,18 @@
 """The event loop of a run: submit what is ready, take back what is done, be the only writer of DVC's state."""
 
+import os
 import queue
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from flows.lockfiles import LockFiles
-from flows.plan import Plan, State, state_now
+from flows.plan import Node, Plan, State, judge_now
 from flows.worker import Job, Outcome, commands_of, resources, stage_environment
 
 if TYPE_CHECKING:
+    from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import Stage
 
@@ -55,6 +56,7 @@ class Run:
     """One run of a plan.
 
     `submit` takes a job and later puts its outcome on `outcomes`; `slots` is how many threads may be in use.
+    `abandon` ends all commands that run, so that their outcomes come at once.
     """
 
     repo: "Repo"
@@ -65,11 +67,13 @@ class Run:
     watcher: Watcher
     slots: int
     hosts: tuple[str, str]
+    abandon: Callable[[], None]
     endings: dict[str, Ending] = field(default_factory=dict)
     _waiting: dict[str, set[str]] = field(default_factory=dict)
     _readers: dict[str, list[str]] = field(default_factory=dict)
     _ready: list[str] = field(default_factory=list)
     _running: dict[str, int] = field(default_factory=dict)
+    _neighbours: dict[str, list["Output"]] = field(default_factory=dict)
 
     def execute(self) -> dict[str, Ending]:
         """Run until every stage is settled; return how each ended, in the plan's order."""
@@ -78,30 +82,33 @@ class Run:
             while self._ready or self._running:
                 self._start_ready()
                 if self._running:
-                    self._finish(self.outcomes.get())
-                    while not self.outcomes.empty():
-                        self._finish(self.outcomes.get())
+                    self._take(self.outcomes.get())
         except KeyboardInterrupt:
             self._stop()
         finally:
             self.locks.flush()
-        return {name: self.endings[name] for name in self.plan.nodes}
+        self.endings = {name: self.endings[name] for name in self.plan.nodes}
+        return self.endings
 
     def _begin(self) -> None:
-        for name, node in self.plan.nodes.items():
-            self._readers[name] = []
+        nodes = self.plan.nodes.values()
+        self._readers = {node.name: [] for node in nodes}
+        self._waiting = {node.name: set(node.needs) for node in nodes}
+        for node in nodes:
             for need in node.needs:
-                self._readers[need].append(name)
-        for name, node in self.plan.nodes.items():
-            self._waiting[name] = {need for need in node.needs if need not in self.endings}
+                self._readers[need].append(node.name)
+            for out in self.plan.stages[node.name].outs:
+                if out.use_scm_ignore:
+                    self._neighbours.setdefault(out.fs.parent(out.fs_path), []).append(out)
+        for node in nodes:
             if node.state is State.UP_TO_DATE:
-                self.endings[name] = Ending(name, Result.UP_TO_DATE)
-                self.watcher.ended(self.endings[name])
+                self.endings[node.name] = Ending(node.name, Result.UP_TO_DATE)
             elif node.state is State.BLOCKED:
-                self._end(Ending(name, Result.BLOCKED, "; ".join(node.reasons)))
-        for name in self.plan.nodes:
-            self._waiting[name] -= self.endings.keys()
-        self._ready = [name for name in self.plan.nodes if name not in self.endings and not self._waiting[name]]
+                self._end(Ending(node.name, Result.BLOCKED, "; ".join(node.reasons)))
+        for name, needs in self._waiting.items():
+            needs -= self.endings.keys()
+            if not needs and name not in self.endings:
+                self._ready.append(name)
 
     def _start_ready(self) -> None:
         """Settle what needs no command, and submit what does while there is room."""
@@ -121,7 +128,8 @@ class Run:
 
         try:
             result, why = prepare(stage, self.plan.nodes[name])
-            if result is Result.RESTORED:
+            if result in (Result.RESTORED, Result.DONE):
+                self._hide_from_git(stage)
                 self._record(stage)
         except (DvcException, OSError) as error:
             self._end(Ending(name, Result.FAILED, str(error)))
@@ -133,10 +141,15 @@ class Run:
         self.watcher.began(name, why)
         self.submit(make_job(stage, threads, self.hosts))
 
+    def _take(self, outcome: Outcome) -> None:
+        del self._running[outcome.name]
+        # Others can run while this one's outputs are put away.
+        self._start_ready()
+        self._finish(outcome)
+
     def _finish(self, outcome: Outcome) -> None:
         from dvc.exceptions import DvcException
 
-        del self._running[outcome.name]
         stage = self.plan.stages[outcome.name]
         result, why = Result.DONE, ""
         if outcome.exit_code is None:
@@ -145,6 +158,7 @@ class Run:
             result, why = Result.FAILED, _exit_words(outcome.exit_code)
         else:
             try:
+                self._hide_from_git(stage)
                 keep(stage)
                 self._record(stage)
             except (DvcException, OSError) as error:
@@ -158,6 +172,17 @@ class Run:
             self.locks.record(stage)
         else:
             stage.dump(update_pipeline=False)
+
+    def _hide_from_git(self, stage: "Stage") -> None:
+        """Put all outputs of the plan that go into this stage's folders into their .gitignore, in the plan's order.
+
+        Where a later stage reads the whole folder, its .gitignore is part of what it reads: it must not depend on
+        which stage ended first.
+        """
+        for folder in {out.fs.parent(out.fs_path) for out in stage.outs if out.use_scm_ignore}:
+            if os.path.isdir(folder):
+                for out in self._neighbours.pop(folder, ()):
+                    self.repo.scm_context.ignore(out.fs_path)
 
     def _end(self, ending: Ending) -> None:
         self.endings[ending.name] = ending
@@ -174,42 +199,42 @@ class Run:
                 self._ready.append(reader)
 
     def _stop(self) -> None:
-        """Take what has ended already, and mark the rest as stopped."""
-        while not self.outcomes.empty():
-            self._finish(self.outcomes.get())
+        """Take what has ended, end what has not, and mark the rest as stopped."""
+        self.abandon()
+        while self._running:
+            outcome = self.outcomes.get()
+            del self._running[outcome.name]
+            self._finish(outcome)
         for name in self.plan.nodes:
             if name not in self.endings:
                 self.endings[name] = Ending(name, Result.STOPPED, "the run was stopped")
 
 
-def prepare(stage: "Stage", node: object) -> tuple[Result | None, str]:
+def prepare(stage: "Stage", node: Node) -> tuple[Result | None, str]:
     """Settle a stage without running it if that can be, else make all ready for its command.
 
     Returns the result, or None if the command must run, and the reason.
     """
-    from dvc.stage.cache import RunCacheNotFoundError
-
-    state, reasons = node.state, node.reasons
-    if state is not State.STALE:
+    if not node.certain:
         # What it reads from has ended since the plan was made: maybe with the same bytes as before.
-        state, reasons = state_now(stage)
-    if state is State.UP_TO_DATE:
+        node = judge_now(stage)
+    why = ", ".join(node.reasons)
+    if node.state is State.UP_TO_DATE:
         return Result.UP_TO_DATE, ""
-    why = ", ".join(reasons)
-    if state is State.BLOCKED:
+    if node.state is State.BLOCKED:
         return Result.BLOCKED, why
-    if not stage.cmd or stage.frozen:
-        stage.reproduce()
+    if node.settled:
+        stage.checkout(force=True)
         return Result.RESTORED, why
+    if not stage.cmd or stage.frozen:
+        # An import, or data under DVC's own care: DVC knows what to do.
+        stage.reproduce()
+        return Result.DONE, why
     _clear_outs(stage)
-    if reasons != ("forced",):
-        try:
-            stage.repo.stage_cache.restore(stage)
-        except RunCacheNotFoundError:
-            pass
-        else:
-            keep(stage)
-            return Result.RESTORED, why
+    if node.state is State.RESTORABLE:
+        stage.repo.stage_cache.restore(stage)
+        keep(stage)
+        return Result.RESTORED, why
     stage.save_deps()
     return None, why
 
@@ -224,15 +249,18 @@ def _clear_outs(stage: "Stage") -> None:
 
 
 def keep(stage: "Stage") -> None:
-    """Put a stage's outputs into DVC's cache and its entry into the run cache, so that no kill can lose them."""
-    stage.save_deps()
+    """Put a stage's outputs into DVC's cache and its entry into the run cache.
+
+    The hashes of its inputs stay those from before it ran: what was edited meanwhile, it did not read.
+    """
     stage.save_outs()
     uncached = any(not out.use_cache for out in stage.outs if not (out.is_metric or out.is_plot))
     if not uncached:
         stage.repo.stage_cache.save(stage)
     for out in stage.outs:
         out.commit()
-    stage.md5 = stage.compute_md5()
+    if not hasattr(stage, "name"):
+        stage.md5 = stage.compute_md5()
 
 
 def make_job(stage: "Stage", threads: int, hosts: tuple[str, str]) -> Job:

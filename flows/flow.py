@@ -1,6 +1,9 @@
 """The Prefect side of a run: a flow run whose task runs are the stages. Imports Prefect, so import it late."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
@@ -16,6 +19,7 @@ from prefect.utilities.annotations import quote
 from flows.engine import Ending, Result
 from flows.worker import Job, Outcome, run_job
 
+Rows = Callable[[Iterable[Ending]], list[dict[str, Any]]]
 BAD = (Result.FAILED, Result.BLOCKED, Result.STOPPED)
 
 
@@ -36,7 +40,7 @@ def _worth_another_try(_task: Task[..., Any], _run: TaskRun, state: State[Any]) 
     return not (isinstance(error, StageFailedError) and error.outcome.exit_code in (2, None))
 
 
-@task(name="stage", persist_result=False, retry_condition_fn=_worth_another_try)
+@task(name="stage", task_run_name="{job.name}", persist_result=False, retry_condition_fn=_worth_another_try)
 def stage_run(job: Job) -> Outcome:
     """Run a stage's commands, each line they print being a log line."""
     outcome = run_job(job, get_run_logger().info)
@@ -48,11 +52,18 @@ def stage_run(job: Job) -> Outcome:
 def submitter(outcomes: "SimpleQueue[Outcome]") -> Callable[[Job], None]:
     """Return what submits a job to the flow run's task runner and later puts the outcome on the queue."""
 
+    with_retries = cache(lambda retries: stage_run.with_options(retries=retries))
+
     def submit(job: Job) -> None:
-        run = stage_run.with_options(name=job.name, task_run_name=job.name, retries=job.retries)
-        run.submit(quote(job)).add_done_callback(lambda future: outcomes.put(_outcome(future, job)))
+        future = with_retries(job.retries).submit(*_as_it_is(job))
+        future.add_done_callback(lambda future: outcomes.put(_outcome(future, job)))
 
     return submit
+
+
+def _as_it_is(job: Job) -> tuple[Any, ...]:
+    # Prefect need not look for futures in it.
+    return (quote(job),)
 
 
 def _outcome(future: PrefectFuture[Any], job: Job) -> Outcome:
@@ -68,21 +79,37 @@ def _outcome(future: PrefectFuture[Any], job: Job) -> Outcome:
     return Outcome(job.name, 1, 0.0, 0, (f"{type(value).__name__}: {value}",))
 
 
-def run_flow(
-    name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], rows: Callable[..., list[dict]]
-) -> dict[str, Ending]:
+def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], rows: Rows) -> None:
     """Run `execute` as a flow run called `name`, and leave a table of how the stages ended."""
-    endings: dict[str, Ending] = {}
-
-    @flow(name="comparison", flow_run_name=name, task_runner=runner, validate_parameters=False, persist_result=False)
-    def comparison() -> State[Any]:
-        endings.update(execute())
-        create_table_artifact(rows(endings.values()), key="stages", description=f"How the stages of {name} ended")
-        return _verdict(endings.values())
-
-    comparison(return_state=True)
+    with _current(execute, rows):
+        comparison.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
     _flush()
-    return endings
+
+
+@flow(name="comparison", validate_parameters=False, persist_result=False)
+def comparison() -> State[Any]:
+    """Run the stages of the current comparison; each is a task run."""
+    return _run_current()
+
+
+# Not an argument or a closure: a process pool gets a copy of the flow, and the repository is not for copying.
+_CURRENT: ContextVar[tuple[Callable[[], dict[str, Ending]], Rows]] = ContextVar("current")
+
+
+@contextmanager
+def _current(execute: Callable[[], dict[str, Ending]], rows: Rows) -> Iterator[None]:
+    token = _CURRENT.set((execute, rows))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def _run_current() -> State[Any]:
+    execute, rows = _CURRENT.get()
+    endings = execute().values()
+    create_table_artifact(rows(endings), key="stages", description="How the stages ended")
+    return _verdict(endings)
 
 
 def _verdict(endings: Iterable[Ending]) -> State[Any]:

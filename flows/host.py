@@ -16,14 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -37,31 +35,37 @@ class Child:
     started: float
 
 
-@contextmanager
-def host(root: Path, warm: bool) -> Iterator[str]:
-    """Run a host for the repository at `root`; give its address. All its processes end with the context."""
-    from dvc.utils import fix_env
+class Host:
+    """A host for the repository at `root`, as a child process listening at `address`.
 
-    environment = fix_env(None)
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-    with tempfile.TemporaryDirectory(prefix="merganser-") as folder, socket.socket(socket.AF_UNIX) as listener:
-        address = f"{folder}/host"
-        listener.bind(address)
-        listener.listen(128)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flows.host", str(listener.fileno()), "warm" if warm else "cold", str(root)],
-            stdin=subprocess.PIPE,
-            # So that this package is found also where it is not installed.
-            cwd=Path(__file__).parent.parent,
-            env=environment,
-            pass_fds=[listener.fileno()],
-        )
-        try:
-            yield address
-        finally:
-            assert process.stdin
-            process.stdin.close()
-            process.wait()
+    The commands get the environment of this process and `variables`; `python` is the running interpreter.
+    """
+
+    def __init__(self, root: Path, warm: bool, variables: dict[str, str]) -> None:
+        from dvc.utils import fix_env
+
+        environment = fix_env(None) | variables
+        environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+        self._folder = tempfile.TemporaryDirectory(prefix="merganser-")
+        self.address = f"{self._folder.name}/host"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.address)
+            listener.listen(128)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "flows.host", str(listener.fileno()), "warm" if warm else "cold", str(root)],
+                stdin=subprocess.PIPE,
+                # So that this package is found also where it is not installed.
+                cwd=Path(__file__).parent.parent,
+                env=environment,
+                pass_fds=[listener.fileno()],
+            )
+
+    def stop(self) -> None:
+        """End the host and all commands it runs, and wait for it; again does nothing."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+        self._folder.cleanup()
 
 
 def main() -> None:

@@ -97,7 +97,7 @@ class LockFiles:
     def _rewrite(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> None:
         from dvc.utils.serialize import dump_yaml, load_yaml
 
-        data = load_yaml(path) if os.path.exists(path) else {"schema": "2.0"}
+        data: dict[str, Any] = load_yaml(path) if os.path.exists(path) else {"schema": "2.0"}
         stages = {**data.get("stages", {}), **entries}
         for name in gone:
             stages.pop(name, None)

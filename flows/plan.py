@@ -39,7 +39,9 @@ class Node:
     reasons: tuple[str, ...]
     needs: tuple[str, ...]
     # Whether the hashes of its outputs are known already, so that what reads them can be judged.
-    settled: bool
+    settled: bool = False
+    # Whether its command must run whatever the stages it reads from come to.
+    certain: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,26 +109,29 @@ def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["
 
 
 def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool) -> Node:
-    def node(state: State, reasons: list[str], settled: bool = False) -> Node:
-        return Node(stage.addressing, state, tuple(reasons), tuple(need.name for need, _ in upstream), settled)
+    def node(state: State, reasons: list[str], settled: bool = False, certain: bool = False) -> Node:
+        needs = tuple(need.name for need, _ in upstream)
+        return Node(stage.addressing, state, tuple(reasons), needs, settled, certain)
 
     blocked = [f"dep {dep} missing, and no stage makes it" for dep in missing_sources(stage)]
     blocked += [f"reads from {need.name}, which is blocked" for need, _ in upstream if need.state is State.BLOCKED]
     if blocked:
         return node(State.BLOCKED, blocked)
     if force:
-        return node(State.STALE, ["forced"])
+        return node(State.STALE, ["forced"], certain=True)
     changed, waits = _input_changes(stage, upstream)
+    if changed and not waits and in_run_cache(stage):
+        return node(State.RESTORABLE, changed)
     if changed:
-        return node(State.RESTORABLE if not waits and in_run_cache(stage) else State.STALE, changed)
+        return node(State.STALE, changed, certain=not waits)
     if waits:
         return node(State.WAITING, [f"reads from {name}" for name in waits])
     lost = [reason for out in stage.outs for reason in output_reasons(out)]
     if not lost:
         return node(State.UP_TO_DATE, [], settled=True)
-    if stage.cmd and stage.outs_cached():
+    if stage.outs_cached() and (stage.cmd or not any(out.exists for out in stage.outs)):
         return node(State.RESTORABLE, lost, settled=True)
-    return node(State.STALE, lost)
+    return node(State.STALE, lost, certain=True)
 
 
 def _input_changes(stage: "Stage", upstream: list[tuple[Node, "Stage"]]) -> tuple[list[str], list[str]]:
@@ -156,10 +161,9 @@ def _will_be_restored(dep: "Dependency", writers: list[tuple[Node, "Stage"]]) ->
     return bool(dep.hash_info) and recorded.get(dep.fs_path) == dep.hash_info
 
 
-def state_now(stage: "Stage") -> tuple[State, list[str]]:
+def judge_now(stage: "Stage") -> Node:
     """Judge a stage once all it reads from is done."""
-    node = _judge(stage, [], force=False)
-    return node.state, list(node.reasons)
+    return _judge(stage, [], force=False)
 
 
 def missing_sources(stage: "Stage") -> list["Dependency"]:
@@ -183,8 +187,9 @@ def in_run_cache(stage: "Stage") -> bool:
     """Whether DVC's run cache holds the outputs for the stage's present command and inputs."""
     from dvc.stage.cache import RunCacheNotFoundError
 
-    with _inputs_as_they_are(stage):
+    with _as_if_new(stage):
         try:
+            stage.save_deps(allow_missing=True)
             stage.repo.stage_cache.restore(stage, dry=True)
         except RunCacheNotFoundError:
             return False
@@ -192,12 +197,16 @@ def in_run_cache(stage: "Stage") -> bool:
 
 
 @contextmanager
-def _inputs_as_they_are(stage: "Stage") -> Iterator[None]:
-    """Give the stage's dependencies their present hashes, and afterwards those of dvc.lock again."""
-    locked = [(dep, dep.hash_info, dep.meta, dep.hash_name, dep.files) for dep in stage.deps]
+def _as_if_new(stage: "Stage") -> Iterator[None]:
+    """Let DVC forget for a while what dvc.lock says of the stage: else it takes its outputs for those of any inputs."""
+    from dvc_data.hashfile.hash_info import HashInfo
+
+    fields = ("hash_info", "meta", "hash_name", "files")
+    locked = [(item, {name: getattr(item, name) for name in fields}) for item in (*stage.deps, *stage.outs)]
     try:
-        stage.save_deps(allow_missing=True)
+        for out in stage.outs:
+            out.hash_info = HashInfo()
         yield
     finally:
-        for dep, hash_info, meta, hash_name, files in locked:
-            dep.hash_info, dep.meta, dep.hash_name, dep.files = hash_info, meta, hash_name, files
+        for item, values in locked:
+            vars(item).update(values)

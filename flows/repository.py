@@ -4,10 +4,11 @@ import fcntl
 import json
 import logging
 import os
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -25,8 +26,6 @@ def opened(path: Path) -> Iterator["Repo"]:
 
     Raises InputError where there is no DVC repository or its files cannot be read.
     """
-    # Set before DVC is imported: no usage statistics, no look for a newer version.
-    os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.repo import Repo
 
@@ -64,9 +63,18 @@ def held(repo: "Repo") -> Iterator[None]:
         _lock_dvc(repo)
         try:
             _refuse_busy_paths(repo)
-            yield
+            with _links_open(repo):
+                yield
         finally:
             repo.lock.unlock()
+
+
+@contextmanager
+def _links_open(repo: "Repo") -> Iterator[None]:
+    """Keep DVC's table of links open: DVC closes it after each entry, and whoever closes it last folds its journal."""
+    with closing(sqlite3.connect(Path(repo.state.links.directory) / "cache.db")) as connection:
+        connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        yield
 
 
 @contextmanager

@@ -2,18 +2,20 @@
 
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 START_LIMIT_S = 120.0
 # Only the services that write down what a run reports; nothing here schedules, and nothing is sent anywhere.
 _SETTINGS = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
     "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_ENABLED": "false",
@@ -25,6 +27,10 @@ _SETTINGS = {
 }
 
 
+class StartError(Exception):
+    """The Prefect server did not start."""
+
+
 class Server:
     """A Prefect server as a child process, with its database under `home`.
 
@@ -33,7 +39,8 @@ class Server:
 
     def __init__(self, home: Path, page: bool = False) -> None:
         home.mkdir(parents=True, exist_ok=True)
-        self._log = home / "server.log"
+        self._home, self._log = home, home / "server.log"
+        self._answers = False
         with socket.socket() as listener, self._log.open("wb") as log:
             listener.bind(("127.0.0.1", 0))
             listener.listen(128)
@@ -60,20 +67,23 @@ class Server:
         }
 
     def wait(self) -> str:
-        """Return the API's address once it answers; raises RuntimeError if it does not start."""
+        """Return the API's address once it answers; raises StartError if it does not start."""
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 with urllib.request.urlopen(f"{self.api}/health", timeout=5):
+                    self._answers = True
                     return self.api
             except (urllib.error.URLError, TimeoutError, ConnectionError):
                 time.sleep(0.05)
-        raise RuntimeError(f"the Prefect server did not start; see {self._log}")
+        raise StartError(f"the Prefect server did not start; see {self._log}; without {self._home} it starts afresh")
 
     def stop(self) -> None:
-        """End the server in order and wait for it."""
+        """End the server and wait for it: in order if it was used, at once if it is still starting."""
         assert self._process.stdin
         self._process.stdin.close()
+        if not self._answers:
+            self._process.kill()
         try:
             self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:
@@ -86,6 +96,7 @@ def main() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _make_database(Path(os.environ["PREFECT_HOME"]) / "prefect.db")
     import uvicorn
     from prefect.server.api.server import create_app
 
@@ -99,6 +110,38 @@ def main() -> None:
     threading.Thread(target=end_with_run, daemon=True).start()
     listener = socket.socket(fileno=int(sys.argv[1]))
     server.run(sockets=[listener])
+
+
+def _make_database(path: Path) -> None:
+    """Make the database under another name first: a kill must not leave one with half of its tables."""
+    if path.exists():
+        return
+    import multiprocessing
+
+    # Imported before the fork: the child and this process both need it.
+    import prefect.server.database  # noqa: F401
+
+    for old in path.parent.glob("*.draft*"):
+        old.unlink()
+    draft = path.with_suffix(f".{os.getpid()}.draft")
+    # In a process of its own, since Prefect remembers the database it first opened.
+    maker = multiprocessing.get_context("fork").Process(target=_make_tables, args=[draft])
+    maker.start()
+    maker.join()
+    if maker.exitcode == 0:
+        draft.rename(path)
+
+
+def _make_tables(path: Path) -> None:
+    import asyncio
+
+    from prefect.server.database import provide_database_interface
+    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: f"sqlite+aiosqlite:///{path}"}):
+        asyncio.run(provide_database_interface().create_db())
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 if __name__ == "__main__":

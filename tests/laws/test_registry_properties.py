@@ -1,0 +1,281 @@
+"""What holds for every registered method, whatever it computes."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from merganser import registry
+from merganser.errors import InputError
+from merganser.layers import Factors, Layer, LayerDeltas, LayerFactors
+from merganser.operators.counts import count_of
+from merganser.overlays.parts import Parts
+from tests.laws.layers import factored, merged
+
+# fmt: off
+VOCABULARY = {
+    "scaling", "density", "drop_rate", "rank_fraction", "common_fraction", "tall_lambda", "k", "k_gate", "eta", "beta",
+    "gamma", "eps", "ratio", "cutoff", "temperature", "steps", "lr", "combine", "inner", "merged", "seed",
+    "coefficients",
+}
+# fmt: on
+VECTORS: dict[str, tuple[int, ...]] = {
+    "blocks.0.ln_1.weight": (6,),
+    "blocks.0.mlp.bias": (5,),
+    "positional_embedding": (4, 6),
+    "logit_scale": (),
+}
+MATRICES: dict[str, tuple[int, int]] = {
+    "square.weight": (8, 8),
+    "tall.weight": (12, 5),
+    "wide.weight": (5, 12),
+    "small.weight": (2, 3),  # fewer singular values than tasks
+    "one_row.weight": (1, 6),
+    "one_column.weight": (6, 1),
+    "one_entry.weight": (1, 1),
+}
+KINDS = ("full", "full", "low_rank", "frozen", "same")
+
+
+def methods_that(holds: Callable[[registry.Method], bool]) -> pytest.MarkDecorator:
+    """Run a test for each registered method of which something holds."""
+    return pytest.mark.parametrize("name", [name for name in registry.names() if holds(registry.get(name))])
+
+
+every_method = methods_that(lambda method: True)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The task vectors of a tiny suite: its layers as deltas, and the tasks' kinds (shown when a property fails)."""
+
+    layers: tuple[LayerDeltas, ...]
+    kinds: tuple[str, ...]
+
+
+def suite_of(kinds: Sequence[str], seed: int, dtype: torch.dtype = torch.float32) -> Suite:
+    """Make tasks of the given kinds: full rank, rank one, unchanged since the base, or the same as the first."""
+    generator = torch.Generator().manual_seed(seed)
+    tasks = tuple(f"task{t}" for t in range(len(kinds)))
+    layers = []
+    for name, shape in (MATRICES | VECTORS).items():
+        drawn = [_delta(kind, shape, generator) for kind in kinds]
+        deltas = torch.stack([drawn[0] if kind == "same" else d for kind, d in zip(kinds, drawn, strict=True)])
+        layers.append(LayerDeltas(name, "matrix" if name in MATRICES else "vector", tasks, deltas.to(dtype)))
+    return Suite(tuple(layers), tuple(kinds))
+
+
+def _delta(kind: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    size = 0.0 if kind == "frozen" else 0.02
+    if kind == "low_rank" and len(shape) == 2:
+        return size * torch.outer(*(torch.randn(n, generator=generator, dtype=torch.float64) for n in shape))
+    return size * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def suites(dtype: torch.dtype = torch.float32) -> st.SearchStrategy[Suite]:
+    """Draw suites of one to five tasks."""
+    kinds = st.lists(st.sampled_from(KINDS), min_size=1, max_size=5)
+    return st.builds(lambda kinds, seed: suite_of(kinds, seed, dtype), kinds, st.integers(0, 2**32 - 1))
+
+
+def holds(dtype: torch.dtype = torch.float32, examples: int = 12) -> Any:
+    """Check a property on drawn suites; the same ones in every run."""
+    options = settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    alone, crowd = suite_of(["full"], 0, dtype), suite_of(["full"] * 8, 0, dtype)  # one task; more tasks than rows
+    return lambda test: options(example(suite=alone)(example(suite=crowd)(given(suite=suites(dtype))(test))))
+
+
+def as_read(name: str, layers: Sequence[LayerDeltas]) -> list[Layer]:
+    """Give the layers in the form that the method reads."""
+    if registry.get(name).reads == "deltas":
+        return list(layers)
+    return [
+        replace(factored(list(layer.deltas), layer.name), tasks=layer.tasks) if layer.kind == "matrix" else layer
+        for layer in layers
+    ]
+
+
+def choices(name: str) -> list[dict[str, str]]:
+    """List the defaults, and each option of each parameter that is a choice."""
+    options: list[dict[str, str]] = [{}]
+    for key, field in registry.get(name).parameters.model_fields.items():
+        if get_origin(field.annotation) is Literal:
+            options += [{key: option} for option in get_args(field.annotation) if option != field.default]
+    return options
+
+
+def models(name: str, layers: Sequence[LayerDeltas], values: Mapping[str, Any]) -> list[Tensor]:
+    """Merge; give each layer's delta as (1, ...), or as (T, ...) in the tasks' order where each task has its own."""
+    results = merged(name, *as_read(name, layers), **values)
+    return [_stacked(result, layer) for result, layer in zip(results, layers, strict=True)]
+
+
+def _stacked(result: Tensor | Parts, layer: LayerDeltas) -> Tensor:
+    if isinstance(result, Tensor):
+        return result.unsqueeze(0)
+    shape = tuple(layer.deltas.shape[1:])
+    shared = torch.zeros(shape) if result.shared is None else result.shared
+    own = [result.tasks[task].delta(shape) if task in result.tasks else torch.zeros(shape) for task in layer.tasks]
+    return torch.stack([shared + part for part in own])
+
+
+@every_method
+@holds()
+def test_every_layer_keeps_its_shape_and_dtype(name: str, suite: Suite) -> None:
+    for values in choices(name):
+        for delta, layer in zip(models(name, suite.layers, values), suite.layers, strict=True):
+            assert delta.shape[1:] == layer.deltas.shape[1:], layer.name
+            assert delta.dtype == torch.float32, layer.name
+            assert delta.isfinite().all(), layer.name
+
+
+@methods_that(lambda method: not method.overlay)
+@holds(torch.float64, examples=4)
+def test_double_precision_in_is_double_precision_out(name: str, suite: Suite) -> None:
+    assert {delta.dtype for delta in models(name, suite.layers, {})} == {torch.float64}
+
+
+@every_method
+@holds(examples=4)
+def test_the_inputs_stay_as_they_were(name: str, suite: Suite) -> None:
+    for values in choices(name):
+        layers = as_read(name, suite.layers)
+        before = [[tensor.clone() for tensor in tensors_of(layer)] for layer in layers]
+        merged(name, *layers, **values)
+        for layer, tensors in zip(layers, before, strict=True):
+            assert all(map(torch.equal, tensors_of(layer), tensors)), layer.name
+
+
+def tensors_of(layer: Layer) -> list[Tensor]:
+    """List the tensors a layer is made of."""
+    return [layer.deltas] if isinstance(layer, LayerDeltas) else [tensor for f in layer.factors for tensor in f]
+
+
+@every_method
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_tasks_that_changed_nothing_leave_the_base(name: str, tasks: int) -> None:
+    layers = suite_of(["frozen"] * tasks, seed=0).layers
+    for values in choices(name):
+        assert not any(delta.any() for delta in models(name, layers, values))
+
+
+@every_method
+@holds(torch.float64)
+def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite: Suite) -> None:
+    order = list(range(len(suite.kinds)))[::-1]
+    order = order[1:] + order[:1]
+    turned = [replace(x, tasks=tuple(x.tasks[t] for t in order), deltas=x.deltas[order]) for x in suite.layers]
+    for values in choices(name):
+        straight, again = models(name, suite.layers, values), models(name, turned, values)
+        for delta, other, layer in zip(straight, again, suite.layers, strict=True):
+            expected = delta[order] if len(delta) > 1 else delta
+            tolerance = 1e-6 * float(layer.deltas.abs().max())
+            torch.testing.assert_close(other, expected, rtol=1e-6, atol=tolerance, msg=f"{layer.name} {values}")
+
+
+@every_method
+@holds(examples=4)
+def test_merging_again_gives_the_same_bits(name: str, suite: Suite) -> None:
+    for values in choices(name):
+        first, second = models(name, suite.layers, values), models(name, suite.layers, values)
+        assert all(map(torch.equal, first, second))
+
+
+@methods_that(lambda method: method.reads == "deltas")
+@holds(examples=4)
+def test_the_layout_in_memory_changes_nothing(name: str, suite: Suite) -> None:
+    strided = [replace(x, deltas=x.deltas.movedim(0, -1).contiguous().movedim(-1, 0)) for x in suite.layers]
+    first, second = models(name, suite.layers, {}), models(name, strided, {})
+    for delta, other in zip(first, second, strict=True):
+        torch.testing.assert_close(other, delta, rtol=1e-5, atol=1e-7)
+
+
+@methods_that(lambda method: "scaling" in method.parameters.model_fields)
+@holds(torch.float64, examples=6)
+def test_the_merged_delta_grows_in_proportion_to_the_scaling(name: str, suite: Suite) -> None:
+    none, one, three = (models(name, suite.layers, {"scaling": scaling}) for scaling in (0.0, 1.0, 3.0))
+    for at0, at1, at3 in zip(none, one, three, strict=True):  # what cart does not scale is there at 0
+        torch.testing.assert_close(at3 - at0, 3 * (at1 - at0), rtol=1e-6, atol=1e-9)
+
+
+@methods_that(lambda method: method.rank_fraction is not None)
+@holds(torch.float64, examples=6)
+def test_the_factors_a_method_asks_for_are_enough(name: str, suite: Suite) -> None:
+    method = registry.get(name)
+    values = method.validate(name, {})
+    assert method.rank_fraction is not None
+    share = method.rank_fraction(len(suite.kinds), **values)
+    layers = as_read(name, suite.layers)
+    cut = [truncated(layer, share) if isinstance(layer, LayerFactors) else layer for layer in layers]
+    for whole, from_cut, x in zip(merged(name, *layers), merged(name, *cut), suite.layers, strict=True):
+        torch.testing.assert_close(_stacked(from_cut, x), _stacked(whole, x), rtol=1e-6, atol=1e-9)
+
+
+def truncated(layer: LayerFactors, share: float) -> LayerFactors:
+    """Keep a share of the singular vectors, and all of a spectrum too short to be shared out."""
+    rank = min(layer.shape)
+    k = count_of(share, rank) or rank
+    return replace(layer, factors=tuple(Factors(u[:, :k], s, vh[:k]) for u, s, vh in layer.factors))
+
+
+@every_method
+def test_file_function_and_method_have_one_name(name: str) -> None:
+    module = importlib.import_module(f"merganser.methods.{name}")
+    assert registry.get(name).function is getattr(module, name)
+    assert registry.get(name).name == name
+
+
+@every_method
+def test_a_method_says_what_it_does_and_where_it_is_from(name: str) -> None:
+    method = registry.get(name)
+    assert inspect.getdoc(method.function)
+    assert inspect.getdoc(importlib.import_module(f"merganser.methods.{name}"))
+    assert re.search(r"arXiv:\d{4}\.\d{5}|under review|^none \(", method.paper)
+
+
+@every_method
+def test_parameters_are_keywords_of_the_one_vocabulary_with_defaults(name: str) -> None:
+    layer, *parameters = inspect.signature(registry.get(name).function).parameters.values()
+    assert layer.kind is layer.POSITIONAL_OR_KEYWORD
+    assert all(p.kind is p.KEYWORD_ONLY for p in parameters)
+    assert {p.name for p in parameters} <= VOCABULARY
+    assert all(p.default is not p.empty for p in parameters)
+
+
+@every_method
+def test_every_parameter_refuses_nonsense_by_name(name: str) -> None:
+    method = registry.get(name)
+    assert method.validate("entry", {}) is not None
+    for key in method.parameters.model_fields:
+        for nonsense in (float("nan"), float("inf"), -float("inf"), "0.2", [0.2], {"a": "b"}):
+            with pytest.raises(InputError, match=rf"entry\.{key}"):
+                method.validate("entry", {key: nonsense})
+
+
+@every_method
+def test_an_unknown_parameter_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InputError, match=r"entry\.scalling"):
+        registry.get(name).validate("entry", {"scalling": 1.0})
+
+
+@every_method
+def test_only_scalings_and_coefficients_have_no_bounds(name: str) -> None:
+    method = registry.get(name)
+    for key, field in method.parameters.model_fields.items():
+        if field.annotation in (int, float) and key not in ("scaling", "seed"):
+            with pytest.raises(InputError, match=rf"entry\.{key}"):
+                method.validate("entry", {key: -1})

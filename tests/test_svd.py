@@ -1,0 +1,148 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.layers import Factors
+from merganser.linalg.svd import compact, factorise, joint, leading, numerical_rank, rebuilt, truncated
+
+SHAPES = [(40, 40), (90, 30), (30, 90), (1, 8), (8, 1), (16, 3 * 4 * 4)]
+
+
+def with_spectrum(spectrum: Tensor, shape: tuple[int, int], seed: int = 0) -> Tensor:
+    """Make a float32 matrix with (nearly) the given singular values."""
+    generator = torch.Generator().manual_seed(seed)
+    u, _ = torch.linalg.qr(torch.randn(shape[0], len(spectrum), generator=generator, dtype=torch.float64))
+    v, _ = torch.linalg.qr(torch.randn(shape[1], len(spectrum), generator=generator, dtype=torch.float64))
+    return ((u * spectrum.double()) @ v.mT).float()
+
+
+def low_rank_plus_noise(shape: tuple[int, int], seed: int = 0) -> Tensor:
+    """Make what a fine-tuned layer's delta looks like."""
+    generator = torch.Generator().manual_seed(seed)
+    left, right = torch.randn(shape[0], 5, generator=generator), torch.randn(5, shape[1], generator=generator)
+    return 1e-3 * (left @ right + 0.1 * torch.randn(shape, generator=generator))
+
+
+def assert_orthonormal(columns: Tensor, tolerance: float = 1e-6) -> None:
+    gram = columns.double().mT @ columns.double()
+    assert (gram - torch.eye(len(gram))).abs().max() <= tolerance
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rank", [1, 12, None])
+def test_leading_vectors_rebuild_what_float64_rebuilds(shape: tuple[int, int], rank: int | None) -> None:
+    matrix = low_rank_plus_noise(shape)
+    u, s, vh = np.linalg.svd(matrix.double().numpy(), full_matrices=False)
+    factors = factorise(matrix, rank)
+    expected = (u[:, :rank] * s[:rank]) @ vh[:rank]
+    assert np.linalg.norm(rebuilt(factors).double().numpy() - expected) <= 1e-6 * np.linalg.norm(expected)
+    np.testing.assert_allclose(factors.s.double().numpy(), s, atol=1e-7 * s[0], rtol=0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_factors_are_thin_and_keep_the_whole_spectrum(shape: tuple[int, int]) -> None:
+    factors = factorise(low_rank_plus_noise(shape), 3)
+    k = min(3, *shape)
+    assert [tuple(part.shape) for part in factors] == [(shape[0], k), (min(shape),), (k, shape[1])]
+    assert all(part.dtype == torch.float32 and part.is_contiguous() for part in factors)
+
+
+def test_a_layer_of_a_real_size_is_as_exact_as_its_dtype_allows() -> None:
+    matrix = low_rank_plus_noise((768, 320))
+    u, s, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
+    expected = (u[:, :96] * s[:96]) @ vh[:96]
+    found = Factors(*(part.double() for part in factorise(matrix, 96)))
+    assert (rebuilt(found) - expected).norm() <= 2e-7 * expected.norm()
+
+
+@pytest.mark.parametrize("smallest", [1e-3, 1e-5, 1e-6])
+def test_small_singular_values_that_count_have_exact_vectors(smallest: float) -> None:
+    matrix = with_spectrum(torch.tensor([1.0, 0.5, smallest]), (6, 4))
+    u, s, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
+    found = factorise(matrix)
+    assert numerical_rank(found.s, (6, 4)) >= 3
+    for k in range(3):  # each vector up to its sign
+        assert abs(float(u[:, k] @ found.u[:, k].double())) >= 1 - 1e-6
+        assert abs(float(vh[k] @ found.vh[k].double())) >= 1 - 1e-6
+    assert abs(float(s[2]) - float(found.s[2])) <= 1e-6 * float(s[2]) + 1e-9
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (90, 30), (30, 90)])
+@pytest.mark.parametrize("rank", [0, 1, 4])
+def test_vectors_are_orthonormal_beyond_the_rank_of_the_matrix(shape: tuple[int, int], rank: int) -> None:
+    matrix = with_spectrum(torch.ones(4)[:rank], shape)
+    factors = factorise(matrix, 10)
+    assert_orthonormal(factors.u)
+    assert_orthonormal(factors.vh.mT)
+    assert numerical_rank(factors.s, shape) == rank
+    assert (rebuilt(factors) - matrix).norm() <= 1e-6 * max(float(matrix.norm()), 1e-30)
+
+
+def test_repeated_singular_values_still_multiply_out() -> None:
+    matrix = with_spectrum(torch.tensor([2.0, 2.0, 2.0, 1.0, 1.0]), (12, 7))
+    factors = factorise(matrix)
+    assert_orthonormal(factors.u)
+    assert_orthonormal(factors.vh.mT)
+    assert (rebuilt(factors) - matrix).norm() <= 1e-6 * matrix.norm()
+
+
+@pytest.mark.parametrize("shape", [(60, 25), (25, 60)])
+def test_factorising_again_gives_the_same_bits(shape: tuple[int, int]) -> None:
+    matrix = low_rank_plus_noise(shape)
+    assert all(map(torch.equal, factorise(matrix, 9), factorise(matrix.clone(), 9)))
+
+
+def test_a_float64_matrix_is_decomposed_to_float64_precision() -> None:
+    matrix = low_rank_plus_noise((20, 9)).double()
+    assert (rebuilt(factorise(matrix)) - matrix).norm() <= 1e-14 * matrix.norm()
+
+
+def test_the_compact_decomposition_stops_at_the_numerical_rank_of_the_stored_dtype() -> None:
+    matrix = with_spectrum(torch.tensor([1.0, 0.1, 0.01]), (30, 20))
+    u, s, vh = compact(matrix)
+    assert (u.shape[1], len(s), vh.shape[0]) == (3, 3, 3)
+    assert u.dtype == torch.float64
+    assert (rebuilt(Factors(u, s, vh)) - matrix).norm() <= 1e-6 * matrix.norm()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("tasks", [1, 2, 8])
+def test_the_joint_decomposition_gives_each_task_back(shape: tuple[int, int], tasks: int) -> None:
+    deltas = torch.stack([low_rank_plus_noise(shape, seed) for seed in range(tasks)])
+    u, s, vh = joint(deltas)
+    assert_orthonormal(u)
+    assert_orthonormal(vh.mT)
+    blocks = vh.unflatten(1, (tasks, shape[1])).transpose(0, 1)
+    assert ((u * s) @ blocks - deltas).norm() <= 1e-6 * deltas.norm()
+    exact = np.linalg.svd(np.hstack(list(deltas.double().numpy())), compute_uv=False)
+    np.testing.assert_allclose(s.numpy(), exact[: len(s)], atol=1e-7 * exact[0])
+
+
+def test_the_joint_rank_of_low_rank_tasks_is_the_sum_of_their_ranks() -> None:
+    deltas = torch.stack([with_spectrum(torch.tensor([1.0, 0.3]), (40, 30), seed) for seed in range(4)])
+    assert len(joint(deltas).s) == 8
+    assert len(joint(deltas[:1].repeat(4, 1, 1)).s) == 2
+
+
+def test_leading_triples_end_at_the_numerical_rank() -> None:
+    factors = factorise(with_spectrum(torch.tensor([1.0, 0.5]), (12, 9)), 6)
+    assert [len(leading(factors, k).s) for k in (0, 1, 2, 5, 9)] == [0, 1, 2, 2, 2]
+
+
+def test_too_few_stored_vectors_are_refused_with_the_share_to_ask_for() -> None:
+    factors = factorise(low_rank_plus_noise((20, 10)), 4)
+    with pytest.raises(InputError, match=r"decompose.rank_fraction is too small: .* 20 x 10 .* 7 .* 4 .* 0.7 or more"):
+        leading(factors, 7)
+
+
+def test_truncation_by_hand() -> None:
+    matrix = torch.tensor([[3.0, 0.0, 0.0], [0.0, -2.0, 0.0]])
+    torch.testing.assert_close(truncated(matrix, 1), torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    assert not truncated(matrix, 0).any()
+
+
+@pytest.mark.parametrize(("spectrum", "rank"), [([], 0), ([0.0, 0.0], 0), ([1.0, 1e-9], 1), ([1.0, 1e-3, 0.0], 2)])
+def test_numerical_rank_by_hand(spectrum: list[float], rank: int) -> None:
+    assert numerical_rank(torch.tensor(spectrum), (8, 8)) == rank

@@ -1,7 +1,7 @@
 """Draw characters of the fonts that come with matplotlib.
 
-Tasks draw training, validation and test images with different faces of a family, so that a test image never shows a
-face seen in training.
+Tasks draw training, validation and test images with different faces of the same families, so that no test image shows
+a face of the train split.
 """
 
 from collections.abc import Sequence

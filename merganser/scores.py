@@ -30,7 +30,7 @@ class Scores:
 
 
 def read_metrics(params: Params, entry: str, metrics: Path) -> dict[str, dict[str, Any]]:
-    """Read what was measured of an entry on each declared task, in their order; raise InputError when one is missing."""
+    """Read what was measured of an entry on each declared task, in their order; raise InputError if one is missing."""
     return {task: read_json(metrics / entry / f"{task}.json") for task in params.tasks}
 
 

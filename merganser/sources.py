@@ -287,7 +287,7 @@ def _settle_fingerprint(state: Path) -> None:
 
 
 def check_data_set(splits: Mapping[str, Any], source: Path) -> None:
-    """Refuse a data set whose splits lack an `image` column (pictures or uint8 arrays) or a `label` with class names."""
+    """Refuse a data set without an `image` column (pictures or uint8 arrays) or a `label` with class names."""
     from datasets import Array3D, ClassLabel, Image
 
     for split, rows in splits.items():

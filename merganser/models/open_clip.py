@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import open_clip
 import torch
+from open_clip.transform import PreprocessCfg, image_transform_v2
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import normalize
@@ -45,7 +46,7 @@ class OpenClipClassifier:
     def _resized(self, arrays: Sequence[np.ndarray]) -> Tensor:
         from PIL import Image
 
-        transform = open_clip.image_transform_v2(open_clip.PreprocessCfg(**self.preprocess), is_train=False)
+        transform = image_transform_v2(PreprocessCfg(**self.preprocess), is_train=False)
         return torch.stack([transform(Image.fromarray(array)) for array in arrays])
 
     @torch.inference_mode()

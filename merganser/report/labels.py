@@ -8,6 +8,8 @@ GAP = 7.0  # between a point and its label
 COLUMN = 12.0  # points closer than this stand in one column
 STEPS = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6)  # lines a label may move by
 
+Box = tuple[float, float, float, float]  # left, bottom, right, top
+
 
 class Place(NamedTuple):
     """A label's left edge and the height of its middle."""
@@ -27,9 +29,7 @@ def place_labels(points: Sequence[tuple[float, float]], widths: Sequence[float],
     return [places[index] for index in range(len(points))]
 
 
-def _free_place(
-    point: tuple[float, float], height: float, width: float, right: float, taken: Sequence[tuple[float, ...]]
-) -> Place:
+def _free_place(point: tuple[float, float], height: float, width: float, right: float, taken: Sequence[Box]) -> Place:
     gap = GAP if abs(height - point[1]) < LINE / 2 else 3 * GAP  # room for the line from a label that was moved
     sides = [side for side in (point[0] + gap, point[0] - gap - width) if side >= 0 and side + width <= right]
     candidates = [Place(side, height + step * LINE) for step in STEPS for side in sides or [point[0] + gap]]
@@ -37,11 +37,11 @@ def _free_place(
     return next(free, candidates[0])
 
 
-def _box(place: Place, width: float) -> tuple[float, ...]:
+def _box(place: Place, width: float) -> Box:
     return place.x, place.y - LINE / 2, place.x + width, place.y + LINE / 2
 
 
-def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
+def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 

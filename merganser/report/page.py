@@ -56,7 +56,7 @@ def _cards(rows: list[Row]) -> list[tuple[str, Row]]:
 
 def _shades(rows: list[Row]) -> dict[tuple[str, str], int]:
     """Say how far each accuracy lies from the lowest (0) to the highest (100) of its task."""
-    shades = {}
+    shades: dict[tuple[str, str], int] = {}
     for task in rows[0].scores.accuracies:
         column = [row.scores.accuracies[task] for row in rows]
         low, width = min(column), (max(column) - min(column)) or 1
@@ -72,7 +72,7 @@ def inline(svg: str) -> Markup:
     body = re.sub(r"'DejaVu Sans'[^;\"]*?sans-serif", "system-ui, sans-serif", body)
     for colour, variable in VARIABLES.items():
         body = body.replace(colour, variable)
-    return Markup(body)  # noqa: S704 - drawn by ourselves; matplotlib escapes the names in it
+    return Markup(body)  # drawn by ourselves; matplotlib escapes the names in it
 
 
 def _responsive(match: re.Match[str]) -> str:

@@ -6,11 +6,12 @@ Colours come from one table, so that the page can put its own variables in their
 import io
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.projections.polar import PolarAxes
 
 from merganser.report.interference import LayerInterference, short_names
 from merganser.report.labels import place_labels
@@ -30,7 +31,7 @@ VARIABLES = {
     OTHERS[0]: "var(--third)",
     OTHERS[1]: "var(--fourth)",
 }
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "svg.hashsalt": "merganser",
     "svg.fonttype": "none",
     "font.size": 9,
@@ -89,7 +90,7 @@ def accuracy_bars(rows: list[Row], tasks: Sequence[str]) -> str:
 def radar(rows: list[Row], tasks: Sequence[str]) -> str:
     """Draw the references and the best entries of each group over the tasks."""
     figure = Figure(figsize=(4.6, 4.6), layout="constrained")
-    axes = figure.add_subplot(projection="polar")
+    axes = cast(PolarAxes, figure.add_subplot(projection="polar"))
     axes.set_theta_offset(math.pi / 2)
     axes.set_theta_direction(-1)
     angles = [2 * math.pi * i / len(tasks) for i in range(len(tasks))]
@@ -178,9 +179,10 @@ def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
     margin = 0.06 * (max(heights) - min(heights) or 1)
     axes.set_ylim(min(heights) - margin, max(heights) + margin)
     axes.scatter(values, heights, s=26, color=[COLOURS[row.group] for row in rows], zorder=3)
-    points = axes.transData.transform(list(zip(values, heights, strict=True))) - axes.bbox.min
-    points = [tuple(point * 72 / axes.figure.dpi) for point in points]
-    right = axes.bbox.width * 72 / axes.figure.dpi
+    scale = 72 / axes.figure.dpi
+    pixels = axes.transData.transform(list(zip(values, heights, strict=True))) - axes.bbox.min
+    points = [(float(x) * scale, float(y) * scale) for x, y in pixels]
+    right = axes.bbox.width * scale
     places = place_labels(points, [0.58 * FONT * len(row.entry) for row in rows], right)
     for row, point, place in zip(rows, points, places, strict=True):
         moved = abs(place.y - point[1]) > 2

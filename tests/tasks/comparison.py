@@ -1,0 +1,93 @@
+"""A tiny comparison, carried by the stages themselves as far as the evaluations: three tasks, five entries."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from merganser.checkpoints import save_tensors
+from tasks import decompose, evaluate, extract, fetch, merge
+from tests.tiny_clip import CONFIG, write_clip, write_data_set
+
+TASKS = ("dark", "light", "red")
+METHODS: dict[str, dict[str, Any]] = {
+    "base": {"method": "base", "reads": "deltas"},
+    "average": {"method": "average", "reads": "deltas"},
+    "sum": {"method": "task_arithmetic", "reads": "deltas", "scaling": 0.5},
+    "tsv_c": {"method": "tsv_c", "reads": "svd"},
+    "individual": {"method": "individual", "reads": "deltas"},
+}
+
+
+def write_params(folder: Path, methods: dict[str, dict[str, Any]] = METHODS) -> None:
+    """Write the comparison's params.yaml."""
+    data = {
+        task: {"source": f"sources/{task}", "data": {"source": f"sources/{task}-data", "templates": ["a {} image."]}}
+        for task in TASKS
+    }
+    params = {
+        "seed": 0,
+        "base": {"source": "sources/base", "family": "open_clip"},
+        "parameters": {"merged": ["visual.*"], "matrices": "linear"},
+        "tasks": data,
+        "decompose": {"rank_fraction": 1.0, "dtype": "float32"},
+        "methods": methods,
+        "evaluation": {"split": "test", "batch_size": 8},
+    }
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+
+
+def write_sources(folder: Path) -> None:
+    """Write a random base, three copies of its image tower moved a little, and their data."""
+    base = write_clip(folder / "base", "open_clip_model.safetensors")
+    for seed, task in enumerate(TASKS):
+        generator = torch.Generator().manual_seed(seed)
+        moved = {
+            name: value + 0.02 * torch.randn(value.shape, generator=generator)
+            for name, value in base.items()
+            if name.startswith("visual.")
+        }
+        (folder / task).mkdir()
+        (folder / task / "open_clip_config.json").write_text(json.dumps(CONFIG))
+        save_tensors(folder / task / "open_clip_model.safetensors", moved)
+        write_data_set(folder / f"{task}-data", {"test": 12 + seed})
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Work in a folder, as a stage's command does."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def carry(folder: Path) -> None:
+    """Run every stage from fetch to evaluate in a folder with params.yaml and sources."""
+    with inside(folder):
+        fetch.main(["base"])
+        for task in TASKS:
+            fetch.main(["task", task])
+            fetch.main(["data", task])
+            extract.main([task])
+            decompose.main([task])
+        for entry in METHODS:
+            merge.main([entry])
+            for task in TASKS:
+                evaluate.main([entry, task])
+
+
+def make_comparison(folder: Path) -> Path:
+    """Make a folder whose comparison is ready to be recorded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_params(folder)
+    write_sources(folder / "sources")
+    carry(folder)
+    return folder

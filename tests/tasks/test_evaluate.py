@@ -1,0 +1,88 @@
+import json
+import shutil
+from pathlib import Path
+
+import open_clip
+import pytest
+import torch
+from PIL import Image
+
+from merganser.errors import InputError
+from merganser.evaluate import evaluate
+from tasks import evaluate as stage
+from tests.tasks.comparison import inside, make_comparison
+from tests.tiny_clip import CLASSES, clip_parameters, pictures, write_data_set
+
+
+def measure(folder: Path, data: str = "data", split: str = "test", batch_size: int = 8) -> dict[str, float]:
+    """Evaluate the tiny model of a folder on data beside it."""
+    return evaluate(
+        folder / "model",
+        clip_parameters(folder / "model").items(),
+        folder / data,
+        family="open_clip",
+        templates=["a {} image."],
+        split=split,
+        batch_size=batch_size,
+    )
+
+
+def test_the_score_counts_the_images_open_clip_itself_classifies_correctly(tmp_path: Path) -> None:
+    write_data_set(tmp_path / "data", {"test": 31})
+    score = measure(tmp_path)
+    model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'model'}", load_weights=False)
+    model.load_state_dict(clip_parameters(tmp_path / "model"))
+    images, labels = pictures(31)
+    tokens = open_clip.get_tokenizer(f"local-dir:{tmp_path / 'model'}")([f"a {name} image." for name in CLASSES])
+    with torch.inference_mode():
+        pixels = torch.stack([transform(Image.fromarray(image)) for image in images])
+        scores = model.eval().encode_image(pixels, normalize=True) @ model.encode_text(tokens, normalize=True).T
+    correct = int((scores.argmax(1) == torch.tensor(labels)).sum())
+    assert score == {"accuracy": correct / 31, "correct": correct, "total": 31}
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100])
+def test_the_score_does_not_depend_on_the_batch_size_or_on_how_images_are_stored(
+    tmp_path: Path, batch_size: int
+) -> None:
+    write_data_set(tmp_path / "pictures", {"test": 20})
+    write_data_set(tmp_path / "arrays", {"test": 20}, arrays=True)
+    expected = measure(tmp_path, "pictures")
+    assert measure(tmp_path, "pictures", batch_size=batch_size) == expected
+    assert measure(tmp_path, "arrays", batch_size=batch_size) == expected
+
+
+def test_an_unknown_split_is_refused_with_those_that_exist(tmp_path: Path) -> None:
+    write_data_set(tmp_path / "data", {"train": 3, "test": 3})
+    with pytest.raises(InputError, match=r"no split 'validation'; it has train, test"):
+        measure(tmp_path, split="validation")
+
+
+def test_a_missing_data_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no saved data set; fetch it first"):
+        measure(tmp_path)
+
+
+def test_the_stage_evaluates_each_tasks_own_model_and_leaves_a_linked_file_alone(tmp_path: Path) -> None:
+    folder = make_comparison(tmp_path / "comparison")
+    file, cached = folder / "data/metrics/individual/red.json", tmp_path / "cached.json"
+    before = file.read_bytes()
+    cached.hardlink_to(file)  # as DVC links its cache into the workspace
+    shutil.copytree(folder / "data/merged/average", tmp_path / "average")
+    with inside(folder):
+        shutil.rmtree("data/merged/individual")
+        shutil.copytree(tmp_path / "average", "data/merged/individual")
+        stage.main(["individual", "red"])
+    assert cached.read_bytes() == before
+    average = json.loads((folder / "data/metrics/average/red.json").read_text())
+    assert json.loads(file.read_text()) == average
+    assert average["total"] == 14
+
+
+def test_the_stage_refuses_an_entry_or_a_task_that_is_not_declared(tmp_path: Path) -> None:
+    folder = make_comparison(tmp_path)
+    with inside(folder):
+        with pytest.raises(InputError, match='no entry "averag"'):
+            stage.main(["averag", "dark"])
+        with pytest.raises(InputError, match='no task "drak"'):
+            stage.main(["average", "drak"])

@@ -277,7 +277,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: str | None
 
 def to_bytes(tensor: Tensor) -> memoryview:
     """View a tensor's values as bytes."""
-    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def layout(specs: Mapping[str, Spec], metadata: str | None, order: Sequence[str]) -> tuple[bytes, dict[str, int]]:

@@ -24,7 +24,7 @@ def check_pair(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task:
         raise InputError(f"parameters.merged: no parameter of the base matches {list(rules.merged)}; see its names")
     absent = [name for name in merged if name not in tuned]
     if len(absent) == len(merged):
-        raise InputError(f"{task}: another architecture: none of the base's merged parameters, such as {absent[0]}, is in it")
+        raise InputError(f"{task}: another architecture: it has none of the base's parameters, such as {absent[0]}")
     if absent:
         raise InputError(f"{task}: the parameter {absent[0]} is missing (and {len(absent) - 1} more); the base has it")
     for name in merged:

@@ -1,7 +1,7 @@
 """The factor cache: one file of U, S, Vh per matrix parameter of a task, beside one file with its vectors.
 
-Each file carries a fingerprint of the delta and the settings it came from, appears under its name only when whole, and is
-used again only if the fingerprint matches: a killed decomposition loses one layer.
+Each file carries a fingerprint of the delta and the settings it came from, appears under its name only when whole,
+and is used again only if the fingerprint matches: a killed decomposition loses one layer.
 """
 
 import hashlib

@@ -77,10 +77,10 @@ def method(
 ) -> Callable[[Callable[..., Tensor | Parts]], Callable[..., Tensor | Parts]]:
     """Register a pure function of one layer as the method of its name.
 
-    `vectors`: "alike" (the function takes every parameter) or a function for parameters that are no matrices; by default
-    the scaled mean, or each task's own delta whole for a method with parts per task.
+    `vectors`: "alike" (the function takes every parameter) or a function for parameters that are no matrices; by
+    default the scaled mean, or each task's own delta whole for a method with parts per task.
     `prepare(layers, **values)`: a first streaming pass; its result reaches the function as `layer.prepared`.
-    `rank_fraction(tasks, **values)`: the share of each spectrum that the factors must hold, for a method that reads svd.
+    `rank_fraction(tasks, **values)`: the share of each spectrum that a method needs of the factors it reads.
     """
 
     def register(function: Callable[..., Tensor | Parts]) -> Callable[..., Tensor | Parts]:
@@ -124,9 +124,7 @@ def did_you_mean(word: str, known: list[str]) -> str:
 def _model_of(function: Callable[..., Any]) -> type[BaseModel]:
     hints = get_type_hints(function, include_extras=True)
     keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    fields: dict[str, Any] = {
-        p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in keywords
-    }
+    fields: dict[str, Any] = {p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in keywords}
     return create_model(
         function.__name__, __config__=ConfigDict(extra="forbid", strict=True, validate_default=True), **fields
     )

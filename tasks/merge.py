@@ -119,9 +119,10 @@ def main(argv: list[str]) -> None:
     entry = entry_of(params, key)
     method = registry.get(entry.method)
     values = method.validate(f"methods.{key}", entry.values)
-    opened = {"deltas": (open_deltas, DELTAS), "svd": (open_factors, FACTORS)}
-    opener, folder = opened[method.reads]
-    source: LayerSource = opener(folder, list(params.tasks), params.seed)  # type: ignore[operator]
+    tasks = list(params.tasks)
+    source: LayerSource = open_deltas(DELTAS, tasks, params.seed)
+    if method.reads == "svd":
+        source = open_factors(FACTORS, tasks, params.seed)
     merge_entry(method, values, source, CHECKPOINTS / "base", MERGED / key, MERGE_PROFILES / f"{key}.json")
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 from merganser.errors import InputError
 
 # what a long-lived worker imports once, before it is given stages
-PRELOAD = ("torch", "open_clip", "datasets", "mlflow", "merganser.driver", "merganser.params", "merganser.registry")
+PRELOAD = (
+    *("torch", "open_clip", "datasets", "mlflow", "matplotlib.pyplot", "merganser.driver", "merganser.params"),
+    *(f"merganser.methods.{module.stem}" for module in sorted(Path("merganser/methods").glob("[!_]*.py"))),
+)
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 CHECKPOINTS = Path("data/checkpoints")

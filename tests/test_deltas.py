@@ -67,8 +67,9 @@ def test_models_that_do_not_belong_together_are_refused_by_name(tmp_path: Path, 
     tuned = random_state(1)
     change(tuned)  # type: ignore[operator]
     save_tensors(tmp_path / "task0", tuned)
+    base, task0 = (open_checkpoint(tmp_path / name) for name in ("base", "task0"))
     with pytest.raises(InputError, match=message):
-        extract(open_checkpoint(tmp_path / "base"), open_checkpoint(tmp_path / "task0"), RULES, "task0", tmp_path / "out")
+        extract(base, task0, RULES, "task0", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -82,5 +83,5 @@ def test_only_the_declared_parameters_are_merged(tmp_path: Path) -> None:
 def test_patterns_that_match_nothing_are_refused(tmp_path: Path) -> None:
     save_tensors(tmp_path / "base", random_state(0))
     base = open_checkpoint(tmp_path / "base")
-    with pytest.raises(InputError, match="parameters.merged"):
+    with pytest.raises(InputError, match=r"parameters\.merged"):
         extract(base, base, ParameterRules(merged=["visual.*"]), "task0", tmp_path / "out")

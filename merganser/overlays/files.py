@@ -4,6 +4,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -41,6 +42,7 @@ class OverlayWriter:
         self.path, self.tasks = path, tasks
         self._specs: dict[str, Spec] = {}
         self._spools: dict[str, IO[bytes]] = {}
+        self._stack = ExitStack()
 
     def add(self, task: str, parameter: str, part: Part) -> None:
         """Append one part."""
@@ -48,19 +50,19 @@ class OverlayWriter:
             spec = spec_of(tensor)
             self._specs[f"{task}/{parameter}/{part.kind}.{field}"] = spec
             if spec.dtype not in self._spools:
-                self._spools[spec.dtype] = tempfile.TemporaryFile(dir=self.path.parent)
+                spool = tempfile.TemporaryFile(dir=self.path.parent)  # noqa: SIM115 (the stack closes it)
+                self._spools[spec.dtype] = self._stack.enter_context(spool)
             self._spools[spec.dtype].write(to_bytes(tensor))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._stack:
             if kind is None:
                 self._join()
-        finally:
-            for spool in self._spools.values():
-                spool.close()
 
     def _join(self) -> None:
         order = [dtype for dtype in DTYPES if dtype in self._spools]

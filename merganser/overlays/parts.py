@@ -47,7 +47,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a method with parts per task returns for one layer: a shared delta (None: the base stays) and the tasks' parts."""
+    """What a method with parts per task returns for one layer: the tasks' parts, and a shared delta if there is one."""
 
     tasks: Mapping[str, Part] = field(default_factory=dict)
     shared: Tensor | None = None

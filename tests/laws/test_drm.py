@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+import torch
+
+from merganser.operators import drm as operator
+from merganser.operators.drm import joint_space, largest, pruned
+from tests.laws.layers import matrices, merged, vectors
+from tests.laws.spectra import Array, assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of, svd
+
+both_ways = pytest.mark.parametrize("name", ["drm_h", "drm_v"])
+
+
+def decom_renorm_merge(deltas: Array, density: float) -> Array:
+    """DRM-H as equations 1 to 7 print it, thin on the numerical rank, counting what is left of the pruned entries."""
+    columns = deltas.shape[2]
+    u, s, vh = svd(np.hstack(list(deltas)))
+    rank = int((s > 1e-10 * s[0]).sum())
+    blocks = np.stack([vh[:rank, t * columns : (t + 1) * columns] for t in range(len(deltas))])
+    lengths = np.linalg.norm(blocks, axis=2, keepdims=True)
+    unit = np.divide(blocks, lengths, out=np.zeros_like(blocks), where=lengths > 1e-10)
+    count = int(density * unit.size + 1e-9)
+    least = np.sort(np.abs(unit).ravel())[::-1][max(count, 1) - 1] * (1 - 1e-9)
+    entries = s[:rank, None] * lengths * np.where((np.abs(unit) >= least) & (count > 0), unit, 0)
+    elected = np.sign(entries.sum(0))
+    agreeing = np.where(entries * elected > 0, entries, 0)
+    return u[:, :rank] @ (agreeing.sum(0) / np.maximum((agreeing != 0).sum(0), 1))
+
+
+@every_shape
+@every_number
+@both_dtypes
+@pytest.mark.parametrize("density", [0.2, 0.5, 1.0])
+def test_drm_h_equals_the_printed_steps(shape: tuple[int, int], tasks: int, dtype: torch.dtype, density: float) -> None:
+    deltas = drawn(tasks, shape, dtype)
+    (found,) = merged("drm_h", matrices(list(deltas)), density=density, scaling=0.6)
+    assert_close(found, 0.6 * decom_renorm_merge(numpy_of(deltas), density))
+
+
+@every_shape
+@every_number
+@both_dtypes
+def test_drm_v_is_drm_h_on_the_transposes(shape: tuple[int, int], tasks: int, dtype: torch.dtype) -> None:
+    deltas = drawn(tasks, shape, dtype)
+    reference = decom_renorm_merge(numpy_of(deltas).transpose(0, 2, 1), 0.2).T
+    assert_close(merged("drm_v", matrices(list(deltas)))[0], reference)
+
+
+@every_shape
+@every_number
+def test_without_pruning_election_and_averaging_the_exact_sum_is_left(shape: tuple[int, int], tasks: int) -> None:
+    deltas = drawn(tasks, shape)
+    space = joint_space(deltas)
+    assert_close(space.u @ pruned(space, 1.0).sum(0), numpy_of(deltas).sum(0), 1e-12)
+
+
+@both_ways
+def test_low_rank_tasks_are_merged_on_their_joint_rank(name: str) -> None:
+    deltas = drawn(3, (20, 16), torch.float32, rank=2)
+    assert joint_space(deltas).u.shape == (20, 6)
+    exact = numpy_of(deltas if name == "drm_h" else deltas.mT)
+    u, s, vh = svd(np.hstack(list(exact)))
+    cut = (u[:, :6] * s[:6]) @ vh[:6]  # float32 left noise below the rank
+    reference = decom_renorm_merge(np.stack(np.hsplit(cut, 3)), 0.2)
+    assert_close(merged(name, matrices(list(deltas)))[0], reference if name == "drm_h" else reference.T)
+
+
+@both_ways
+@both_dtypes
+def test_the_order_of_the_tasks_changes_nothing(name: str, dtype: torch.dtype) -> None:
+    deltas = drawn(5, (14, 9), dtype)
+    straight = merged(name, matrices(list(deltas)))[0]
+    assert_close(merged(name, matrices(list(deltas.flip(0))))[0], numpy_of(straight), 1e-6)  # type: ignore[arg-type]
+
+
+def test_flipping_a_singular_vectors_sign_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    deltas = drawn(3, (8, 10))
+    straight = merged("drm_h", matrices(list(deltas)))[0]
+    u, s, vh = operator.joint(deltas)
+    flips = torch.tensor([1.0, -1.0] * 4, dtype=torch.float64)
+    monkeypatch.setattr(operator, "joint", lambda _: (u * flips, s, vh * flips.unsqueeze(1)))
+    assert_close(merged("drm_h", matrices(list(deltas)))[0], numpy_of(straight), 1e-12)  # type: ignore[arg-type]
+
+
+def test_a_task_without_a_share_in_a_direction_keeps_a_zero_row() -> None:
+    deltas = torch.zeros(3, 6, 8, dtype=torch.float64)
+    deltas[0, :2], deltas[1, 2:] = drawn(1, (2, 8))[0], drawn(1, (4, 8))[0]
+    space = joint_space(deltas)
+    assert [int((rows != 0).any(1).sum()) for rows in space.vh] == [2, 4, 0]
+    assert torch.equal(space.vh.norm(dim=2) > 0.5, space.s > 0)
+
+
+@both_ways
+def test_tasks_that_changed_different_rows_do_not_dilute_each_other(name: str) -> None:
+    deltas = torch.zeros(2, 6, 6, dtype=torch.float64)
+    deltas[0, :3, :3], deltas[1, 3:, 3:] = drawn(1, (3, 3))[0], drawn(1, (3, 3), seed=1)[0]
+    assert_close(merged(name, matrices(list(deltas)), density=1.0)[0], numpy_of(deltas).sum(0), 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("density", "kept"), [(0.0, []), (0.2, [4]), (0.4, [1, 3, 4]), (0.6, [1, 3, 4]), (0.8, [0, 1, 3, 4])]
+)
+def test_equal_magnitudes_are_kept_or_pruned_together(density: float, kept: list[int]) -> None:
+    values = torch.tensor([1.0, 2.0, 0.5, -2.0 * (1 + 1e-12), 3.0], dtype=torch.float64)
+    assert largest(values, density).nonzero().flatten().tolist() == kept
+
+
+@both_ways
+def test_vectors_take_the_scaled_mean(name: str) -> None:
+    deltas = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, -2.0])]
+    assert merged(name, vectors(deltas), scaling=0.5)[0].tolist() == [1.0, 0.0]  # type: ignore[union-attr]
+
+
+def test_drm_h_by_hand() -> None:
+    # One shared row direction. The joint matrix [3 4 | 0 -2 ] has U = 1, and S V_t is the row itself: the unit rows are
+    # (.6, .8) and (0, -1). Half of the four entries: -1 and .8 stay; as S V_t they are 4 and -2, the sum elects +.
+    deltas = [torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, -2.0]])]
+    assert_close(merged("drm_h", matrices(deltas), density=0.5)[0], np.array([[0.0, 4.0]]))
+    assert_close(merged("drm_h", matrices(deltas), density=0.75)[0], np.array([[3.0, 4.0]]))
+    agreeing = [torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 2.0]])]
+    assert_close(merged("drm_h", matrices(agreeing), density=0.5)[0], np.array([[0.0, 3.0]]))

@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+import torch
+
+from merganser.methods.sftm import RIDGE
+from tests.laws.layers import matrices, merged, vectors
+from tests.laws.spectra import Array, assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of, svd
+
+
+def trimmed(delta: Array, density: float) -> Array:
+    """Keep the largest entries."""
+    kept = np.argsort(-np.abs(delta).ravel(), kind="stable")[: int(density * delta.size + 1e-9)]
+    out = np.zeros_like(delta)
+    out.flat[kept] = delta.flat[kept]
+    return out
+
+
+def triples(deltas: Array, density: float) -> list[tuple[Array, float, Array]]:
+    """List the singular triples of all trimmed deltas."""
+    found = []
+    for delta in deltas:
+        u, s, vh = svd(trimmed(delta, density))
+        found += [(u[:, k], s[k], vh[k]) for k in range(len(s)) if s[k] > 1e-5 * s[0]]
+    return found
+
+
+def superposition(deltas: Array, density: float) -> Array:
+    """SFTM by equation 3, with alpha * sigma as the unknown and the ridge on the diagonal."""
+    parts = triples(deltas, density)
+    system = np.array([[(u @ u_) * (v @ v_) for u_, _, v_ in parts] for u, _, v in parts])
+    strengths = np.linalg.solve(system + RIDGE * np.eye(len(parts)), np.array([s for _, s, _ in parts]))
+    return sum((b * np.outer(u, v) for b, (u, _, v) in zip(strengths, parts, strict=True)), np.zeros_like(deltas[0]))
+
+
+@every_shape
+@every_number
+@both_dtypes
+@pytest.mark.parametrize("density", [0.2, 1.0])
+def test_sftm_equals_the_printed_system(shape: tuple[int, int], tasks: int, dtype: torch.dtype, density: float) -> None:
+    deltas = drawn(tasks, shape, dtype)
+    (found,) = merged("sftm", matrices(list(deltas)), density=density, scaling=1.1)
+    assert_close(found, 1.1 * superposition(numpy_of(deltas), density))
+
+
+@every_shape
+@both_dtypes
+def test_one_task_with_scaling_one_gives_the_trimmed_matrix(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    deltas = drawn(1, shape, dtype)
+    (found,) = merged("sftm", matrices(list(deltas)), density=0.5, scaling=1.0)
+    assert_close(found, trimmed(numpy_of(deltas)[0], 0.5), 2 * RIDGE)
+
+
+@both_dtypes
+def test_the_same_task_twice_gives_it_once(dtype: torch.dtype) -> None:
+    delta = drawn(1, (12, 9), dtype)
+    (found,) = merged("sftm", matrices(list(delta.repeat(2, 1, 1))), density=1.0, scaling=1.0)
+    assert_close(found, numpy_of(delta)[0])
+
+
+@pytest.mark.parametrize("tasks", [2, 4])
+def test_every_kept_feature_keeps_its_singular_value(tasks: int) -> None:
+    deltas = drawn(tasks, (16, 12))
+    parts = triples(numpy_of(deltas), 0.4)
+    system = np.array([[(u @ u_) * (v @ v_) for u_, _, v_ in parts] for u, _, v in parts])
+    smallest = np.linalg.eigvalsh(system)[0]
+    assert smallest > 0.05  # the law holds away from zero
+    (found,) = merged("sftm", matrices(list(deltas)), density=0.4, scaling=1.0)
+    sigmas = np.array([s for _, s, _ in parts])
+    errors = [float(u @ numpy_of(found) @ v) - s for u, s, v in parts]  # type: ignore[arg-type]
+    assert np.linalg.norm(errors) <= RIDGE / smallest * np.linalg.norm(sigmas)
+
+
+@both_dtypes
+def test_a_task_and_its_double_do_not_blow_up(dtype: torch.dtype) -> None:
+    delta = drawn(1, (12, 9), dtype)
+    (found,) = merged("sftm", matrices([delta[0], 2 * delta[0]]), density=1.0, scaling=1.0)
+    assert_close(found, 1.5 * numpy_of(delta)[0])
+
+
+def test_vectors_are_trimmed_and_added_but_norms_averaged() -> None:
+    deltas = [torch.tensor([5.0, 1.0, 1.0, 2.0]), torch.tensor([1.0, -4.0, 3.0, 0.0])]
+
+    def found(name: str) -> list[float]:
+        return merged("sftm", vectors(deltas, name), density=0.5, scaling=0.5)[0].tolist()  # type: ignore[union-attr]
+
+    assert found("blocks.0.mlp.bias") == found("positional_embedding") == [2.5, -2.0, 1.5, 1.0]
+    assert found("blocks.0.ln_1.bias") == found("norm.weight") == [3.0, -1.5, 2.0, 1.0]
+
+
+def test_sftm_by_hand() -> None:
+    # The features 4 e1 e1^T and 2 e1 (e1 + e2)^T / sqrt(2) overlap by c = 1 / sqrt(2): b1 + c b2 = 4 and c b1 + b2 = 2
+    # give b1 = 8 - 2 sqrt(2) and b2 = 4 - 4 sqrt(2).
+    root = 2**0.5
+    deltas = [torch.tensor([[4.0, 0.0]], dtype=torch.float64), torch.tensor([[root, root]], dtype=torch.float64)]
+    expected = (8 - 2 * root) * np.array([[1.0, 0.0]]) + (4 - 4 * root) * np.array([[1.0, 1.0]]) / root
+    assert_close(merged("sftm", matrices(deltas), density=1.0, scaling=1.0)[0], expected)

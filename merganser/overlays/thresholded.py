@@ -18,6 +18,7 @@ from merganser.layers import Factors
 LARGE, NEGATIVE = 1, 2  # the two bits of a code
 SIGNS = (1, 1, -1, -1)  # of the scales, by code
 CODES_PER_BYTE = 4
+ROUNDING = 4  # units in the last place of 1
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def threshold_factors(factors: Factors) -> ThresholdedFactors:
     What is only rounding in a unit vector, as in the frozen rows of a layer, counts as 0 and not by its sign.
     """
     u, s, vh = oriented(factors)
-    noise = max(u.shape[0], vh.shape[1]) * torch.finfo(u.dtype).eps
+    noise = ROUNDING * torch.finfo(u.dtype).eps
     left, right = (threshold(torch.where(vectors.abs() > noise, vectors, 0)) for vectors in (u, vh))
     return ThresholdedFactors(left.codes, left.scales, s.contiguous(), right.codes, right.scales)
 

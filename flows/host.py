@@ -102,6 +102,13 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
     awoken.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(awoken.fileno())
+    try:
+        return _loop(listener, wake, children)
+    finally:
+        signal.set_wakeup_fd(-1)
+
+
+def _loop(listener: socket.socket, wake: socket.socket, children: dict[int, Child]) -> dict[str, Any] | None:
     with selectors.DefaultSelector() as selector:
         for source in (listener, wake, sys.stdin.buffer):
             selector.register(source, selectors.EVENT_READ)
@@ -192,7 +199,6 @@ def _become(request: dict[str, Any]) -> NoReturn:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["host"]:
         sys.exit(1)
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDONLY)

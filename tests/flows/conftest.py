@@ -1,11 +1,10 @@
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flows.server import Server
-from tests.flows.toy import Toy
+from tests.flows.toy import Make
 
 
 @pytest.fixture(scope="session")
@@ -18,14 +17,9 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.stop()
 
 
-@pytest.fixture()
-def toy(tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Toy]]:
-    """Make a toy repository from a dvc.yaml and files; its runs use the shared Prefect server."""
+@pytest.fixture
+def toy(tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Make toy repositories; their runs use the shared Prefect server."""
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     monkeypatch.delenv("MERGANSER_RUN", raising=False)
-
-    def make(dvc_yaml: str, files: dict[str, str], name: str = "toy") -> Toy:
-        return Toy(tmp_path / name, dvc_yaml, files)
-
-    yield make
-    os.environ.pop("MERGANSER_RUN", None)
+    return Make(tmp_path)

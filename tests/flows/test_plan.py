@@ -1,21 +1,26 @@
 import json
-from collections.abc import Callable
 
 import pytest
 
 from merganser.errors import InputError
-from tests.flows.toy import CHAIN, CHAIN_FILES, Toy
-
-Make = Callable[..., Toy]
+from tests.flows.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 
-@pytest.fixture()
-def done(toy: Make) -> Toy:
+@pytest.fixture(scope="module")
+def ran_once(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Toy:
     """The chain of three stages, run."""
-    repository = toy(CHAIN, CHAIN_FILES)
-    code, text = repository.run()
+    repository = Toy(tmp_path_factory.mktemp("ran") / "toy", CHAIN, CHAIN_FILES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_API_URL", prefect_api)
+        code, text = repository.run()
     assert code == 0, text
     return repository
+
+
+@pytest.fixture
+def done(ran_once: Toy, toy: Make) -> Toy:
+    """A copy of the chain of three stages, run."""
+    return toy.copy_of(ran_once)
 
 
 def test_a_fresh_repository_has_new_stages(toy: Make) -> None:

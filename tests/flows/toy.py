@@ -1,8 +1,10 @@
 """A small DVC repository to try the engine on."""
 
 import io
+import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ class Toy:
 
     def __init__(self, path: Path, dvc_yaml: str, files: dict[str, str]) -> None:
         self.path = path
+        if path.exists():
+            return
         path.mkdir(parents=True)
         subprocess.run(["git", "init", "-q", str(path)], check=True)
         Repo.init(str(path)).close()
@@ -60,8 +64,22 @@ class Toy:
 
     def settled(self) -> bool:
         """Whether DVC too finds nothing to do."""
-        with Repo(str(self.path)) as repo:
+        with chdir(self.path), Repo() as repo:
             return repo.status() == {} and repo.reproduce() == []
+
+
+class Make:
+    """Make toy repositories in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, dvc_yaml: str, files: dict[str, str], name: str = "toy") -> Toy:
+        return Toy(self._folder / name, dvc_yaml, files)
+
+    def copy_of(self, other: Toy) -> Toy:
+        shutil.copytree(other.path, self._folder / "copy", symlinks=True)
+        return Toy(self._folder / "copy", "", {})
 
 
 CHAIN = """

@@ -15,7 +15,7 @@ INDIVIDUAL = "individual"
 
 @dataclass(frozen=True)
 class Scores:
-    """One entry's results. Accuracies and rates are fractions; the relative ones need an entry of `individual`."""
+    """One entry's results. Accuracies and rates are fractions; the relative ones need an entry of method `individual`."""
 
     accuracies: Mapping[str, float]  # by task, in the order of params.yaml
     totals: Mapping[str, int]  # images measured, by task
@@ -38,7 +38,9 @@ def read_scores(params: Params, metrics: Path, profiles: Path) -> dict[str, Scor
     """Read every declared entry's results, in the order of params.yaml."""
     measured = {entry: read_metrics(params, entry, metrics) for entry in params.methods}
     accuracies = {entry: _column(found, "accuracy") for entry, found in measured.items()}
-    reference = next((accuracies[name] for name, entry in params.methods.items() if entry.method == INDIVIDUAL), None)
+    individual = (accuracies[name] for name, entry in params.methods.items() if entry.method == INDIVIDUAL)
+    # Nothing is relative to a model that gets nothing right.
+    reference = next((found for found in individual if all(found.values())), None)
     return {
         entry: Scores(
             accuracies=found,

@@ -55,7 +55,8 @@ def open_store() -> Store:
 
     set_telemetry_client()  # a worker may have imported MLflow before the switch above
     uri = os.environ.get("MLFLOW_TRACKING_URI")
-    client = MlflowClient(uri or f"sqlite:///{STORE}")
+    # Absolute: MLflow keeps one connection a URI, and a long-lived worker may serve more than one repository.
+    client = MlflowClient(uri or f"sqlite:///{STORE.absolute()}")
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment:
         return Store(client, experiment.experiment_id)

@@ -40,10 +40,11 @@ def write_clip(folder: Path, file: str = "model.safetensors", seed: int = 0) -> 
 
 
 def pictures(count: int, size: int = 16, seed: int = 0) -> tuple[np.ndarray, list[int]]:
-    """Draw uint8 pictures (count, size, size, 3) of the three classes, and their labels."""
+    """Draw uint8 pictures (count, size, size, 3) and labels, half of them true: no model gets all or none right."""
     generator = np.random.default_rng(seed)
     labels = [i % len(CLASSES) for i in range(count)]
-    level = np.array([[40, 40, 40], [210, 210, 210], [200, 40, 40]])[labels]
+    drawn = np.where(generator.random(count) < 0.5, labels, generator.integers(len(CLASSES), size=count))
+    level = np.array([[40, 40, 40], [210, 210, 210], [200, 40, 40]])[drawn]
     noise = generator.integers(-30, 30, (count, size, size, 3))
     return (level[:, None, None, :] + noise).clip(0, 255).astype(np.uint8), labels
 

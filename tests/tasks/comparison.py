@@ -48,7 +48,7 @@ def write_sources(folder: Path) -> None:
     for seed, task in enumerate(TASKS):
         generator = torch.Generator().manual_seed(seed)
         moved = {
-            name: value + 0.02 * torch.randn(value.shape, generator=generator)
+            name: value + 0.3 * torch.randn(value.shape, generator=generator)
             for name, value in base.items()
             if name.startswith("visual.")
         }

@@ -1,0 +1,174 @@
+import json
+import multiprocessing
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from merganser.errors import InputError
+from merganser.params import load_params
+from tasks import record, report
+from tests.tasks.comparison import METHODS, TASKS, inside, make_comparison, write_params
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_comparison(tmp_path_factory.mktemp("record") / "comparison")
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a store without runs: making its tables takes seconds."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def folder(made: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a copy of an evaluated comparison to work in, its store still empty."""
+    monkeypatch.delenv("MERGANSER_RUN", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for name in ("params.yaml", "data"):
+        subprocess.run(["cp", "-r", made / name, tmp_path / name], check=True)
+    shutil.copyfile(empty_store, tmp_path / "mlflow.db")
+    with inside(tmp_path):
+        yield tmp_path
+
+
+def runs(store: str = "mlflow.db") -> list[Run]:
+    client = MlflowClient(f"sqlite:///{Path(store).absolute()}")
+    experiment = client.get_experiment_by_name("merganser")
+    return list(client.search_runs([experiment.experiment_id])) if experiment else []
+
+
+def children(found: list[Run]) -> dict[str, Run]:
+    return {run.info.run_name: run for run in found if "mlflow.parentRunId" in run.data.tags}
+
+
+def receipt(entry: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(Path(f"data/records/{entry}.json").read_text())
+    return content
+
+
+def test_a_record_holds_scores_parameters_costs_and_origins(folder: Path) -> None:
+    record.main(["sum"])
+    run = children(runs())["sum"]
+    accuracies = {task: json.loads(Path(f"data/metrics/sum/{task}.json").read_text())["accuracy"] for task in TASKS}
+    assert {name: run.data.metrics[f"accuracy/{name}"] for name in TASKS} == accuracies
+    assert run.data.metrics["accuracy_mean"] == pytest.approx(sum(accuracies.values()) / 3)
+    assert {"amr", "wall_s", "cpu_s", "peak_rss_bytes"} <= run.data.metrics.keys()
+    assert run.data.params["method"] == "task_arithmetic"
+    assert run.data.params["scaling"] == "0.5"
+    assert run.data.params["coefficients"] == "None"
+    assert len(run.data.tags["sha256.data/metrics/sum/dark.json"]) == 64
+    assert run.info.status == "FINISHED"
+
+
+def test_the_entries_of_one_comparison_share_one_parent(folder: Path) -> None:
+    for entry in METHODS:
+        record.main([entry])
+    found = runs()
+    parents = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+    assert set(children(found)) == set(METHODS)
+    assert [run.info.run_id for run in parents] == list({receipt(entry)["parent_run_id"] for entry in METHODS})
+
+
+def test_recording_the_same_result_again_makes_no_second_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record.main(["average"])
+    first = receipt("average")
+    Path("data/records/average.json").unlink()
+    monkeypatch.setenv("MERGANSER_RUN", "another")
+    record.main(["average"])
+    assert receipt("average") == first
+    assert len(children(runs())) == 1
+
+
+def test_a_changed_result_makes_its_own_run(folder: Path) -> None:
+    record.main(["average"])
+    first = receipt("average")
+    file = Path("data/metrics/average/dark.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"accuracy": 0.125}))
+    record.main(["average"])
+    assert receipt("average")["run_id"] != first["run_id"]
+
+
+def test_a_changed_parameter_makes_its_own_run(folder: Path) -> None:
+    record.main(["sum"])
+    first = receipt("sum")
+    write_params(folder, METHODS | {"sum": METHODS["sum"] | {"scaling": 0.25}})
+    record.main(["sum"])
+    assert receipt("sum")["run_id"] != first["run_id"]
+
+
+def test_the_flows_run_names_the_parent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERGANSER_RUN", "brave-heron")
+    record.main(["average"])
+    assert [run.info.run_name for run in runs() if "mlflow.parentRunId" not in run.data.tags] == ["brave-heron"]
+    assert receipt("average")["run"] == "brave-heron"
+
+
+def test_without_a_flow_the_parent_is_named_by_the_content_of_the_params(folder: Path) -> None:
+    first = record.comparison_name(load_params(Path("params.yaml")))
+    assert first == record.comparison_name(load_params(Path("params.yaml")))
+    write_params(folder, METHODS | {"sum": METHODS["sum"] | {"scaling": 0.25}})
+    assert record.comparison_name(load_params(Path("params.yaml"))) != first
+
+
+def test_processes_that_record_at_once_share_a_store_and_a_parent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("mlflow.db").unlink()
+    monkeypatch.setenv("MERGANSER_RUN", "crowd")
+    fork = multiprocessing.get_context("fork")  # as quick as workers that have imported MLflow before
+    started = [fork.Process(target=record.main, args=([entry],)) for entry in ("base", "average", "sum", "average")]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    assert [process.exitcode for process in started] == [0, 0, 0, 0]
+    found = runs()
+    assert sorted(children(found)) == ["average", "base", "sum"]
+    assert len(found) == 4  # three results and their one parent
+
+
+def test_the_tracking_uri_of_the_environment_is_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mlflow.db").rename("elsewhere.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/elsewhere.db")
+    record.main(["average"])
+    assert set(children(runs("elsewhere.db"))) == {"average"}
+    assert not Path("mlflow.db").exists()
+
+
+def test_the_report_is_logged_once_with_the_relative_scores(folder: Path) -> None:
+    for entry in METHODS:
+        record.main([entry])
+    report.main([])
+    record.main(["--report"])
+    found = runs()
+    record.main(["--report"])
+    parent = next(run for run in runs() if "mlflow.parentRunId" not in run.data.tags)
+    assert len(runs()) == len(found)
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    assert {file.path for file in client.list_artifacts(parent.info.run_id, "report")} >= {
+        "report/index.html",
+        "report/results.csv",
+        "report/plots",
+    }
+    assert len(client.get_metric_history(parent.info.run_id, "accuracy_mean/average")) == 1
+    assert parent.data.metrics["normalised_accuracy/individual"] == 1
+    assert children(runs())["individual"].data.metrics["accuracy_drop_rate"] == 0
+    assert parent.data.tags["merganser.entry.sum"] == receipt("sum")["run_id"]
+
+
+def test_results_that_are_not_there_yet_are_named(folder: Path) -> None:
+    Path("data/metrics/sum/light.json").unlink()
+    with pytest.raises(InputError, match=r"data/metrics/sum/light\.json: missing"):
+        record.main(["sum"])
+    with pytest.raises(InputError, match=r"report/index\.html: missing"):
+        record.main(["--report"])

@@ -1,0 +1,155 @@
+import csv
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from merganser.errors import InputError
+from merganser.report.interference import short_names
+from merganser.report.labels import LINE, place_labels, spread
+from tasks import record, report
+from tests.tasks.comparison import METHODS, TASKS, inside, make_comparison
+
+TABLES = {"accuracy.csv", "cost.csv", "interference.csv"}
+PLOTS = {"accuracy.svg", "radar.svg", "memory.svg", "time.svg", "interference.svg"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give a comparison that has been recorded and reported, and work in it."""
+    made = make_comparison(tmp_path_factory.mktemp("report") / "comparison")
+    with inside(made):
+        for entry in METHODS:
+            record.main([entry])
+        report.main([])
+        yield made
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    return (folder / "report/index.html").read_text()
+
+
+class Links(HTMLParser):
+    """Collect what a page loads or leads to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.targets += [
+            value or "" for name, value in attrs if name in ("href", "src", "xlink:href", "data", "srcset")
+        ]
+
+
+def links(page: str) -> list[str]:
+    parser = Links()
+    parser.feed(page)
+    return parser.targets
+
+
+def test_the_page_loads_nothing_from_anywhere(page: str) -> None:
+    assert "://" not in page
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+    assert "<link" not in page
+    assert "<script src" not in page
+
+
+def test_every_link_leads_to_a_file_or_a_place_in_the_page(folder: Path, page: str) -> None:
+    places = set(re.findall(r'\bid="([^"]+)"', page))
+    for target in links(page):
+        if target.startswith("#"):
+            assert target[1:] in places
+        else:
+            assert (folder / "report" / target).is_file()
+
+
+def test_the_table_shows_every_score_and_leads_to_its_file(folder: Path, page: str) -> None:
+    for entry in METHODS:
+        for task in TASKS:
+            accuracy = json.loads((folder / f"data/metrics/{entry}/{task}.json").read_text())["accuracy"]
+            cell = re.search(rf'<a href="\.\./data/metrics/{entry}/{task}\.json"[^>]*>([\d.]+)</a>', page)
+            assert cell
+            assert cell[1] == f"{100 * accuracy:.1f}"
+
+
+def test_the_best_of_a_group_is_marked_and_references_never_are(folder: Path, page: str) -> None:
+    rows = re.findall(r'<th scope="row"><a href="#entry-(\w+)">.*?</tr>', page, flags=re.S)
+    bodies = re.findall(r'<th scope="row"><a href="#entry-\w+">(.*?)</tr>', page, flags=re.S)
+    marked = {entry for entry, body in zip(rows, bodies, strict=True) if 'mean best"' in body}
+    means = {row["entry"]: float(row["mean"]) for row in csv.DictReader((folder / "report/results.csv").open())}
+    single = max(means["average"], means["sum"])
+    assert marked == {"tsv_c"} | {entry for entry in ("average", "sum") if means[entry] == single}
+
+
+def test_the_runs_and_parameters_of_each_entry_are_shown(page: str) -> None:
+    for entry in METHODS:
+        assert json.loads(Path(f"data/records/{entry}.json").read_text())["run_id"] in page
+    assert "scaling 0.5" in page
+    assert "<i>coefficients unset</i>" in page
+
+
+def test_the_warning_about_the_embedded_suite_is_not_shown_for_other_models(page: str) -> None:
+    assert "A demonstration, not evidence" not in page
+
+
+def test_the_tables_hold_the_same_numbers_in_the_order_of_the_params(folder: Path) -> None:
+    rows = list(csv.DictReader((folder / "report/results.csv").open()))
+    assert [row["entry"] for row in rows] == list(METHODS)
+    assert {file.name for file in (folder / "report/plots").iterdir()} == TABLES | PLOTS
+    individual = rows[-1]
+    assert float(individual["normalised_accuracy"]) == 1
+    assert float(individual["accuracy_drop_rate"]) == 0
+    summary = json.loads((folder / "metrics.json").read_text())
+    for row in rows:
+        assert summary[row["entry"]]["mean"] == float(row["mean"])
+        assert summary[row["entry"]]["accuracy"] == {task: float(row[task]) for task in TASKS}
+
+
+def test_tsv_m_takes_the_interference_away(folder: Path) -> None:
+    rows = list(csv.DictReader((folder / "report/plots/interference.csv").open()))
+    assert rows
+    for row in rows:
+        assert float(row["before"]) > 0.1
+        assert float(row["after"]) < 1e-6 * float(row["before"])
+
+
+def test_the_same_results_give_the_same_report(folder: Path) -> None:
+    before = {file: file.read_bytes() for file in (folder / "report").rglob("*") if file.is_file()}
+    report.main([])
+    assert {file: file.read_bytes() for file in (folder / "report").rglob("*") if file.is_file()} == before
+
+
+def test_a_missing_record_is_named(folder: Path) -> None:
+    file = Path("data/records/sum.json")
+    content = file.read_bytes()
+    file.unlink()
+    try:
+        with pytest.raises(InputError, match=r"data/records/sum\.json: missing"):
+            report.main([])
+    finally:
+        file.write_bytes(content)
+
+
+def test_labels_keep_apart_and_keep_their_order() -> None:
+    points = [(10.0, 50.0 + 0.5 * i) for i in range(8)] + [(60.0, 51.0)]
+    places = place_labels(points, [40.0] * 9, 400.0)
+    column = [place.y for place in places[:8]]
+    assert all(above - below >= LINE - 1e-9 for below, above in pairwise(column))
+    assert all(0 <= place.x <= 360 for place in places)
+
+
+def test_spread_moves_only_what_is_too_close() -> None:
+    assert spread([10.0, 0.0, 0.0], 2.0) == pytest.approx([10.0, -1.0, 1.0])
+
+
+def test_layer_names_lose_what_they_share() -> None:
+    names = ["visual.proj", "visual.transformer.resblocks.0.mlp.c_fc.weight"]
+    assert short_names(names) == ["proj", "block.0.mlp.c_fc"]
+    assert short_names(["visual.proj"]) == ["proj"]

@@ -15,7 +15,7 @@ INDIVIDUAL = "individual"
 
 @dataclass(frozen=True)
 class Scores:
-    """One entry's results. Accuracies and rates are fractions; the relative ones need an entry of method `individual`."""
+    """One entry's results. Accuracies and rates are fractions; relative ones need an entry of method `individual`."""
 
     accuracies: Mapping[str, float]  # by task, in the order of params.yaml
     totals: Mapping[str, int]  # images measured, by task

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from merganser.data import check_data_set, load_saved
 from merganser.errors import InputError
 from merganser.params import read_yaml
 
@@ -251,9 +252,7 @@ def _install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> 
 def _copy_saved_data_set(source: Path, folder: Path) -> None:
     if not (source / "dataset_dict.json").is_file():
         raise InputError(f"{source}: no saved data set; expected a folder written by DatasetDict.save_to_disk")
-    from datasets import load_from_disk
-
-    check_data_set(load_from_disk(source), source)
+    check_data_set(load_saved(source), source)
     for path in sorted(source.rglob("*")):
         target = folder / path.relative_to(source)
         if path.is_dir():
@@ -284,18 +283,3 @@ def _settle_fingerprint(state: Path) -> None:
     hashes = "".join(sha256_of(state.parent / file["filename"]) for file in content["_data_files"])
     content["_fingerprint"] = hashlib.sha256(hashes.encode()).hexdigest()[:16]
     state.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
-
-
-def check_data_set(splits: Mapping[str, Any], source: Path) -> None:
-    """Refuse a data set without an `image` column (pictures or uint8 arrays) or a `label` with class names."""
-    from datasets import Array3D, ClassLabel, Image
-
-    for split, rows in splits.items():
-        missing = [name for name in ("image", "label") if name not in rows.column_names]
-        if missing:
-            raise InputError(f"{source}: split {split} has no column {missing[0]!r}; it has {rows.column_names}")
-        if not isinstance(rows.features["label"], ClassLabel):
-            raise InputError(f"{source}: split {split}: the label column has no class names; cast it to ClassLabel")
-        image = rows.features["image"]
-        if not isinstance(image, Image) and not (isinstance(image, Array3D) and image.dtype == "uint8"):
-            raise InputError(f"{source}: split {split}: image is {image}; expected Image or a uint8 Array3D")

@@ -1,0 +1,141 @@
+"""A hub on this machine: enough of the Hugging Face hub's API to list and download repositories at a commit."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LARGE = (".safetensors", ".bin", ".parquet")  # kept by their sha256, as the hub keeps large files
+
+
+@dataclass
+class Hub:
+    """Repositories by kind and name; `answers` lists what was asked, `spoilt` the files sent with a byte changed."""
+
+    folders: dict[str, Path]  # "models/org/name" or "datasets/org/name"
+    url: str = ""
+    asked: list[str] = field(default_factory=list)
+    spoilt: set[str] = field(default_factory=set)
+
+    def entry(self, folder: Path, path: Path) -> dict[str, Any]:
+        """Describe a file or folder of a repository as the hub's tree does."""
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir():
+            return {"type": "directory", "path": name, "oid": hashlib.sha1(name.encode()).hexdigest(), "size": 0}
+        content = path.read_bytes()
+        blob = hashlib.sha1(content).hexdigest()
+        found = {"type": "file", "path": name, "oid": blob, "size": len(content)}
+        if name.endswith(LARGE):
+            found["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
+        return found
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answer the few requests the clients make."""
+
+    hub: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep quiet."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        content = json.loads(body) if body.startswith("{") else parse_qs(body)
+        self.answer(content.get("paths", []))
+
+    def do_GET(self) -> None:
+        self.answer([])
+
+    def answer(self, paths: list[str]) -> None:
+        """Find the repository and send what is asked of it."""
+        path = unquote(urlsplit(self.path).path).strip("/")
+        self.hub.asked.append(path)
+        if path.startswith("api/"):
+            kind, org, name, *rest = path.removeprefix("api/").split("/")
+            self.describe(f"{kind}/{org}/{name}", rest, paths)
+        else:
+            parts = path.split("/")
+            kind = parts.pop(0) if parts[0] == "datasets" else "models"
+            self.send_file(f"{kind}/{parts[0]}/{parts[1]}", parts[3], "/".join(parts[4:]))
+
+    def describe(self, repository: str, rest: list[str], paths: list[str]) -> None:
+        """Send a repository's description, tree, or the description of some paths."""
+        folder = self.hub.folders.get(repository)
+        if folder is None:
+            return self.refuse("RepoNotFound")
+        if rest[1:] and rest[1] not in (COMMIT, "main"):
+            return self.refuse("RevisionNotFound")
+        files = sorted(folder.rglob("*"))
+        if rest[:1] == ["tree"]:
+            under = folder / "/".join(rest[2:])
+            deep = "recursive=true" in self.path.lower()
+            shown = [path for path in files if (under in path.parents if deep else path.parent == under)]
+            return self.send_json([self.hub.entry(folder, path) for path in shown])
+        if rest[:1] == ["paths-info"]:
+            return self.send_json([self.hub.entry(folder, folder / path) for path in paths if (folder / path).exists()])
+        siblings = [{"rfilename": path.relative_to(folder).as_posix()} for path in files if path.is_file()]
+        name = repository.split("/", 1)[1]
+        return self.send_json({"id": name, "sha": COMMIT, "siblings": siblings, "private": False, "tags": []})
+
+    def send_file(self, repository: str, revision: str, name: str) -> None:
+        """Send a file's content, or for HEAD only what the client checks."""
+        folder = self.hub.folders.get(repository)
+        if folder is None:
+            return self.refuse("RepoNotFound")
+        if revision not in (COMMIT, "main"):
+            return self.refuse("RevisionNotFound")
+        if not (folder / name).is_file():
+            return self.refuse("EntryNotFound")
+        entry = self.hub.entry(folder, folder / name)
+        content = bytearray((folder / name).read_bytes())
+        if name in self.hub.spoilt:
+            content[-1] ^= 1
+        etag = entry["lfs"]["oid"] if "lfs" in entry else entry["oid"]
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
+        return self.send(200 if start == 0 else 206, bytes(content[start:]), headers)
+
+    def refuse(self, code: str) -> None:
+        """Say what is missing, as the hub says it."""
+        self.send(404, b"", {"X-Error-Code": code})
+
+    def send_json(self, content: Any) -> None:
+        """Send JSON."""
+        self.send(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
+
+    def send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        """Send a whole answer."""
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+@contextmanager
+def serve(folders: dict[str, Path]) -> Iterator[Hub]:
+    """Serve repositories on loopback while the block lasts."""
+    hub = Hub(folders)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"hub": hub}))
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

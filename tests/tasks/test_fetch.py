@@ -1,0 +1,355 @@
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
+from huggingface_hub import constants
+from PIL import Image as Picture
+
+from merganser.checkpoints import open_checkpoint, save_tensors
+from merganser.errors import InputError
+from merganser.sources import sha256_of, weight_names
+from tasks import fetch
+from tests.hub import COMMIT, Hub, serve
+from tests.tasks.comparison import inside, write_params, write_sources
+from tests.tiny_clip import CLASSES, CONFIG, clip_parameters, pictures, write_clip, write_data_set
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Read every file of a folder."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def description(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "source.json").read_text())
+    return found
+
+
+def assert_holds(folder: Path, parameters: dict[str, torch.Tensor]) -> None:
+    checkpoint = open_checkpoint(folder)
+    assert set(checkpoint.names) == set(parameters)
+    for name, value in parameters.items():
+        assert torch.equal(checkpoint.read(name), value)
+
+
+def write_shards(folder: Path) -> dict[str, torch.Tensor]:
+    parameters = {f"layer{i}.weight": torch.full((3, 2), float(i)) for i in range(4)}
+    folder.mkdir(parents=True)
+    shards = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(parameters)}
+    for file in set(shards.values()):
+        save_tensors(folder / file, {name: parameters[name] for name in parameters if shards[name] == file})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
+    return parameters
+
+
+# local checkpoints
+
+
+def test_an_open_clip_folder_becomes_model_safetensors_with_its_configuration(tmp_path: Path) -> None:
+    parameters = write_clip(tmp_path / "hub", "open_clip_model.safetensors")
+    (tmp_path / "hub/README.md").write_text("not needed")
+    (tmp_path / "hub/code.py").write_text("raise SystemExit('never run')")
+    fetch.fetch_model(tmp_path / "hub", tmp_path / "out")
+    assert set(content(tmp_path / "out")) == {"model.safetensors", "open_clip_config.json", "source.json"}
+    assert_holds(tmp_path / "out", parameters)
+    assert (tmp_path / "out/model.safetensors").read_bytes() == (
+        tmp_path / "hub/open_clip_model.safetensors"
+    ).read_bytes()
+
+
+def test_the_description_names_the_source_and_every_files_hash_and_no_time_or_host(tmp_path: Path) -> None:
+    write_clip(tmp_path / "hub")
+    with inside(tmp_path):
+        fetch.fetch_model(Path("hub"), Path("out"))
+    out = tmp_path / "out"
+    files = {
+        name: {"sha256": sha256_of(out / name), "size": (out / name).stat().st_size}
+        for name in ("model.safetensors", "open_clip_config.json")
+    }
+    assert description(out) == {"source": "hub", "kind": "local", "files": files}
+
+
+def test_fetching_twice_gives_the_same_bytes_in_new_files(tmp_path: Path) -> None:
+    write_clip(tmp_path / "hub")
+    fetch.fetch_model(tmp_path / "hub", tmp_path / "out")
+    first = content(tmp_path / "out")
+    linked = tmp_path / "linked"
+    linked.hardlink_to(tmp_path / "out/model.safetensors")
+    write_clip(tmp_path / "hub", seed=1)
+    fetch.fetch_model(tmp_path / "hub", tmp_path / "out")
+    assert linked.read_bytes() == first["model.safetensors"]
+    assert content(tmp_path / "out") != first
+    write_clip(tmp_path / "hub")
+    fetch.fetch_model(tmp_path / "hub", tmp_path / "out")
+    assert content(tmp_path / "out") == first
+
+
+def test_one_safetensors_file_is_a_source(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "mine.safetensors", {"a.weight": torch.ones(2, 2)})
+    fetch.fetch_model(tmp_path / "mine.safetensors", tmp_path / "out")
+    assert_holds(tmp_path / "out", {"a.weight": torch.ones(2, 2)})
+
+
+def test_shards_keep_their_files_and_their_index(tmp_path: Path) -> None:
+    parameters = write_shards(tmp_path / "hub")
+    fetch.fetch_model(tmp_path / "hub", tmp_path / "out")
+    assert len(content(tmp_path / "out")) == 4
+    assert_holds(tmp_path / "out", parameters)
+
+
+def test_torch_weights_become_safetensors(tmp_path: Path) -> None:
+    parameters = {"a.weight": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(3)}
+    (tmp_path / "hub").mkdir()
+    torch.save({"state_dict": parameters}, tmp_path / "hub/pytorch_model.bin")
+    fetch.fetch_model(tmp_path / "hub", tmp_path / "out")
+    assert set(content(tmp_path / "out")) == {"model.safetensors", "source.json"}
+    assert_holds(tmp_path / "out", parameters)
+
+
+class Trap:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    torch.save({"a.weight": torch.ones(2), "trap": Trap(tmp_path / "sprung")}, tmp_path / "hub/pytorch_model.bin")
+    (tmp_path / "plain.bin").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    for source in ("hub", "plain.bin"):
+        with pytest.raises(InputError, match="cannot be loaded as plain weights"):
+            fetch.fetch_model(tmp_path / source, tmp_path / "out")
+    assert not (tmp_path / "sprung").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_truncated_file_is_refused_and_what_was_there_stays(tmp_path: Path) -> None:
+    write_clip(tmp_path / "hub")
+    fetch.fetch_model(tmp_path / "hub", tmp_path / "out")
+    before = content(tmp_path / "out")
+    file = tmp_path / "hub/model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"model\.safetensors: truncated or corrupt"):
+        fetch.fetch_model(tmp_path / "hub", tmp_path / "out")
+    assert content(tmp_path / "out") == before
+    assert {path.name for path in tmp_path.iterdir()} == {"hub", "out"}
+
+
+def test_a_missing_shard_is_refused(tmp_path: Path) -> None:
+    write_shards(tmp_path / "hub")
+    (tmp_path / "hub/model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model-00002-of-00002\.safetensors is missing"):
+        fetch.fetch_model(tmp_path / "hub", tmp_path / "out")
+
+
+def test_a_source_that_is_not_there_or_holds_no_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such source"):
+        fetch.fetch_model(tmp_path / "nowhere", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no weights found"):
+        fetch.fetch_model(tmp_path / "empty", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["pytorch_model.bin", "model.safetensors", "tf_model.h5"], ["model.safetensors"]),
+        (["open_clip_pytorch_model.bin", "open_clip_model.safetensors"], ["open_clip_model.safetensors"]),
+        (["weights.pt", "config.json"], ["weights.pt"]),
+        (["one.safetensors", "two.safetensors"], []),
+    ],
+)
+def test_one_format_of_the_weights_is_chosen(names: list[str], chosen: list[str]) -> None:
+    assert weight_names(names) == chosen
+
+
+# pointer files
+
+
+@pytest.mark.parametrize(
+    ("pointer", "complaint"),
+    [
+        ("{hub: org/name, revision: main}", "must be a full 40-digit commit, got 'main'"),
+        ("{hub: org/name}", "revision: Field required"),
+        (f"{{hub: ../../etc, revision: {COMMIT}}}", "hub: String should match"),
+        (f"{{hub: org/name, revision: {COMMIT}, branch: main}}", "branch: Extra inputs"),
+        ("{open_clip: ViT-B-32}", "pretrained: Field required"),
+        ("{open_clip: ViT-B-32, pretrained: openia}", "nearest: ViT-B-32 openai"),
+        ("[1, 2]", "a pointer says either"),
+        ("{hub: [", "pointer.yaml"),
+    ],
+)
+def test_a_bad_pointer_is_refused_by_name(tmp_path: Path, pointer: str, complaint: str) -> None:
+    (tmp_path / "pointer.yaml").write_text(pointer)
+    with pytest.raises(InputError, match=r"pointer\.yaml") as refusal:
+        fetch.fetch_model(tmp_path / "pointer.yaml", tmp_path / "out")
+    assert complaint in str(refusal.value)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Serve one model and one data set, and keep the client's cache in the test's folder."""
+    write_clip(tmp_path / "repo", "open_clip_model.safetensors")
+    (tmp_path / "repo/README.md").write_text("---\n---\n")
+    torch.save(clip_parameters(tmp_path / "repo"), tmp_path / "repo/open_clip_pytorch_model.bin")
+    write_parquet(tmp_path / "rows")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with serve({"models/org/clip": tmp_path / "repo", "datasets/org/rows": tmp_path / "rows"}) as served:
+        monkeypatch.setenv("HF_ENDPOINT", served.url)
+        yield served
+
+
+def write_parquet(folder: Path) -> None:
+    images, labels = pictures(9)
+    features = Features({"image": Image(), "label": ClassLabel(names=CLASSES)})
+    rows = {"image": [Picture.fromarray(image) for image in images], "label": labels}
+    (folder / "data").mkdir(parents=True)
+    Dataset.from_dict(rows, features=features).to_parquet(folder / "data/test-00000-of-00001.parquet")
+
+
+def write_pointer(folder: Path, repository: str, revision: str = COMMIT) -> Path:
+    path = folder / "pointer.yaml"
+    path.write_text(f"{{hub: {repository}, revision: {revision}}}\n")
+    return path
+
+
+def test_a_hub_model_is_fetched_at_its_commit_one_format_only(tmp_path: Path, hub: Hub) -> None:
+    fetch.fetch_model(write_pointer(tmp_path, "org/clip"), tmp_path / "out")
+    assert set(content(tmp_path / "out")) == {"model.safetensors", "open_clip_config.json", "source.json"}
+    assert_holds(tmp_path / "out", clip_parameters(tmp_path / "repo"))
+    found = description(tmp_path / "out")
+    assert (found["kind"], found["hub"], found["revision"]) == ("hub", "org/clip", COMMIT)
+    assert not any("pytorch_model.bin" in path or "README" in path for path in hub.asked)
+
+
+def test_a_download_that_differs_from_the_hubs_checksum_is_thrown_away(tmp_path: Path, hub: Hub) -> None:
+    pointer = write_pointer(tmp_path, "org/clip")
+    hub.spoilt.add("open_clip_model.safetensors")
+    with pytest.raises(OSError, match="does not match the hub's checksum"):
+        fetch.fetch_model(pointer, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    hub.spoilt.clear()
+    fetch.fetch_model(pointer, tmp_path / "out")
+    assert_holds(tmp_path / "out", clip_parameters(tmp_path / "repo"))
+
+
+@pytest.mark.parametrize(("repository", "revision"), [("org/clap", COMMIT), ("org/clip", "f" * 40)])
+def test_a_repository_or_commit_the_hub_does_not_have_is_the_users_mistake(
+    tmp_path: Path, hub: Hub, repository: str, revision: str
+) -> None:
+    with pytest.raises(InputError, match=f"the hub has no {repository} at revision {revision}"):
+        fetch.fetch_model(write_pointer(tmp_path, repository, revision), tmp_path / "out")
+
+
+def test_a_hub_data_set_is_fetched_with_the_same_bytes_each_time(tmp_path: Path, hub: Hub) -> None:
+    """In processes of their own, with caches of their own: `datasets` reads its settings when it is imported."""
+    write_pointer(tmp_path, "org/rows")
+    command = (
+        "from pathlib import Path; from tasks.fetch import fetch_data; fetch_data(Path('pointer.yaml'), Path('{}'))"
+    )
+    for name in ("first", "second"):
+        cache = {"HF_HOME": str(tmp_path / f"cache-{name}"), "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(ROOT)}
+        variables = os.environ | cache
+        subprocess.run([sys.executable, "-c", command.format(name)], cwd=tmp_path, env=variables, check=True)
+    rows = load_from_disk(tmp_path / "first")["test"]
+    assert rows.features["label"].names == CLASSES
+    assert rows["label"] == pictures(9)[1]
+    assert content(tmp_path / "first") == content(tmp_path / "second")
+
+
+def test_an_open_clip_tag_is_fetched_by_open_clips_own_downloader(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copyfile(tmp_path / "repo/open_clip_pytorch_model.bin", tmp_path / "repo/tiny.pt")
+    (tmp_path / "tiny-clip.json").write_text(json.dumps(CONFIG["model_cfg"]))
+    open_clip.add_model_config(tmp_path / "tiny-clip.json")
+    tag = {"url": f"{hub.url}/org/clip/resolve/main/tiny.pt", "mean": [0.5] * 3, "std": [0.25] * 3, "quick_gelu": True}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny-clip", {"here": tag})
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "pointer.yaml").write_text("{open_clip: tiny-clip, pretrained: here}")
+    fetch.fetch_model(tmp_path / "pointer.yaml", tmp_path / "out")
+    assert_holds(tmp_path / "out", clip_parameters(tmp_path / "repo"))
+    config = json.loads((tmp_path / "out/open_clip_config.json").read_text())
+    assert config["model_cfg"]["quick_gelu"] is True
+    assert config["preprocess_cfg"] == {"mean": [0.5] * 3, "std": [0.25] * 3}
+    assert description(tmp_path / "out")["pretrained"] == "here"
+
+
+# data sets
+
+
+def test_a_saved_data_set_is_copied_whole_with_its_description(tmp_path: Path) -> None:
+    write_data_set(tmp_path / "rows", {"validation": 3, "test": 5})
+    fetch.fetch_data(tmp_path / "rows", tmp_path / "out")
+    copied = content(tmp_path / "out")
+    copied.pop("source.json")
+    assert copied == content(tmp_path / "rows")
+    assert set(description(tmp_path / "out")["files"]) == set(copied)
+
+
+@pytest.mark.parametrize(
+    ("features", "complaint"),
+    [
+        ({"image": Value("string"), "label": Value("int64")}, "the label column has no class names"),
+        ({"picture": Value("string"), "label": ClassLabel(names=["a"])}, "has no column 'image'"),
+        ({"image": Value("string"), "label": ClassLabel(names=["a"])}, "expected Image or a uint8 Array3D"),
+    ],
+)
+def test_a_data_set_without_labelled_images_is_refused(
+    tmp_path: Path, features: dict[str, Any], complaint: str
+) -> None:
+    values = {"image": ["x"], "picture": ["x"], "label": [0]}
+    rows = Dataset.from_dict({name: values[name] for name in features}, features=Features(features))
+    DatasetDict({"test": rows}).save_to_disk(tmp_path / "rows")
+    with pytest.raises(InputError, match=complaint):
+        fetch.fetch_data(tmp_path / "rows", tmp_path / "out")
+
+
+def test_a_folder_that_is_no_saved_data_set_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    with pytest.raises(InputError, match="no saved data set"):
+        fetch.fetch_data(tmp_path / "rows", tmp_path / "out")
+
+
+@pytest.mark.parametrize("kept", [0, 0.5])
+def test_a_data_set_that_is_not_whole_is_refused(tmp_path: Path, kept: float) -> None:
+    write_data_set(tmp_path / "rows", {"test": 50})
+    (file,) = (tmp_path / "rows/test").glob("*.arrow")
+    file.write_bytes(file.read_bytes()[: int(kept * file.stat().st_size)])
+    with pytest.raises(InputError, match="not a whole saved data set"):
+        fetch.fetch_data(tmp_path / "rows", tmp_path / "out")
+
+
+# the command
+
+
+def test_the_command_fetches_base_task_and_data_and_refuses_anything_else(tmp_path: Path) -> None:
+    write_params(tmp_path)
+    write_sources(tmp_path / "sources")
+    with inside(tmp_path):
+        for command in (["base"], ["task", "red"], ["data", "red"]):
+            fetch.main(command)
+        with pytest.raises(InputError, match='no task "rde"'):
+            fetch.main(["task", "rde"])
+        with pytest.raises(InputError, match="expected base, task NAME or data NAME, got nothing"):
+            fetch.main([])
+    data = tmp_path / "data"
+    assert description(data / "checkpoints/base")["source"] == "sources/base"
+    assert (data / "checkpoints/red/model.safetensors").is_file()
+    assert (data / "datasets/red/dataset_dict.json").is_file()

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.layers import Factors
-from merganser.linalg.svd import compact, factorise, joint, leading, numerical_rank, rebuilt, truncated
+from merganser.linalg.svd import compact, factorise, joint, leading, numerical_rank, oriented, rebuilt, truncated
 
 SHAPES = [(40, 40), (90, 30), (30, 90), (1, 8), (8, 1), (16, 3 * 4 * 4)]
 
@@ -67,6 +67,21 @@ def test_small_singular_values_that_count_have_exact_vectors(smallest: float) ->
         assert abs(float(u[:, k] @ found.u[:, k].double())) >= 1 - 1e-6
         assert abs(float(vh[k] @ found.vh[k].double())) >= 1 - 1e-6
     assert abs(float(s[2]) - float(found.s[2])) <= 1e-6 * float(s[2]) + 1e-9
+
+
+def test_small_singular_values_close_together_keep_orthonormal_vectors() -> None:
+    found = factorise(with_spectrum(torch.tensor([1.0, 1.5e-6, 1.1e-6]), (6, 4)))
+    assert numerical_rank(found.s, (6, 4)) == 3
+    assert_orthonormal(found.u)
+    assert_orthonormal(found.vh.mT)
+
+
+def test_orientation_makes_the_largest_entry_of_each_left_vector_positive() -> None:
+    factors = factorise(low_rank_plus_noise((9, 7)))
+    turned = oriented(Factors(-factors.u, factors.s, -factors.vh))
+    assert all(map(torch.equal, turned, oriented(factors)))
+    assert bool((turned.u.max(0).values >= -turned.u.min(0).values).all())
+    torch.testing.assert_close(rebuilt(turned), rebuilt(factors))
 
 
 @pytest.mark.parametrize("shape", [(40, 40), (90, 30), (30, 90)])

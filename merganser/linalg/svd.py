@@ -61,6 +61,16 @@ def leading(factors: Factors, count: int) -> Factors:
     return Factors(u[:, :needed], s[:needed], vh[:needed])
 
 
+def oriented(factors: Factors) -> Factors:
+    """Turn each triple so that the largest entry of its left vector is positive.
+
+    The sign is the LAPACK driver's choice: whatever looks at the signs of entries orients the triples first.
+    """
+    u, s, vh = factors
+    signs = u.gather(0, u.abs().argmax(0, keepdim=True)).sign()
+    return Factors(u * signs, s, signs.mT * vh)
+
+
 def rebuilt(factors: Factors) -> Tensor:
     """Multiply factors (M, K), (K or more), (K, N) out to the M x N matrix they stand for."""
     u, s, vh = factors

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerSource
 from merganser.linalg.select import Cut
-from merganser.linalg.svd import joint
+from merganser.linalg.svd import joint, oriented
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import balance_of, elect_sign, majority_of, settle_draws
 from merganser.operators.streams import each_deltas
@@ -61,7 +61,7 @@ def in_basis(layer: LayerDeltas, basis: Tensor | None) -> LayerDeltas:
 def survey(layers: LayerSource, *, inner: Inner, density: float, **_: Any) -> Joint:
     """Find each matrix's joint basis and, for TIES, the cuts and the winning sign of the whole joint space."""
     bases = {
-        layer.name: joint(layer.deltas).u.to(layer.deltas.dtype)
+        layer.name: oriented(joint(layer.deltas)).u.to(layer.deltas.dtype)
         for layer in each_deltas(layers)
         if layer.kind == "matrix"
     }

@@ -33,7 +33,7 @@ def superposed(u: Tensor, s: Tensor, vh: Tensor) -> Tensor:
     With unit vectors the system (U^T U) * (V^T V) is positive semidefinite with unit diagonal.
     Shapes: u (M, K), s (K), vh (K, N).
     """
-    system = (u.mT @ u) * (vh @ vh.mT)
+    system = (u.mT @ u).mul_(vh @ vh.mT)
     system.diagonal().add_(RIDGE)
     return torch.cholesky_solve(s.unsqueeze(1), torch.linalg.cholesky(system)).squeeze(1)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from merganser.layers import Factors
+from merganser.linalg.svd import oriented
 
 LARGE, NEGATIVE = 1, 2  # the two bits of a code
 SIGNS = (1, 1, -1, -1)  # of the scales, by code
@@ -64,22 +65,13 @@ def threshold(values: Tensor) -> Thresholded:
 def threshold_factors(factors: Factors) -> ThresholdedFactors:
     """Threshold U and Vh, each as one tensor.
 
-    What is only rounding in a unit vector, as in the frozen rows of a layer, counts as 0 and not by its sign.
+    An entry's sign decides its group, so the triples are oriented first. What is only rounding in a unit vector, as in
+    the frozen rows of a layer, counts as 0 and not by its sign.
     """
     u, s, vh = oriented(factors)
     noise = ROUNDING * torch.finfo(u.dtype).eps
     left, right = (threshold(torch.where(vectors.abs() > noise, vectors, 0)) for vectors in (u, vh))
     return ThresholdedFactors(left.codes, left.scales, s.contiguous(), right.codes, right.scales)
-
-
-def oriented(factors: Factors) -> Factors:
-    """Turn each triple so that the largest entry of its left vector is positive.
-
-    The sign is the LAPACK driver's choice, and decides which group an entry falls into.
-    """
-    u, s, vh = factors
-    signs = u.gather(0, u.abs().argmax(0, keepdim=True)).sign()
-    return Factors(u * signs, s, signs.mT * vh)
 
 
 def codes_of(values: Tensor) -> Tensor:

@@ -72,6 +72,13 @@ def test_the_order_of_the_tasks_changes_nothing() -> None:
     assert_close(merged("knots", layer)[0], numpy_of(merged("knots", turned)[0]), 1e-10)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("other", "settled"), [(3.0, 2.0), (-3.0, -2.0)])
+def test_a_draw_goes_to_the_sign_that_wins_the_joint_space(other: float, settled: float) -> None:
+    deltas = torch.stack([torch.diag(torch.tensor([draw, other])) for draw in (2.0, -2.0)])
+    layer = LayerDeltas("w", "matrix", ("a", "b"), deltas)
+    assert_close(merged("knots", layer, density=0.5)[0], np.diag([settled, other]), 1e-6)
+
+
 def test_knots_by_hand() -> None:
     # The joint basis of [diag(3, 1) | diag(0, -2)] is the standard one: row 1 has length 3, row 2 sqrt(5). Half of each
     # task's four entries keeps both of its own; the second place elects -, and only the second task agrees.

@@ -67,12 +67,13 @@ def test_each_tasks_nuclear_norm_is_preserved(eta: float, rank: int | None) -> N
         ([4.0, 3.0, 2.0, 1.0], 0.7, 2),
         ([4.0, 3.0, 2.0, 1.0], 1.0, 4),
         ([0.7, 0.1, 0.1, 0.1], 1.0, 4),
+        ([0.9, 0.9, 0.4, 0.2], 0.75, 2),  # reached but for the rounding of 0.9 + 0.9 + 0.4 + 0.2
         ([1.0], 0.1, 1),
         ([0.0, 0.0], 0.4, 1),
     ],
 )
 def test_the_fewest_values_that_hold_the_share(spectrum: list[float], eta: float, count: int) -> None:
-    assert triples_holding(torch.tensor(spectrum), eta) == count
+    assert triples_holding(torch.tensor(spectrum, dtype=torch.float64), eta) == count
 
 
 def test_more_vectors_than_are_stored_are_refused() -> None:

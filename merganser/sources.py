@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from merganser.data import check_data_set, load_saved
 from merganser.errors import InputError
+from merganser.hashes import sha256_of
 from merganser.params import read_yaml
 
 DESCRIPTION = "source.json"
@@ -77,12 +78,6 @@ def _explain(source: Path, error: ValidationError) -> str:
     if key == "revision" and problem["type"] == "string_pattern_mismatch":
         return f"{source}: revision: must be a full 40-digit commit, got {problem['input']!r}; branches and tags move"
     return f"{source}: {key}: {problem['msg']}, got {problem['input']!r}"
-
-
-def sha256_of(path: Path) -> str:
-    """Hash a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fetch_checkpoint(source: Path, folder: Path) -> None:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from merganser import registry
 from merganser.checkpoints import replacing
 from merganser.errors import InputError
+from merganser.hashes import sha256_of
 from merganser.params import Params, entry_of, load_params
 from merganser.scores import read_json, read_metrics, read_scores
-from merganser.sources import sha256_of
 from tasks.stage import MERGE_PROFILES, METRICS, RECORDS, REPORT, run
 
 if TYPE_CHECKING:

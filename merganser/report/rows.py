@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from merganser import registry
+from merganser.hashes import sha256_of
 from merganser.params import Params
 from merganser.scores import Scores, read_json
-from merganser.sources import sha256_of
 
 REFERENCES = ("base", "individual")
 # in the order they are shown

@@ -17,7 +17,8 @@ from PIL import Image as Picture
 
 from merganser.checkpoints import open_checkpoint, save_tensors
 from merganser.errors import InputError
-from merganser.sources import sha256_of, weight_names
+from merganser.hashes import sha256_of
+from merganser.sources import weight_names
 from tasks import fetch
 from tests.hub import COMMIT, Hub, serve
 from tests.tasks.comparison import inside, write_params, write_sources

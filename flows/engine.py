@@ -106,7 +106,7 @@ class Run:
             elif node.state is State.BLOCKED:
                 self._end(Ending(node.name, Result.BLOCKED, "; ".join(node.reasons)))
         for name, needs in self._waiting.items():
-            needs -= self.endings.keys()
+            needs.difference_update(self.endings)
             if not needs and name not in self.endings:
                 self._ready.append(name)
 
@@ -180,9 +180,12 @@ class Run:
         which stage ended first.
         """
         for folder in {out.fs.parent(out.fs_path) for out in stage.outs if out.use_scm_ignore}:
-            if os.path.isdir(folder):
-                for out in self._neighbours.pop(folder, ()):
-                    self.repo.scm_context.ignore(out.fs_path)
+            if not (os.path.isdir(folder) and folder in self._neighbours):
+                continue
+            for out in self._neighbours.pop(folder):
+                self.repo.scm_context.ignore(out.fs_path)
+            # The files were read before: without this, each output would be added once more when it is kept.
+            self.repo.scm._reset()
 
     def _end(self, ending: Ending) -> None:
         self.endings[ending.name] = ending

@@ -5,9 +5,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from dvc.repo import Repo
 
@@ -109,7 +112,10 @@ def test_threads_asked_for_in_meta_are_slots(toy: Make) -> None:
         deps: [source]
         outs: [wide]
         meta: {resources: {threads: 2}}
-      other: {cmd: 'mkdir busy && sleep 0.3 && rmdir busy && echo $OMP_NUM_THREADS > other', deps: [source], outs: [other]}
+      other:
+        cmd: 'mkdir busy && sleep 0.3 && rmdir busy && echo $OMP_NUM_THREADS > other'
+        deps: [source]
+        outs: [other]
     """
     repository = toy(wide, {"source": ""})
     code, text = repository.run(workers=2)
@@ -385,28 +391,28 @@ def test_the_flow_run_carries_names_logs_and_a_table(toy: Make, prefect_api: str
     match = re.search(r"run ([a-z-]+): 3 of 3", text)
     assert match
 
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName, LogFilter, LogFilterFlowRunId
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    with httpx.Client(base_url=prefect_api) as api:
 
-    with temporary_settings({PREFECT_API_URL: prefect_api}), get_client(sync_client=True) as client:
-        named = FlowRunFilter(name=FlowRunFilterName(any_=[match[1]]))
-        (flow_run,) = client.read_flow_runs(flow_run_filter=named)
-        assert flow_run.state_name == "Completed"
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            runs = {run.name: run.state_name for run in client.read_task_runs(flow_run_filter=named)}
-            if list(runs.values()) == ["Completed"] * 3:
-                break
-            time.sleep(0.2)
-        assert runs == {"cut": "Completed", "turn": "Completed", "end": "Completed"}
-        logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run.id])))
-        assert "a line of cut" in [log.message for log in logs]
-        artifacts = client.request(
-            "POST", "/artifacts/filter", json={"artifacts": {"key": {"any_": ["stages"]}}}
-        ).json()
-        (table,) = (json.loads(a["data"]) for a in artifacts if a["flow_run_id"] == str(flow_run.id))
-        assert [row["stage"] for row in table] == ["cut", "turn", "end"]
+        def ask(kind: str, filters: dict[str, Any]) -> list[dict[str, Any]]:
+            return api.post(f"/{kind}/filter", json=filters).json()
+
+        named = {"flow_runs": {"name": {"any_": [match[1]]}}}
+        (flow_run,) = ask("flow_runs", named)
+        assert flow_run["state_name"] == "Completed"
+        expected = {"cut": "Completed", "turn": "Completed", "end": "Completed"}
+        # The server writes down what it was told a little later.
+        _wait_until(lambda: {run["name"]: run["state_name"] for run in ask("task_runs", named)} == expected)
+        logs = ask("logs", {"logs": {"flow_run_id": {"any_": [flow_run["id"]]}}})
+        assert "a line of cut" in [log["message"] for log in logs]
+        (table,) = ask("artifacts", {**named, "artifacts": {"key": {"any_": ["stages"]}}})
+        assert [row["stage"] for row in json.loads(table["data"])] == ["cut", "turn", "end"]
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def test_a_run_keeps_its_name_until_one_ends_well(toy: Make) -> None:

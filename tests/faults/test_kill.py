@@ -1,0 +1,194 @@
+"""Runs killed with SIGKILL, the whole process group at once, at random moments: nothing is lost, nothing is half."""
+
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.flows.toy import Make, Toy
+
+# Stages that take a while and write their output in steps, into a folder and into files, so that a kill finds halves.
+SLOWLY = """
+stages:
+  part:
+    foreach: ${parts}
+    do:
+      cmd: mkdir part/${key} && for i in 1 2 3 4 5; do echo ${key} $i >> part/${key}/all; sleep 0.03; done
+      deps: [source, part/here]
+      outs: ["part/${key}"]
+  sum:
+    foreach: ${parts}
+    do:
+      cmd: for i in 1 2 3 4 5; do md5sum part/${key}/all >> ${key}.sum; sleep 0.03; done
+      deps: ["part/${key}"]
+      outs: ["${key}.sum"]
+  kept:
+    foreach: ${parts}
+    do:
+      cmd: >-
+        mkdir -p kept/${key}; for i in 1 2 3; do [ -e kept/${key}/$i ] || cp ${key}.sum kept/${key}/.new;
+        [ -e kept/${key}/$i ] || mv kept/${key}/.new kept/${key}/$i; sleep 0.03; done
+      deps: ["${key}.sum"]
+      outs: ["kept/${key}": {persist: true}]
+  all:
+    cmd: cat kept/*/* *.sum > all.txt
+    deps: [kept, a.sum, b.sum]
+    outs: [all.txt]
+"""
+NAMES = "abcdefgh"
+FILES = {
+    "source": "s",
+    "part/here": "",
+    "params.yaml": "parts: {" + ", ".join(f"{name}: {name}.sum" for name in NAMES) + "}\n",
+}
+RUN = (
+    "import sys; from pathlib import Path; from flows.compare import compare; sys.exit(compare(repo=Path(), workers=4))"
+)
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    """Start a run in a process group of its own, as from a shell."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN], cwd=folder, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
+    )
+
+
+def kill_all(process: subprocess.Popen[bytes]) -> bool:
+    """Kill the run's whole process group; whether it was still at work."""
+    at_work = process.poll() is None
+    if at_work:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return at_work
+
+
+def content(folder: Path) -> dict[str, str]:
+    """The digests of all files of the workspace: sources, outputs, dvc.lock and .gitignore files."""
+    hidden = {".git", ".dvc", ".merganser"}
+    files = [path for path in folder.rglob("*") if path.is_file() and not hidden & set(path.relative_to(folder).parts)]
+    return {str(path.relative_to(folder)): hashlib.md5(path.read_bytes()).hexdigest() for path in sorted(files)}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Toy:
+    """The repository after a run that nobody disturbed."""
+    toy = Toy(tmp_path_factory.mktemp("undisturbed") / "toy", SLOWLY, FILES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_API_URL", prefect_api)
+        code, text = toy.run(workers=4)
+    assert code == 0, text
+    return toy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_run_killed_five_times_ends_well_with_the_same_bytes(undisturbed: Toy, toy: Make, seed: int) -> None:
+    chance = random.Random(seed)
+    killed = toy(SLOWLY, FILES)
+    hits = 0
+    for _ in range(5):
+        process = start(killed.path)
+        wait_for_work(killed.path, process)
+        time.sleep(chance.uniform(0, 1.5))
+        hits += kill_all(process)
+    code, text = killed.run(workers=4)
+    assert code == 0, text
+    assert hits >= 2
+    assert content(killed.path) == content(undisturbed.path)
+    assert_cache_is_whole(killed.path)
+    assert killed.settled()
+
+
+def wait_for_work(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the run has begun to start stages, or to write; a kill before that is of little interest."""
+    before = {path.name for path in folder.glob("part/*")} | {path.name for path in folder.glob("*")}
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        now = {path.name for path in folder.glob("part/*")} | {path.name for path in folder.glob("*")}
+        if now != before or (folder / ".merganser/journal").exists():
+            return
+        time.sleep(0.02)
+
+
+def assert_cache_is_whole(folder: Path) -> None:
+    """Each object in DVC's cache has the content that its name says."""
+    for path in (folder / ".dvc/cache/files/md5").glob("*/*"):
+        if path.is_file():
+            name = path.parent.name + path.name.removesuffix(".dir")
+            assert hashlib.md5(path.read_bytes()).hexdigest() == name
+
+
+@pytest.mark.slow
+def test_what_ended_before_a_kill_is_not_run_again(toy: Make) -> None:
+    counted = toy(SLOWLY.replace("cmd: mkdir part", "cmd: echo ${key} >> log; mkdir part"), FILES)
+    process = start(counted.path)
+    deadline = time.monotonic() + 60
+    journal = counted.path / ".merganser/journal"
+    while (
+        process.poll() is None
+        and time.monotonic() < deadline
+        and not (journal.exists() and journal.read_text().count("\n") >= 3)
+    ):
+        time.sleep(0.01)
+    assert kill_all(process)
+    ended = set(NAMES) & {line.split('"part@')[1][0] for line in journal.read_text().splitlines() if '"part@' in line}
+    assert ended
+    counted.ran()
+    assert counted.run()[0] == 0
+    assert not ended & set(counted.ran())
+    assert counted.settled()
+
+
+@pytest.mark.slow
+def test_a_kill_of_the_run_alone_leaves_no_command_behind(toy: Make) -> None:
+    lasting = toy("stages: {a: {cmd: 'touch started; sleep 600; echo 1 > x', outs: [x]}}", {})
+    process = start(lasting.path)
+    deadline = time.monotonic() + 60
+    while not (lasting.path / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while (left := members(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+
+
+def members(group: int) -> list[str]:
+    """The command lines of a process group's processes."""
+    found = subprocess.run(["ps", "-eo", "pgid=,args="], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in found if line.split()[0] == str(group) and "<defunct>" not in line]
+
+
+@pytest.mark.slow
+def test_a_kill_while_dvc_lock_is_written_leaves_the_old_one_whole(undisturbed: Toy, toy: Make) -> None:
+    # As it stands when the kill hits just before the new file takes the old one's place.
+    copy = toy.copy_of(undisturbed)
+    before = copy.read("dvc.lock")
+    shutil.copy(copy.path / "dvc.lock", copy.path / "dvc.lock.new")
+    with (copy.path / "dvc.lock.new").open("r+") as file:
+        file.truncate(len(before) // 2)
+    assert copy.run()[0] == 0
+    assert copy.read("dvc.lock") == before
+
+
+@pytest.mark.slow
+def test_a_killed_run_with_its_own_server_goes_on_with_the_next(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL")
+    killed = toy(SLOWLY, FILES)
+    for wait in (2.0, 6.0):
+        process = start(killed.path)
+        time.sleep(wait)
+        kill_all(process)
+    code, text = killed.run(workers=4)
+    assert code == 0, text
+    assert "Traceback" not in text
+    assert killed.settled()

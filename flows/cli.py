@@ -176,7 +176,3 @@ def _refuse_existing(out: Path) -> None:
     """Never write over what is there: an output is a new name, or an empty folder."""
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise InputError(f"--out {out}: is there already and not empty; name a new one, or remove it first")
-
-
-if __name__ == "__main__":
-    main()

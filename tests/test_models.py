@@ -90,6 +90,19 @@ def test_a_configuration_that_is_missing_or_cannot_be_built_is_refused(
         classifier(tmp_path, parameters)
 
 
+def test_heads_are_computed_once_for_one_text_tower_and_one_set_of_prompts(
+    folder: Path, parameters: dict[str, Tensor]
+) -> None:
+    first = classifier(folder, parameters)
+    image = {name: value + 0.1 for name, value in parameters.items() if name.startswith("visual.")}
+    assert classifier(folder, parameters | image).head is first.head
+    text = {"text_projection": parameters["text_projection"].flip(0)}
+    assert not torch.equal(classifier(folder, parameters | text).head, first.head)
+    other = load_classifier("open_clip")(folder, parameters.items(), [["dark"], ["light"]])
+    assert isinstance(other, OpenClipClassifier)
+    assert len(other.head) == 2
+
+
 def test_an_unknown_family_is_refused_with_those_that_exist() -> None:
     with pytest.raises(InputError, match="'resnet' is not a model family; known: open_clip"):
         load_classifier("resnet")

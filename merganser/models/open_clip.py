@@ -4,9 +4,11 @@ Built from `open_clip_config.json` beside the weights; nothing is downloaded.
 Shape legend: B images, C classes, P prompts, D embedding.
 """
 
+import json
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,14 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import normalize
 
+from merganser.checkpoints import to_bytes
 from merganser.errors import InputError
 
 CONFIG = "open_clip_config.json"
 TEXT_BATCH = 256
+HEADS_KEPT = 64
+
+_heads: dict[str, Tensor] = {}  # by what they were computed from
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,25 @@ def load_classifier(
         raise InputError(f"{folder}: no {CONFIG}; the base checkpoint's folder must hold one")
     model = _build(folder)
     _load(model, parameters, folder)
-    tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
-    return OpenClipClassifier(model, class_heads(model, tokenizer, prompts), model.visual.preprocess_cfg)
+    return OpenClipClassifier(model, _known_heads(model, folder, prompts), model.visual.preprocess_cfg)
+
+
+def _known_heads(model: Any, folder: Path, prompts: Sequence[Sequence[str]]) -> Tensor:
+    """Return the class heads, computed once a process for one text tower and one set of prompts.
+
+    The text tower is frozen in most comparisons, and encoding its prompts can take longer than classifying the images.
+    """
+    digest = sha256(json.dumps(prompts).encode() + (folder / CONFIG).read_bytes())
+    for name, value in model.state_dict().items():
+        if not name.startswith("visual."):
+            digest.update(name.encode())
+            digest.update(to_bytes(value))
+    key = digest.hexdigest()
+    if key not in _heads:
+        if len(_heads) == HEADS_KEPT:
+            del _heads[next(iter(_heads))]
+        _heads[key] = class_heads(model, open_clip.get_tokenizer(f"local-dir:{folder}"), prompts)
+    return _heads[key]
 
 
 @torch.inference_mode()

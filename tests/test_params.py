@@ -85,7 +85,7 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c.update(tasks={}), "tasks: ", "there are none"),
         (lambda c: c.update(tasks=["digits"]), "tasks: ", "expected a mapping"),
         (lambda c: c["tasks"]["digits"].pop("data"), "tasks.digits.data: ", "missing"),
-        (lambda c: c["tasks"]["digits"]["data"].update(soource="x"), "tasks.digits.data.soource: ", '"source"?'),
+        (lambda c: c["tasks"]["digits"]["data"].update(xsource="x"), "tasks.digits.data.xsource: ", '"source"?'),
         (lambda c: c["tasks"]["digits"]["data"].update(templates=[]), "tasks.digits.data.templates: ", "none"),
         (lambda c: c["tasks"]["digits"]["data"].update(templates=["a."]), "tasks.digits.data.templates.0: ", "{}"),
         (lambda c: c["tasks"]["digits"]["data"].update(templates=["{} {x}"]), "tasks.digits.data.templates.0: ", "{}"),

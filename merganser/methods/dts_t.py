@@ -19,7 +19,7 @@ def thresholded_vectors(layer: LayerDeltas, **_: Any) -> Parts:
 
 @method(
     reads="svd",
-    paper="Guo et al., 2025, arXiv:2512.01461",
+    paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
     cost="svd",
     overlay=True,
     vectors=thresholded_vectors,

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from merganser.checkpoints import replacing
+from merganser.errors import InputError
 from merganser.evaluate import evaluate
 from merganser.overlays import task_model
 from merganser.params import Params, entry_of, load_params, task_of
@@ -30,10 +31,13 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
 
 def main(argv: list[str]) -> None:
     """Evaluate the entry and the task named on the command line."""
-    entry, task = argv
     params = load_params(Path("params.yaml"))
-    entry_of(params, entry)
-    evaluate_task(params, entry, task)
+    match argv:
+        case [entry, task]:
+            entry_of(params, entry)
+            evaluate_task(params, entry, task)
+        case _:
+            raise InputError(f"tasks.evaluate: expected METHOD TASK, got {' '.join(argv) or 'nothing'}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from merganser.checkpoints import replacing
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.params import Params, entry_of, load_params
-from merganser.scores import read_json, read_metrics, read_scores
+from merganser.scores import Scores, read_json, read_metrics, read_scores
 from tasks.stage import MERGE_PROFILES, METRICS, RECORDS, REPORT, run
 
 if TYPE_CHECKING:
@@ -179,19 +179,31 @@ def record_report(params: Params) -> None:
             _log(store, receipt["run_id"], known, {})
             store.client.set_tag(parent, f"{ENTRY}.{entry}", receipt["run_id"])
         _log(store, parent, summary, {})
+        store.client.set_tag(parent, "mlflow.note.content", _table(scores))
         store.client.log_artifacts(parent, str(REPORT), "report")
     print(f"{comparison_name(params)}: MLflow run {parent}")
+
+
+def _table(scores: Mapping[str, Scores]) -> str:
+    """Write the scores as the Markdown table that MLflow shows as the run's description."""
+    lines = ["| entry | mean accuracy, % | of individual, % |", "|---|---|---|"]
+    for entry, found in scores.items():
+        normalised = "" if found.normalised is None else f"{100 * found.normalised:.1f}"
+        lines.append(f"| {entry} | {100 * found.mean:.1f} | {normalised} |")
+    return "\n".join(lines)
 
 
 def main(argv: list[str]) -> None:
     """Record the entry named on the command line, or the report."""
     params = load_params(Path("params.yaml"))
-    if argv == ["--report"]:
-        record_report(params)
-    else:
-        (entry,) = argv
-        entry_of(params, entry)
-        record_entry(params, entry)
+    match argv:
+        case ["--report"]:
+            record_report(params)
+        case [entry]:
+            entry_of(params, entry)
+            record_entry(params, entry)
+        case _:
+            raise InputError(f"tasks.record: expected METHOD or --report, got {' '.join(argv) or 'nothing'}")
 
 
 if __name__ == "__main__":

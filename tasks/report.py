@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from merganser.checkpoints import replacing
+from merganser.errors import InputError
 from merganser.factors import open_factors
 from merganser.params import Params, load_params
 from merganser.report.interference import measure_interference
@@ -37,7 +38,8 @@ def write_report(params: Params) -> None:
 
 def main(argv: list[str]) -> None:
     """Write the report of the comparison in params.yaml."""
-    assert not argv, "the report takes no arguments"
+    if argv:
+        raise InputError(f"tasks.report: takes no arguments, got {' '.join(argv)}")
     write_report(load_params(Path("params.yaml")))
 
 

@@ -163,6 +163,7 @@ def test_the_report_is_logged_once_with_the_relative_scores(folder: Path) -> Non
     assert len(client.get_metric_history(parent.info.run_id, "accuracy_mean/average")) == 1
     assert parent.data.metrics["normalised_accuracy/individual"] == 1
     assert children(runs())["individual"].data.metrics["accuracy_drop_rate"] == 0
+    assert "| individual |" in parent.data.tags["mlflow.note.content"]
     assert parent.data.tags["merganser.entry.sum"] == receipt("sum")["run_id"]
 
 
@@ -172,3 +173,10 @@ def test_results_that_are_not_there_yet_are_named(folder: Path) -> None:
         record.main(["sum"])
     with pytest.raises(InputError, match=r"report/index\.html: missing"):
         record.main(["--report"])
+
+
+def test_anything_but_an_entry_or_the_report_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match='no entry "averag"'):
+        record.main(["averag"])
+    with pytest.raises(InputError, match="expected METHOD or --report, got nothing"):
+        record.main([])

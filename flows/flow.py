@@ -10,6 +10,7 @@ from typing import Any
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.client.schemas.objects import TaskRun
+from prefect.exceptions import FailedRun
 from prefect.futures import PrefectFuture
 from prefect.states import Completed, Failed, State
 from prefect.task_runners import TaskRunner
@@ -80,10 +81,16 @@ def _outcome(future: PrefectFuture[Any], job: Job) -> Outcome:
 
 
 def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], rows: Rows) -> None:
-    """Run `execute` as a flow run called `name`, and leave a table of how the stages ended."""
+    """Run `execute` as a flow run called `name`, and leave a table of how the stages ended.
+
+    Raises what stopped the flow itself: a run that broke off must not pass for one that ended.
+    """
     with _current(execute, rows):
-        comparison.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
+        state = comparison.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
     _flush()
+    error = state.result(raise_on_failure=False)
+    if isinstance(error, Exception) and not isinstance(error, FailedRun):  # that one is our own verdict on the stages
+        raise error
 
 
 @flow(name="comparison", validate_parameters=False, persist_result=False)

@@ -5,12 +5,12 @@ from pathlib import Path
 from merganser.deltas import DeltaFile
 from merganser.factors import FactorSettings, decompose
 from merganser.params import load_params, task_of
-from tasks.stage import DELTAS, FACTORS, run
+from tasks.stage import DELTAS, FACTORS, only_name, run
 
 
 def main(argv: list[str]) -> None:
     """Decompose the task named on the command line."""
-    (task,) = argv
+    task = only_name(argv, "decompose")
     params = load_params(Path("params.yaml"))
     task_of(params, task)
     settings = FactorSettings(params.decompose.rank_fraction, params.decompose.dtype)

@@ -1,14 +1,12 @@
 """Evaluate one entry's merge on one task: METHOD TASK."""
 
-import json
 from pathlib import Path
 
-from merganser.checkpoints import replacing
 from merganser.errors import InputError
 from merganser.evaluate import evaluate
 from merganser.overlays import task_model
 from merganser.params import Params, entry_of, load_params, task_of
-from tasks.stage import DATASETS, MERGED, METRICS, run
+from tasks.stage import DATASETS, MERGED, METRICS, run, write_json
 
 
 def evaluate_task(params: Params, entry: str, task: str) -> None:
@@ -23,9 +21,7 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
         split=params.evaluation.split,
         batch_size=params.evaluation.batch_size,
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out) as file:
-        file.write((json.dumps(scores, indent=2) + "\n").encode())
+    write_json(out, scores)
     print(f"{entry} on {task}: {scores['accuracy']:.4f} ({scores['correct']} of {scores['total']})")
 
 

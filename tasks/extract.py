@@ -6,7 +6,7 @@ from merganser.checkpoints import open_checkpoint
 from merganser.deltas import extract
 from merganser.parameters import ParameterRules
 from merganser.params import load_params, task_of
-from tasks.stage import CHECKPOINTS, DELTAS, run
+from tasks.stage import CHECKPOINTS, DELTAS, only_name, run
 
 
 def extract_task(task: str, rules: ParameterRules, checkpoints: Path, out: Path) -> None:
@@ -17,7 +17,7 @@ def extract_task(task: str, rules: ParameterRules, checkpoints: Path, out: Path)
 
 def main(argv: list[str]) -> None:
     """Extract the task named on the command line."""
-    (task,) = argv
+    task = only_name(argv, "extract")
     params = load_params(Path("params.yaml"))
     task_of(params, task)
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices)

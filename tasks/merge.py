@@ -1,6 +1,5 @@
 """Merge the tasks' models by one entry of `methods`."""
 
-import json
 import platform
 import resource
 import shutil
@@ -19,7 +18,7 @@ from merganser.layers import LayerSource
 from merganser.overlays import FILE
 from merganser.parameters import ParameterRules
 from merganser.params import entry_of, load_params
-from tasks.stage import CHECKPOINTS, DELTAS, FACTORS, MERGE_PROFILES, MERGED, fresh_folder, run
+from tasks.stage import CHECKPOINTS, DELTAS, FACTORS, MERGE_PROFILES, MERGED, fresh_folder, only_name, run, write_json
 
 NO_CONFIG = ("source.json",)  # of the base alone
 
@@ -43,9 +42,8 @@ def merge_entry(
                 shutil.copyfile(file, folder / file.name)
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
-        profile.parent.mkdir(parents=True, exist_ok=True)
         rate = {"amr": additional_memory_rate(out, checkpoint, source)}
-        profile.write_text(json.dumps(times | _usage() | rate, indent=2))
+        write_json(profile, times | _usage() | rate)
 
 
 def additional_memory_rate(merged: Path, base: Checkpoint, source: LayerSource) -> float:
@@ -114,7 +112,7 @@ def _source_of(
 
 def main(argv: list[str]) -> None:
     """Merge by the entry named on the command line."""
-    (key,) = argv
+    key = only_name(argv, "merge")
     params = load_params(Path("params.yaml"))
     entry = entry_of(params, key)
     method = registry.get(entry.method)

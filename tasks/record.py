@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merganser import registry
-from merganser.checkpoints import replacing
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.params import Params, entry_of, load_params
 from merganser.scores import Scores, read_json, read_metrics, read_scores
-from tasks.stage import MERGE_PROFILES, METRICS, RECORDS, REPORT, run
+from tasks.stage import MERGE_PROFILES, METRICS, RECORDS, REPORT, run, write_json
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -49,11 +48,8 @@ class Store:
 
 def open_store() -> Store:
     """Open the store that MLFLOW_TRACKING_URI names, by default a SQLite file here; make what is missing."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     from mlflow import MlflowClient
-    from mlflow.telemetry import set_telemetry_client
 
-    set_telemetry_client()  # a worker may have imported MLflow before the switch above
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     # Absolute: MLflow keeps one connection a URI, and a long-lived worker may serve more than one repository.
     client = MlflowClient(uri or f"sqlite:///{STORE.absolute()}")
@@ -151,9 +147,7 @@ def _write_receipt(store: Store, entry: str, run_id: str, key: str) -> None:
         "run": made.data.tags["merganser.run"],
         "content": key,
     }
-    RECORDS.mkdir(parents=True, exist_ok=True)
-    with replacing(RECORDS / f"{entry}.json") as file:
-        file.write((json.dumps(receipt, indent=2) + "\n").encode())
+    write_json(RECORDS / f"{entry}.json", receipt)
 
 
 def record_report(params: Params) -> None:

@@ -1,9 +1,7 @@
 """Write the report: the page, the tables, the plots, and the scores for `dvc metrics`."""
 
-import json
 from pathlib import Path
 
-from merganser.checkpoints import replacing
 from merganser.errors import InputError
 from merganser.factors import open_factors
 from merganser.params import Params, load_params
@@ -13,7 +11,7 @@ from merganser.report.plots import make_plots
 from merganser.report.rows import make_rows
 from merganser.report.tables import summary, write_tables
 from merganser.scores import read_scores
-from tasks.stage import FACTORS, MERGE_PROFILES, METRICS, RECORDS, REPORT, fresh_folder, run
+from tasks.stage import FACTORS, MERGE_PROFILES, METRICS, RECORDS, REPORT, fresh_folder, run, write_json
 
 SUMMARY = Path("metrics.json")
 
@@ -31,8 +29,7 @@ def write_report(params: Params) -> None:
         for name, svg in plots.items():
             (folder / "plots" / f"{name}.svg").write_text(svg)
         (folder / "index.html").write_text(render_page(params, rows, layers, plots))
-    with replacing(SUMMARY) as file:
-        file.write((json.dumps(summary(rows), indent=2) + "\n").encode())
+    write_json(SUMMARY, summary(rows))
     print(f"{REPORT}/index.html: {len(rows)} entries on {len(tasks)} tasks")
 
 

@@ -1,11 +1,13 @@
 """What every stage shares: how its command ends, and how its output appears whole or not at all."""
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from merganser.errors import InputError
 
@@ -14,6 +16,7 @@ PRELOAD = (
     *("torch", "open_clip", "datasets", "mlflow", "matplotlib.pyplot", "merganser.driver", "merganser.params"),
     *(f"merganser.methods.{module.stem}" for module in sorted(Path("merganser/methods").glob("[!_]*.py"))),
 )
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 CHECKPOINTS = Path("data/checkpoints")
@@ -39,6 +42,22 @@ def run(main: Callable[[list[str]], None]) -> None:
     except InputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+
+
+def only_name(argv: list[str], stage: str) -> str:
+    """Return the one name a stage was given on its command line."""
+    if len(argv) != 1:
+        raise InputError(f"tasks.{stage}: expected one name, got {' '.join(argv) or 'nothing'}")
+    return argv[0]
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a small JSON file, whole or not at all, never into an existing one."""
+    from merganser.checkpoints import replacing
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 @contextmanager

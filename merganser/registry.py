@@ -3,7 +3,6 @@
 A method lives in `merganser/methods/<name>.py` as a function of that name, decorated with `@method`.
 """
 
-import difflib
 import importlib
 import inspect
 import pkgutil
@@ -15,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from torch import Tensor
 
 from merganser import methods
-from merganser.errors import InputError
+from merganser.errors import InputError, did_you_mean
 from merganser.layers import Layer, LayerSource
 from merganser.operators.vectors import scaled_mean, whole
 from merganser.overlays.parts import Parts
@@ -113,12 +112,6 @@ def get(name: str) -> Method:
         raise InputError(f'unknown method "{name}"{did_you_mean(name, names())}; `merganser methods` lists them')
     importlib.import_module(f"merganser.methods.{name}")
     return _registered[name]
-
-
-def did_you_mean(word: str, known: list[str]) -> str:
-    """Suggest the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, known, n=1)
-    return f'; did you mean "{near[0]}"?' if near else ""
 
 
 def _model_of(function: Callable[..., Any]) -> type[BaseModel]:

@@ -17,7 +17,7 @@ from flows.engine import Ending, Run
 from flows.host import Host
 from flows.lockfiles import LockFiles, lock_path
 from flows.orphans import find_orphans, take_out
-from flows.plan import Plan, make_plan, stage_graph
+from flows.plan import Plan, make_plan, plan, stage_graph
 from flows.repository import held, opened, state_folder
 from flows.runners import check_runner, make_runner
 from flows.server import Server, StartError
@@ -49,10 +49,10 @@ def compare(
     try:
         check_runner(runner)
         workers = workers or os.cpu_count() or 1
+        if dry_run:
+            show_plan(plan(repo, targets, force), console)
+            return 0
         with opened(repo) as dvc_repo:
-            if dry_run:
-                show_plan(make_plan(dvc_repo, targets, force), console)
-                return 0
             with held(dvc_repo), _terminated_like_interrupted():
                 return _run_held(dvc_repo, targets, force, runner, workers, console)
     except InputError as error:
@@ -72,15 +72,15 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, runner: str, wo
         if _surely_work(repo):
             support.start()
         locks = _tidy(repo, prune=not targets, console=console)
-        plan = make_plan(repo, targets, force, on_work=support.start)
-        if not plan.work:
+        found = make_plan(repo, targets, force, on_work=support.start)
+        if not found.work:
             forget_run_name(repo)
-            console.print(f"nothing to do: {len(plan.nodes)} stages are up to date")
+            console.print(f"nothing to do: {len(found.nodes)} stages are up to date")
             return 0
-        for node in plan.work:
+        for node in found.work:
             # A mistake in a stage's meta is better known before anything runs.
-            resources(plan.stages[node.name])
-        endings = _run_flow(repo, plan, support, locks, runner, workers, console)
+            resources(found.stages[node.name])
+        endings = _run_flow(repo, found, support, locks, runner, workers, console)
     code = exit_code(endings.values())
     if code == 0:
         forget_run_name(repo)
@@ -100,8 +100,10 @@ def _run_flow(
             hosts = (support.hosts[0].address, support.hosts[1].address)
             submit = submitter(outcomes)
             run = Run(repo, plan, locks, submit, outcomes, progress, workers, hosts, support.abandon)
-            run_flow(name, make_runner(runner, workers), run.execute, rows)
+            told = run_flow(name, make_runner(runner, workers), run.execute, rows)
         show_summary(run.endings, console)
+        if not told:
+            console.print("Prefect's server went away before it had heard all of this run.", style="yellow")
         return run.endings
 
 
@@ -112,12 +114,7 @@ def _surely_work(repo: "Repo") -> bool:
 
 def _tidy(repo: "Repo", prune: bool, console: Console) -> LockFiles:
     """Finish what a killed run left, and take out what belongs to no stage any more."""
-    _, steps = stage_graph(repo, ())
-    order: dict[str, list[str]] = {}
-    for stage in steps:
-        if hasattr(stage, "name"):
-            order.setdefault(lock_path(stage), []).append(stage.name)
-    locks = LockFiles(state_folder(repo) / "journal", order, repo.scm_context.track_file)
+    locks = LockFiles(state_folder(repo) / "journal", lambda: _lock_order(repo), repo.scm_context.track_file)
     changed = locks.recover() > 0
     orphans = list(find_orphans(repo)) if prune else []
     for orphan in orphans:
@@ -125,10 +122,19 @@ def _tidy(repo: "Repo", prune: bool, console: Console) -> LockFiles:
         console.print(f"{orphan.name}: no longer in dvc.yaml, taken out (its outputs stay in DVC's cache)")
         for path in left:
             console.print(f"  {path} was changed, or is not in the cache: left where it is")
-        locks.forget(os.path.splitext(orphan.dvcfile.path)[0] + ".lock", [orphan.name])
+        locks.forget(os.path.splitext(orphan.dvc_yaml)[0] + ".lock", [orphan.name])
     if changed or orphans:
         repo._reset()
     return locks
+
+
+def _lock_order(repo: "Repo") -> dict[str, list[str]]:
+    """Return, per dvc.lock, its stages in the order in which `dvc repro` would run them."""
+    order: dict[str, list[str]] = {}
+    for stage in stage_graph(repo, ())[1]:
+        if hasattr(stage, "name"):
+            order.setdefault(lock_path(stage), []).append(stage.name)
+    return order
 
 
 class Support:

@@ -7,10 +7,12 @@ from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
+import httpx
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.client.schemas.objects import TaskRun
 from prefect.exceptions import FailedRun
+from prefect.exceptions import PrefectException
 from prefect.futures import PrefectFuture
 from prefect.states import Completed, Failed, State
 from prefect.task_runners import TaskRunner
@@ -80,17 +82,20 @@ def _outcome(future: PrefectFuture[Any], job: Job) -> Outcome:
     return Outcome(job.name, 1, 0.0, 0, (f"{type(value).__name__}: {value}",))
 
 
-def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], rows: Rows) -> None:
+def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], rows: Rows) -> bool:
     """Run `execute` as a flow run called `name`, and leave a table of how the stages ended.
 
-    Raises what stopped the flow itself: a run that broke off must not pass for one that ended.
+    Returns whether Prefect's server took it all: what became of the stages does not hang on that.
     """
-    with _current(execute, rows):
-        state = comparison.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
+    with _current(execute, rows) as ended:
+        try:
+            comparison.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
+        except (httpx.HTTPError, PrefectException):
+            if not ended:
+                raise
+            return False
     _flush()
-    error = state.result(raise_on_failure=False)
-    if isinstance(error, Exception) and not isinstance(error, FailedRun):  # that one is our own verdict on the stages
-        raise error
+    return True
 
 
 @flow(name="comparison", validate_parameters=False, persist_result=False)
@@ -104,10 +109,17 @@ _CURRENT: ContextVar[tuple[Callable[[], dict[str, Ending]], Rows]] = ContextVar(
 
 
 @contextmanager
-def _current(execute: Callable[[], dict[str, Ending]], rows: Rows) -> Iterator[None]:
-    token = _CURRENT.set((execute, rows))
+def _current(execute: Callable[[], dict[str, Ending]], rows: Rows) -> Iterator[list[bool]]:
+    ended: list[bool] = []
+
+    def execute_once() -> dict[str, Ending]:
+        endings = execute()
+        ended.append(True)
+        return endings
+
+    token = _CURRENT.set((execute_once, rows))
     try:
-        yield
+        yield ended
     finally:
         _CURRENT.reset(token)
 

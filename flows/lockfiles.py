@@ -10,6 +10,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,13 @@ _SHORTEST_WAIT_S = 2.0
 class LockFiles:
     """The entries of a repository's dvc.lock files, as this run changes them.
 
-    `order` gives, per lock file, the order of the entries: that of `dvc repro`, so that both write the same file.
-    `track` is told each file written.
+    `order` gives, per lock file, the order of the entries: that of `dvc repro`, so that both write the same file; it is
+    asked at the first write. `track` is told each file written.
     """
 
-    def __init__(self, journal: Path, order: dict[str, list[str]], track: Callable[[str], object]) -> None:
+    def __init__(self, journal: Path, order: Callable[[], dict[str, list[str]]], track: Callable[[str], object]) -> None:
         self._journal = journal
-        self._order = order
+        self._order = cache(order)
         self._track = track
         self._digests: dict[str, str] = {}
         self._pending: dict[str, dict[str, Any]] = defaultdict(dict)
@@ -103,7 +104,7 @@ class LockFiles:
             stages.pop(name, None)
         if stages == data.get("stages"):
             return
-        first = [name for name in self._order.get(path, ()) if name in stages]
+        first = [name for name in self._order().get(path, ()) if name in stages]
         data["stages"] = {name: stages[name] for name in dict.fromkeys([*first, *stages])}
         temporary = path + ".new"
         dump_yaml(temporary, data)

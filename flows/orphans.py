@@ -1,13 +1,13 @@
 """What dvc.lock still holds of stages that dvc.yaml no longer has."""
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dvc.dvcfile import ProjectFile
     from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import Stage
@@ -19,23 +19,25 @@ class Orphan:
 
     name: str
     outs: tuple[str, ...]
-    dvcfile: "ProjectFile" = field(repr=False, compare=False)
+    dvc_yaml: str = field(repr=False)
     entry: dict[str, Any] = field(repr=False, compare=False)
 
 
 def find_orphans(repo: "Repo") -> Iterator[Orphan]:
     """Find the entries of dvc.lock files whose stage is gone from their dvc.yaml."""
-    from dvc.dvcfile import ProjectFile
+    from dvc.utils.serialize import load_yaml
 
-    files = {stage.dvcfile.path: stage.dvcfile for stage in repo.index.stages}
-    for dvcfile in files.values():
-        if not isinstance(dvcfile, ProjectFile):
-            continue
-        declared = set(dvcfile.stages)
-        for name, entry in dvcfile.lockfile_contents.get("stages", {}).items():
-            if name not in declared:
-                outs = tuple(str(out) for out in _lone_outs(repo, dvcfile, entry) if out.exists)
-                yield Orphan(name, outs, dvcfile, entry)
+    declared = defaultdict(set)
+    for stage in repo.index.stages:
+        if hasattr(stage, "name"):
+            declared[stage.path].add(stage.name)
+    for dvc_yaml, names in declared.items():
+        lock = Path(dvc_yaml).with_suffix(".lock")
+        entries = load_yaml(str(lock)).get("stages", {}) if lock.exists() else {}
+        for name, entry in entries.items():
+            if name not in names:
+                outs = tuple(str(out) for out in _lone_outs(repo, dvc_yaml, entry) if out.exists)
+                yield Orphan(name, outs, dvc_yaml, entry)
 
 
 def take_out(repo: "Repo", orphan: Orphan) -> list[str]:
@@ -44,7 +46,7 @@ def take_out(repo: "Repo", orphan: Orphan) -> list[str]:
     An output that was edited, or that the cache does not hold, stays: it may be the only copy.
     """
     left = []
-    for out in _lone_outs(repo, orphan.dvcfile, orphan.entry):
+    for out in _lone_outs(repo, orphan.dvc_yaml, orphan.entry):
         if not out.exists:
             continue
         if out.changed_cache() or out.workspace_status():
@@ -55,28 +57,28 @@ def take_out(repo: "Repo", orphan: Orphan) -> list[str]:
     return left
 
 
-def _lone_outs(repo: "Repo", dvcfile: "ProjectFile", entry: dict[str, Any]) -> list["Output"]:
+def _lone_outs(repo: "Repo", dvc_yaml: str, entry: dict[str, Any]) -> list["Output"]:
     """Return the entry's outputs, less those that a declared stage now writes, or that hold or lie in such."""
     trie = repo.index.outs_trie
     outs = []
-    for out in _locked_stage(repo, dvcfile, entry).outs:
+    for out in _locked_stage(repo, dvc_yaml, entry).outs:
         key = out.fs.parts(out.fs_path)
         if not (trie.has_node(key) or trie.shortest_prefix(key)):
             outs.append(out)
     return outs
 
 
-def _locked_stage(repo: "Repo", dvcfile: "ProjectFile", entry: dict[str, Any]) -> "Stage":
+def _locked_stage(repo: "Repo", dvc_yaml: str, entry: dict[str, Any]) -> "Stage":
     from dvc.stage import PipelineStage, create_stage
     from dvc.stage.loader import StageLoader
 
     stage = create_stage(
         PipelineStage,
         repo=repo,
-        path=dvcfile.path,
+        path=dvc_yaml,
         cmd=entry["cmd"],
         # dvc.lock does not keep a stage's working folder: paths of one elsewhere are not found, and stay.
-        wdir=os.path.dirname(dvcfile.path),
+        wdir=os.path.dirname(dvc_yaml),
         outs=[out["path"] for out in entry.get("outs", [])],
     )
     StageLoader.fill_from_lock(stage, entry)

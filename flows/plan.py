@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +76,8 @@ def plan(repo: Path, targets: Sequence[str] = (), force: bool = False) -> Plan:
     Raises InputError for an unknown target, a broken dvc.yaml, or a folder that is no DVC repository.
     """
     with opened(repo) as dvc_repo:
-        return make_plan(dvc_repo, targets, force)
+        found = make_plan(dvc_repo, targets, force)
+        return found if targets else replace(found, orphans=tuple(find_orphans(dvc_repo)))
 
 
 def make_plan(
@@ -90,8 +91,7 @@ def make_plan(
         if node.state is not State.UP_TO_DATE:
             on_work()
         nodes[node.name] = node
-    orphans = tuple(find_orphans(repo)) if not targets else ()
-    return Plan(nodes, orphans, {stage.addressing: stage for stage in steps})
+    return Plan(nodes, (), {stage.addressing: stage for stage in steps})
 
 
 def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["Stage"]]:

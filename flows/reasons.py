@@ -18,7 +18,8 @@ def stage_reasons(stage: "Stage") -> list[str]:
         return ["always changed"]
     if not hasattr(stage, "name"):
         return ["stage file changed"] if stage.changed_stage() else []
-    if stage.name not in stage.dvcfile.lockfile_contents.get("stages", {}):
+    # dvc.lock has given hashes to none of its inputs and outputs.
+    if not any(item.hash_info for item in (*stage.deps, *stage.outs)):
         return ["new stage"]
     return ["command changed"] if stage.changed_stage() else []
 

@@ -52,9 +52,8 @@ def compare(
         if dry_run:
             show_plan(plan(repo, targets, force), console)
             return 0
-        with opened(repo) as dvc_repo:
-            with held(dvc_repo), _terminated_like_interrupted():
-                return _run_held(dvc_repo, targets, force, runner, workers, console)
+        with opened(repo) as dvc_repo, held(dvc_repo), _terminated_like_interrupted():
+            return _run_held(dvc_repo, targets, force, runner, workers, console)
     except InputError as error:
         console.print(str(error), style="red", markup=False)
         return 2

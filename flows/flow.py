@@ -11,7 +11,6 @@ import httpx
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.client.schemas.objects import TaskRun
-from prefect.exceptions import FailedRun
 from prefect.exceptions import PrefectException
 from prefect.futures import PrefectFuture
 from prefect.states import Completed, Failed, State

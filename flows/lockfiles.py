@@ -29,7 +29,9 @@ class LockFiles:
     asked at the first write. `track` is told each file written.
     """
 
-    def __init__(self, journal: Path, order: Callable[[], dict[str, list[str]]], track: Callable[[str], object]) -> None:
+    def __init__(
+        self, journal: Path, order: Callable[[], dict[str, list[str]]], track: Callable[[str], object]
+    ) -> None:
         self._journal = journal
         self._order = cache(order)
         self._track = track

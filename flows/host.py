@@ -4,8 +4,10 @@ It stays small or, as the warm host, imports the heavy modules once; each comman
 whose exit code and peak memory are exact. When the run goes away, so do the host and all processes below it.
 """
 
+import atexit
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -15,7 +17,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -93,6 +97,9 @@ def _preload(root: str) -> None:
         # A module that cannot be imported is for the stage that needs it to report.
         with contextlib.suppress(ImportError):
             import_module(name)
+    # What all children share is for none of them to look through: a collection would copy every page.
+    gc.collect()
+    gc.freeze()
 
 
 def _serve(listener: socket.socket) -> dict[str, Any] | None:
@@ -214,8 +221,31 @@ def _become(request: dict[str, Any]) -> NoReturn:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.argv = [request["module"], *request["argv"]]
     sys.path[0] = os.getcwd()
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
-    sys.exit(0)
+    _leave(_exit_code_of(request["module"]))
+
+
+def _exit_code_of(module: str) -> int:
+    """Run a module as `python -m` does, and return the exit code that it would have ended with."""
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _leave(code: int) -> NoReturn:
+    """End as an interpreter does, but without taking its modules apart: here that takes longer than most stages."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,19 @@
 """The project's own dvc.yaml on two tiny tasks, by the flow and by DVC itself."""
 
 import json
+import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.tiny import dvc, make_repository, merganser
+from tests.tiny import dvc, environment, make_repository, merganser
 
 IMPURE = ("data/profiles/", "data/records/", "report", "metrics.json")  # times, run numbers, and what shows them
 
@@ -62,6 +67,29 @@ def test_dvc_repro_writes_the_same_hashes_and_then_finds_nothing_to_do(ran: Path
     dvc(folder, "repro", "-q")
     assert hashes(folder) == hashes(ran)
     assert "Data and pipelines are up to date" in dvc(ran, "repro")
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_ends_with_the_same_hashes(ran: Path, tmp_path: Path) -> None:
+    folder = make_repository(tmp_path / "killed")
+    moments = random.Random(0)
+    for _ in range(3):
+        kill_run(folder, after=moments.uniform(6, 20))
+    merganser(folder, "run", "--workers", "2")
+    assert hashes(folder) == hashes(ran)
+    assert json.loads(dvc(folder, "status", "--json")) == {}
+
+
+def kill_run(folder: Path, after: float) -> None:
+    """Start a run and kill its whole process group with SIGKILL after some seconds."""
+    command = [sys.executable, "-m", "flows", "run", "--workers", "2"]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(), start_new_session=True, stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            process.wait(after)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_changed_parameter_reruns_its_entry_and_nothing_else(copy: Path) -> None:

@@ -9,5 +9,6 @@ for _name, _value in {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
 }.items():
     os.environ.setdefault(_name, _value)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from flows.orphans import Orphan, find_orphans
 from flows.reasons import dependency_reasons, output_reasons, stage_reasons
 from flows.repository import opened
-from merganser.errors import InputError
 
 if TYPE_CHECKING:
     from dvc.dependency import Dependency
@@ -97,15 +96,11 @@ def make_plan(
 def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["Stage"]]:
     """Return DVC's graph (edges point to what a stage reads) and the stages asked for, in `dvc repro`'s order."""
     from dvc.dvcfile import PROJECT_FILE
-    from dvc.exceptions import DvcException
     from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
 
-    try:
-        asked = collect_stages(repo, list(targets) or [PROJECT_FILE])
-        graph = get_active_graph(repo.index.graph)
-        return graph, plan_repro(graph, asked)
-    except DvcException as error:
-        raise InputError(str(error)) from error
+    asked = collect_stages(repo, list(targets) or [PROJECT_FILE])
+    graph = get_active_graph(repo.index.graph)
+    return graph, plan_repro(graph, asked)
 
 
 def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool) -> Node:

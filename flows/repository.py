@@ -24,7 +24,7 @@ STATE_FOLDER = ".merganser"
 def opened(path: Path) -> Iterator["Repo"]:
     """Open the DVC repository around `path`, with `path` as the current folder, as `dvc` itself would.
 
-    Raises InputError where there is no DVC repository or its files cannot be read.
+    Raises InputError where there is no DVC repository, and for what DVC finds wrong with it.
     """
     from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.repo import Repo
@@ -34,13 +34,12 @@ def opened(path: Path) -> Iterator["Repo"]:
     logging.getLogger("dvc").setLevel(logging.ERROR)
     with chdir(path):
         try:
-            repo = Repo()
+            with Repo() as repo:
+                yield repo
         except NotDvcRepoError as error:
             raise InputError(f"{path}: not a DVC repository; `dvc init` makes one") from error
         except DvcException as error:
-            raise InputError(f"{path}: {error}") from error
-        with repo:
-            yield repo
+            raise InputError(str(error)) from error
 
 
 def state_folder(repo: "Repo") -> Path:

@@ -1,0 +1,101 @@
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.server import Server, StartError
+from tests.flows.toy import CHAIN, CHAIN_FILES, Make
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_in(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    environment["PYTHONPATH"] = str(ROOT)
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+RUN = "import sys; from pathlib import Path; from flows.compare import compare; sys.exit(compare(repo=Path()))"
+
+
+@pytest.mark.slow
+def test_a_run_brings_its_own_server_and_stops_it_in_order(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    first = run_in(chain.path, RUN)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "3 done" in first.stdout
+    database = chain.path / ".merganser/prefect/prefect.db"
+    assert database.exists()
+    assert servers_of(chain.path) == []
+    written = database.stat().st_mtime_ns
+    second = run_in(chain.path, RUN)
+    assert (second.returncode, second.stderr) == (0, "")
+    # No server was started: nobody touched its database.
+    assert database.stat().st_mtime_ns == written
+    code = "import sqlite3; print(sqlite3.connect('.merganser/prefect/prefect.db').execute("
+    names = run_in(chain.path, code + "'select name, state_name from task_run order by name').fetchall())")
+    assert names.stdout.strip() == "[('cut', 'Completed'), ('end', 'Completed'), ('turn', 'Completed')]"
+
+
+def servers_of(repository: Path) -> list[int]:
+    """The Prefect servers at work for a repository."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("PREFECT_HOME", "").startswith(str(repository)):
+                found.append(process.pid)
+    return found
+
+
+def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:
+    (tmp_path / "prefect.db").write_text("no database")
+    server = Server(tmp_path)
+    try:
+        with pytest.raises(StartError, match=re.escape(str(tmp_path / "server.log"))):
+            server.wait()
+    finally:
+        server.stop()
+
+
+def test_a_mistake_leaves_no_server_behind(toy: Make) -> None:
+    broken = toy("stages: [", {})
+    ended = run_in(broken.path, RUN)
+    assert ended.returncode == 2
+    assert "dvc.yaml" in ended.stdout
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert servers_of(broken.path) == []
+
+
+@pytest.mark.slow
+def test_ui_serves_both_pages_until_it_is_told_to_stop(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    environment |= {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{chain.path}/mlflow.db"}
+    code = "from pathlib import Path; from flows.ui import serve; serve(Path())"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=chain.path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout
+            addresses = [process.stdout.readline().split()[-1] for _ in range(2)]
+            for address in addresses:
+                with urllib.request.urlopen(address, timeout=20) as page:
+                    assert b"<html" in page.read().lower()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+    time.sleep(0.5)
+    for address in addresses:
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(address, timeout=5)

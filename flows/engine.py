@@ -127,9 +127,8 @@ class Run:
         from dvc.exceptions import DvcException
 
         try:
-            result, why = prepare(stage, self.plan.nodes[name])
+            result, why = prepare(stage, self.plan.nodes[name], self._hide_from_git)
             if result in (Result.RESTORED, Result.DONE):
-                self._hide_from_git(stage)
                 self._record(stage)
         except (DvcException, OSError) as error:
             self._end(Ending(name, Result.FAILED, str(error)))
@@ -158,8 +157,7 @@ class Run:
             result, why = Result.FAILED, _exit_words(outcome.exit_code)
         else:
             try:
-                self._hide_from_git(stage)
-                keep(stage)
+                keep(stage, self._hide_from_git)
                 self._record(stage)
             except (DvcException, OSError) as error:
                 result, why = Result.FAILED, str(error)
@@ -213,7 +211,7 @@ class Run:
                 self.endings[name] = Ending(name, Result.STOPPED, "the run was stopped")
 
 
-def prepare(stage: "Stage", node: Node) -> tuple[Result | None, str]:
+def prepare(stage: "Stage", node: Node, hide: Callable[["Stage"], None]) -> tuple[Result | None, str]:
     """Settle a stage without running it if that can be, else make all ready for its command.
 
     Returns the result, or None if the command must run, and the reason.
@@ -228,6 +226,7 @@ def prepare(stage: "Stage", node: Node) -> tuple[Result | None, str]:
         return Result.BLOCKED, why
     if node.settled:
         stage.checkout(force=True)
+        hide(stage)
         return Result.RESTORED, why
     if not stage.cmd or stage.frozen:
         # An import, or data under DVC's own care: DVC knows what to do.
@@ -236,7 +235,7 @@ def prepare(stage: "Stage", node: Node) -> tuple[Result | None, str]:
     _clear_outs(stage)
     if node.state is State.RESTORABLE:
         stage.repo.stage_cache.restore(stage)
-        keep(stage)
+        keep(stage, hide)
         return Result.RESTORED, why
     stage.save_deps()
     return None, why
@@ -251,11 +250,12 @@ def _clear_outs(stage: "Stage") -> None:
             out.remove(ignore_remove=False)
 
 
-def keep(stage: "Stage") -> None:
-    """Put a stage's outputs into DVC's cache and its entry into the run cache.
+def keep(stage: "Stage", hide: Callable[["Stage"], None]) -> None:
+    """Put a stage's outputs into DVC's cache and its entry into the run cache; `hide` hides them from git first.
 
     The hashes of its inputs stay those from before it ran: what was edited meanwhile, it did not read.
     """
+    hide(stage)
     stage.save_outs()
     uncached = any(not out.use_cache for out in stage.outs if not (out.is_metric or out.is_plot))
     if not uncached:

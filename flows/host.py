@@ -84,6 +84,7 @@ def main() -> None:
     listener.close()
     if request is None:
         _end_descendants()
+        _leave(0)
     else:
         _become(request)
 

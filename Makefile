@@ -22,7 +22,8 @@ $(READY):
 	test -x $(BIN)/python || "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 	|| { echo "$(PYTHON) is not Python 3.11: install it, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv "$(VENV)"
-	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@echo "setting up $(VENV): some minutes and 7 GB, once"
+	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@rm -f "$(VENV)"/.ready-* && touch "$@"
 
 run: $(READY)  ## compare the methods of params.yaml and write the report

@@ -3,12 +3,13 @@
 import os
 
 # These must stand before DVC and Prefect are imported: nothing is reported anywhere, nobody looks for newer versions,
-# and what Prefect logs goes to its server, not to the terminal.
+# what Prefect logs goes to its server, not to the terminal, and a server that is gone is not waited for long.
 for _name, _value in {
     "DVC_NO_ANALYTICS": "1",
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
+    "PREFECT_CLIENT_MAX_RETRIES": "3",
 }.items():
     os.environ.setdefault(_name, _value)

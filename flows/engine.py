@@ -73,6 +73,7 @@ class Run:
     _readers: dict[str, list[str]] = field(default_factory=dict)
     _ready: list[str] = field(default_factory=list)
     _running: dict[str, int] = field(default_factory=dict)
+    _stopping: bool = False
     _neighbours: dict[str, list["Output"]] = field(default_factory=dict)
 
     def execute(self) -> dict[str, Ending]:
@@ -151,7 +152,8 @@ class Run:
 
         stage = self.plan.stages[outcome.name]
         result, why = Result.DONE, ""
-        if outcome.exit_code is None:
+        # Once the run is stopped, a command that ended badly was most likely stopped too, by the same Ctrl-C.
+        if outcome.exit_code is None or (self._stopping and outcome.exit_code):
             result, why = Result.STOPPED, "stopped before it ended"
         elif outcome.exit_code:
             result, why = Result.FAILED, _exit_words(outcome.exit_code)
@@ -201,6 +203,7 @@ class Run:
 
     def _stop(self) -> None:
         """Take what has ended, end what has not, and mark the rest as stopped."""
+        self._stopping = True
         self.abandon()
         while self._running:
             outcome = self.outcomes.get()

@@ -9,7 +9,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 START_LIMIT_S = 120.0
@@ -101,7 +102,15 @@ def main() -> None:
     from prefect.server.api.server import create_app
 
     config = uvicorn.Config(create_app(final=True), log_level="critical", access_log=False, timeout_graceful_shutdown=5)
-    server = uvicorn.Server(config)
+
+    class DeafServer(uvicorn.Server):
+        """Ends when the run says so: Ctrl-C is for the run to hear."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    server = DeafServer(config)
 
     def end_with_run() -> None:
         sys.stdin.buffer.read()

@@ -90,10 +90,9 @@ def _run_flow(
     repo: "Repo", plan: Plan, support: "Support", locks: LockFiles, runner: str, workers: int, console: Console
 ) -> dict[str, Ending]:
     name = run_name(repo)
-    # Prefect takes a while to import: the server comes up meanwhile.
-    from flows.flow import run_flow, submitter
-
     with support.prefect():
+        from flows.flow import run_flow, submitter
+
         outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         with Progress(plan, name, console) as progress, repo.scm_context(quiet=True):
             hosts = (support.hosts[0].address, support.hosts[1].address)
@@ -171,11 +170,22 @@ class Support:
     @contextmanager
     def prefect(self) -> Iterator[None]:
         """Have Prefect in this process talk to the run's server, quietly."""
-        from prefect.settings import PREFECT_API_URL, temporary_settings
+        before = os.environ.get("PREFECT_API_URL")
+        # Before Prefect is imported, and for all threads and processes: without an address, each starts its own server.
+        os.environ["PREFECT_API_URL"] = api = self._server.api if self._server else os.environ["PREFECT_API_URL"]
+        try:
+            # It takes a while to import: the server comes up meanwhile.
+            from prefect.settings import PREFECT_API_URL, temporary_settings
 
-        api = self._server.wait() if self._server else os.environ["PREFECT_API_URL"]
-        with temporary_settings({PREFECT_API_URL: api}):
-            yield
+            import flows.flow  # noqa: F401
+
+            if self._server:
+                self._server.wait()
+            with temporary_settings({PREFECT_API_URL: api}):
+                yield
+        finally:
+            if before is None:
+                del os.environ["PREFECT_API_URL"]
 
 
 def run_name(repo: "Repo") -> str:

@@ -11,7 +11,7 @@ import httpx
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.client.schemas.objects import TaskRun
-from prefect.exceptions import PrefectException
+from prefect.exceptions import FailedRun, PrefectException
 from prefect.futures import PrefectFuture
 from prefect.states import Completed, Failed, State
 from prefect.task_runners import TaskRunner
@@ -84,17 +84,21 @@ def _outcome(future: PrefectFuture[Any], job: Job) -> Outcome:
 def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], rows: Rows) -> bool:
     """Run `execute` as a flow run called `name`, and leave a table of how the stages ended.
 
-    Returns whether Prefect's server took it all: what became of the stages does not hang on that.
+    Returns whether Prefect's server took it all: what became of the stages does not hang on that. Raises what stopped
+    the flow itself: a run that broke off must not pass for one that ended.
     """
     with _current(execute, rows) as ended:
         try:
-            comparison.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
-        except (httpx.HTTPError, PrefectException):
-            if not ended:
-                raise
-            return False
-    _flush()
-    return True
+            state = comparison.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
+            _flush()
+            error = state.result(raise_on_failure=False)
+        except (httpx.HTTPError, PrefectException) as lost:
+            error = lost
+    if not isinstance(error, Exception) or isinstance(error, FailedRun):  # that one is our own verdict on the stages
+        return True
+    if ended and isinstance(error, httpx.HTTPError | PrefectException):
+        return False
+    raise error
 
 
 @flow(name="comparison", validate_parameters=False, persist_result=False)

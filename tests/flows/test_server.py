@@ -57,6 +57,30 @@ def servers_of(repository: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["threads", "processes"])
+def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
+    slow = toy("stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}", {})
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    # As a terminal does it: the signal goes to all processes of the run.
+    with subprocess.Popen(
+        [sys.executable, "-c", "from flows.cli import main; main()", "run", "--runner", runner],
+        cwd=slow.path,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while process.poll() is None and not (slow.path / "started").exists():
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (1, "")
+    assert "a stopped: stopped before it ended" in printed
+    assert "went away" not in printed
+
+
 def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:
     (tmp_path / "prefect.db").write_text("no database")
     server = Server(tmp_path)

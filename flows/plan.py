@@ -188,6 +188,9 @@ def in_run_cache(stage: "Stage") -> bool:
             stage.repo.stage_cache.restore(stage, dry=True)
         except RunCacheNotFoundError:
             return False
+        except TypeError:
+            # A kill can leave a folder of the run cache without its entry, and DVC trips over that.
+            return False
     return True
 
 

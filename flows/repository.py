@@ -4,6 +4,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import sqlite3
 import sys
 import time
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 STATE_FOLDER = ".merganser"
+_ENTRY_NAME = re.compile("[0-9a-f]{64}")
 
 
 @contextmanager
@@ -62,10 +64,22 @@ def held(repo: "Repo") -> Iterator[None]:
         _lock_dvc(repo)
         try:
             _refuse_busy_paths(repo)
+            _drop_half_entries(Path(repo.stage_cache.cache_dir))
             with _links_open(repo):
                 yield
         finally:
             repo.lock.unlock()
+
+
+def _drop_half_entries(run_cache: Path) -> None:
+    """Take out of DVC's run cache what a kill left half written: it would be taken for the newest entry."""
+    for folder in run_cache.glob("*/*"):
+        entries = list(folder.iterdir())
+        for entry in entries:
+            if not _ENTRY_NAME.fullmatch(entry.name):
+                entry.unlink()
+        if not any(_ENTRY_NAME.fullmatch(entry.name) for entry in entries):
+            folder.rmdir()
 
 
 @contextmanager

@@ -180,6 +180,25 @@ def test_a_kill_while_dvc_lock_is_written_leaves_the_old_one_whole(undisturbed: 
     assert copy.read("dvc.lock") == before
 
 
+def test_a_kill_while_the_run_cache_is_written_leaves_no_half_entry(undisturbed: Toy, toy: Make) -> None:
+    copy = toy.copy_of(undisturbed)
+    entries = [path for path in (copy.path / ".dvc/cache/runs").glob("*/*/*") if "all.txt" in path.read_text()]
+    (entry,) = entries
+    half = entry.with_name(".half.tmp")
+    half.write_text(entry.read_text().split("outs:")[0])
+    entry.unlink()
+    for path in ("dvc.lock", "all.txt"):
+        (copy.path / path).unlink()
+    others = [path for path in (copy.path / ".dvc/cache/runs").glob("*/*/*") if "kept" not in path.read_text()]
+    others[0].unlink()
+
+    assert "restorable" in copy.states().values()
+    assert copy.run()[0] == 0
+    assert not half.exists()
+    assert content(copy.path) == content(undisturbed.path)
+    assert copy.settled()
+
+
 @pytest.mark.slow
 def test_a_killed_run_with_its_own_server_goes_on_with_the_next(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL")

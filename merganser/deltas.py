@@ -26,7 +26,8 @@ def check_pair(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task:
     if len(absent) == len(merged):
         raise InputError(f"{task}: another architecture: it has none of the base's parameters, such as {absent[0]}")
     if absent:
-        raise InputError(f"{task}: the parameter {absent[0]} is missing (and {len(absent) - 1} more); the base has it")
+        remedy = "fetch the whole checkpoint, or leave it out of parameters.merged"
+        raise InputError(f"{task}: {_listed(absent)} missing, which the base has; {remedy}")
     for name in merged:
         ours, theirs = base.spec(name).shape, tuned.spec(name).shape
         if ours != theirs:
@@ -35,6 +36,11 @@ def check_pair(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task:
     if extra:
         raise InputError(f"{task}: the parameter {extra[0]} is not in the base; exclude it by parameters.merged")
     return {name: kind_of(name, base.spec(name).shape, rules) for name in merged}
+
+
+def _listed(names: list[str]) -> str:
+    others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"the parameter {names[0]}{others} is"
 
 
 def extract(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: str, out: Path) -> None:

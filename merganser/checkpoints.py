@@ -24,6 +24,8 @@ HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
 SINGLE_FILES = ("model.safetensors", "open_clip_model.safetensors")
 TORCH_FILES = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
 TORCH_SUFFIXES = (".bin", ".pt", ".pth")
+CONFIG_SUFFIXES = (".json", ".txt", ".model")  # never .py: nothing that came with a checkpoint is run
+DESCRIPTION = "source.json"  # where a fetched checkpoint came from
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -163,15 +165,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
     raise InputError(f"{path}: no checkpoint in this folder; expected one of {', '.join(SINGLE_FILES + TORCH_FILES)}")
 
 
-def weight_files(path: Path) -> list[Path]:
-    """List the files in a checkpoint folder that hold its weights."""
-    return sorted(p for p in path.iterdir() if p.suffix in (".safetensors", *TORCH_SUFFIXES) or is_index(p))
-
-
-def config_files(path: Path) -> list[Path]:
-    """List the small files beside the weights that a model needs: configurations and tokenizers."""
-    kept = (".json", ".txt", ".model")
-    return sorted(p for p in path.iterdir() if p.is_file() and p.suffix in kept and not is_index(p))
+def config_names(names: Iterable[str]) -> list[str]:
+    """Pick the small files beside the weights, configuration and tokenizer, from the names in a checkpoint's folder."""
+    others = (".index.json", DESCRIPTION)
+    return [name for name in sorted(names) if name.endswith(CONFIG_SUFFIXES) and not name.endswith(others)]
 
 
 def is_index(path: Path) -> bool:

@@ -17,14 +17,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from merganser.checkpoints import DESCRIPTION, config_names, open_checkpoint, write_checkpoint
 from merganser.data import check_data_set, load_saved
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.params import read_yaml
 
-DESCRIPTION = "source.json"
 POINTER_SUFFIXES = (".yaml", ".yml")
-CONFIG_SUFFIXES = (".json", ".txt", ".model")  # never .py: nothing that came with a checkpoint is run
 SHARDS = ("*.safetensors.index.json", "*-of-*.safetensors")
 # In order of preference; the first whose patterns match is taken, so that no format is fetched twice.
 WEIGHTS = (
@@ -137,15 +136,6 @@ def weight_names(names: Collection[str]) -> list[str]:
     return single if len(single) == 1 else []
 
 
-def config_names(names: Collection[str]) -> list[str]:
-    """Pick the small files beside the weights: configuration and tokenizer."""
-    return [
-        name
-        for name in sorted(names)
-        if name.endswith(CONFIG_SUFFIXES) and not name.endswith(".index.json") and name != DESCRIPTION
-    ]
-
-
 def _install_folder(origin: Path, source: Path, folder: Path) -> None:
     names = [path.name for path in origin.iterdir() if path.is_file()]
     weights = weight_names(names)
@@ -161,8 +151,6 @@ def _install_folder(origin: Path, source: Path, folder: Path) -> None:
 
 def _install_weights(file: Path, folder: Path) -> None:
     """Copy one whole safetensors file, or rewrite torch weights (loaded as plain tensors only) as safetensors."""
-    from merganser.checkpoints import open_checkpoint, write_checkpoint
-
     checkpoint = open_checkpoint(file)
     target = folder / "model.safetensors"
     if file.suffix == ".safetensors":
@@ -173,8 +161,6 @@ def _install_weights(file: Path, folder: Path) -> None:
 
 
 def _install_shards(origin: Path, names: list[str], folder: Path) -> None:
-    from merganser.checkpoints import open_checkpoint
-
     index, *shards = names
     open_checkpoint(origin / index)  # refuses missing, truncated and misplaced shards
     used = set(json.loads((origin / index).read_text())["weight_map"].values())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser import registry
-from merganser.checkpoints import Checkpoint, config_files, open_checkpoint
+from merganser.checkpoints import Checkpoint, config_names, open_checkpoint
 from merganser.deltas import extract, open_deltas
 from merganser.driver import choose_device, merge
 from merganser.factors import FactorSettings, decompose, open_factors
@@ -19,8 +19,6 @@ from merganser.overlays import FILE
 from merganser.parameters import ParameterRules
 from merganser.params import entry_of, load_params
 from tasks.stage import CHECKPOINTS, DELTAS, FACTORS, MERGE_PROFILES, MERGED, fresh_folder, only_name, run, write_json
-
-NO_CONFIG = ("source.json",)  # of the base alone
 
 
 def merge_entry(
@@ -37,9 +35,8 @@ def merge_entry(
     checkpoint = open_checkpoint(base)
     with fresh_folder(out) as folder:
         merge(method, values, source, checkpoint, folder, choose_device(device))
-        for file in config_files(base) if base.is_dir() else []:
-            if file.name not in NO_CONFIG:
-                shutil.copyfile(file, folder / file.name)
+        for name in config_names(path.name for path in base.iterdir() if path.is_file()) if base.is_dir() else []:
+            shutil.copyfile(base / name, folder / name)
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
         rate = {"amr": additional_memory_rate(out, checkpoint, source)}

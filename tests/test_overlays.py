@@ -145,3 +145,11 @@ def test_an_unknown_part_is_refused(tmp_path: Path, key: str) -> None:
     save_file({key: noise(3)}, tmp_path / FILE, {"merganser": '{"tasks": ["a"]}'})
     with pytest.raises(InputError, match="not an overlay file"):
         OverlayFile(tmp_path / FILE)
+
+
+def test_a_parameters_name_may_have_a_slash(tmp_path: Path) -> None:
+    with OverlayWriter(tmp_path / FILE, ("one",)) as overlay:
+        overlay.add("one", "blocks/0/weight", Dense(torch.ones(2)))
+    delta = OverlayFile(tmp_path / FILE).delta("one", "blocks/0/weight", (2,))
+    assert delta is not None
+    assert torch.equal(delta, torch.ones(2))

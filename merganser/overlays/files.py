@@ -90,7 +90,8 @@ class OverlayFile:
     def _indexed(self) -> dict[tuple[str, str], list[str]]:
         index: dict[tuple[str, str], list[str]] = {}
         for key in self.file.names:
-            task, parameter, field = key.split("/")
+            task, name = key.split("/", 1)  # a task's name has no slash, a parameter's may
+            parameter, field = name.rsplit("/", 1)
             if field.split(".")[0] not in KINDS:
                 raise ValueError(f"unknown part {field}")
             index.setdefault((task, parameter), []).append(key)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stages = yaml.safe_load((SUITE / "dvc.yaml").read_text())["stages"]
     for stage in (stages["data"]["do"], stages["pretrain"], stages["finetune"]["do"]):
         command = stage["cmd"].replace("${item}", TASK)
-        subprocess.run(command, shell=True, check=True, cwd=folder, env=environment)
+        subprocess.run(shlex.split(command), check=True, cwd=folder, env=environment)
         assert (folder / stage["outs"][0].replace("${item}", TASK)).is_dir()
     return folder
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from merganser.errors import InputError
@@ -68,10 +67,10 @@ class SafetensorsFile:
     metadata: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        header = read_header(self.path)
+        header, self._start = read_header(self.path)
         self.metadata = header.pop("__metadata__", {})
         self.specs = {name: Spec(entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
-        self._file: Any = None
+        self._offsets = {name: entry["data_offsets"][0] for name, entry in header.items()}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,13 +85,17 @@ class SafetensorsFile:
         return self.specs[name]
 
     def read(self, name: str) -> Tensor:
-        """Read one tensor."""
-        if self._file is None:
-            try:
-                self._file = safe_open(self.path, framework="pt")
-            except SafetensorError as error:
-                raise InputError(f"{self.path}: not a whole safetensors file ({error}); fetch it again") from error
-        return self._file.get_tensor(name)
+        """Read one tensor into memory of its own: a mapped file would count as memory used, page by page."""
+        spec = self.specs[name]
+        buffer = bytearray(spec.nbytes)
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(self._start + self._offsets[name])
+            if file.readinto(buffer) != spec.nbytes:
+                raise InputError(f"{self.path}: ends within {name}; fetch it again")
+        values = (
+            torch.frombuffer(buffer, dtype=DTYPES[spec.dtype]) if buffer else torch.empty(0, dtype=DTYPES[spec.dtype])
+        )
+        return values.reshape(spec.shape)
 
 
 @dataclass(frozen=True)
@@ -176,8 +179,8 @@ def is_index(path: Path) -> bool:
     return path.name.endswith(".index.json")
 
 
-def read_header(path: Path) -> dict[str, Any]:
-    """Read and check a safetensors header; raise InputError when the file is not whole."""
+def read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Read and check a safetensors header, and where the values begin; raise InputError when the file is not whole."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else 0
@@ -191,7 +194,7 @@ def read_header(path: Path) -> dict[str, Any]:
     expected = 8 + length + max(ends, default=0)
     if size != expected:
         raise InputError(f"{path}: truncated or corrupt: {size} bytes, its header announces {expected}; fetch it again")
-    return header
+    return header, 8 + length
 
 
 def _checked_end(name: str, entry: dict[str, Any]) -> int:

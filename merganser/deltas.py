@@ -2,8 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +14,7 @@ from torch import Tensor
 from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, write_checkpoint
 from merganser.errors import InputError
 from merganser.layers import Kind, LayerDeltas
-from merganser.parameters import ParameterRules, as_matrix, is_merged, kind_of
+from merganser.parameters import ParameterRules, as_matrix, delta_shape, is_merged, kind_of
 
 
 def check_pair(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: str) -> dict[str, Kind]:
@@ -44,28 +47,41 @@ def _listed(names: list[str]) -> str:
 
 
 def extract(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: str, out: Path) -> None:
-    """Write the deltas of one task (float32; the kinds in the header); raise InputError at a NaN or infinity."""
+    """Write the deltas of one task in float32, each parameter's kind and norm in the header.
+
+    The norm is the Frobenius norm of the fine-tuned weights. Raises InputError at a NaN or infinity.
+    """
     kinds = check_pair(base, tuned, rules, task)
+    norms = {name: _norm(tuned, name, task) for name in kinds}
     specs = {name: Spec("F32", base.spec(name).shape) for name in kinds}
-    deltas = ((name, _delta(base, tuned, name, task)) for name in kinds)
-    write_checkpoint(out, specs, deltas, metadata=json.dumps({"kinds": kinds}))
+    deltas = ((name, _delta(base, tuned, name)) for name in kinds)
+    write_checkpoint(out, specs, deltas, metadata=json.dumps({"kinds": kinds, "norms": norms}))
 
 
-def _delta(base: Checkpoint, tuned: Checkpoint, name: str, task: str) -> Tensor:
-    ours, theirs = base.read(name).to(torch.float32), tuned.read(name).to(torch.float32)
-    for model, tensor in (("base", ours), (task, theirs)):
-        if not torch.isfinite(tensor).all():
-            raise InputError(f"{model}: {name} holds NaN or infinity; such a checkpoint cannot be merged")
-    return theirs - ours
+def _norm(checkpoint: Checkpoint, name: str, model: str) -> float:
+    norm = float(torch.linalg.vector_norm(checkpoint.read(name), dtype=torch.float64))
+    if not isfinite(norm):
+        raise InputError(f"{model}: {name} holds NaN or infinity; such a checkpoint cannot be merged")
+    return norm
+
+
+def _delta(base: Checkpoint, tuned: Checkpoint, name: str) -> Tensor:
+    _norm(base, name, "base")
+    return tuned.read(name).to(torch.float32) - base.read(name).to(torch.float32)
 
 
 class DeltaFile(SafetensorsFile):
     """One task's deltas."""
 
+    @cached_property
+    def index(self) -> dict[str, Any]:
+        """Return what extraction noted: `kinds` and `norms` of the parameters."""
+        return json.loads(self.metadata["merganser"])
+
     @property
     def kinds(self) -> dict[str, Kind]:
-        """Return each parameter's kind, as decided at extraction."""
-        return json.loads(self.metadata["merganser"])["kinds"]
+        """Return each parameter's kind."""
+        return self.index["kinds"]
 
     def matrix(self, name: str) -> Tensor:
         """Read a matrix parameter's delta, M x N."""
@@ -78,6 +94,7 @@ class Deltas:
 
     files: Mapping[str, DeltaFile]
     seed: int = 0
+    embeddings: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -94,16 +111,25 @@ class Deltas:
         """Return the merged parameters' names."""
         return tuple(self.kinds)
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
+        first = next(iter(self.files.values()))
+        return {name: delta_shape(first.spec(name).shape, kind) for name, kind in self.kinds.items()}
+
     def layer(self, name: str) -> LayerDeltas:
         """Read one parameter of all tasks."""
-        kind = self.kinds[name]
+        kind, files = self.kinds[name], self.files.values()
         read = DeltaFile.matrix if kind == "matrix" else DeltaFile.read
-        return LayerDeltas(name, kind, self.tasks, torch.stack([read(f, name) for f in self.files.values()]), self.seed)
+        norms = tuple(file.index["norms"][name] for file in files)
+        return LayerDeltas(name, kind, self.tasks, torch.stack([read(f, name) for f in files]), self.seed, norms=norms)
 
     def __iter__(self) -> Iterator[LayerDeltas]:
         return (self.layer(name) for name in self.names)
 
 
-def open_deltas(folder: Path, tasks: list[str], seed: int = 0) -> Deltas:
+def open_deltas(
+    folder: Path, tasks: list[str], seed: int = 0, embeddings: Mapping[str, Tensor] | None = None
+) -> Deltas:
     """Open `<folder>/<task>.safetensors` of each task; the order is that of the names, whatever the one asked for."""
-    return Deltas({task: DeltaFile(folder / f"{task}.safetensors") for task in sorted(tasks)}, seed)
+    return Deltas({task: DeltaFile(folder / f"{task}.safetensors") for task in sorted(tasks)}, seed, embeddings or {})

@@ -3,7 +3,7 @@
 Memory is O(T x largest layer): layers are read, merged and written one at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +14,8 @@ from torch import Tensor
 
 from merganser.checkpoints import Checkpoint, write_checkpoint
 from merganser.errors import InputError
-from merganser.layers import Factors, Layer, LayerDeltas, LayerSource
-from merganser.overlays import FILE, OverlayWriter, Parts
-from merganser.overlays.parts import moved
+from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerLowRank, LayerSource
+from merganser.overlays import OverlayWriter, Parts
 from merganser.registry import Method
 
 MODEL = "model.safetensors"
@@ -39,11 +38,29 @@ class OnDevice:
         """Return the merged parameters' names."""
         return self.source.names
 
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter."""
+        return self.source.shapes
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Return each parameter's kind."""
+        return self.source.kinds
+
+    @property
+    def embeddings(self) -> Mapping[str, Tensor]:
+        """Return the text embedding of each task's class names."""
+        return self.source.embeddings
+
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks and move it."""
         layer = self.source.layer(name)
         if isinstance(layer, LayerDeltas):
             return replace(layer, deltas=layer.deltas.to(self.device))
+        if isinstance(layer, LayerLowRank):
+            left, right = (tuple(t.to(self.device) for t in side) for side in (layer.left, layer.right))
+            return replace(layer, left=left, right=right)
         return replace(layer, factors=tuple(Factors(*(t.to(self.device) for t in f)) for f in layer.factors))
 
     def __iter__(self) -> Iterator[Layer]:
@@ -66,7 +83,7 @@ def merge(
     layers = OnDevice(source, device)
     with torch.inference_mode():
         prepared = method.first_pass(layers, values)
-        with OverlayWriter(out / FILE, source.tasks) if method.overlay else nullcontext() as overlay:
+        with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
             specs = {name: base.spec(name) for name in base.names}
             write_checkpoint(out / MODEL, specs, _merged(method, values, layers, base, prepared, overlay))
 
@@ -86,11 +103,12 @@ def _merged(
             yield name, weights
             continue
         result = method.apply(replace(layers.layer(name), prepared=prepared), values)
-        parts = result if isinstance(result, Parts) else Parts(shared=result)
-        if overlay is not None:
-            for task, part in parts.tasks.items():
-                overlay.add(task, name, moved(part, "cpu"))
-        yield name, weights if parts.shared is None else _added(weights, parts.shared)
+        if isinstance(result, Parts):
+            assert overlay is not None, f"{method.name} gave parts and is not registered with overlay=True"
+            overlay.add(name, result)
+            yield name, weights
+        else:
+            yield name, _added(weights, result)
 
 
 def _added(weights: Tensor, delta: Tensor) -> Tensor:

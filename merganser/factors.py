@@ -7,7 +7,7 @@ and is used again only if the fingerprint matches: a killed decomposition loses 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
@@ -18,9 +18,10 @@ from torch import Tensor
 from merganser.checkpoints import SafetensorsFile, save_tensors, to_bytes
 from merganser.deltas import DeltaFile
 from merganser.errors import InputError
-from merganser.layers import Factors, Layer, LayerDeltas, LayerFactors
+from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerFactors
 from merganser.linalg import svd
 from merganser.operators.counts import count_of
+from merganser.parameters import delta_shape
 
 CODE = hashlib.sha256(Path(svd.__file__).read_bytes()).hexdigest()  # another factorisation, other factors
 ALWAYS_KEPT = 64  # singular vectors: small matrices are kept whole, so that a method can rebuild them
@@ -48,10 +49,10 @@ def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path) -> tupl
     _remove_strangers(folder, {file_name(name) for name in matrices} | {VECTORS})
     done = sum(_decompose_one(deltas, name, settings, folder / file_name(name)) for name in matrices)
     vectors = {name: deltas.read(name) for name, kind in deltas.kinds.items() if kind == "vector"}
-    index = json.dumps({"kinds": deltas.kinds})
-    fingerprint = _fingerprint(index, *vectors.values())
+    index = {**deltas.index, "shapes": {name: list(deltas.spec(name).shape) for name in deltas.kinds}}
+    fingerprint = _fingerprint(json.dumps(index), *vectors.values())
     if _fingerprint_of(folder / VECTORS) != fingerprint:
-        save_tensors(folder / VECTORS, vectors, json.dumps({"kinds": deltas.kinds, "fingerprint": fingerprint}))
+        save_tensors(folder / VECTORS, vectors, json.dumps({**index, "fingerprint": fingerprint}))
     return done, len(matrices) - done
 
 
@@ -105,10 +106,11 @@ class FactorFolder:
         """Open the file of vectors, which also says each parameter's kind."""
         return DeltaFile(self.path / VECTORS)
 
-    def factors(self, name: str) -> Factors:
-        """Read one matrix parameter's factors, in float32."""
+    def factors(self, name: str) -> tuple[Factors, torch.dtype]:
+        """Read one matrix parameter's factors in float32, and the dtype its vectors are stored in."""
         file = SafetensorsFile(self.path / file_name(name))
-        return Factors(*(file.read(field).to(torch.float32) for field in ("u", "s", "vh")))
+        read = [file.read(field) for field in ("u", "s", "vh")]
+        return Factors(*(tensor.to(torch.float32) for tensor in read)), read[0].dtype
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class FactorSource:
 
     folders: Mapping[str, FactorFolder]
     seed: int = 0
+    embeddings: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -124,27 +127,37 @@ class FactorSource:
         return tuple(self.folders)
 
     @cached_property
-    def kinds(self) -> dict[str, str]:
+    def kinds(self) -> dict[str, Kind]:
         """Return each parameter's kind."""
-        return dict(next(iter(self.folders.values())).vectors.kinds)
+        return next(iter(self.folders.values())).vectors.kinds
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the merged parameters' names."""
         return tuple(self.kinds)
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
+        shapes = next(iter(self.folders.values())).vectors.index["shapes"]
+        return {name: delta_shape(shapes[name], kind) for name, kind in self.kinds.items()}
+
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks."""
         folders = self.folders.values()
+        norms = tuple(folder.vectors.index["norms"][name] for folder in folders)
         if self.kinds[name] == "vector":
             deltas = torch.stack([folder.vectors.read(name) for folder in folders])
-            return LayerDeltas(name, "vector", self.tasks, deltas, self.seed)
-        return LayerFactors(name, self.tasks, tuple(folder.factors(name) for folder in folders), self.seed)
+            return LayerDeltas(name, "vector", self.tasks, deltas, self.seed, norms=norms)
+        factors, stored = zip(*(folder.factors(name) for folder in folders), strict=True)
+        return LayerFactors(name, self.tasks, factors, self.seed, norms=norms, stored=stored[0])
 
     def __iter__(self) -> Iterator[Layer]:
         return (self.layer(name) for name in self.names)
 
 
-def open_factors(folder: Path, tasks: list[str], seed: int = 0) -> FactorSource:
+def open_factors(
+    folder: Path, tasks: list[str], seed: int = 0, embeddings: Mapping[str, Tensor] | None = None
+) -> FactorSource:
     """Open `<folder>/<task>/` of each task, in the order of the names."""
-    return FactorSource({task: FactorFolder(folder / task) for task in sorted(tasks)}, seed)
+    return FactorSource({task: FactorFolder(folder / task) for task in sorted(tasks)}, seed, embeddings or {})

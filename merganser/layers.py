@@ -1,12 +1,13 @@
 """What a method is given: one layer of all tasks.
 
-Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vectors (K <= R).
+Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vectors (K <= R), Q rank of an adapter.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 Kind = Literal["matrix", "vector"]
@@ -30,6 +31,7 @@ class LayerDeltas:
     deltas: Tensor  # (T, M, N) for a matrix, (T, *shape) for a vector
     seed: int = 0
     prepared: Any = None  # what the method's first pass returned
+    norms: tuple[float, ...] = ()  # T Frobenius norms of the fine-tuned weights themselves
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class LayerFactors:
     factors: tuple[Factors, ...]  # T of them
     seed: int = 0
     prepared: Any = None
+    norms: tuple[float, ...] = ()
+    stored: torch.dtype = torch.float32  # what the vectors are stored in: casting them back to it loses nothing
     kind: Literal["matrix"] = "matrix"
 
     @property
@@ -50,7 +54,31 @@ class LayerFactors:
         return first.u.shape[0], first.vh.shape[1]
 
 
-Layer = LayerDeltas | LayerFactors
+@dataclass(frozen=True)
+class LayerLowRank:
+    """One matrix parameter's deltas as low-rank adapters (LoRA): task t's is left[t] @ right[t]."""
+
+    name: str
+    tasks: tuple[str, ...]
+    left: tuple[Tensor, ...]  # T of (M, Q), Q of the task
+    right: tuple[Tensor, ...]  # T of (Q, N)
+    seed: int = 0
+    prepared: Any = None
+    norms: tuple[float, ...] = ()
+    kind: Literal["matrix"] = "matrix"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (M, N)."""
+        return self.left[0].shape[0], self.right[0].shape[1]
+
+    def dense(self) -> LayerDeltas:
+        """Multiply the adapters out."""
+        deltas = torch.stack([left @ right for left, right in zip(self.left, self.right, strict=True)])
+        return LayerDeltas(self.name, "matrix", self.tasks, deltas, self.seed, self.prepared, self.norms)
+
+
+Layer = LayerDeltas | LayerFactors | LayerLowRank
 
 
 class LayerSource(Protocol):
@@ -64,8 +92,33 @@ class LayerSource(Protocol):
     def names(self) -> tuple[str, ...]:
         """Return the merged parameters' names."""
 
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter, (M, N) for a matrix; from headers alone."""
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Return each parameter's kind."""
+
+    @property
+    def embeddings(self) -> Mapping[str, Tensor]:
+        """Return the text embedding of each task's class names (D,), for methods that need embeddings."""
+
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks."""
 
     def __iter__(self) -> Iterator[Layer]:
         """Read every parameter in turn; can be started again for a second pass."""
+
+
+def weighted(layer: Layer, weights: tuple[float, ...]) -> Layer:
+    """Multiply each task's delta by its weight."""
+    if all(weight == 1 for weight in weights):
+        return layer
+    if isinstance(layer, LayerFactors):
+        signed = zip(layer.factors, weights, strict=True)
+        return replace(layer, factors=tuple(Factors(f.u if w >= 0 else -f.u, f.s * abs(w), f.vh) for f, w in signed))
+    if isinstance(layer, LayerLowRank):
+        return replace(layer, left=tuple(left * w for left, w in zip(layer.left, weights, strict=True)))
+    factors = torch.tensor(weights, dtype=layer.deltas.dtype, device=layer.deltas.device)
+    return replace(layer, deltas=layer.deltas * factors.view(-1, *[1] * (layer.deltas.ndim - 1)))

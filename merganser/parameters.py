@@ -6,6 +6,7 @@ Decided once, when the deltas are extracted; every later stage reads the decisio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import prod
 from typing import Literal
 
 from torch import Tensor
@@ -58,3 +59,8 @@ def role_of(name: str) -> Role:
 def as_matrix(tensor: Tensor) -> Tensor:
     """View a linear map as M x N: a convolution kernel becomes out x (in * height * width)."""
     return tensor.reshape(tensor.shape[0], -1)
+
+
+def delta_shape(shape: Sequence[int], kind: Kind) -> tuple[int, ...]:
+    """Return the shape in which a method is given a parameter's delta: (M, N) for a matrix, its own for a vector."""
+    return (shape[0], prod(shape[1:])) if kind == "matrix" else tuple(shape)

@@ -11,7 +11,7 @@ from torch import Tensor
 from merganser.errors import InputError
 from merganser.layers import Factors
 from merganser.overlays.files import FILE, KINDS, OverlayFile, OverlayWriter, open_overlays, task_model
-from merganser.overlays.parts import Dense, LowRank, Part, tensors_of
+from merganser.overlays.parts import Dense, LowRank, Part, Parts, tensors_of
 from merganser.overlays.thresholded import threshold, threshold_factors
 
 SHAPES: dict[str, tuple[int, ...]] = {"head.weight": (6, 8), "conv.weight": (5, 3, 2, 2), "ln.bias": (7,), "scale": ()}
@@ -36,10 +36,9 @@ def parts(seed: int = 0) -> dict[str, Part]:
 def written(tmp_path: Path) -> Path:
     """Write the parts of two tasks, interleaved as a merge writes them; task c has none."""
     path = tmp_path / FILE
-    with OverlayWriter(path, ("a", "b", "c")) as writer:
+    with OverlayWriter(tmp_path, ("a", "b", "c")) as writer:
         for name in SHAPES:
-            for task, seed in (("a", 0), ("b", 10)):
-                writer.add(task, name, parts(seed)[name])
+            writer.add(name, Parts({task: parts(seed)[name] for task, seed in (("a", 0), ("b", 10))}))
     return path
 
 

@@ -7,7 +7,16 @@ from merganser.operators.sums import scaled_sum
 from merganser.registry import method
 
 
-@method(reads="deltas", paper="Wortsman et al., ICML 2022, arXiv:2203.05482", cost="elementwise", vectors="alike")
+@method(
+    reads="deltas",
+    family="arithmetic",
+    formula=r"\frac{1}{T} \sum_t \Delta_t",
+    involvement="NDI",
+    efficiency="High",
+    paper="Wortsman et al., ICML 2022, arXiv:2203.05482",
+    cost="elementwise",
+    vectors="alike",
+)
 def average(layer: LayerDeltas) -> Tensor:
     """Average the tasks' deltas."""
     return scaled_sum(layer.deltas, 1 / len(layer.tasks))

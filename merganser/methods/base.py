@@ -7,7 +7,17 @@ from merganser.layers import LayerDeltas
 from merganser.registry import method
 
 
-@method(reads="deltas", paper="none (the model the tasks start from)", cost="elementwise", vectors="alike")
+@method(
+    reads="deltas",
+    family="references",
+    formula=r"0",
+    involvement="NDI",
+    efficiency="High",
+    paper="none (the model the tasks start from)",
+    cost="elementwise",
+    vectors="alike",
+    weighted=False,
+)
 def base(layer: LayerDeltas) -> Tensor:
     """Change nothing."""
     return torch.zeros_like(layer.deltas[0])

@@ -10,7 +10,16 @@ from merganser.operators.vectors import mean
 from merganser.registry import Fraction, Scaling, method
 
 
-@method(reads="deltas", paper="Choi et al., 2024, arXiv:2412.12153", cost="svd", vectors=mean)
+@method(
+    reads="deltas",
+    family="spectral",
+    formula=r"\bar\Delta + \lambda \sum_t \mathrm{SVD}_k(\Delta_t - \bar\Delta)",
+    involvement="VDI",
+    efficiency="Medium",
+    paper="Choi et al., 2024, arXiv:2412.12153",
+    cost="svd",
+    vectors=mean,
+)
 def cart(layer: LayerDeltas, *, rank_fraction: Fraction = 0.08, scaling: Scaling = 1.0) -> Tensor:
     """Add to the average the scaled sum of the centred deltas, each truncated to a share of its rank."""
     dtype, shape = layer.deltas.dtype, layer.deltas.shape

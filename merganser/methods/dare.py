@@ -33,7 +33,15 @@ def survey(layers: LayerSource, *, drop_rate: float, combine: Combine, **_: Any)
 
 
 @method(
-    reads="deltas", paper="Yu et al., ICML 2024, arXiv:2311.03099", cost="elementwise", vectors="alike", prepare=survey
+    reads="deltas",
+    family="sparse",
+    formula=r"\lambda \sum_t \frac{(1 - m_t) \odot \Delta_t}{1 - p}, \quad m_t \sim \mathrm{Bernoulli}(p)",
+    involvement="VDI",
+    efficiency="High",
+    paper="Yu et al., ICML 2024, arXiv:2311.03099",
+    cost="elementwise",
+    vectors="alike",
+    prepare=survey,
 )
 def dare(
     layer: LayerDeltas,

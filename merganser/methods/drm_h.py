@@ -7,7 +7,16 @@ from merganser.operators.drm import drm
 from merganser.registry import PositiveFraction, Scaling, method
 
 
-@method(reads="deltas", paper="Chaichana et al., 2025, arXiv:2505.23117", cost="joint svd")
+@method(
+    reads="deltas",
+    family="joint",
+    formula=r"\lambda\, U\, \mathrm{mean}_{agree}\big(\mathrm{prune}(S_t \tilde V_t^\top)\big), "
+    r"\quad [\Delta_1 \cdots \Delta_T] = U S [V_1^\top \cdots V_T^\top]",
+    involvement="VDI",
+    efficiency="Medium",
+    paper="Chaichana et al., 2025, arXiv:2505.23117",
+    cost="joint svd",
+)
 def drm_h(layer: LayerDeltas, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
     """Decompose the deltas jointly, renormalise each task's right vectors, prune all together, elect signs, average."""
     return scaling * drm(layer.deltas, density)

@@ -7,7 +7,15 @@ from merganser.operators.drm import drm
 from merganser.registry import PositiveFraction, Scaling, method
 
 
-@method(reads="deltas", paper="Chaichana et al., 2025, arXiv:2505.23117", cost="joint svd")
+@method(
+    reads="deltas",
+    family="joint",
+    formula=r"\mathrm{DRM_H}(\Delta_1^\top, \ldots, \Delta_T^\top)^\top",
+    involvement="VDI",
+    efficiency="Medium",
+    paper="Chaichana et al., 2025, arXiv:2505.23117",
+    cost="joint svd",
+)
 def drm_v(layer: LayerDeltas, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
     """Merge the transposed deltas as drm_h does, and transpose the result."""
     return scaling * drm(layer.deltas.mT, density).mT

@@ -19,6 +19,10 @@ def thresholded_vectors(layer: LayerDeltas, **_: Any) -> Parts:
 
 @method(
     reads="svd",
+    family="compressed",
+    formula=r"\hat U_t \Sigma_t \hat V_t^\top, \quad \hat U_t, \hat V_t \text{ in two bits an element}",
+    involvement="NDI",
+    efficiency="Medium",
     paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
     cost="svd",
     overlay=True,

@@ -6,7 +6,17 @@ from merganser.overlays.parts import Parts
 from merganser.registry import method
 
 
-@method(reads="deltas", paper="none (the fine-tuned models)", cost="elementwise", overlay=True, vectors="alike")
+@method(
+    reads="deltas",
+    family="references",
+    formula=r"\Delta_t",
+    involvement="NDI",
+    efficiency="High",
+    paper="none (the fine-tuned models)",
+    cost="elementwise",
+    overlay=True,
+    vectors="alike",
+)
 def individual(layer: LayerDeltas) -> Parts:
     """Give each task its own delta whole."""
     return whole(layer)

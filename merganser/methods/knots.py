@@ -76,6 +76,11 @@ def survey(layers: LayerSource, *, inner: Inner, density: float, **_: Any) -> Jo
 
 @method(
     reads="deltas",
+    family="joint",
+    formula=r"U\, \mathrm{inner}(S V_1^\top, \ldots, S V_T^\top), "
+    r"\quad [\Delta_1 \cdots \Delta_T] = U S [V_1^\top \cdots V_T^\top]",
+    involvement="VDI",
+    efficiency="Medium",
     paper="Stoica et al., ICLR 2025, arXiv:2410.19735",
     cost="joint svd",
     vectors="alike",

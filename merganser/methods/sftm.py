@@ -38,7 +38,16 @@ def superposed(u: Tensor, s: Tensor, vh: Tensor) -> Tensor:
     return torch.cholesky_solve(s.unsqueeze(1), torch.linalg.cholesky(system)).squeeze(1)
 
 
-@method(reads="deltas", paper="Qiu et al., 2025, arXiv:2502.10698", cost="svd", vectors=merged_vector)
+@method(
+    reads="deltas",
+    family="spectral",
+    formula=r"\lambda \sum_i \beta_i u_i v_i^\top, \quad \big((U^\top U) \odot (V^\top V)\big) \beta = \sigma",
+    involvement="VDI",
+    efficiency="Medium",
+    paper="Qiu et al., 2025, arXiv:2502.10698",
+    cost="svd",
+    vectors=merged_vector,
+)
 def sftm(layer: LayerDeltas, *, density: PositiveFraction = 0.2, scaling: Scaling = 0.7) -> Tensor:
     """Trim each delta to its largest entries, and solve for the weights of all tasks' singular triples together."""
     deltas = trimmed(layer.deltas, density)

@@ -17,7 +17,16 @@ def triples_holding(s: Tensor, eta: float) -> int:
     return min(int((held < eta * (1 - ROUNDING) * held[-1]).sum()) + 1, len(s))
 
 
-@method(reads="svd", paper="Lee et al., NAACL 2025, arXiv:2502.10339", cost="svd")
+@method(
+    reads="svd",
+    family="spectral",
+    formula=r"\frac{\lambda}{T} \sum_t \frac{\lVert \Delta_t \rVert_*}{\lVert \mathrm{SVD}_{k_t}(\Delta_t) \rVert_*} "
+    r"\mathrm{SVD}_{k_t}(\Delta_t)",
+    involvement="VDI",
+    efficiency="Medium",
+    paper="Lee et al., NAACL 2025, arXiv:2502.10339",
+    cost="svd",
+)
 def star(layer: LayerFactors, *, eta: PositiveFraction = 0.4, scaling: Scaling = 1.0) -> Tensor:
     """Keep the fewest singular values that hold the share `eta` of a task's nuclear norm, scaled up to the whole."""
     rescaled = []

@@ -8,7 +8,15 @@ from merganser.registry import PositiveFraction, method
 
 
 @method(
-    reads="svd", paper="none (the best low-rank approximation)", cost="svd", overlay=True, rank_fraction=share_needed
+    reads="svd",
+    family="compressed",
+    formula=r"\mathrm{SVD}_k(\Delta_t)",
+    involvement="NDI",
+    efficiency="Medium",
+    paper="none (the best low-rank approximation)",
+    cost="svd",
+    overlay=True,
+    rank_fraction=share_needed,
 )
 def svd(layer: LayerFactors, *, rank_fraction: PositiveFraction = 0.3) -> Parts:
     """Keep each task's leading singular triples, as float32 factors; the default has the rank of dts_t."""

@@ -32,6 +32,11 @@ def survey(layers: LayerSource, *, density: float, **_: Any) -> WholeVector:
 
 @method(
     reads="deltas",
+    family="sparse",
+    formula=r"\frac{\lambda}{|A|} \sum_{t \in A} \mathrm{trim}(\Delta_t), "
+    r"\quad A = \{t : \mathrm{sgn}\, \mathrm{trim}(\Delta_t) = \mathrm{sgn} \sum_j \mathrm{trim}(\Delta_j)\}",
+    involvement="VDI",
+    efficiency="High",
     paper="Yadav et al., NeurIPS 2023, arXiv:2306.01708",
     cost="elementwise",
     vectors="alike",

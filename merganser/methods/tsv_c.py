@@ -9,6 +9,10 @@ from merganser.registry import PositiveFraction, method
 
 @method(
     reads="svd",
+    family="compressed",
+    formula=r"\mathrm{SVD}_{r / T}(\Delta_t)",
+    involvement="NDI",
+    efficiency="Medium",
     paper="Gargiulo et al., CVPR 2025, arXiv:2412.00081",
     cost="svd",
     overlay=True,

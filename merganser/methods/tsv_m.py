@@ -11,7 +11,18 @@ from merganser.operators.sums import total
 from merganser.registry import Fraction, Scaling, method
 
 
-@method(reads="svd", paper="Gargiulo et al., CVPR 2025, arXiv:2412.00081", cost="svd", rank_fraction=share_needed)
+@method(
+    reads="svd",
+    family="spectral",
+    formula=r"\lambda\, U_\perp \Sigma V_\perp^\top, "
+    r"\quad U_\perp, V_\perp = \mathrm{polar}\big([U_1 \cdots U_T]\big), \mathrm{polar}\big([V_1 \cdots "
+    r"V_T]\big)",
+    involvement="VDI",
+    efficiency="Medium",
+    paper="Gargiulo et al., CVPR 2025, arXiv:2412.00081",
+    cost="svd",
+    rank_fraction=share_needed,
+)
 def tsv_m(layer: LayerFactors, *, rank_fraction: Fraction | None = None, scaling: Scaling = 1.0) -> Tensor:
     """Set the tasks' leading singular vectors side by side and whiten them, keeping every kept singular value.
 

@@ -1,11 +1,19 @@
-"""One coefficient per task, by the task's name."""
+"""One coefficient per task: given by name, or from the norms of the weights (NAN, Si et al., 2025).
+
+Legend: T tasks.
+"""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from merganser.errors import InputError
 
+Coefficients = Mapping[str, float] | Literal["nan"] | None
 
-def task_coefficients(tasks: Sequence[str], coefficients: Mapping[str, float] | None) -> list[float]:
+
+def task_coefficients(
+    tasks: Sequence[str], coefficients: Mapping[str, float] | None, key: str = "coefficients"
+) -> tuple[float, ...]:
     """List the tasks' coefficients in their order, 1 for a task that is not named.
 
     Raises InputError naming every task that does not exist.
@@ -13,5 +21,16 @@ def task_coefficients(tasks: Sequence[str], coefficients: Mapping[str, float] | 
     named = coefficients or {}
     unknown = [name for name in named if name not in tasks]
     if unknown:
-        raise InputError(f"coefficients: no such task: {', '.join(unknown)}; the tasks are {', '.join(tasks)}")
-    return [named.get(task, 1.0) for task in tasks]
+        raise InputError(f"{key}: no such task: {', '.join(unknown)}; the tasks are {', '.join(tasks)}")
+    return tuple(float(named.get(task, 1.0)) for task in tasks)
+
+
+def norm_coefficients(norms: Sequence[float]) -> tuple[float, ...]:
+    """Return T/2 times each task's share of the inverse norms of one parameter's fine-tuned weights.
+
+    Tasks are weighted equally, by 1/2, where a norm is zero.
+    """
+    if not all(norms):
+        return (0.5,) * len(norms)
+    inverse = [1 / norm for norm in norms]
+    return tuple(len(norms) / 2 * each / sum(inverse) for each in inverse)

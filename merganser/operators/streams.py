@@ -1,11 +1,11 @@
 """Walk the layers in a method's first pass."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import cast
 
-from merganser.layers import LayerDeltas, LayerSource
+from merganser.layers import Layer, LayerDeltas
 
 
-def each_deltas(layers: LayerSource) -> Iterator[LayerDeltas]:
+def each_deltas(layers: Iterable[Layer]) -> Iterator[LayerDeltas]:
     """Read every layer of a method that reads deltas, in turn."""
     return (cast(LayerDeltas, layer) for layer in layers)

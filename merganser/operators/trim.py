@@ -3,16 +3,16 @@
 Legend: T tasks. The share is of the whole vector, not of each parameter: a parameter may lose all its entries.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerSource
+from merganser.layers import Layer, LayerDeltas
 from merganser.linalg.select import Cut, after, cut_at, kept
 from merganser.operators.streams import each_deltas
 
 
-def with_cuts(layers: LayerSource, density: float) -> Iterator[tuple[LayerDeltas, Cut]]:
+def with_cuts(layers: Iterable[Layer], density: float) -> Iterator[tuple[LayerDeltas, Cut]]:
     """Find each task's cut over all layers; then give each layer with the cut as it applies there."""
     cut = cut_at(lambda: (layer.deltas for layer in each_deltas(layers)), density)
     for layer in each_deltas(layers):

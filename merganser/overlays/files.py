@@ -25,7 +25,7 @@ from merganser.checkpoints import (
     write_checkpoint,
 )
 from merganser.errors import InputError
-from merganser.overlays.parts import Dense, LowRank, Part, tensors_of
+from merganser.overlays.parts import Dense, LowRank, Part, Parts, tensors_of
 from merganser.overlays.thresholded import Thresholded, ThresholdedFactors
 
 FILE = "overlays.safetensors"
@@ -38,14 +38,18 @@ class OverlayWriter:
     Sizes are not known beforehand, so tensors are spooled to disk by dtype and joined behind the header at the end.
     """
 
-    def __init__(self, path: Path, tasks: tuple[str, ...]) -> None:
-        self.path, self.tasks = path, tasks
+    def __init__(self, folder: Path, tasks: tuple[str, ...]) -> None:
+        self.path, self.tasks = folder / FILE, tasks
         self._specs: dict[str, Spec] = {}
         self._spools: dict[str, IO[bytes]] = {}
         self._stack = ExitStack()
 
-    def add(self, task: str, parameter: str, part: Part) -> None:
-        """Append one part."""
+    def add(self, parameter: str, parts: Parts) -> None:
+        """Append the parts of one parameter."""
+        for task, part in parts.tasks.items():
+            self._append(task, parameter, part)
+
+    def _append(self, task: str, parameter: str, part: Part) -> None:
         for field, tensor in tensors_of(part).items():
             spec = spec_of(tensor)
             self._specs[f"{task}/{parameter}/{part.kind}.{field}"] = spec

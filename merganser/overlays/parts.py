@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -15,8 +16,11 @@ class Part(Protocol):
 
     kind: ClassVar[str]
 
-    def delta(self, shape: tuple[int, ...]) -> Tensor:
-        """Return what is added to the shared parameter of this shape, in float32."""
+    def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
+        """Return what is added to the base's parameter of this shape, in float32.
+
+        `unified` is what the tasks share of this parameter, for parts that only modulate it.
+        """
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Dense:
     kind: ClassVar[str] = "dense"
     values: Tensor
 
-    def delta(self, shape: tuple[int, ...]) -> Tensor:
+    def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
         """Return the stored values."""
         return self.values.float().reshape(shape)
 
@@ -40,17 +44,33 @@ class LowRank:
     s: Tensor  # (K,)
     vh: Tensor  # (K, N)
 
-    def delta(self, shape: tuple[int, ...]) -> Tensor:
+    def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
         """Multiply the factors out."""
         return ((self.u.float() * self.s.float()) @ self.vh.float()).reshape(shape)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a method with parts per task returns for one layer: the tasks' parts, and a shared delta if there is one."""
+    """What a method with parts per task returns for one layer.
+
+    A task's own delta is what its part gives; where `mixtures` names the task, it is the sum of other tasks' parts,
+    each times its weight.
+    """
 
     tasks: Mapping[str, Part] = field(default_factory=dict)
-    shared: Tensor | None = None
+    unified: Tensor | None = None  # a delta that the tasks' parts modulate, stored once
+    mixtures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the same for every layer
+
+
+def delta_of(parts: Parts, task: str, shape: tuple[int, ...]) -> Tensor:
+    """Return a task's own delta of this shape in float32: its part's, or its mixture of others'."""
+    weights = parts.mixtures.get(task, {task: 1.0})
+    deltas = [
+        weight * parts.tasks[other].delta(shape, parts.unified)
+        for other, weight in weights.items()
+        if other in parts.tasks
+    ]
+    return torch.stack(deltas).sum(0) if deltas else torch.zeros(shape)
 
 
 def tensors_of(part: Part) -> dict[str, Tensor]:

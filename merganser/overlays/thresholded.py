@@ -30,7 +30,7 @@ class Thresholded:
     codes: Tensor  # uint8, four codes a byte
     scales: Tensor  # (4,), by code
 
-    def delta(self, shape: tuple[int, ...]) -> Tensor:
+    def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
         """Put each element's scale in its place."""
         return decode(self.codes, self.scales, shape).float()
 
@@ -46,7 +46,7 @@ class ThresholdedFactors:
     v_codes: Tensor
     v_scales: Tensor
 
-    def delta(self, shape: tuple[int, ...]) -> Tensor:
+    def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
         """Multiply the thresholded factors out."""
         rank = len(self.s)
         u = decode(self.u_codes, self.u_scales, (shape[0], rank))

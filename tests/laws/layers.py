@@ -2,24 +2,32 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from merganser import registry
-from merganser.layers import Factors, Layer, LayerDeltas, LayerFactors
+from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerFactors
 from merganser.overlays.parts import Parts
 
 
 def matrices(deltas: Sequence[Tensor], name: str = "w", seed: int = 0) -> LayerDeltas:
     """Make a matrix layer of T task matrices."""
-    return LayerDeltas(name, "matrix", task_names(deltas), torch.stack(list(deltas)), seed)
+    stacked = torch.stack(list(deltas))
+    return LayerDeltas(name, "matrix", task_names(deltas), stacked, seed, norms=norms_of(stacked))
 
 
 def vectors(deltas: Sequence[Tensor], name: str = "b", seed: int = 0) -> LayerDeltas:
     """Make a vector layer of T deltas."""
-    return LayerDeltas(name, "vector", task_names(deltas), torch.stack(list(deltas)), seed)
+    stacked = torch.stack(list(deltas))
+    return LayerDeltas(name, "vector", task_names(deltas), stacked, seed, norms=norms_of(stacked))
+
+
+def norms_of(deltas: Tensor) -> tuple[float, ...]:
+    """Make up norms of the fine-tuned weights behind T deltas, different from task to task."""
+    return tuple(1 + float(delta.double().norm()) for delta in deltas)
 
 
 def factored(deltas: Sequence[Tensor], name: str = "w", rank: int | None = None) -> LayerFactors:
@@ -47,11 +55,37 @@ class Layers:
     def names(self) -> tuple[str, ...]:
         return tuple(layer.name for layer in self.layers)
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {layer.name: shape_of(layer) for layer in self.layers}
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        return {layer.name: layer.kind for layer in self.layers}
+
+    @property
+    def embeddings(self) -> dict[str, Tensor]:
+        return embeddings_of(self.tasks)
+
     def layer(self, name: str) -> Layer:
         return self.layers[self.names.index(name)]
 
     def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers)
+
+
+def shape_of(layer: Layer) -> tuple[int, ...]:
+    """Return the shape of one task's delta."""
+    return tuple(layer.deltas.shape[1:]) if isinstance(layer, LayerDeltas) else layer.shape
+
+
+def embeddings_of(tasks: Sequence[str]) -> dict[str, Tensor]:
+    """Make a unit embedding for each task, a function of its name; all of them within a right angle."""
+    found = {}
+    for task in tasks:
+        generator = torch.Generator().manual_seed(int.from_bytes(sha256(task.encode()).digest()[:4], "little"))
+        found[task] = torch.nn.functional.normalize(torch.rand(8, generator=generator), dim=0)
+    return found
 
 
 def merged(name: str, *layers: Layer, **values: Any) -> list[Tensor | Parts]:

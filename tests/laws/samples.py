@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
-from tests.laws.layers import merged, task_names
+from merganser.layers import Kind, LayerDeltas
+from tests.laws.layers import merged, norms_of, task_names
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "square": (6, 6),
@@ -34,7 +34,8 @@ def network(tasks: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> li
 
 def layer_of(name: str, deltas: Tensor, seed: int = 0) -> LayerDeltas:
     """Make one layer of the network."""
-    return LayerDeltas(name, "vector" if name in VECTORS else "matrix", task_names(list(deltas)), deltas, seed)
+    kind: Kind = "vector" if name in VECTORS else "matrix"
+    return LayerDeltas(name, kind, task_names(list(deltas)), deltas, seed, norms=norms_of(deltas))
 
 
 def in_pieces(whole: Tensor) -> list[LayerDeltas]:

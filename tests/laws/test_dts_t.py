@@ -53,7 +53,7 @@ def test_dts_t_equals_the_printed_formula(shape: tuple[int, int], tasks: int, dt
     k = int(0.3 * min(shape))
     (parts,) = merged("dts_t", decomposed(deltas))
     assert isinstance(parts, Parts)
-    assert parts.shared is None
+    assert parts.unified is None
     for task, delta in zip(parts.tasks, numpy_of(deltas), strict=True):
         u, s, vh = (part[:k] for part in (svd(delta)[0].T, *svd(delta)[1:]))
         signs = np.sign(np.take_along_axis(u, np.abs(u).argmax(1)[:, None], 1))  # the groups depend on them

@@ -6,7 +6,7 @@ from tests.laws.samples import network
 
 def test_individual_gives_each_task_its_own_model_exactly() -> None:
     for layer, parts in zip(network(3), merged("individual", *network(3)), strict=True):
-        assert parts.shared is None
+        assert parts.unified is None
         assert list(parts.tasks) == list(layer.tasks)
         for part, delta in zip(parts.tasks.values(), layer.deltas, strict=True):
             assert torch.equal(part.delta(tuple(delta.shape)), delta)

@@ -19,7 +19,7 @@ def parts_of(name: str, deltas: Tensor, **values: Any) -> Parts:
     """Compress a matrix layer."""
     (parts,) = merged(name, decomposed(deltas), **values)
     assert isinstance(parts, Parts)
-    assert parts.shared is None
+    assert parts.unified is None
     return parts
 
 

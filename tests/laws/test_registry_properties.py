@@ -15,10 +15,10 @@ from torch import Tensor
 
 from merganser import registry
 from merganser.errors import InputError
-from merganser.layers import Factors, Layer, LayerDeltas, LayerFactors
+from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerFactors
 from merganser.operators.counts import count_of
-from merganser.overlays.parts import Parts
-from tests.laws.layers import factored, merged
+from merganser.overlays.parts import Parts, delta_of
+from tests.laws.layers import factored, merged, norms_of
 
 # fmt: off
 VOCABULARY = {
@@ -69,7 +69,8 @@ def suite_of(kinds: Sequence[str], seed: int, dtype: torch.dtype = torch.float32
     for name, shape in (MATRICES | VECTORS).items():
         drawn = [_delta(kind, shape, generator) for kind in kinds]
         deltas = torch.stack([drawn[0] if kind == "same" else d for kind, d in zip(kinds, drawn, strict=True)])
-        layers.append(LayerDeltas(name, "matrix" if name in MATRICES else "vector", tasks, deltas.to(dtype)))
+        kind: Kind = "matrix" if name in MATRICES else "vector"
+        layers.append(LayerDeltas(name, kind, tasks, deltas.to(dtype), norms=norms_of(deltas)))
     return Suite(tuple(layers), tuple(kinds))
 
 
@@ -104,7 +105,9 @@ def as_read(name: str, layers: Sequence[LayerDeltas]) -> list[Layer]:
     if registry.get(name).reads == "deltas":
         return list(layers)
     return [
-        replace(factored(list(layer.deltas), layer.name), tasks=layer.tasks) if layer.kind == "matrix" else layer
+        replace(factored(list(layer.deltas), layer.name), tasks=layer.tasks, norms=layer.norms)
+        if layer.kind == "matrix"
+        else layer
         for layer in layers
     ]
 
@@ -128,9 +131,7 @@ def _stacked(result: Tensor | Parts, layer: LayerDeltas) -> Tensor:
     if isinstance(result, Tensor):
         return result.unsqueeze(0)
     shape = tuple(layer.deltas.shape[1:])
-    shared = torch.zeros(shape) if result.shared is None else result.shared
-    own = [result.tasks[task].delta(shape) if task in result.tasks else torch.zeros(shape) for task in layer.tasks]
-    return torch.stack([shared + part for part in own])
+    return torch.stack([delta_of(result, task, shape) for task in layer.tasks])
 
 
 @every_method
@@ -178,7 +179,12 @@ def test_tasks_that_changed_nothing_leave_the_base(name: str, tasks: int) -> Non
 def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite: Suite) -> None:
     order = list(range(len(suite.kinds)))[::-1]
     order = order[1:] + order[:1]
-    turned = [replace(x, tasks=tuple(x.tasks[t] for t in order), deltas=x.deltas[order]) for x in suite.layers]
+    turned = [
+        replace(
+            x, tasks=tuple(x.tasks[t] for t in order), deltas=x.deltas[order], norms=tuple(x.norms[t] for t in order)
+        )
+        for x in suite.layers
+    ]
     for values in choices(name):
         straight, again = models(name, suite.layers, values), models(name, turned, values)
         for delta, other, layer in zip(straight, again, suite.layers, strict=True):

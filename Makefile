@@ -10,7 +10,7 @@ PRESENT = $(wildcard $(SOURCES))
 # The stages' commands say `python`: they mean this one.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help venv run test check format bench ui clean
+.PHONY: help venv run test check format bench docs ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -46,6 +46,9 @@ format: $(READY)  ## put the code into the one format
 
 bench: $(READY)  ## measure the engine against dvc repro
 	@"$(BIN)/python" -m benchmarks.engine
+
+docs: $(READY)  ## write the pages about the methods from the registry
+	@"$(BIN)/python" -m flows.catalogue
 
 ui: $(READY)  ## open the pages of Prefect and MLflow on this machine
 	@"$(BIN)/merganser" ui

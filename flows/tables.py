@@ -1,5 +1,6 @@
 """Tables as plain text, one line a row whatever the terminal: the plan, the methods."""
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,16 +22,22 @@ def print_plan(plan: Plan) -> None:
 def describe_method(method: Method) -> dict[str, Any]:
     """Return what a method says of itself as plain data; the keys are stable."""
     schema = method.parameters.model_json_schema()
+    description = inspect.getdoc(method.function) or ""
     return {
         "name": method.name,
-        "summary": (method.function.__doc__ or "").strip().split("\n")[0],
+        "summary": description.split("\n")[0],
+        "description": description,
+        "family": method.family,
+        "needs": method.needs,
         "reads": method.reads,
         "class": method.involvement,
+        "efficiency": method.efficiency,
         "cost": method.cost,
         "parts_per_task": method.overlay,
+        "formula": method.formula,
         "paper": method.paper,
         "parameters": [
-            _describe_parameter(name, field, name in schema.get("required", ()))
+            _describe_parameter(name, field, name in schema.get("required", ())) | {"ours": name in method.ours}
             for name, field in schema.get("properties", {}).items()
         ],
     }
@@ -38,7 +45,7 @@ def describe_method(method: Method) -> dict[str, Any]:
 
 def print_methods(described: list[dict[str, Any]]) -> None:
     """Print one line a method."""
-    headings = ("method", "reads", "class", "cost", "parts per task", "parameters", "paper")
+    headings = ("method", "family", "needs", "class", "cost", "parts per task", "parameters", "paper")
     _print(headings, (_method_row(method) for method in described))
 
 
@@ -46,9 +53,8 @@ def print_method(method: dict[str, Any]) -> None:
     """Print one method and its parameters."""
     print(f"{method['name']}: {method['summary']}")
     parts = "with" if method["parts_per_task"] else "without"
-    print(
-        f"reads {method['reads']}, {method['class']}, cost {method['cost']}, {parts} parts per task; {method['paper']}"
-    )
+    needs = " and ".join(method["needs"])
+    print(f"needs {needs}, {method['class']}, cost {method['cost']}, {parts} parts per task; {method['paper']}")
     if method["parameters"]:
         _print(("parameter", "type", "default", "bounds"), (_parameter_row(each) for each in method["parameters"]))
     else:
@@ -56,13 +62,14 @@ def print_method(method: dict[str, Any]) -> None:
 
 
 def _method_row(method: dict[str, Any]) -> tuple[str, ...]:
-    settings = ", ".join(f"{each['name']}={_default(each)}" for each in method["parameters"])
+    settings = ", ".join(f"{each['name']}={default_of(each)}" for each in method["parameters"])
     parts = "yes" if method["parts_per_task"] else "no"
-    return *(method[key] for key in ("name", "reads", "class", "cost")), parts, settings, method["paper"]
+    described = method["name"], method["family"], ", ".join(method["needs"]), method["class"], method["cost"]
+    return *described, parts, settings, method["paper"]
 
 
 def _parameter_row(parameter: dict[str, Any]) -> tuple[str, ...]:
-    return parameter["name"], parameter["type"], _default(parameter), parameter["bounds"]
+    return parameter["name"], parameter["type"], default_of(parameter), parameter["bounds"]
 
 
 def _describe_parameter(name: str, field: dict[str, Any], required: bool) -> dict[str, Any]:
@@ -78,6 +85,8 @@ def _describe_parameter(name: str, field: dict[str, Any], required: bool) -> dic
 
 
 def _type_name(kind: dict[str, Any]) -> str:
+    if kind.get("type") == "object":
+        return f"map of tasks to {_type_name(kind['additionalProperties'])}"
     if "enum" in kind or "const" in kind:
         return " or ".join(kind.get("enum", [kind.get("const")]))
     if kind.get("type") == "array":
@@ -85,7 +94,8 @@ def _type_name(kind: dict[str, Any]) -> str:
     return {"null": "none"}.get(kind.get("type", "any"), kind.get("type", "any"))
 
 
-def _default(parameter: dict[str, Any]) -> str:
+def default_of(parameter: dict[str, Any]) -> str:
+    """Write a parameter's default, or that it has none."""
     if parameter["required"]:
         return "required"
     return "none" if parameter["default"] is None else str(parameter["default"])

@@ -6,7 +6,7 @@ A method lives in `merganser/methods/<name>.py` as a function of that name, deco
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -61,6 +61,7 @@ class Method:
     cost: Cost
     involvement: Involvement
     efficiency: Efficiency
+    ours: frozenset[str]  # parameters whose default no paper states
 
     @property
     def needs(self) -> list[str]:
@@ -150,6 +151,7 @@ def method(
     cost: Cost,
     involvement: Involvement,
     efficiency: Efficiency,
+    ours: Collection[str] = (),
     embeddings: bool = False,
     overlay: bool = False,
     weighted: bool | None = None,
@@ -163,6 +165,7 @@ def method(
     `formula`: the merged delta (or task t's, for a method with parts per task) in LaTeX, for the docs.
     `involvement`, `efficiency`: data involvement and computational efficiency as the survey of merging classes them
     (NDI no data, VDI validation data for tuning, TTA test-time adaptation).
+    `ours`: the parameters whose default is not from the paper.
     `weighted`: take `coefficients`, one per task or "nan", and per-task `scaling`: the function is given the tasks'
     deltas already multiplied by them. By default what gives one model for all tasks does.
     `low_rank`: the function takes a LayerLowRank too; otherwise adapters are multiplied out first, layer by layer.
@@ -192,6 +195,7 @@ def method(
             cost=cost,
             involvement=involvement,
             efficiency=efficiency,
+            ours=frozenset(ours),
         )
         return function
 

@@ -5,7 +5,18 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.layers import Factors
-from merganser.linalg.svd import compact, factorise, joint, leading, numerical_rank, oriented, rebuilt, truncated
+from merganser.linalg.svd import (
+    compact,
+    factorise,
+    factorise_low_rank,
+    joint,
+    joint_low_rank,
+    leading,
+    numerical_rank,
+    oriented,
+    rebuilt,
+    truncated,
+)
 
 SHAPES = [(40, 40), (90, 30), (30, 90), (1, 8), (8, 1), (16, 3 * 4 * 4)]
 
@@ -27,7 +38,7 @@ def low_rank_plus_noise(shape: tuple[int, int], seed: int = 0) -> Tensor:
 
 def assert_orthonormal(columns: Tensor, tolerance: float = 1e-6) -> None:
     gram = columns.double().mT @ columns.double()
-    assert (gram - torch.eye(len(gram))).abs().max() <= tolerance
+    torch.testing.assert_close(gram, torch.eye(len(gram), dtype=gram.dtype), rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -161,3 +172,57 @@ def test_truncation_by_hand() -> None:
 @pytest.mark.parametrize(("spectrum", "rank"), [([], 0), ([0.0, 0.0], 0), ([1.0, 1e-9], 1), ([1.0, 1e-3, 0.0], 2)])
 def test_numerical_rank_by_hand(spectrum: list[float], rank: int) -> None:
     assert numerical_rank(torch.tensor(spectrum), (8, 8)) == rank
+
+
+def adapter(shape: tuple[int, int], rank: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Draw a float32 adapter."""
+    generator = torch.Generator().manual_seed(seed)
+    left, right = torch.randn(shape[0], rank, generator=generator), torch.randn(rank, shape[1], generator=generator)
+    return 0.02 * left, right
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rank", [0, 1, 4, 20])
+def test_an_adapters_factors_are_those_of_its_product(shape: tuple[int, int], rank: int) -> None:
+    left, right = adapter(shape, rank)
+    product = left.double() @ right.double()
+    factors = factorise_low_rank(left, right)
+    known = min(rank, *shape)
+    assert [tuple(part.shape) for part in factors] == [(shape[0], known), (known,), (known, shape[1])]
+    assert all(part.dtype == torch.float32 and part.is_contiguous() for part in factors)
+    assert_orthonormal(factors.u)
+    assert_orthonormal(factors.vh.mT)
+    assert (rebuilt(factors).double() - product).norm() <= 1e-6 * product.norm()
+    exact = np.linalg.svd(product.numpy(), compute_uv=False)
+    np.testing.assert_allclose(factors.s.numpy(), exact[:known], atol=1e-6 * exact[0], rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(40, 30), (30, 40)])
+def test_an_adapter_of_dependent_columns_has_the_rank_of_its_product(shape: tuple[int, int]) -> None:
+    left, right = adapter(shape, 3)
+    assert len(factorise_low_rank(torch.cat([left, left], 1), torch.cat([right, right])).s) == 3
+    assert len(factorise_low_rank(torch.zeros_like(left), right).s) == 0
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (90, 30), (30, 90), (1, 8), (8, 1)])
+@pytest.mark.parametrize("ranks", [[3], [2, 2], [1, 0, 7, 3], [20] * 8])
+def test_adapters_decompose_jointly_as_their_products_do(shape: tuple[int, int], ranks: list[int]) -> None:
+    left, right = zip(*(adapter(shape, rank, seed) for seed, rank in enumerate(ranks)), strict=True)
+    products = torch.stack([a.double() @ b.double() for a, b in zip(left, right, strict=True)])
+    u, s, vh = joint_low_rank(left, right)
+    known = min(sum(min(rank, *shape) for rank in ranks), shape[0])
+    assert (u.shape, vh.shape) == ((shape[0], known), (known, len(ranks) * shape[1]))
+    assert u.dtype == torch.float64
+    assert_orthonormal(u, 1e-12)
+    assert_orthonormal(vh.mT, 1e-12)
+    dense = joint(products.float())
+    assert len(dense.s) == known
+    torch.testing.assert_close(s, dense.s, rtol=0, atol=1e-6 * float(s.sum()))
+    blocks = vh.unflatten(1, (len(ranks), shape[1])).transpose(0, 1)
+    assert ((u * s) @ blocks - products).norm() <= 1e-12 * products.norm()
+
+
+def test_identical_adapters_have_the_joint_rank_of_one() -> None:
+    left, right = adapter((40, 30), 4)
+    assert len(joint_low_rank([left] * 8, [right] * 8).s) == 4
+    assert len(joint_low_rank([left, -left], [right, right]).s) == 4

@@ -1,11 +1,12 @@
 """Singular value decompositions: leading vectors, whole spectrum, accurate to float32's last digits.
 
-Shape legend: T tasks, M rows, N columns, R = min(M, N), K singular vectors.
+Shape legend: T tasks, M rows, N columns, R = min(M, N), K singular vectors, Q rank of an adapter.
 
 The vectors of zero singular values are arbitrary: two LAPACK drivers return different ones. Whoever uses singular
 vectors for more than multiplying the factors out works on the numerical rank only: `compact`, `joint`, `leading`.
 """
 
+from collections.abc import Sequence
 from math import ceil
 
 import torch
@@ -37,6 +38,34 @@ def compact(matrix: Tensor) -> Factors:
 def joint(deltas: Tensor) -> Factors:
     """Decompose T matrices (T, M, N) set side by side on their numerical rank K: U (M, K), S (K), Vh (K, T * N)."""
     return compact(deltas.transpose(0, 1).flatten(1))
+
+
+def factorise_low_rank(left: Tensor, right: Tensor) -> Factors:
+    """Decompose the product of left (M, Q) and right (Q, N) on its numerical rank K <= Q: U (M, K), S (K), Vh (K, N).
+
+    Works in float64 on a Q x Q core, never on the product, and returns the adapter's dtype.
+    """
+    return Factors(*(part.to(left.dtype).contiguous() for part in compact_low_rank(left, right)))
+
+
+def compact_low_rank(left: Tensor, right: Tensor) -> Factors:
+    """Decompose left (M, Q) @ right (Q, N) as `compact` does the product: on its numerical rank, in float64."""
+    return joint_low_rank([left], [right])
+
+
+def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor]) -> Factors:
+    """Decompose T products left[t] (M, Q) @ right[t] (Q, N) as `joint` does, without multiplying one of them out.
+
+    Q may differ from task to task. The SVD is that of a core as small as the sum of the ranks.
+    """
+    basis, columns = linalg.qr(torch.cat([side.double() for side in left], 1))
+    bases, rows = zip(*(linalg.qr(side.double().mT) for side in right), strict=True)
+    per_task = zip(columns.split([side.shape[1] for side in left], 1), rows, strict=True)
+    u, s, vh = linalg.svd(torch.cat([mixed @ row.mT for mixed, row in per_task], 1), full_matrices=False)
+    joined = (basis.shape[0], sum(side.shape[1] for side in right))
+    rank = numerical_rank(s.to(left[0].dtype), joined)
+    blocks = zip(vh[:rank].split([each.shape[1] for each in bases], 1), bases, strict=True)
+    return Factors(basis @ u[:, :rank], s[:rank], torch.cat([block @ each.mT for block, each in blocks], 1))
 
 
 def numerical_rank(s: Tensor, shape: tuple[int, int]) -> int:

@@ -96,10 +96,14 @@ def merge(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method.")
     ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Merge these parameters only; the rest is the base's.")
+    ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write time, memory and bytes as JSON.")] = None,
 ) -> None:
     """Merge checkpoints on disk into DIR/model.safetensors, and DIR/overlays.safetensors for parts per task."""
+    from merganser.parameters import ParameterRules
     from merganser.params import NAME, parse_yaml
 
     models = _pairs("--model", model)
@@ -112,7 +116,8 @@ def merge(
     from tasks.merge import merge_checkpoints
 
     paths = {name: Path(path) for name, path in models.items()}
-    merge_checkpoints(method, values, base, paths, out, device=device, profile=profile)
+    rules = ParameterRules(merged=tuple(only or ["*"]))
+    merge_checkpoints(method, values, base, paths, out, rules=rules, device=device, profile=profile)
     print(f"{method} of {len(models)} models is in {out}")
 
 

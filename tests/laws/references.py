@@ -1,0 +1,74 @@
+"""What a reference is given: plain float64 arrays of one layer, and the few joins that references share.
+
+A reference is a function `reference(layers, **values)` in a method's law test, written from the paper's formula and
+sharing no code with the library but its random numbers. It returns, per layer, the merged delta, or (T, ...) each
+task's own delta for a method with parts per task. Legend: T tasks, M rows, N columns, n entries of the whole vector.
+"""
+
+from collections.abc import Sequence
+from math import floor
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from merganser.layers import Kind, Layer, LayerDeltas
+
+Array = NDArray[Any]
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+class Given(NamedTuple):
+    """One parameter of all tasks, as the formulas see it."""
+
+    name: str
+    kind: Kind
+    tasks: tuple[str, ...]
+    deltas: Array  # float64, (T, M, N) for a matrix, (T, *shape) for a vector
+    norms: tuple[float, ...]  # T Frobenius norms of the fine-tuned weights
+    seed: int = 0
+
+
+def given(layers: Sequence[Layer]) -> list[Given]:
+    """Turn layers of deltas in memory into what references take."""
+    found = []
+    for layer in layers:
+        assert isinstance(layer, LayerDeltas)
+        deltas = layer.deltas.double().numpy()
+        found.append(Given(layer.name, layer.kind, layer.tasks, deltas, layer.norms, layer.seed))
+    return found
+
+
+def flat(layers: Sequence[Given]) -> Array:
+    """Lay out each task's whole vector: (T, n)."""
+    return np.concatenate([layer.deltas.reshape(len(layer.tasks), -1) for layer in layers], axis=1)
+
+
+def unflat(vectors: Array, layers: Sequence[Given]) -> list[Array]:
+    """Cut whole vectors (..., n) into the layers' shapes: (..., M, N) or (..., *shape)."""
+    sizes = [layer.deltas[0].size for layer in layers]
+    pieces = np.split(vectors, np.cumsum(sizes)[:-1], axis=-1)
+    shapes = [vectors.shape[:-1] + layer.deltas.shape[1:] for layer in layers]
+    return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+def svd(matrix: Array, epsilon: float = EPSILON) -> tuple[Array, Array, Array]:
+    """Decompose (M, N) into U, S, Vh of its numerical rank: singular values above max(M, N) epsilon times the largest.
+
+    The deltas are differences of float32 numbers, so what is rank there is judged by float32's epsilon.
+    """
+    u, s, vh = np.linalg.svd(matrix, full_matrices=False)
+    rank = int((s > max(matrix.shape) * epsilon * s.max(initial=0.0)).sum())
+    return u[:, :rank], s[:rank], vh[:rank]
+
+
+def counted(fraction: float, n: int) -> int:
+    """Count what a fraction of n is."""
+    return floor(fraction * n + 1e-9)
+
+
+def largest(magnitudes: Array, count: int) -> Array:
+    """Mark the `count` largest entries of a vector (n,); of equal ones the first."""
+    mask = np.zeros(magnitudes.shape, bool)
+    mask[np.argsort(-magnitudes, kind="stable")[:count]] = True
+    return mask

@@ -6,6 +6,7 @@ The file holds choices only, so every key must be there: defaults live in the me
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -82,6 +83,26 @@ class Evaluation(Strict):
     batch_size: Annotated[int, Field(ge=1)]
 
 
+class TaskStudy(Strict):
+    """Entries that merge subsets of the tasks: at most so many of each size, the same ones for every entry."""
+
+    subsets: Annotated[int, Field(ge=1)]
+    methods: dict[str, Entry]
+
+
+class RankStudy(Strict):
+    """The shares of each spectrum at which every task's own delta is measured."""
+
+    fractions: list[Annotated[float, Field(gt=0, le=1)]]
+
+
+class Studies(Strict):
+    """What is measured beside the comparison; `methods: {}` and `fractions: []` measure nothing."""
+
+    tasks: TaskStudy
+    rank: RankStudy
+
+
 class Params(Strict):
     """The whole of `params.yaml`."""
 
@@ -92,6 +113,7 @@ class Params(Strict):
     decompose: Decompose
     methods: Annotated[dict[str, Entry], Field(min_length=1)]
     evaluation: Evaluation
+    studies: Studies
 
 
 def load_params(path: Path) -> Params:
@@ -102,7 +124,9 @@ def load_params(path: Path) -> Params:
     mistakes = [*_misnamed(content), *_misshapen(content), *_clashes(content)]
     if not mistakes:
         params = Params.model_validate(content)
-        mistakes = [mistake for name in params.methods for mistake in _misused(params, name)]
+        for name, entry in params.methods.items():
+            mistakes += _misused(params, f"methods.{name}", entry, [len(params.tasks)])
+        mistakes += _misplanned(params)
     if mistakes:
         raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
     return params
@@ -120,6 +144,19 @@ def entry_of(params: Params, name: str) -> Entry:
     if name not in params.methods:
         raise InputError(f'no entry "{name}" under methods in params.yaml{did_you_mean(name, params.methods)}')
     return params.methods[name]
+
+
+def subset_sizes(tasks: int) -> range:
+    """Return the sizes of the subsets that a study of the number of tasks merges: from two to all."""
+    return range(min(2, tasks), tasks + 1)
+
+
+def study_of(params: Params, name: str) -> Entry:
+    """Return a declared entry of the study of the number of tasks; raise InputError with the nearest name."""
+    entries = params.studies.tasks.methods
+    if name not in entries:
+        raise InputError(f'no entry "{name}" under studies.tasks.methods in params.yaml{did_you_mean(name, entries)}')
+    return entries[name]
 
 
 def read_yaml(path: Path) -> Any:
@@ -146,8 +183,8 @@ def parse_yaml(text: str, where: str) -> Any:
 def _misnamed(content: dict[Any, Any]) -> list[str]:
     """Names become folders and words of a shell command: refuse what could leave the folder or the command."""
     mistakes = []
-    for section in ("tasks", "methods"):
-        names = content.get(section)
+    for section in ("tasks", "methods", "studies.tasks.methods"):
+        names = _section(content, section)
         for name in names if isinstance(names, dict) else []:
             if not isinstance(name, str):
                 mistakes.append(f'{section}.{name}: a name must be text, got {name!r}; write "{name}"')
@@ -155,6 +192,13 @@ def _misnamed(content: dict[Any, Any]) -> list[str]:
                 rule = "use letters, digits, - and _, the first a letter or digit"
                 mistakes.append(f"{section}.{name}: not a name, got {name!r}; {rule}")
     return mistakes
+
+
+def _section(content: Any, place: str) -> Any:
+    """Return what stands at a place, None where there is nothing."""
+    for key in place.split("."):
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
 
 
 def _clashes(content: dict[Any, Any]) -> list[str]:
@@ -204,11 +248,10 @@ def _keys_at(place: tuple[str | int, ...]) -> list[str]:
     return list(kind.model_fields)
 
 
-def _misused(params: Params, name: str) -> list[str]:
-    """Check one entry of methods against the signature of its method."""
+def _misused(params: Params, where: str, entry: Entry, counts: Iterable[int]) -> list[str]:
+    """Check one entry against the signature of its method, for every number of tasks that it merges."""
     from merganser import registry  # brings torch: only once the rest of the file is right
 
-    where, entry = f"methods.{name}", params.methods[name]
     try:
         method = registry.get(entry.method)
     except InputError as error:
@@ -220,8 +263,39 @@ def _misused(params: Params, name: str) -> list[str]:
         values = method.validate(where, entry.values)
     except InputError as error:
         return [*mistakes, *str(error).splitlines()]
-    needed = method.rank_fraction(len(params.tasks), **values) if method.rank_fraction else 0.0
-    if needed > params.decompose.rank_fraction + ROUNDING:
-        kept = f"decompose.rank_fraction is {params.decompose.rank_fraction:g}"
-        mistakes.append(f"{where}: needs the first {needed:g} of each spectrum, {kept}; raise it")
+    for count in counts if method.rank_fraction else ():
+        needed, kept = method.rank_fraction(count, **values), params.decompose.rank_fraction
+        if needed > kept + ROUNDING:
+            reason = f"needs the first {needed:g} of each spectrum for {count} tasks"
+            return [*mistakes, f"{where}: {reason}, decompose.rank_fraction is {kept:g}; raise it"]
     return mistakes
+
+
+def _misplanned(params: Params) -> list[str]:
+    """Check the studies: what an entry needs for the fewest tasks, and whether the vectors of a fraction are kept."""
+    mistakes = []
+    for name, entry in params.studies.tasks.methods.items():
+        where = f"studies.tasks.methods.{name}"
+        mistakes += _misused(params, where, entry, subset_sizes(len(params.tasks))) or _unfit(where, entry)
+    kept = params.decompose.rank_fraction
+    for fraction in params.studies.rank.fractions:
+        if kept + ROUNDING < fraction < 1:
+            reason = f"decompose.rank_fraction keeps the first {kept:g} of each spectrum"
+            mistakes.append(
+                f"studies.rank.fractions: {fraction:g}: {reason}; raise it, or write 1.0 for the whole delta"
+            )
+    return mistakes
+
+
+def _unfit(where: str, entry: Entry) -> list[str]:
+    """Refuse what has no meaning, or no input, for a subset of the tasks."""
+    from merganser import registry
+
+    if entry.reads == "differences":
+        reason = "difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too"
+        return [f"{where}.reads: {reason}; study a method that reads deltas or svd"]
+    if registry.get(entry.method).embeddings:
+        return [
+            f"{where}: {entry.method} needs the tasks' text embeddings, which this study does not read; take it out"
+        ]
+    return []

@@ -28,6 +28,10 @@ GOOD: Content = {
         "tsv_m": {"method": "tsv_m", "reads": "svd"},
     },
     "evaluation": {"split": "test", "batch_size": 512},
+    "studies": {
+        "tasks": {"subsets": 4, "methods": {"ties": {"method": "ties", "reads": "deltas"}}},
+        "rank": {"fractions": [0.1, 0.3, 1.0]},
+    },
 }
 
 
@@ -98,6 +102,21 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c["decompose"].update(rank_fraction=0), "decompose.rank_fraction: ", "greater than 0"),
         (lambda c: c["evaluation"].update(batch_size=0.5), "evaluation.batch_size: ", "got 0.5"),
         (lambda c: c["parameters"].update(matrices="any"), "parameters.matrices: ", "got 'any'"),
+        (lambda c: c.pop("studies"), "studies: ", "missing"),
+        (lambda c: c["studies"]["tasks"].update(subsets=0), "studies.tasks.subsets: ", "got 0"),
+        (lambda c: c["studies"]["tasks"].update(metods={}), "studies.tasks.metods: ", 'did you mean "methods"?'),
+        (lambda c: c["studies"]["rank"].update(fractions=[0]), "studies.rank.fractions.0: ", "greater than 0"),
+        (lambda c: c["studies"]["rank"].update(fractions=[0.1, 0.5]), "studies.rank.fractions: 0.5: ", "write 1.0"),
+        (
+            lambda c: c["studies"]["tasks"]["methods"]["ties"].update(densty=1),
+            "studies.tasks.methods.ties.densty: ",
+            'did you mean "density"?',
+        ),
+        (
+            lambda c: c["studies"]["tasks"]["methods"].update(tsv_m={"method": "tsv_m", "reads": "svd"}),
+            "studies.tasks.methods.tsv_m: ",
+            "needs the first 0.5 of each spectrum for 2 tasks, decompose.rank_fraction is 0.3",
+        ),
     ],
 )
 def test_a_mistake_is_refused_by_its_place(
@@ -106,6 +125,19 @@ def test_a_mistake_is_refused_by_its_place(
     path = write(tmp_path, changed(change))
     lines = complaint(path).splitlines()
     assert any(line.startswith(f"{path}: {place}") and what in line for line in lines), lines
+
+
+def test_an_entry_that_needs_less_for_every_size_of_subset_is_accepted(tmp_path: Path) -> None:
+    def change(content: Content) -> None:
+        content["studies"]["tasks"]["methods"]["tsv_m"] = {"method": "tsv_m", "reads": "svd", "rank_fraction": 0.3}
+        content["studies"]["rank"]["fractions"] = []
+
+    assert "tsv_m" in load_params(write(tmp_path, changed(change))).studies.tasks.methods
+
+
+def test_the_name_of_a_study_that_could_leave_its_folder_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, changed(lambda c: c["studies"]["tasks"]["methods"].update({"a/b": {}})))
+    assert "studies.tasks.methods.a/b: not a name, got 'a/b'" in complaint(path)
 
 
 @pytest.mark.parametrize("section", ["tasks", "methods"])

@@ -35,6 +35,7 @@ def params(tmp_path: Path) -> Params:
             "decompose": {"rank_fraction": 1.0, "dtype": "float32"},
             "methods": {"average": {"method": "average", "reads": "deltas"}},
             "evaluation": {"split": "test", "batch_size": 8},
+            "studies": {"tasks": {"subsets": 1, "methods": {}}, "rank": {"fractions": []}},
         }
     )
 

@@ -22,6 +22,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "tsv_c": {"method": "tsv_c", "reads": "svd"},
     "individual": {"method": "individual", "reads": "deltas"},
 }
+STUDIES: dict[str, dict[str, Any]] = {
+    "average": {"method": "average", "reads": "deltas"},
+    "tsv_c": {"method": "tsv_c", "reads": "svd"},
+    "dare": {"method": "dare", "reads": "deltas"},
+}
 
 
 def write_params(folder: Path, methods: dict[str, dict[str, Any]] = METHODS) -> None:
@@ -38,6 +43,7 @@ def write_params(folder: Path, methods: dict[str, dict[str, Any]] = METHODS) -> 
         "decompose": {"rank_fraction": 1.0, "dtype": "float32"},
         "methods": methods,
         "evaluation": {"split": "test", "batch_size": 8},
+        "studies": {"tasks": {"subsets": 2, "methods": STUDIES}, "rank": {"fractions": [0.1, 0.5]}},
     }
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
 

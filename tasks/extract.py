@@ -6,13 +6,13 @@ from merganser.checkpoints import open_checkpoint
 from merganser.deltas import extract
 from merganser.parameters import ParameterRules
 from merganser.params import load_params, task_of
-from tasks.stage import CHECKPOINTS, DELTAS, only_name, run
+from tasks.stage import BASE, CHECKPOINTS, DELTAS, only_name, run
 
 
-def extract_task(task: str, rules: ParameterRules, checkpoints: Path, out: Path) -> None:
-    """Write the deltas of `checkpoints/<task>` against `checkpoints/base` to a safetensors file."""
+def extract_task(task: str, rules: ParameterRules, base: Path, out: Path) -> None:
+    """Write the deltas of a task's fetched checkpoint against a base to a safetensors file."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    extract(open_checkpoint(checkpoints / "base"), open_checkpoint(checkpoints / task), rules, task, out)
+    extract(open_checkpoint(base), open_checkpoint(CHECKPOINTS / task), rules, task, out)
 
 
 def main(argv: list[str]) -> None:
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
     params = load_params(Path("params.yaml"))
     task_of(params, task)
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices)
-    extract_task(task, rules, CHECKPOINTS, DELTAS / f"{task}.safetensors")
+    extract_task(task, rules, BASE, DELTAS / f"{task}.safetensors")
 
 
 if __name__ == "__main__":

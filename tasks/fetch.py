@@ -5,7 +5,7 @@ from pathlib import Path
 from merganser.errors import InputError
 from merganser.params import load_params, task_of
 from merganser.sources import fetch_checkpoint, fetch_data_set
-from tasks.stage import CHECKPOINTS, DATASETS, fresh_folder, run
+from tasks.stage import BASE, CHECKPOINTS, DATASETS, fresh_folder, run
 
 
 def fetch_model(source: Path, out: Path) -> None:
@@ -25,7 +25,7 @@ def main(argv: list[str]) -> None:
     params = load_params(Path("params.yaml"))
     match argv:
         case ["base"]:
-            fetch_model(Path(params.base.source), CHECKPOINTS / "base")
+            fetch_model(Path(params.base.source), BASE)
         case ["task", name]:
             fetch_model(Path(task_of(params, name).source), CHECKPOINTS / name)
         case ["data", name]:

@@ -18,7 +18,7 @@ from merganser.layers import LayerSource
 from merganser.overlays import FILE
 from merganser.parameters import ParameterRules
 from merganser.params import entry_of, load_params
-from tasks.stage import CHECKPOINTS, DELTAS, FACTORS, MERGE_PROFILES, MERGED, fresh_folder, only_name, run, write_json
+from tasks.stage import BASE, DELTAS, FACTORS, MERGE_PROFILES, MERGED, fresh_folder, only_name, run, write_json
 
 
 def merge_entry(
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> None:
     source: LayerSource = open_deltas(DELTAS, tasks, params.seed)
     if method.reads == "svd":
         source = open_factors(FACTORS, tasks, params.seed)
-    merge_entry(method, values, source, CHECKPOINTS / "base", MERGED / key, MERGE_PROFILES / f"{key}.json")
+    merge_entry(method, values, source, BASE, MERGED / key, MERGE_PROFILES / f"{key}.json")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ PRELOAD = (
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
+BASE = Path("data/base")
 CHECKPOINTS = Path("data/checkpoints")
 DELTAS = Path("data/deltas")
 FACTORS = Path("data/svd")

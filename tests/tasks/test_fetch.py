@@ -351,6 +351,6 @@ def test_the_command_fetches_base_task_and_data_and_refuses_anything_else(tmp_pa
         with pytest.raises(InputError, match="expected base, task NAME or data NAME, got nothing"):
             fetch.main([])
     data = tmp_path / "data"
-    assert description(data / "checkpoints/base")["source"] == "sources/base"
+    assert description(data / "base")["source"] == "sources/base"
     assert (data / "checkpoints/red/model.safetensors").is_file()
     assert (data / "datasets/red/dataset_dict.json").is_file()

@@ -1,13 +1,41 @@
 """Measure a task's accuracy with its own model: the shared part of a merge plus the task's overlay."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from merganser.data import open_split
-from merganser.models import load_classifier
+from merganser.models import Classifier, open_network
+
+
+@dataclass(frozen=True)
+class Examples:
+    """One task's images and labels, read batch by batch, and each class's prompts."""
+
+    rows: Any
+    prompts: Sequence[Sequence[str]]
+
+
+def open_examples(data: Path, split: str, templates: Sequence[str]) -> Examples:
+    """Open one split of a saved data set.
+
+    Classes are named by the `label` feature; each is described by every template with its name in place of `{}`.
+    """
+    rows = open_split(data, split)
+    names = rows.features["label"].names
+    return Examples(rows, [[template.format(name) for template in templates] for name in names])
+
+
+def score(classifier: Classifier, examples: Examples, batch_size: int) -> dict[str, Any]:
+    """Return accuracy, correct and total of a classifier on one task's examples."""
+    correct, total = 0, len(examples.rows)
+    for batch in examples.rows.iter(batch_size=batch_size):
+        best = classifier.logits(classifier.pixels(batch["image"])).argmax(dim=1)
+        correct += int((best.numpy() == batch["label"]).sum())
+    return {"accuracy": correct / total, "correct": correct, "total": total}
 
 
 def evaluate(
@@ -22,15 +50,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return accuracy, correct and total of a model on one split of a saved data set.
 
-    `model` is the folder with the configuration; classes are named by the data set's `label` feature, and each is
-    described by every template with its name in place of `{}`.
+    `model` is the folder with the configuration, `parameters` the task's own model.
     """
-    rows = open_split(data, split)
-    names = rows.features["label"].names
-    prompts = [[template.format(name) for template in templates] for name in names]
-    classifier = load_classifier(family)(model, parameters, prompts)
-    correct = 0
-    for batch in rows.iter(batch_size=batch_size):
-        best = classifier.logits(classifier.pixels(batch["image"])).argmax(dim=1)
-        correct += int((best.numpy() == batch["label"]).sum())
-    return {"accuracy": correct / len(rows), "correct": correct, "total": len(rows)}
+    examples = open_examples(data, split, templates)
+    network = open_network(family, model)
+    network.load(parameters)
+    return score(network.classifier(examples.prompts), examples, batch_size)

@@ -263,8 +263,9 @@ def _misused(params: Params, where: str, entry: Entry, counts: Iterable[int]) ->
         values = method.validate(where, entry.values)
     except InputError as error:
         return [*mistakes, *str(error).splitlines()]
-    for count in counts if method.rank_fraction else ():
-        needed, kept = method.rank_fraction(count, **values), params.decompose.rank_fraction
+    kept, share_of = params.decompose.rank_fraction, method.rank_fraction or (lambda tasks, **values: 0.0)
+    for count in counts:
+        needed = share_of(count, **values)
         if needed > kept + ROUNDING:
             reason = f"needs the first {needed:g} of each spectrum for {count} tasks"
             return [*mistakes, f"{where}: {reason}, decompose.rank_fraction is {kept:g}; raise it"]

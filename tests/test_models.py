@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.models import load_classifier
-from merganser.models.open_clip import OpenClipClassifier
+from merganser.models import open_network
+from merganser.models.open_clip import OpenClipClassifier, OpenClipNetwork
 from tests.tiny_clip import CONFIG, clip_parameters, pictures, write_clip
 
 PROMPTS = [["a dark image.", "dark"], ["a light image.", "light"], ["a red image.", "red"]]
@@ -29,9 +29,9 @@ def parameters(folder: Path) -> dict[str, Tensor]:
 
 
 def classifier(folder: Path, parameters: dict[str, Tensor]) -> OpenClipClassifier:
-    made = load_classifier("open_clip")(folder, parameters.items(), PROMPTS)
-    assert isinstance(made, OpenClipClassifier)
-    return made
+    network = OpenClipNetwork(folder)
+    network.load(parameters.items())
+    return network.classifier(PROMPTS)
 
 
 def test_logits_equal_open_clips_own_zero_shot_classification(folder: Path, parameters: dict[str, Tensor]) -> None:
@@ -98,11 +98,24 @@ def test_heads_are_computed_once_for_one_text_tower_and_one_set_of_prompts(
     assert classifier(folder, parameters | image).head is first.head
     text = {"text_projection": parameters["text_projection"].flip(0)}
     assert not torch.equal(classifier(folder, parameters | text).head, first.head)
-    other = load_classifier("open_clip")(folder, parameters.items(), [["dark"], ["light"]])
-    assert isinstance(other, OpenClipClassifier)
-    assert len(other.head) == 2
+    network = OpenClipNetwork(folder)
+    network.load(parameters.items())
+    assert len(network.classifier([["dark"], ["light"]]).head) == 2
 
 
-def test_an_unknown_family_is_refused_with_those_that_exist() -> None:
+def test_a_network_that_takes_another_models_parameters_is_that_model(
+    folder: Path, parameters: dict[str, Tensor]
+) -> None:
+    moved = {name: value + 0.1 for name, value in parameters.items()}
+    network = open_network("open_clip", folder)
+    pixels = classifier(folder, parameters).pixels(pictures(3)[0])
+    for state in (parameters, moved, parameters):
+        network.load(state.items())
+        expected = classifier(folder, state).logits(pixels)
+        assert torch.equal(network.classifier(PROMPTS).logits(pixels), expected)
+    assert not torch.equal(expected, classifier(folder, moved).logits(pixels))
+
+
+def test_an_unknown_family_is_refused_with_those_that_exist(folder: Path) -> None:
     with pytest.raises(InputError, match="'resnet' is not a model family; known: open_clip"):
-        load_classifier("resnet")
+        open_network("resnet", folder)

@@ -1,9 +1,9 @@
 """Model families: how to build a model from its configuration, load a task's parameters and classify images.
 
-A family is a module with one function, `load_classifier`; params.yaml names it as `base.family`.
+A family is a module with one function, `open_network`; params.yaml names it as `base.family`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,13 +25,19 @@ class Classifier(Protocol):
         """Score every class: (B, C)."""
 
 
-# (folder with the configuration, the task's parameters, each class's prompts)
-LoadClassifier = Callable[[Path, Iterable[tuple[str, Tensor]], Sequence[Sequence[str]]], Classifier]
+class Network(Protocol):
+    """An architecture, built once, that takes the parameters of one model after another."""
+
+    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Take all parameters of a model."""
+
+    def classifier(self, prompts: Sequence[Sequence[str]]) -> Classifier:
+        """Make a head of each class's prompts. The classifier is the loaded model's: good until the next `load`."""
 
 
-def load_classifier(family: str) -> LoadClassifier:
-    """Return the family's loader; raise InputError for a family that is not known."""
+def open_network(family: str, folder: Path) -> Network:
+    """Build what the configuration in a folder describes; raise InputError for a family that is not known."""
     if family not in FAMILIES:
         raise InputError(f"base.family: {family!r} is not a model family; known: {', '.join(FAMILIES)}")
-    loader: LoadClassifier = import_module(FAMILIES[family]).load_classifier
-    return loader
+    network: Network = import_module(FAMILIES[family]).open_network(folder)
+    return network

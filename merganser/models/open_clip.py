@@ -61,33 +61,47 @@ class OpenClipClassifier:
         return self.model.encode_image(pixels, normalize=True) @ self.head.T  # type: ignore[operator]
 
 
-def load_classifier(
-    folder: Path, parameters: Iterable[tuple[str, Tensor]], prompts: Sequence[Sequence[str]]
-) -> OpenClipClassifier:
-    """Build the model a folder describes, give it a task's parameters and make a head of each class's prompts."""
-    if not (folder / CONFIG).is_file():
-        raise InputError(f"{folder}: no {CONFIG}; the base checkpoint's folder must hold one")
-    model = _build(folder)
-    _load(model, parameters, folder)
-    return OpenClipClassifier(model, _known_heads(model, folder, prompts), model.visual.preprocess_cfg)
+class OpenClipNetwork:
+    """A dual encoder that takes the parameters of one model after another."""
+
+    def __init__(self, folder: Path) -> None:
+        """Build the architecture that a folder describes, without weights."""
+        if not (folder / CONFIG).is_file():
+            raise InputError(f"{folder}: no {CONFIG}; the base checkpoint's folder must hold one")
+        self.folder = folder
+        self.model = _build(folder)
+
+    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
+        _load(self.model, parameters, self.folder)
+        self._text = _text_digest(self.model, self.folder)
+
+    def classifier(self, prompts: Sequence[Sequence[str]]) -> OpenClipClassifier:
+        """Make a head of each class's prompts, once a process for one text tower and one set of prompts.
+
+        The text tower is frozen in most comparisons, and its prompts can take longer to encode than the images.
+        """
+        key = sha256(json.dumps(prompts).encode() + self._text).hexdigest()
+        if key not in _heads:
+            if len(_heads) == HEADS_KEPT:
+                del _heads[next(iter(_heads))]
+            _heads[key] = class_heads(self.model, open_clip.get_tokenizer(f"local-dir:{self.folder}"), prompts)
+        return OpenClipClassifier(self.model, _heads[key], self.model.visual.preprocess_cfg)
 
 
-def _known_heads(model: Any, folder: Path, prompts: Sequence[Sequence[str]]) -> Tensor:
-    """Return the class heads, computed once a process for one text tower and one set of prompts.
+def open_network(folder: Path) -> OpenClipNetwork:
+    """Build the architecture that a folder describes."""
+    return OpenClipNetwork(folder)
 
-    The text tower is frozen in most comparisons, and encoding its prompts can take longer than classifying the images.
-    """
-    digest = sha256(json.dumps(prompts).encode() + (folder / CONFIG).read_bytes())
+
+def _text_digest(model: Module, folder: Path) -> bytes:
+    """Hash the text tower: its configuration and its parameters."""
+    digest = sha256((folder / CONFIG).read_bytes())
     for name, value in model.state_dict().items():
         if not name.startswith("visual."):
             digest.update(name.encode())
             digest.update(to_bytes(value))
-    key = digest.hexdigest()
-    if key not in _heads:
-        if len(_heads) == HEADS_KEPT:
-            del _heads[next(iter(_heads))]
-        _heads[key] = class_heads(model, open_clip.get_tokenizer(f"local-dir:{folder}"), prompts)
-    return _heads[key]
+    return digest.digest()
 
 
 @torch.inference_mode()

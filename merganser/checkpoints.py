@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
 SINGLE_FILES = ("model.safetensors", "open_clip_model.safetensors")
 TORCH_FILES = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
 TORCH_SUFFIXES = (".bin", ".pt", ".pth")
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 CONFIG_SUFFIXES = (".json", ".txt", ".model")  # never .py: nothing that came with a checkpoint is run
 DESCRIPTION = "source.json"  # where a fetched checkpoint came from
 DTYPES: dict[str, torch.dtype] = {
@@ -144,7 +146,21 @@ class TorchCheckpoint:
         return self.tensors[name]
 
 
-Checkpoint = SafetensorsFile | ShardedCheckpoint | TorchCheckpoint
+class Checkpoint(Protocol):
+    """Named tensors, read one at a time; names, shapes and dtypes are known without reading them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the tensors' names, sorted."""
+
+    def __contains__(self, name: str) -> bool:
+        """Tell whether there is a tensor of this name."""
+
+    def spec(self, name: str) -> Spec:
+        """Return one tensor's dtype and shape."""
+
+    def read(self, name: str) -> Tensor:
+        """Read one tensor."""
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -159,6 +175,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
     indices = sorted(path.glob("*.safetensors.index.json"))
     if indices:
         return _open_shards(indices[0])
+    if any((path / name).is_file() for name in (ADAPTER_CONFIG, *ADAPTER_FILES)):
+        raise InputError(
+            f"{path}: no whole model but an adapter; as a task's source it needs {ADAPTER_CONFIG} and {ADAPTER_FILES[0]}"
+        )
     files = sorted(path.glob("*.safetensors"))
     if len(files) == 1:
         return SafetensorsFile(files[0])

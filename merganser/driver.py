@@ -16,6 +16,7 @@ from merganser.checkpoints import Checkpoint, write_checkpoint
 from merganser.errors import InputError
 from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerLowRank, LayerSource
 from merganser.overlays import OverlayWriter, Parts
+from merganser.parameters import added
 from merganser.registry import Method
 
 MODEL = "model.safetensors"
@@ -108,9 +109,4 @@ def _merged(
             overlay.add(name, result)
             yield name, weights
         else:
-            yield name, _added(weights, result)
-
-
-def _added(weights: Tensor, delta: Tensor) -> Tensor:
-    """Add a merged delta to the base in float32, rounding once to the checkpoint's dtype."""
-    return (weights.to(torch.float32) + delta.cpu().reshape(weights.shape)).to(weights.dtype)
+            yield name, added(weights, result)

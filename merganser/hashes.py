@@ -8,3 +8,12 @@ def sha256_of(path: Path) -> str:
     """Hash a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_tree(path: Path, pattern: str = "*") -> str:
+    """Hash a file, or the names and contents of the files in a folder whose names match a pattern."""
+    if path.is_file():
+        return sha256_of(path)
+    files = sorted(file for file in path.rglob(pattern) if file.is_file())
+    listed = "".join(f"{file.relative_to(path).as_posix()} {sha256_of(file)}\n" for file in files)
+    return hashlib.sha256(listed.encode()).hexdigest()

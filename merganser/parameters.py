@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from merganser.layers import Kind
@@ -64,3 +65,8 @@ def as_matrix(tensor: Tensor) -> Tensor:
 def delta_shape(shape: Sequence[int], kind: Kind) -> tuple[int, ...]:
     """Return the shape in which a method is given a parameter's delta: (M, N) for a matrix, its own for a vector."""
     return (shape[0], prod(shape[1:])) if kind == "matrix" else tuple(shape)
+
+
+def added(weights: Tensor, delta: Tensor) -> Tensor:
+    """Add a delta to a base's parameter in float32, rounding once to the checkpoint's dtype."""
+    return (weights.to(torch.float32) + delta.cpu().reshape(weights.shape)).to(weights.dtype)

@@ -28,6 +28,8 @@ MERGE_PROFILES = Path("data/profiles/merge")
 DATASETS = Path("data/datasets")
 METRICS = Path("data/metrics")
 RECORDS = Path("data/records")
+TASK_STUDIES = Path("data/studies/tasks")
+RANK_STUDIES = Path("data/studies/rank")
 REPORT = Path("report")
 
 

@@ -1,0 +1,35 @@
+"""Study one task's rank: the accuracy of its own model, every matrix of its delta cut to a share of the rank."""
+
+from pathlib import Path
+
+from merganser.checkpoints import open_checkpoint
+from merganser.deltas import open_deltas
+from merganser.evaluate import open_examples, score
+from merganser.factors import open_factors
+from merganser.models import open_network
+from merganser.params import Params, load_params, task_of
+from merganser.studies.rank import fractions_of, truncated_model
+from tasks.stage import BASE, DATASETS, DELTAS, FACTORS, RANK_STUDIES, only_name, run, write_json
+
+
+def study_rank(params: Params, task: str) -> None:
+    """Measure one task's model at every share of params.yaml and whole; write the curve as JSON."""
+    examples = open_examples(DATASETS / task, params.evaluation.split, task_of(params, task).data.templates)
+    base, network = open_checkpoint(BASE), open_network(params.base.family, BASE)
+    deltas, factors = open_deltas(DELTAS, [task]), open_factors(FACTORS, [task])
+    curve = []
+    for fraction in fractions_of(params.studies.rank.fractions):
+        network.load(truncated_model(base, deltas, factors, fraction))
+        found = score(network.classifier(examples.prompts), examples, params.evaluation.batch_size)
+        curve.append({"fraction": fraction, **found})
+        print(f"{task}: {found['accuracy']:.4f} with the first {fraction:g} of each spectrum", flush=True)
+    write_json(RANK_STUDIES / f"{task}.json", {"curve": curve})
+
+
+def main(argv: list[str]) -> None:
+    """Study the task named on the command line."""
+    study_rank(load_params(Path("params.yaml")), only_name(argv, "study_rank"))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,150 @@
+"""Study one entry over the number of tasks: merge subsets of the tasks and measure each merge on them.
+
+Every subset has a file with a fingerprint of what it was computed from, and is measured again only if that changed: a
+kill loses one subset.
+"""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from merganser import registry
+from merganser.checkpoints import open_checkpoint
+from merganser.deltas import open_deltas
+from merganser.evaluate import open_examples
+from merganser.factors import open_factors
+from merganser.hashes import sha256_of_tree
+from merganser.layers import LayerSource
+from merganser.models import open_network
+from merganser.params import Entry, Params, load_params, study_of
+from merganser.studies.merges import Bench, check_maps, measure_merge, values_for
+from merganser.studies.subsets import Subset, all_subsets, file_name
+from tasks.stage import BASE, DATASETS, DELTAS, FACTORS, TASK_STUDIES, only_name, run, write_json
+
+# The code that the numbers depend on; dvc.yaml names the same for this stage, and a test compares the two.
+CODE = (
+    "merganser/adapters",
+    "merganser/checkpoints.py",
+    "merganser/data.py",
+    "merganser/deltas.py",
+    "merganser/driver.py",
+    "merganser/evaluate.py",
+    "merganser/factors.py",
+    "merganser/hashes.py",
+    "merganser/layers.py",
+    "merganser/linalg",
+    "merganser/models",
+    "merganser/operators",
+    "merganser/overlays",
+    "merganser/parameters.py",
+    "merganser/registry.py",
+    "merganser/studies",
+    "tasks/study_tasks.py",
+)
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The hashes of all files that an entry's subsets are computed from."""
+
+    base: str
+    read: dict[str, str]  # by task
+    data: dict[str, str]
+    code: list[str]
+
+
+def study_entry(params: Params, key: str) -> None:
+    """Measure every subset of one entry that is not there yet; remove what is no subset's."""
+    entry, out = study_of(params, key), TASK_STUDIES / key
+    method = registry.get(entry.method)
+    values = method.validate(f"studies.tasks.methods.{key}", entry.values)
+    check_maps(values, tuple(sorted(params.tasks)))
+    subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.seed)
+    out.mkdir(parents=True, exist_ok=True)
+    _remove_strangers(out, {file_name(subset) for subset in subsets})
+    origins = _origins(params, entry)
+    fingerprints = {s: _fingerprint(params, entry, values_for(values, s), s, origins) for s in subsets}
+    missing = [s for s in subsets if _fingerprint_of(out / file_name(s)) != fingerprints[s]]
+    print(f"{key}: {len(subsets) - len(missing)} of {len(subsets)} subsets were there", flush=True)
+    bench = _open_bench(params) if missing else None
+    for done, subset in enumerate(missing, 1):
+        assert bench
+        # in the output folder: what a kill leaves there, the next start removes
+        with TemporaryDirectory(dir=out) as folder:
+            source = _source(method, subset, params.seed)
+            scores = measure_merge(method, values_for(values, subset), source, bench, Path(folder))
+        write_json(out / file_name(subset), {"fingerprint": fingerprints[subset], "scores": scores})
+        mean = sum(found["accuracy"] for found in scores.values()) / len(scores)
+        print(f"{key}: {done} of {len(missing)}: {mean:.4f} on {', '.join(subset)}", flush=True)
+
+
+def _open_bench(params: Params) -> Bench:
+    """Open the base, the architecture and every task's examples."""
+    split = params.evaluation.split
+    return Bench(
+        base=open_checkpoint(BASE),
+        network=open_network(params.base.family, BASE),
+        examples={
+            name: open_examples(DATASETS / name, split, task.data.templates) for name, task in params.tasks.items()
+        },
+        batch_size=params.evaluation.batch_size,
+    )
+
+
+def _source(method: registry.Method, subset: Subset, seed: int) -> LayerSource:
+    if method.reads == "svd":
+        return open_factors(FACTORS, list(subset), seed)
+    return open_deltas(DELTAS, list(subset), seed)
+
+
+def _origins(params: Params, entry: Entry) -> Origins:
+    """Hash every file that an entry's subsets are computed from."""
+    read = {task: FACTORS / task if entry.reads == "svd" else DELTAS / f"{task}.safetensors" for task in params.tasks}
+    code = (*CODE, f"merganser/methods/{entry.method}.py")
+    return Origins(
+        base=sha256_of_tree(BASE),
+        read={task: sha256_of_tree(path) for task, path in read.items()},
+        data={task: sha256_of_tree(DATASETS / task) for task in params.tasks},
+        code=[sha256_of_tree(Path(path), "*.py") for path in code],
+    )
+
+
+def _fingerprint(params: Params, entry: Entry, values: dict[str, Any], subset: Subset, origins: Origins) -> str:
+    """Identify all that a subset's numbers come from: contents of files, choices, code."""
+    content = {
+        "method": [entry.method, values, params.seed],
+        "evaluation": [params.base.family, params.evaluation.model_dump()],
+        "base": origins.base,
+        "tasks": {task: [origins.read[task], origins.data[task], params.tasks[task].data.templates] for task in subset},
+        "code": origins.code,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _fingerprint_of(path: Path) -> str | None:
+    """Read a file's fingerprint; None when there is no whole file."""
+    try:
+        return str(json.loads(path.read_text())["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _remove_strangers(folder: Path, known: set[str]) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in known:
+            path.unlink()
+
+
+def main(argv: list[str]) -> None:
+    """Study the entry named on the command line."""
+    study_entry(load_params(Path("params.yaml")), only_name(argv, "study_tasks"))
+
+
+if __name__ == "__main__":
+    run(main)

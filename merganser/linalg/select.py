@@ -31,13 +31,18 @@ class Cut:
 
 def cut_at(read: Callable[[], Iterable[Tensor]], density: float) -> Cut:
     """Find, per task, the cut that keeps floor(density * n) of the n entries of the stream."""
+    return cut_of(read, lambda n: count_of(density, n))
+
+
+def cut_of(read: Callable[[], Iterable[Tensor]], count: Callable[[int], int]) -> Cut:
+    """Find, per task, the cut that keeps count(n) of the n entries of the stream."""
     dtype = next(iter(read())).dtype
     width = dtype.itemsize * 8
     prefixes: list[int] = []
     ranks: list[int] = []
     for shift in range(width - DIGIT, -1, -DIGIT):
         counts = _histograms(read(), shift, prefixes)
-        ranks = ranks or [count_of(density, int(row.sum())) for row in counts]
+        ranks = ranks or [count(int(row.sum())) for row in counts]
         found = [_digit_at(row, rank) for row, rank in zip(counts, ranks, strict=True)]
         ranks = [rank for _, rank in found]
         prefixes = [p << DIGIT | digit for p, (digit, _) in zip(prefixes or [0] * len(found), found, strict=True)]

@@ -1,6 +1,6 @@
 """How many entries or singular values a fraction stands for."""
 
-from math import floor
+from math import ceil, floor
 
 SLACK = 1e-9  # 0.29 * 100 is 28.999999999999996 in binary
 
@@ -8,3 +8,8 @@ SLACK = 1e-9  # 0.29 * 100 is 28.999999999999996 in binary
 def count_of(fraction: float, n: int) -> int:
     """Return floor(fraction * n), forgiving the rounding of the product."""
     return floor(fraction * n + SLACK)
+
+
+def ceiling_of(fraction: float, n: int) -> int:
+    """Return ceil(fraction * n), forgiving the rounding of the product."""
+    return ceil(fraction * n - SLACK)

@@ -72,3 +72,16 @@ def largest(magnitudes: Array, count: int) -> Array:
     mask = np.zeros(magnitudes.shape, bool)
     mask[np.argsort(-magnitudes, kind="stable")[:count]] = True
     return mask
+
+
+def elected_mean(vectors: Array) -> Array:
+    """Elect a sign per entry of whole vectors (T, n), draws going to the sign that wins most; average who agrees."""
+    sign = np.sign(vectors.sum(0))
+    sign[sign == 0] = 1.0 if sign.sum() >= 0 else -1.0
+    agrees = vectors * sign > 0
+    return (vectors * agrees).sum(0) / np.maximum(agrees.sum(0), 1)
+
+
+def laid_out(results: Sequence[Array]) -> Array:
+    """Lay merged deltas of all layers out as one vector (n,)."""
+    return np.concatenate([result.reshape(-1) for result in results])

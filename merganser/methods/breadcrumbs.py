@@ -1,0 +1,39 @@
+"""Model Breadcrumbs: drop each layer's smallest entries and its outliers, add the rest."""
+
+from typing import Any
+
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.layers import LayerDeltas, LayerSource
+from merganser.operators.band import band_mask
+from merganser.operators.sums import scaled_sum
+from merganser.registry import Fraction, Scaling, method
+
+
+def check(layers: LayerSource, *, beta: float, gamma: float, **_: Any) -> None:
+    """Raise InputError where the tails leave nothing between them."""
+    if beta >= gamma:
+        raise InputError(f"beta: {beta} is not below gamma, {gamma}: no entry would be kept; lower beta")
+
+
+@method(
+    reads="deltas",
+    family="sparse",
+    formula=r"\lambda \sum_t m_t \odot \Delta_t, "
+    r"\quad m_t = \mathbb{1}\big[\lfloor \beta n \rfloor \le \mathrm{rank}(|\Delta_t|) < \lceil \gamma n \rceil\big]",
+    involvement="VDI",
+    efficiency="High",
+    paper="Davari and Belilovsky, ECCV 2024, arXiv:2312.06795",
+    cost="elementwise",
+    vectors="alike",
+    prepare=check,
+)
+def breadcrumbs(
+    layer: LayerDeltas, *, beta: Fraction = 0.85, gamma: Fraction = 0.993, scaling: Scaling = 0.3
+) -> Tensor:
+    """Add each task's entries above its smallest and below its largest ones, layer by layer.
+
+    `beta` is the share of small entries dropped of each parameter; above the share `gamma` begin the outliers.
+    """
+    return scaled_sum(layer.deltas * band_mask(layer.deltas, beta, gamma), scaling)

@@ -1,0 +1,38 @@
+"""Localize-and-Stitch without data: put each task's largest entries into the base."""
+
+from typing import Any
+
+from torch import Tensor
+
+from merganser.layers import LayerDeltas, LayerSource
+from merganser.linalg.select import Cut, kept
+from merganser.operators.stitch import stitch
+from merganser.operators.trim import with_cuts
+from merganser.registry import PositiveFraction, method
+
+
+def survey(layers: LayerSource, *, density: float, **_: Any) -> dict[str, Cut]:
+    """Find where each task's whole vector is cut, as it applies to each layer."""
+    return {layer.name: cut for layer, cut in with_cuts(layers, density)}
+
+
+@method(
+    reads="deltas",
+    family="sparse",
+    formula=r"\sum_t \frac{m_t}{\sum_j m_j} \odot \Delta_t, "
+    r"\quad m_t = \mathbb{1}\big[|\Delta_t| \in \mathrm{top}_d(|\Delta_t|)\big]",
+    involvement="VDI",
+    efficiency="Low",
+    paper="He et al., TMLR 2025, arXiv:2408.13656",
+    cost="elementwise",
+    vectors="alike",
+    prepare=survey,
+)
+def localize_stitch(layer: LayerDeltas, *, density: PositiveFraction = 0.01) -> Tensor:
+    """Keep each task's largest entries, and share what several tasks keep equally among them.
+
+    `density` is a share of the whole task vector: the paper's rule where there is no data to learn the regions from.
+    An entry that a task left as it was is never its own, even where its other entries are fewer.
+    """
+    masks = kept(layer.deltas, layer.prepared[layer.name]) & (layer.deltas != 0)
+    return stitch(layer.deltas, masks)

@@ -1,0 +1,70 @@
+"""PCB-Merging: weigh each task's entries by how they compete within the task and among the tasks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from merganser.layers import LayerDeltas, LayerSource
+from merganser.linalg.select import cut_at
+from merganser.operators.competition import Softmaxes, balanced_mean, scores, softmaxes
+from merganser.operators.streams import each_deltas
+from merganser.registry import PositiveFraction, Scaling, method
+
+TIED = 1e-12  # relative: scores this close differ by the rounding of their sums, which the order of the tasks decides
+
+
+@dataclass(frozen=True)
+class WholeVector:
+    """What PCB must know of all layers: the softmaxes, and the least score that each task keeps."""
+
+    softmaxes: Softmaxes
+    thresholds: tuple[float, ...]  # T
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The deltas (T, ...) of every layer, read anew each time."""
+
+    layers: LayerSource
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (layer.deltas for layer in each_deltas(self.layers))
+
+
+def survey(layers: LayerSource, *, ratio: float, **_: Any) -> WholeVector:
+    """Find the products' ranges, the softmaxes' sums, and the threshold: three passes, the last in four readings."""
+    stream = Stream(layers)
+    known = softmaxes(stream, len(layers.tasks))
+    cut = cut_at(lambda: (scores(deltas, known) for deltas in stream), ratio)
+    return WholeVector(known, tuple(torch.tensor(cut.patterns).view(torch.float64).tolist()))
+
+
+@method(
+    reads="deltas",
+    family="sparse",
+    formula=r"\lambda \frac{\sum_t m_t \odot \beta_t \odot \Delta_t}{\sum_t m_t \odot \beta_t}, "
+    r"\quad \beta_t = \mathrm{softmax}(T\, \mathrm{norm}(\Delta_t \odot \Delta_t)) "
+    r"\odot \sum_j \mathrm{softmax}(\mathrm{norm}(\Delta_t \odot \Delta_j)), "
+    r"\quad m_t = \mathbb{1}[\beta_t \in \mathrm{top}_r(\beta_t)]",
+    involvement="VDI",
+    efficiency="Medium",
+    paper="Du et al., NeurIPS 2024, arXiv:2410.02396",
+    cost="elementwise",
+    vectors="alike",
+    prepare=survey,
+    ours=("ratio", "scaling"),
+)
+def pcb(layer: LayerDeltas, *, ratio: PositiveFraction = 0.1, scaling: Scaling = 1.0) -> Tensor:
+    """Average the tasks' deltas, weighed by their scores, where a score is among the `ratio` largest of its task.
+
+    Scores are softmaxes over the whole vector; norm brings products to [0, 1] by their least and largest, and to 0
+    where all are equal, as for a task that changed nothing. Of entries with one score all are kept or none.
+    """
+    whole: WholeVector = layer.prepared
+    found = scores(layer.deltas, whole.softmaxes)
+    for row, threshold in zip(found, whole.thresholds, strict=True):
+        row.mul_(row >= threshold * (1 - TIED))
+    return scaling * balanced_mean(layer.deltas, found)

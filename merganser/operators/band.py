@@ -1,0 +1,16 @@
+"""Keep the middle of each task's magnitudes, layer by layer (Model Breadcrumbs, arXiv:2312.06795). Legend: T tasks."""
+
+from torch import Tensor
+
+from merganser.linalg.select import cut_of, kept
+from merganser.operators.counts import ceiling_of, count_of
+
+
+def band_mask(deltas: Tensor, low: float, high: float) -> Tensor:
+    """Mark, per task of (T, ...), the entries whose rank from the smallest is in [floor(low * n), ceil(high * n)).
+
+    Ranks count from 0 among the task's n magnitudes; of equal ones the first has the highest rank.
+    """
+    not_small = cut_of(lambda: [deltas], lambda n: n - count_of(low, n))
+    outliers = cut_of(lambda: [deltas], lambda n: n - ceiling_of(high, n))
+    return kept(deltas, not_small) & ~kept(deltas, outliers)

@@ -1,0 +1,67 @@
+from collections.abc import Sequence
+from math import ceil, floor
+
+import numpy as np
+import pytest
+import torch
+
+from merganser.errors import InputError
+from merganser.operators.band import band_mask
+from merganser.operators.counts import ceiling_of
+from tests.laws.layers import vectors
+from tests.laws.references import Array, Given
+from tests.laws.samples import merged_vector, network
+
+
+def reference(layers: Sequence[Given], beta: float, gamma: float, scaling: float) -> list[Array]:
+    """Sort each layer's magnitudes, of equal ones the first last, and add the middle."""
+    merged = []
+    for layer in layers:
+        summed = np.zeros(layer.deltas[0].size)
+        for delta in layer.deltas:
+            row = delta.reshape(-1)
+            order = sorted(range(row.size), key=lambda p: (abs(row[p]), -p))
+            middle = order[floor(beta * row.size + 1e-9) : ceil(gamma * row.size - 1e-9)]
+            summed[middle] += row[middle]
+        merged.append(scaling * summed.reshape(layer.deltas.shape[1:]))
+    return merged
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 8])
+def test_with_nothing_dropped_breadcrumbs_is_task_arithmetic(tasks: int) -> None:
+    layers = network(tasks)
+    crumbs = merged_vector("breadcrumbs", layers, beta=0.0, gamma=1.0, scaling=0.7)
+    assert torch.equal(crumbs, merged_vector("task_arithmetic", layers, scaling=0.7))
+
+
+def test_breadcrumbs_by_hand() -> None:
+    delta = torch.tensor([0.1, -0.9, 0.5, 0.2, -0.4, 0.3, 0.8, -0.7, 0.6, 1.0])
+    merged = merged_vector("breadcrumbs", [vectors([delta])], beta=0.5, gamma=0.8, scaling=1.0)
+    # ranks from the smallest: .1 .2 .3 .4 .5 | .6 .7 .8 | .9 1
+    assert merged.tolist() == pytest.approx([0, 0, 0, 0, 0, 0, 0.8, -0.7, 0.6, 0])
+
+
+def test_each_layer_and_each_task_has_tails_of_its_own() -> None:
+    large, small = torch.tensor([5.0, 6.0]), torch.tensor([2.0, -1.0])
+    layers = [vectors([large, small], "a"), vectors([small, large], "b")]
+    merged = merged_vector("breadcrumbs", layers, beta=0.5, gamma=1.0, scaling=1.0)
+    assert merged.tolist() == [2.0, 6.0, 2.0, 6.0]
+
+
+def test_of_equal_magnitudes_the_first_ranks_highest() -> None:
+    equal = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
+    assert band_mask(equal, 0.25, 0.75).tolist() == [[False, True, True, False]]
+    assert band_mask(equal, 0.25, 1.0).tolist() == [[True, True, True, False]]
+
+
+def test_both_counts_survive_the_rounding_of_their_fractions() -> None:
+    n = 100
+    for k in range(n):
+        assert int(band_mask(torch.arange(1.0, n + 1).unsqueeze(0), k / n, (k + 1) / n).sum()) == 1, k
+    assert ceiling_of(0.07, 100) == 7  # 0.07 * 100 is 7.000000000000001
+
+
+@pytest.mark.parametrize(("beta", "gamma"), [(0.9, 0.8), (0.9, 0.9)])
+def test_tails_that_leave_nothing_are_refused(beta: float, gamma: float) -> None:
+    with pytest.raises(InputError, match=r"beta: 0\.9 is not below gamma"):
+        merged_vector("breadcrumbs", network(2), beta=beta, gamma=gamma)

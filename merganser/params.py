@@ -6,7 +6,6 @@ The file holds choices only, so every key must be there: defaults live in the me
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -17,7 +16,8 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from merganser.errors import InputError, did_you_mean
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-ROUNDING = 1e-9
+OWN_MODELS = Path("data/checkpoints")  # as base.source: the mean of the tasks' own models
+NEEDED = (("tasks",), ("methods",))
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -28,10 +28,15 @@ class Strict(BaseModel):
 
 
 class Base(Strict):
-    """The model that all tasks were fine-tuned from."""
+    """The model that all tasks were fine-tuned from, or the mean of the tasks' own."""
 
     source: Text
     family: Literal["open_clip"]
+
+    @property
+    def is_mean(self) -> bool:
+        """Tell whether the mean of the tasks' own models takes the base's place."""
+        return Path(self.source) == OWN_MODELS
 
 
 class Parameters(Strict):
@@ -68,12 +73,24 @@ class Entry(Strict):
     model_config = ConfigDict(extra="allow")
 
     method: Text
-    reads: Literal["deltas", "svd"]
+    reads: Text
+
+    @property
+    def difference(self) -> str | None:
+        """The name of the difference vectors it reads, None when it reads something else."""
+        kind, _, name = self.reads.partition("/")
+        return name if kind == "differences" and name else None
 
     @property
     def values(self) -> dict[str, Any]:
         """The method's own parameters, as written."""
         return dict(self.model_extra or {})
+
+
+class Difference(Strict):
+    """Difference vectors: the tasks' models minus what an entry of methods merged them into."""
+
+    merged: Text
 
 
 class Evaluation(Strict):
@@ -111,6 +128,7 @@ class Params(Strict):
     parameters: Parameters
     tasks: Annotated[dict[str, Task], Field(min_length=1)]
     decompose: Decompose
+    differences: dict[str, Difference]
     methods: Annotated[dict[str, Entry], Field(min_length=1)]
     evaluation: Evaluation
     studies: Studies
@@ -123,10 +141,10 @@ def load_params(path: Path) -> Params:
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Params.model_fields)}")
     mistakes = [*_misnamed(content), *_misshapen(content), *_clashes(content)]
     if not mistakes:
+        from merganser.usage import misused  # brings torch: only once the rest of the file is right
+
         params = Params.model_validate(content)
-        for name, entry in params.methods.items():
-            mistakes += _misused(params, f"methods.{name}", entry, [len(params.tasks)])
-        mistakes += _misplanned(params)
+        mistakes = misused(params)
     if mistakes:
         raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
     return params
@@ -144,11 +162,6 @@ def entry_of(params: Params, name: str) -> Entry:
     if name not in params.methods:
         raise InputError(f'no entry "{name}" under methods in params.yaml{did_you_mean(name, params.methods)}')
     return params.methods[name]
-
-
-def subset_sizes(tasks: int) -> range:
-    """Return the sizes of the subsets that a study of the number of tasks merges: from two to all."""
-    return range(min(2, tasks), tasks + 1)
 
 
 def study_of(params: Params, name: str) -> Entry:
@@ -183,7 +196,7 @@ def parse_yaml(text: str, where: str) -> Any:
 def _misnamed(content: dict[Any, Any]) -> list[str]:
     """Names become folders and words of a shell command: refuse what could leave the folder or the command."""
     mistakes = []
-    for section in ("tasks", "methods", "studies.tasks.methods"):
+    for section in ("tasks", "differences", "methods", "studies.tasks.methods"):
         names = _section(content, section)
         for name in names if isinstance(names, dict) else []:
             if not isinstance(name, str):
@@ -202,15 +215,15 @@ def _section(content: Any, place: str) -> Any:
 
 
 def _clashes(content: dict[Any, Any]) -> list[str]:
-    """Find names that would make two stages or two folders one."""
-    tasks, methods = (content.get(section) for section in ("tasks", "methods"))
-    if not isinstance(tasks, dict) or not isinstance(methods, dict):
-        return []
-    mistakes = ["tasks.base: this name is taken by the base model; give the task another"] if "base" in tasks else []
-    stages = Counter(f"{method}-{task}" for method in methods for task in tasks)
-    for stage, count in stages.items():
-        if count > 1:
-            mistakes.append(f"methods, tasks: {count} pairs of names join to {stage!r}; rename an entry or a task")
+    """Find names that would make two stages one."""
+    mistakes = []
+    for section in ("methods", "differences"):
+        firsts, tasks = content.get(section), content.get("tasks")
+        if not isinstance(firsts, dict) or not isinstance(tasks, dict):
+            continue
+        for stage, count in Counter(f"{first}-{task}" for first in firsts for task in tasks).items():
+            if count > 1:
+                mistakes.append(f"{section}, tasks: {count} pairs of names join to {stage!r}; rename one of them")
     return mistakes
 
 
@@ -229,10 +242,11 @@ def _explain(mistake: Any) -> str:
         return f"{where}: unknown key{did_you_mean(str(place[-1]), _keys_at(place[:-1]))}"
     if kind == "missing":
         return f"{where}: missing; expected {', '.join(_keys_at(place[:-1]))}"
-    if kind == "too_short" or (kind == "dict_type" and got is None):
+    if kind == "too_short" or (got is None and place in NEEDED):
         return f"{where}: there are none; declare at least one"
     if kind in ("dict_type", "model_type"):
-        return f"{where}: expected a mapping, got {got!r}"
+        none = "; write {} for none" if kind == "dict_type" and got is None else ""
+        return f"{where}: expected a mapping, got {got!r}{none}"
     if kind == "string_pattern_mismatch":
         return f"{where}: must have {{}} once, where the class name goes, and no other brace, got {got!r}"
     near = did_you_mean(str(got), re.findall("'(.+?)'", mistake["msg"]))
@@ -246,57 +260,3 @@ def _keys_at(place: tuple[str | int, ...]) -> list[str]:
         # A map of names (tasks, methods) has any keys, all of one kind.
         kind = kind.model_fields[part].annotation if hasattr(kind, "model_fields") else get_args(kind)[-1]
     return list(kind.model_fields)
-
-
-def _misused(params: Params, where: str, entry: Entry, counts: Iterable[int]) -> list[str]:
-    """Check one entry against the signature of its method, for every number of tasks that it merges."""
-    from merganser import registry  # brings torch: only once the rest of the file is right
-
-    try:
-        method = registry.get(entry.method)
-    except InputError as error:
-        return [f"{where}: {error}"]
-    mistakes = []
-    if entry.reads != method.reads:
-        mistakes.append(f"{where}.reads: {method.name} reads {method.reads}, got {entry.reads!r}")
-    try:
-        values = method.validate(where, entry.values)
-    except InputError as error:
-        return [*mistakes, *str(error).splitlines()]
-    kept, share_of = params.decompose.rank_fraction, method.rank_fraction or (lambda tasks, **values: 0.0)
-    for count in counts:
-        needed = share_of(count, **values)
-        if needed > kept + ROUNDING:
-            reason = f"needs the first {needed:g} of each spectrum for {count} tasks"
-            return [*mistakes, f"{where}: {reason}, decompose.rank_fraction is {kept:g}; raise it"]
-    return mistakes
-
-
-def _misplanned(params: Params) -> list[str]:
-    """Check the studies: what an entry needs for the fewest tasks, and whether the vectors of a fraction are kept."""
-    mistakes = []
-    for name, entry in params.studies.tasks.methods.items():
-        where = f"studies.tasks.methods.{name}"
-        mistakes += _misused(params, where, entry, subset_sizes(len(params.tasks))) or _unfit(where, entry)
-    kept = params.decompose.rank_fraction
-    for fraction in params.studies.rank.fractions:
-        if kept + ROUNDING < fraction < 1:
-            reason = f"decompose.rank_fraction keeps the first {kept:g} of each spectrum"
-            mistakes.append(
-                f"studies.rank.fractions: {fraction:g}: {reason}; raise it, or write 1.0 for the whole delta"
-            )
-    return mistakes
-
-
-def _unfit(where: str, entry: Entry) -> list[str]:
-    """Refuse what has no meaning, or no input, for a subset of the tasks."""
-    from merganser import registry
-
-    if entry.reads == "differences":
-        reason = "difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too"
-        return [f"{where}.reads: {reason}; study a method that reads deltas or svd"]
-    if registry.get(entry.method).embeddings:
-        return [
-            f"{where}: {entry.method} needs the tasks' text embeddings, which this study does not read; take it out"
-        ]
-    return []

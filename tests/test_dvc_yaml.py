@@ -16,6 +16,7 @@ NEUTRAL = {
     "merganser.methods",
     "merganser.params",
     "merganser.registry",
+    "merganser.usage",
     "tasks",
     "tasks.stage",
 }

@@ -22,6 +22,7 @@ GOOD: Content = {
         for name in ("digits", "greek", "signs", "street")
     },
     "decompose": {"rank_fraction": 0.3, "dtype": "float32"},
+    "differences": {"from_average": {"merged": "average"}},
     "methods": {
         "average": {"method": "average", "reads": "deltas"},
         "ties_20": {"method": "ties", "reads": "deltas", "density": 0.2},
@@ -46,6 +47,12 @@ def changed(change: Callable[[Content], object]) -> Content:
     content = copy.deepcopy(GOOD)
     change(content)
     return content
+
+
+def start_from(content: Content, method: str, reads: str) -> None:
+    """Let difference vectors start from an entry of a method."""
+    content["methods"]["entry"] = {"method": method, "reads": reads}
+    content["differences"]["x"] = {"merged": "entry"}
 
 
 def complaint(path: Path) -> str:
@@ -93,7 +100,31 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c["tasks"]["digits"]["data"].update(templates=[]), "tasks.digits.data.templates: ", "none"),
         (lambda c: c["tasks"]["digits"]["data"].update(templates=["a."]), "tasks.digits.data.templates.0: ", "{}"),
         (lambda c: c["tasks"]["digits"]["data"].update(templates=["{} {x}"]), "tasks.digits.data.templates.0: ", "{}"),
-        (lambda c: c["tasks"].update(base=c["tasks"]["digits"]), "tasks.base: ", "taken by the base model"),
+        (lambda c: c.pop("differences"), "differences: ", "missing"),
+        (lambda c: c.update(differences=None), "differences: ", "write {} for none"),
+        (lambda c: c["differences"].update(x={}), "differences.x.merged: ", "missing"),
+        (
+            lambda c: c["differences"].update(x={"merged": "averag"}),
+            "differences.x.merged: ",
+            'did you mean "average"?',
+        ),
+        (lambda c: start_from(c, "tsv_m", reads="differences/x"), "differences.x.merged: ", "reads difference vectors"),
+        (lambda c: start_from(c, "tsv_c", reads="svd"), "differences.x.merged: ", "keeps a part per task"),
+        (
+            lambda c: c["methods"]["ties_20"].update(reads="differences/average"),
+            "methods.ties_20.reads: ",
+            "from_average",
+        ),
+        (
+            lambda c: c["methods"]["ties_20"].update(reads="differences/"),
+            "methods.ties_20.reads: ",
+            "ties reads deltas",
+        ),
+        (
+            lambda c: c["studies"]["tasks"]["methods"]["ties"].update(reads="differences/from_average"),
+            "studies.tasks.methods.ties.reads: ",
+            "difference vectors start from a merge of all tasks",
+        ),
         (lambda c: c.pop("base"), "base: ", "missing"),
         (lambda c: c["base"].update(family="open_clp"), "base.family: ", 'did you mean "open_clip"?'),
         (lambda c: c.update(mmethods={}), "mmethods: ", 'did you mean "methods"?'),
@@ -140,7 +171,7 @@ def test_the_name_of_a_study_that_could_leave_its_folder_is_refused(tmp_path: Pa
     assert "studies.tasks.methods.a/b: not a name, got 'a/b'" in complaint(path)
 
 
-@pytest.mark.parametrize("section", ["tasks", "methods"])
+@pytest.mark.parametrize("section", ["tasks", "differences", "methods"])
 @pytest.mark.parametrize(
     "name", ["..", "../up", "a/b", "a b", "a;rm", "$HOME", "`id`", "-rf", "_x", "a.b", "", "é", "a\n"]
 )
@@ -160,6 +191,35 @@ def test_names_that_join_to_one_stage_are_refused(tmp_path: Path) -> None:
         content["tasks"] |= {"c": content["tasks"]["digits"], "b-c": content["tasks"]["digits"]}
 
     assert "2 pairs of names join to 'a-b-c'" in complaint(write(tmp_path, changed(change)))
+
+
+@pytest.mark.parametrize("method", ["ties", "tsv_m", "individual"])
+def test_an_entry_of_any_method_may_read_difference_vectors(method: str, tmp_path: Path) -> None:
+    entry = {"method": method, "reads": "differences/from_average"}
+
+    def change(content: Content) -> None:
+        content["decompose"]["rank_fraction"] = 0.1  # these factors are not read: those of differences are made anew
+        content["studies"]["rank"]["fractions"] = []
+        del content["methods"]["tsv_m"]
+        content["methods"]["of_differences"] = entry
+
+    params = load_params(write(tmp_path, changed(change)))
+    assert entry_of(params, "of_differences").difference == "from_average"
+
+
+def test_a_task_may_be_called_base(tmp_path: Path) -> None:
+    path = write(tmp_path, changed(lambda c: c["tasks"].update(base=c["tasks"]["digits"])))
+    assert "base" in load_params(path).tasks
+
+
+@pytest.mark.parametrize("source", ["data/checkpoints", "./data/checkpoints/"])
+def test_the_folder_of_the_tasks_own_models_is_their_mean(source: str, tmp_path: Path) -> None:
+    def change(content: Content) -> None:
+        content["base"]["source"] = source
+        content["studies"]["tasks"]["methods"] = {}
+
+    assert load_params(write(tmp_path, changed(change))).base.is_mean
+    assert not load_params(write(tmp_path, GOOD)).base.is_mean
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""Check the entries and the studies of a `params.yaml` against the methods they name.
+
+Apart from `params`, because the registry of methods brings torch.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from merganser import registry
+from merganser.errors import InputError, did_you_mean
+from merganser.params import Entry, Params
+from merganser.studies.subsets import subset_sizes
+
+ROUNDING = 1e-9
+
+
+def misused(params: Params) -> list[str]:
+    """List the mistakes of all entries, difference vectors and studies, each with its place."""
+    mistakes = []
+    for name, entry in params.methods.items():
+        mistakes += _misused(params, f"methods.{name}", entry, [len(params.tasks)])
+    return [*mistakes, *_misstarted(params), *_misplanned(params)]
+
+
+def _misused(params: Params, where: str, entry: Entry, counts: Iterable[int]) -> list[str]:
+    """Check one entry against the signature of its method, for every number of tasks that it merges."""
+    try:
+        method = registry.get(entry.method)
+    except InputError as error:
+        return [f"{where}: {error}"]
+    mistakes = [f"{where}.reads: {mistake}" for mistake in _misread(params, entry, method)]
+    try:
+        values = method.validate(where, entry.values)
+    except InputError as error:
+        return [*mistakes, *str(error).splitlines()]
+    if method.rank_fraction is None or entry.reads != "svd":
+        return mistakes
+    for count in counts:
+        needed, kept = method.rank_fraction(count, **values), params.decompose.rank_fraction
+        if needed > kept + ROUNDING:
+            reason = f"needs the first {needed:g} of each spectrum for {count} tasks"
+            return [*mistakes, f"{where}: {reason}, decompose.rank_fraction is {kept:g}; raise it"]
+    return mistakes
+
+
+def _misread(params: Params, entry: Entry, method: registry.Method) -> Iterator[str]:
+    """Check what an entry reads: what its method does, or difference vectors in its place."""
+    own = "" if method.reads == "differences" else f"{method.reads}, or "
+    if entry.difference is None:
+        if entry.reads != method.reads or not own:
+            yield f"{method.name} reads {own}differences/NAME, got {entry.reads!r}"
+    elif entry.difference not in params.differences:
+        declared = f"there are {', '.join(params.differences)}" if params.differences else "there are none"
+        near = did_you_mean(entry.difference, params.differences)
+        yield f"no {entry.difference!r} under differences, {declared}, got {entry.reads!r}{near}"
+
+
+def _misstarted(params: Params) -> Iterator[str]:
+    """Check what difference vectors start from: an entry that gives one model, and not from difference vectors."""
+    for name, difference in params.differences.items():
+        where, merged = f"differences.{name}.merged", difference.merged
+        if merged not in params.methods:
+            yield f"{where}: no entry {merged!r} under methods{did_you_mean(merged, params.methods)}"
+            continue
+        entry = params.methods[merged]
+        if entry.difference is not None:
+            yield f"{where}: the entry {merged} reads difference vectors itself; name one that reads deltas or svd"
+        elif entry.method in registry.names() and registry.get(entry.method).overlay:
+            yield f"{where}: the entry {merged} keeps a part per task; name one that gives one model for all tasks"
+
+
+def _misplanned(params: Params) -> list[str]:
+    """Check the studies: what an entry needs for the fewest tasks, and whether the vectors of a fraction are kept."""
+    mistakes = []
+    for name, entry in params.studies.tasks.methods.items():
+        where = f"studies.tasks.methods.{name}"
+        mistakes += _misused(params, where, entry, subset_sizes(len(params.tasks))) or _unfit(params, where, entry)
+    kept = params.decompose.rank_fraction
+    for fraction in params.studies.rank.fractions:
+        if kept + ROUNDING < fraction < 1:
+            reason = f"decompose.rank_fraction keeps the first {kept:g} of each spectrum"
+            mistakes.append(
+                f"studies.rank.fractions: {fraction:g}: {reason}; raise it, or write 1.0 for the whole delta"
+            )
+    return mistakes
+
+
+def _unfit(params: Params, where: str, entry: Entry) -> list[str]:
+    """Refuse what has no meaning, or no input, for a subset of the tasks."""
+    if params.base.is_mean:
+        return [
+            f"{where}: the base is the mean of all tasks' models, so a subset's merge would hold the other tasks too"
+        ]
+    if entry.difference is not None:
+        reason = "difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too"
+        return [f"{where}.reads: {reason}; study a method that reads deltas or svd"]
+    if registry.get(entry.method).embeddings:
+        return [
+            f"{where}: {entry.method} needs the tasks' text embeddings, which this study does not read; take it out"
+        ]
+    return []

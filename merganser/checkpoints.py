@@ -177,7 +177,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         return _open_shards(indices[0])
     if any((path / name).is_file() for name in (ADAPTER_CONFIG, *ADAPTER_FILES)):
         raise InputError(
-            f"{path}: no whole model but an adapter; as a task's source it needs {ADAPTER_CONFIG} and {ADAPTER_FILES[0]}"
+            f"{path}: an adapter, not a whole model; as a task's source it has {ADAPTER_CONFIG} and {ADAPTER_FILES[0]}"
         )
     files = sorted(path.glob("*.safetensors"))
     if len(files) == 1:

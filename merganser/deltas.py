@@ -11,20 +11,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, write_checkpoint
+from merganser.adapters.binding import bind
+from merganser.adapters.files import Adapter
+from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, spec_of, write_checkpoint
 from merganser.errors import InputError
-from merganser.layers import Kind, LayerDeltas
+from merganser.layers import Kind, LayerDeltas, LayerLowRank
 from merganser.parameters import ParameterRules, as_matrix, delta_shape, is_merged, kind_of
 
+LEFT, RIGHT = ".left", ".right"  # a parameter has no parts, so no other parameter can have these names
 
-def check_pair(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: str) -> dict[str, Kind]:
-    """Compare a task's checkpoint with the base, from headers alone; return each merged parameter's kind.
+
+def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRules, task: str) -> dict[str, Kind]:
+    """Compare a task's model with the base, from headers alone; return each merged parameter's kind.
 
     Raise InputError naming the model, the parameter and both shapes when they do not belong together.
     """
     merged = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
     if not merged:
         raise InputError(f"parameters.merged: no parameter of the base matches {list(rules.merged)}; see its names")
+    if isinstance(tuned, Adapter):
+        bind(tuned, base, rules, task)
+    else:
+        _check_whole(base, tuned, merged, rules, task)
+    return {name: kind_of(name, base.spec(name).shape, rules) for name in merged}
+
+
+def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: ParameterRules, task: str) -> None:
+    """Compare a whole checkpoint with the base: every merged parameter is there, in the base's shape."""
     absent = [name for name in merged if name not in tuned]
     if len(absent) == len(merged):
         raise InputError(f"{task}: another architecture: it has none of the base's parameters, such as {absent[0]}")
@@ -38,7 +51,6 @@ def check_pair(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task:
     extra = [n for n in tuned.names if n not in base and is_merged(n, tuned.spec(n).dtype, rules)]
     if extra:
         raise InputError(f"{task}: the parameter {extra[0]} is not in the base; exclude it by parameters.merged")
-    return {name: kind_of(name, base.spec(name).shape, rules) for name in merged}
 
 
 def _listed(names: list[str]) -> str:
@@ -46,51 +58,118 @@ def _listed(names: list[str]) -> str:
     return f"the parameter {names[0]}{others} is"
 
 
-def extract(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: str, out: Path) -> None:
+def extract(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRules, task: str, out: Path) -> None:
     """Write the deltas of one task in float32, each parameter's kind and norm in the header.
 
-    The norm is the Frobenius norm of the fine-tuned weights. Raises InputError at a NaN or infinity.
+    The norm is the Frobenius norm of the fine-tuned weights. An adapter's matrices are written as their factors, and
+    what it does not touch is not written. Raises InputError at a NaN or infinity.
     """
     kinds = check_pair(base, tuned, rules, task)
-    norms = {name: _norm(tuned, name, task) for name in kinds}
+    if isinstance(tuned, Adapter):
+        _extract_adapter(base, bind(tuned, base, rules, task), kinds, task, out)
+        return
+    norms = {name: _norm(tuned.read(name), name, task) for name in kinds}
     specs = {name: Spec("F32", base.spec(name).shape) for name in kinds}
     deltas = ((name, _delta(base, tuned, name)) for name in kinds)
     write_checkpoint(out, specs, deltas, metadata=json.dumps({"kinds": kinds, "norms": norms}))
 
 
-def _norm(checkpoint: Checkpoint, name: str, model: str) -> float:
-    norm = float(torch.linalg.vector_norm(checkpoint.read(name), dtype=torch.float64))
+def _norm(weights: Tensor, name: str, model: str) -> float:
+    norm = float(torch.linalg.vector_norm(weights, dtype=torch.float64))
     if not isfinite(norm):
         raise InputError(f"{model}: {name} holds NaN or infinity; such a checkpoint cannot be merged")
     return norm
 
 
 def _delta(base: Checkpoint, tuned: Checkpoint, name: str) -> Tensor:
-    _norm(base, name, "base")
-    return tuned.read(name).to(torch.float32) - base.read(name).to(torch.float32)
+    weights = base.read(name)
+    _norm(weights, name, "base")
+    return tuned.read(name).to(torch.float32) - weights.to(torch.float32)
+
+
+def _extract_adapter(base: Checkpoint, adapter: Adapter, kinds: dict[str, Kind], task: str, out: Path) -> None:
+    """Write what a bound adapter changes: factors where it is a low-rank update of a matrix, else the delta itself."""
+    factored = {name for name in adapter.updates if kinds[name] == "matrix" and adapter.is_low_rank(name)}
+    norms = {name: _adapted_norm(base, adapter, name, task) for name in kinds}
+    shapes = {name: base.spec(name).shape for name in kinds if name in factored or name not in adapter.updates}
+    specs = {name: Spec("F32", base.spec(name).shape) for name in adapter.updates if name not in factored}
+    for name in sorted(factored):
+        specs |= {key: spec_of(side) for key, side in _sides(adapter, name)}
+    index = {"kinds": kinds, "norms": norms, "shapes": shapes}
+    write_checkpoint(out, specs, _adapter_tensors(base, adapter, factored), json.dumps(index))
+
+
+def _adapted_norm(base: Checkpoint, adapter: Adapter, name: str, task: str) -> float:
+    weights = base.read(name)
+    norm = _norm(weights, name, "base")
+    if name not in adapter.updates:
+        return norm
+    return _norm(weights.to(torch.float32) + adapter.delta(name, weights), name, task)
+
+
+def _adapter_tensors(base: Checkpoint, adapter: Adapter, factored: set[str]) -> Iterator[tuple[str, Tensor]]:
+    for name in adapter.updates:
+        if name in factored:
+            yield from _sides(adapter, name)
+        else:
+            yield name, adapter.delta(name, base.read(name))
+
+
+def _sides(adapter: Adapter, name: str) -> Iterator[tuple[str, Tensor]]:
+    left, right = adapter.factors(name)
+    yield f"{name}{LEFT}", left
+    yield f"{name}{RIGHT}", right
 
 
 class DeltaFile(SafetensorsFile):
-    """One task's deltas."""
+    """One task's deltas: whole, as two factors, or (a parameter that an adapter does not touch) not stored at all."""
 
     @cached_property
     def index(self) -> dict[str, Any]:
-        """Return what extraction noted: `kinds` and `norms` of the parameters."""
+        """Return what extraction noted: `kinds` and `norms` of the parameters, `shapes` of those not stored whole."""
         return json.loads(self.metadata["merganser"])
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """Return each parameter's kind."""
+        """Return the kind of each parameter that may be merged."""
         return self.index["kinds"]
+
+    def is_factored(self, name: str) -> bool:
+        """Tell whether a matrix parameter's delta is stored as two factors."""
+        return f"{name}{LEFT}" in self
+
+    def is_touched(self, name: str) -> bool:
+        """Tell whether anything is stored of a parameter: its delta is zero otherwise."""
+        return name in self or self.is_factored(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a parameter's shape."""
+        return self.spec(name).shape if name in self else tuple(self.index["shapes"][name])
+
+    def factors(self, name: str) -> tuple[Tensor, Tensor]:
+        """Read a delta's factors (M, Q) and (Q, N); of rank 0 where nothing is stored."""
+        if self.is_factored(name):
+            return self.read(f"{name}{LEFT}"), self.read(f"{name}{RIGHT}")
+        rows, columns = delta_shape(self.shape(name), "matrix")
+        return torch.zeros(rows, 0), torch.zeros(0, columns)
+
+    def delta(self, name: str) -> Tensor:
+        """Read a parameter's delta in its own shape, multiplied out if need be."""
+        if name in self:
+            return self.read(name)
+        if not self.is_factored(name):
+            return torch.zeros(self.shape(name))
+        left, right = self.factors(name)
+        return (left @ right).reshape(self.shape(name))
 
     def matrix(self, name: str) -> Tensor:
         """Read a matrix parameter's delta, M x N."""
-        return as_matrix(self.read(name))
+        return as_matrix(self.delta(name))
 
 
 @dataclass(frozen=True)
 class Deltas:
-    """The deltas of T tasks as layers, read one layer at a time."""
+    """The deltas of T tasks as layers, read one layer at a time; a parameter that no task touches is no layer."""
 
     files: Mapping[str, DeltaFile]
     seed: int = 0
@@ -101,10 +180,12 @@ class Deltas:
         """Return the tasks' names."""
         return tuple(self.files)
 
-    @property
+    @cached_property
     def kinds(self) -> dict[str, Kind]:
         """Return each parameter's kind."""
-        return next(iter(self.files.values())).kinds
+        files = self.files.values()
+        kinds = {name: kind for file in files for name, kind in file.kinds.items() if file.is_touched(name)}
+        return dict(sorted(kinds.items()))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,16 +196,19 @@ class Deltas:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
         first = next(iter(self.files.values()))
-        return {name: delta_shape(first.spec(name).shape, kind) for name, kind in self.kinds.items()}
+        return {name: delta_shape(first.shape(name), kind) for name, kind in self.kinds.items()}
 
-    def layer(self, name: str) -> LayerDeltas:
-        """Read one parameter of all tasks."""
+    def layer(self, name: str) -> LayerDeltas | LayerLowRank:
+        """Read one parameter of all tasks: as factors where no task stores it whole."""
         kind, files = self.kinds[name], self.files.values()
-        read = DeltaFile.matrix if kind == "matrix" else DeltaFile.read
         norms = tuple(file.index["norms"][name] for file in files)
-        return LayerDeltas(name, kind, self.tasks, torch.stack([read(f, name) for f in files]), self.seed, norms=norms)
+        if not any(name in file for file in files):
+            left, right = zip(*(file.factors(name) for file in files), strict=True)
+            return LayerLowRank(name, self.tasks, left, right, self.seed, norms=norms)
+        deltas = [file.matrix(name) if kind == "matrix" else file.delta(name) for file in files]
+        return LayerDeltas(name, kind, self.tasks, torch.stack(deltas), self.seed, norms=norms)
 
-    def __iter__(self) -> Iterator[LayerDeltas]:
+    def __iter__(self) -> Iterator[LayerDeltas | LayerLowRank]:
         return (self.layer(name) for name in self.names)
 
 

@@ -45,11 +45,12 @@ class FactorSettings:
 def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path) -> tuple[int, int]:
     """Fill a task's factor folder; return how many matrices were decomposed, and how many found done."""
     folder.mkdir(parents=True, exist_ok=True)
-    matrices = [name for name, kind in deltas.kinds.items() if kind == "matrix"]
+    touched = [name for name in deltas.kinds if deltas.is_touched(name)]
+    matrices = [name for name in touched if deltas.kinds[name] == "matrix"]
     _remove_strangers(folder, {file_name(name) for name in matrices} | {VECTORS})
     done = sum(_decompose_one(deltas, name, settings, folder / file_name(name)) for name in matrices)
-    vectors = {name: deltas.read(name) for name, kind in deltas.kinds.items() if kind == "vector"}
-    index = {**deltas.index, "shapes": {name: list(deltas.spec(name).shape) for name in deltas.kinds}}
+    vectors = {name: deltas.delta(name) for name in touched if deltas.kinds[name] == "vector"}
+    index = {**deltas.index, "shapes": {name: deltas.shape(name) for name in deltas.kinds}, "touched": touched}
     fingerprint = _fingerprint(json.dumps(index), *vectors.values())
     if _fingerprint_of(folder / VECTORS) != fingerprint:
         save_tensors(folder / VECTORS, vectors, json.dumps({**index, "fingerprint": fingerprint}))
@@ -62,14 +63,18 @@ def file_name(parameter: str) -> str:
 
 
 def _decompose_one(deltas: DeltaFile, name: str, settings: FactorSettings, path: Path) -> bool:
-    delta = deltas.matrix(name)
-    rank = settings.rank(tuple(delta.shape))
-    fingerprint = _fingerprint(f"{CODE} {rank} {settings.dtype} {tuple(delta.shape)}", delta)
+    """Decompose one matrix, an adapter's by its factors and to all of its rank; tell whether there was need to."""
+    shape = delta_shape(deltas.shape(name), "matrix")
+    factored = deltas.is_factored(name)
+    given = deltas.factors(name) if factored else (deltas.matrix(name),)
+    rank = None if factored else settings.rank(shape)
+    fingerprint = _fingerprint(f"{CODE} {rank} {settings.dtype} {shape}", *given)
     if _fingerprint_of(path) == fingerprint:
         return False
-    u, s, vh = svd.factorise(delta, rank)
+    u, s, vh = svd.factorise_low_rank(*given) if factored else svd.factorise(given[0], rank)
     dtype = DTYPES[settings.dtype]
-    tensors = {"u": u.to(dtype), "s": s.to(torch.float32), "vh": vh.to(dtype)}
+    spectrum = torch.nn.functional.pad(s.to(torch.float32), (0, min(shape) - len(s)))
+    tensors = {"u": u.to(dtype), "s": spectrum, "vh": vh.to(dtype)}
     save_tensors(path, tensors, json.dumps({"fingerprint": fingerprint}))
     return True
 
@@ -106,8 +111,16 @@ class FactorFolder:
         """Open the file of vectors, which also says each parameter's kind."""
         return DeltaFile(self.path / VECTORS)
 
-    def factors(self, name: str) -> tuple[Factors, torch.dtype]:
-        """Read one matrix parameter's factors in float32, and the dtype its vectors are stored in."""
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """Return the kind of each parameter that the task changes."""
+        return {name: self.vectors.kinds[name] for name in self.vectors.index["touched"]}
+
+    def factors(self, name: str) -> tuple[Factors, torch.dtype | None]:
+        """Read a matrix parameter's factors in float32 and the dtype of the stored vectors, none for a zero delta."""
+        if name not in self.vectors.index["touched"]:
+            rows, columns = delta_shape(self.vectors.shape(name), "matrix")
+            return Factors(torch.zeros(rows, 0), torch.zeros(min(rows, columns)), torch.zeros(0, columns)), None
         file = SafetensorsFile(self.path / file_name(name))
         read = [file.read(field) for field in ("u", "s", "vh")]
         return Factors(*(tensor.to(torch.float32) for tensor in read)), read[0].dtype
@@ -129,7 +142,8 @@ class FactorSource:
     @cached_property
     def kinds(self) -> dict[str, Kind]:
         """Return each parameter's kind."""
-        return next(iter(self.folders.values())).vectors.kinds
+        kinds = {name: kind for folder in self.folders.values() for name, kind in folder.kinds.items()}
+        return dict(sorted(kinds.items()))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -139,18 +153,19 @@ class FactorSource:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
-        shapes = next(iter(self.folders.values())).vectors.index["shapes"]
-        return {name: delta_shape(shapes[name], kind) for name, kind in self.kinds.items()}
+        first = next(iter(self.folders.values())).vectors
+        return {name: delta_shape(first.shape(name), kind) for name, kind in self.kinds.items()}
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks."""
         folders = self.folders.values()
         norms = tuple(folder.vectors.index["norms"][name] for folder in folders)
         if self.kinds[name] == "vector":
-            deltas = torch.stack([folder.vectors.read(name) for folder in folders])
+            deltas = torch.stack([folder.vectors.delta(name) for folder in folders])
             return LayerDeltas(name, "vector", self.tasks, deltas, self.seed, norms=norms)
         factors, stored = zip(*(folder.factors(name) for folder in folders), strict=True)
-        return LayerFactors(name, self.tasks, factors, self.seed, norms=norms, stored=stored[0])
+        dtype = next(each for each in stored if each)
+        return LayerFactors(name, self.tasks, factors, self.seed, norms=norms, stored=dtype)
 
     def __iter__(self) -> Iterator[Layer]:
         return (self.layer(name) for name in self.names)

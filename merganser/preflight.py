@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from merganser.adapters.files import open_model
 from merganser.checkpoints import open_checkpoint
 from merganser.deltas import check_pair
 from merganser.errors import InputError
@@ -30,7 +31,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     for name in params.tasks if "base.source" in here else ():
         if f"tasks.{name}.source" in here:
             with _noted(mistakes, f"tasks.{name}.source"):
-                base, tuned = open_checkpoint(here["base.source"]), open_checkpoint(here[f"tasks.{name}.source"])
+                base, tuned = open_checkpoint(here["base.source"]), open_model(here[f"tasks.{name}.source"])
                 check_pair(base, tuned, rules, name)
     if mistakes:
         raise InputError("\n".join(dict.fromkeys(mistakes)))

@@ -1,8 +1,8 @@
 """Sources: where a checkpoint or a data set comes from, and how it is brought into a folder of its own.
 
-A source is a path: a checkpoint folder or file, a saved data set, or a *pointer file*, a few lines of YAML that name
-something remote at a pinned revision. What is fetched is a pure function of the source, and `source.json` beside it
-says what it was and which bytes came.
+A source is a path: a checkpoint folder or file, an adapter's folder, a saved data set, or a *pointer file*, a few
+lines of YAML that name something remote at a pinned revision. What is fetched is a pure function of the source, and
+`source.json` beside it says what it was and which bytes came.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from merganser.checkpoints import DESCRIPTION, config_names, open_checkpoint, write_checkpoint
+from merganser.adapters.files import adapter_names, open_model
+from merganser.checkpoints import ADAPTER_FILES, DESCRIPTION, config_names, open_checkpoint, write_checkpoint
 from merganser.data import check_data_set, load_saved
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
@@ -82,7 +83,8 @@ def _explain(source: Path, error: ValidationError) -> str:
 def fetch_checkpoint(source: Path, folder: Path) -> None:
     """Bring a checkpoint into an empty folder: safetensors weights, configuration files, `source.json`.
 
-    One file of weights becomes `model.safetensors`, whatever its name and kind were; shards keep theirs.
+    One file of weights becomes `model.safetensors`, whatever its name and kind were; shards keep theirs. Of an adapter
+    come its configuration and its tensors, as `adapter_model.safetensors`.
     """
     pointer = read_pointer(source)
     if isinstance(pointer, OpenClipPointer):
@@ -92,7 +94,7 @@ def fetch_checkpoint(source: Path, folder: Path) -> None:
     elif source.is_dir():
         _install_folder(source, source, folder)
     else:
-        _install_weights(source, folder)
+        _install_weights(source, folder / "model.safetensors")
     describe(source, pointer, folder)
 
 
@@ -138,21 +140,30 @@ def weight_names(names: Collection[str]) -> list[str]:
 
 def _install_folder(origin: Path, source: Path, folder: Path) -> None:
     names = [path.name for path in origin.iterdir() if path.is_file()]
+    if adapter := adapter_names(names):
+        _install_adapter(origin, adapter, folder)
+        return
     weights = weight_names(names)
     if not weights:
         raise InputError(f"{source}: no weights found; expected one of {', '.join(p[0] for p in WEIGHTS)}")
     if len(weights) == 1:
-        _install_weights(origin / weights[0], folder)
+        _install_weights(origin / weights[0], folder / "model.safetensors")
     else:
         _install_shards(origin, weights, folder)
     for name in config_names(names):
         shutil.copyfile(origin / name, folder / name)
 
 
-def _install_weights(file: Path, folder: Path) -> None:
+def _install_adapter(origin: Path, names: list[str], folder: Path) -> None:
+    config, tensors = names
+    open_model(origin)  # refuses what is more than a low-rank update
+    shutil.copyfile(origin / config, folder / config)
+    _install_weights(origin / tensors, folder / ADAPTER_FILES[0])
+
+
+def _install_weights(file: Path, target: Path) -> None:
     """Copy one whole safetensors file, or rewrite torch weights (loaded as plain tensors only) as safetensors."""
     checkpoint = open_checkpoint(file)
-    target = folder / "model.safetensors"
     if file.suffix == ".safetensors":
         shutil.copyfile(file, target)
     else:
@@ -182,8 +193,8 @@ def _hub_snapshot(pointer: HubPointer, source: Path) -> Path:
     try:
         tree = HfApi(endpoint=endpoint).list_repo_tree(pointer.hub, revision=pointer.revision)
         files = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
-        names = weight_names(files) + config_names(files)
-        if not weight_names(files):
+        names = adapter_names(files) or [*weight_names(files), *config_names(files)]
+        if not adapter_names(files) and not weight_names(files):
             raise InputError(f"{source}: {pointer.hub} has no weights at {pointer.revision[:12]} in a format we read")
         snapshot = Path(
             snapshot_download(pointer.hub, revision=pointer.revision, allow_patterns=names, endpoint=endpoint)
@@ -221,7 +232,7 @@ def _install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> 
         hint = f"; nearest: {', '.join(near)}" if near else ""
         raise InputError(f"{source}: open_clip has no {pointer.open_clip} pretrained as {pointer.pretrained}{hint}")
     pretrained = open_clip.get_pretrained_cfg(pointer.open_clip, pointer.pretrained)
-    _install_weights(Path(open_clip.download_pretrained(pretrained)), folder)
+    _install_weights(Path(open_clip.download_pretrained(pretrained)), folder / "model.safetensors")
     model = open_clip.get_model_config(pointer.open_clip)
     if pretrained.get("quick_gelu"):
         model["quick_gelu"] = True  # the tag says which activation it was trained with; the bare model name does not

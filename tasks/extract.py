@@ -1,7 +1,8 @@
-"""Extract one task's deltas: fine-tuned minus base, parameter by parameter."""
+"""Extract one task's deltas: fine-tuned minus base, parameter by parameter; an adapter's as its factors."""
 
 from pathlib import Path
 
+from merganser.adapters.files import open_model
 from merganser.checkpoints import open_checkpoint
 from merganser.deltas import extract
 from merganser.parameters import ParameterRules
@@ -12,7 +13,7 @@ from tasks.stage import BASE, CHECKPOINTS, DELTAS, only_name, run
 def extract_task(task: str, rules: ParameterRules, base: Path, out: Path) -> None:
     """Write the deltas of a task's fetched checkpoint against a base to a safetensors file."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    extract(open_checkpoint(base), open_checkpoint(CHECKPOINTS / task), rules, task, out)
+    extract(open_checkpoint(base), open_model(CHECKPOINTS / task), rules, task, out)
 
 
 def main(argv: list[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser import registry
+from merganser.adapters.files import open_model
 from merganser.checkpoints import Checkpoint, config_names, open_checkpoint
 from merganser.deltas import extract, open_deltas
 from merganser.driver import choose_device, merge
@@ -97,7 +98,7 @@ def _source_of(
     """Extract and, for a method that reads factors, decompose into a working folder."""
     checkpoint = open_checkpoint(base)
     for task, path in models.items():
-        extract(checkpoint, open_checkpoint(path), rules, task, folder / f"{task}.safetensors")
+        extract(checkpoint, open_model(path), rules, task, folder / f"{task}.safetensors")
     deltas = open_deltas(folder, list(models))
     if method.reads == "deltas":
         return deltas

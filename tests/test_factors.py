@@ -74,7 +74,7 @@ def test_no_parameter_name_can_leave_the_folder() -> None:
 
 
 def test_the_rank_asked_for_bounds_the_vectors_but_not_the_spectrum(tmp_path: Path) -> None:
-    save_tensors(tmp_path / "d", {"w": torch.randn(200, 160)}, '{"kinds": {"w": "matrix"}}')
+    save_tensors(tmp_path / "d", {"w": torch.randn(200, 160)}, '{"kinds": {"w": "matrix"}, "norms": {"w": 1.0}}')
     decompose(DeltaFile(tmp_path / "d"), FactorSettings(0.5), tmp_path / "svd/task0")
     layer = open_factors(tmp_path / "svd", ["task0"]).layer("w")
     assert isinstance(layer, LayerFactors)

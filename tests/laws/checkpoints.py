@@ -1,0 +1,93 @@
+"""Checkpoints on disk with every kind of parameter, and what the library makes of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from merganser import registry
+from merganser.checkpoints import open_checkpoint, save_tensors
+from merganser.deltas import extract, open_deltas
+from merganser.factors import FactorSettings, decompose, open_factors
+from merganser.layers import Kind, LayerSource
+from merganser.parameters import ParameterRules
+from tests.laws.layers import embeddings_of
+from tests.laws.references import Given
+
+SEED = 3
+PARAMETERS: dict[str, tuple[Kind, tuple[int, ...]]] = {
+    "blocks.0.ln_1.weight": ("vector", (16,)),
+    "blocks.0.mlp.bias": ("vector", (10,)),
+    "blocks.0.square.weight": ("matrix", (16, 16)),
+    "blocks.0.tall.weight": ("matrix", (20, 6)),
+    "blocks.0.wide.weight": ("matrix", (6, 20)),
+    "blocks.1.one_row.weight": ("matrix", (1, 9)),
+    "conv1.weight": ("matrix", (8, 3, 2, 2)),
+    "logit_scale": ("vector", ()),
+    "token_embedding.weight": ("vector", (7, 5)),
+}
+
+
+@dataclass(frozen=True)
+class Models:
+    """A base and T fine-tuned models in checkpoint files, their deltas and factors beside them."""
+
+    folder: Path
+    tasks: tuple[str, ...]
+
+    def source(self, method: registry.Method) -> LayerSource:
+        """Open what a method reads."""
+        open_ = open_factors if method.reads == "svd" else open_deltas
+        return open_(self.folder / method.reads, list(self.tasks), SEED, embeddings_of(self.tasks))
+
+    def given(self) -> list[Given]:
+        """Subtract the base from the models in float64, in the order of the parameters' names."""
+        base = open_checkpoint(self.folder / "base.safetensors")
+        models = [open_checkpoint(self.folder / f"{task}.safetensors") for task in self.tasks]
+        layers = []
+        for name, (kind, shape) in PARAMETERS.items():
+            weights = np.stack([model.read(name).double().numpy() for model in models])
+            norms = tuple(float(np.sqrt((each**2).sum())) for each in weights)
+            shown = (shape[0], -1) if kind == "matrix" else shape
+            deltas = (weights - base.read(name).double().numpy()).reshape(len(models), *shown)
+            layers.append(Given(name, kind, self.tasks, deltas, norms, SEED))
+        return layers
+
+
+def write_models(folder: Path, dtype: torch.dtype, tasks: int) -> Models:
+    """Write the checkpoints in one dtype; let the library extract and decompose them."""
+    models = Models(folder, tuple(f"task{t}" for t in range(tasks)))
+    generator = torch.Generator().manual_seed(tasks)
+    base = {name: 0.1 * torch.randn(shape, generator=generator) for name, (_, shape) in PARAMETERS.items()}
+    save(folder / "base.safetensors", base, dtype)
+    for size, task in zip(torch.linspace(0.5, 1.5, tasks).tolist(), models.tasks, strict=True):
+        tuned = {name: weights + 0.02 * size * update(weights.shape, generator) for name, weights in base.items()}
+        save(folder / f"{task}.safetensors", tuned, dtype)
+        prepare(folder, task)
+    return models
+
+
+def update(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Draw an update with a falling spectrum, as fine-tuning leaves it."""
+    drawn = torch.randn(shape, generator=generator)
+    if len(shape) < 2:
+        return drawn
+    u, s, vh = torch.linalg.svd(drawn.flatten(1), full_matrices=False)
+    return ((u * s * 0.8 ** torch.arange(len(s))) @ vh).reshape(shape)
+
+
+def save(path: Path, state: dict[str, Tensor], dtype: torch.dtype) -> None:
+    """Write a state dict in one dtype."""
+    save_tensors(path, {name: weights.to(dtype) for name, weights in state.items()})
+
+
+def prepare(folder: Path, task: str) -> None:
+    """Extract and decompose one task's model."""
+    (folder / "deltas").mkdir(exist_ok=True)
+    base, tuned = (open_checkpoint(folder / f"{name}.safetensors") for name in ("base", task))
+    extract(base, tuned, ParameterRules(), task, folder / f"deltas/{task}.safetensors")
+    deltas = open_deltas(folder / "deltas", [task]).files[task]
+    decompose(deltas, FactorSettings(rank_fraction=1.0), folder / "svd" / task)

@@ -1,0 +1,145 @@
+"""Every registered method computes its formula: real checkpoints through the library, against a float64 reference.
+
+A law test `test_<method>.py` holds the formula as `reference`, and in `CASES` the parameters worth trying beyond the
+defaults, each choice, and one other value of each number.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from merganser import registry
+from merganser.overlays.parts import Parts, delta_of
+from tests.laws.checkpoints import PARAMETERS, Models, write_models
+from tests.laws.references import Array, Given
+from tests.laws.test_registry_properties import choices, every_method, methods_that
+
+TOLERANCE = 1e-5  # of a merged delta's norm, as a whole and of each parameter
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+OTHER: dict[str, Any] = {
+    "scaling": 0.7,
+    "density": 0.45,
+    "drop_rate": 0.4,
+    "rank_fraction": 0.34,
+    "common_fraction": 0.5,
+    "tall_lambda": 0.8,
+    "k": 1,
+    "eta": 0.7,
+    "beta": 0.3,
+    "gamma": 0.9,
+    "eps": 0.3,
+    "ratio": 0.35,
+}
+COEFFICIENTS = {"task0": 0.5, "task1": -1.5}
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Models]:
+    root = tmp_path_factory.mktemp("models")
+    return {(dtype, tasks): written(root / f"{dtype}-{tasks}", dtype, tasks) for dtype in DTYPES for tasks in (1, 2, 8)}
+
+
+def written(folder: Path, dtype: str, tasks: int) -> Models:
+    """Write models of one dtype into a folder of their own."""
+    folder.mkdir()
+    return write_models(folder, DTYPES[dtype], tasks)
+
+
+@pytest.mark.parametrize(("dtype", "tasks"), product(DTYPES, (1, 2, 8)))
+@every_method
+def test_a_method_computes_its_formula(
+    name: str, dtype: str, tasks: int, models: dict[tuple[str, int], Models]
+) -> None:
+    agree(name, {}, models[dtype, tasks])
+
+
+@pytest.mark.parametrize("tasks", [2, 8])
+@every_method
+def test_a_method_computes_its_formula_whatever_its_parameters(
+    name: str, tasks: int, models: dict[tuple[str, int], Models]
+) -> None:
+    fields = registry.get(name).parameters.model_fields
+    others = {key: value for key, value in OTHER.items() if key in fields}
+    cases = [each | more for each in choices(name) for more in ({}, others)]
+    for values in [*cases, *getattr(law_of(name), "CASES", [])]:
+        agree(name, values, models["float32", tasks])
+
+
+@pytest.mark.parametrize("tasks", [2, 8])
+@methods_that(lambda method: method.weighted)
+def test_a_method_computes_its_formula_of_weighted_deltas(
+    name: str, tasks: int, models: dict[tuple[str, int], Models]
+) -> None:
+    weights: list[dict[str, Any]] = [{"coefficients": COEFFICIENTS}, {"coefficients": "nan"}]
+    if "scaling" in registry.get(name).parameters.model_fields:
+        weights += [{"scaling": COEFFICIENTS}, {"scaling": COEFFICIENTS, "coefficients": {"task0": 3.0}}]
+    for values in weights:
+        agree(name, values, models["bfloat16", tasks])
+
+
+def agree(name: str, values: dict[str, Any], models: Models) -> None:
+    """Merge, and compare with the method's reference: all parameters together, and each."""
+    method = registry.get(name)
+    filled = method.validate(name, values)
+    computed = merged(method, filled, models)
+    expected = law_of(name).reference(weighted(models.given(), filled), **own(filled))
+    pairs = {p: (computed[p], np.asarray(e)) for p, e in zip(PARAMETERS, expected, strict=True)}
+    for parameter, (ours, theirs) in pairs.items():
+        assert ours.size == theirs.size, f"{parameter} {values}: {ours.shape}, the reference has {theirs.shape}"
+        assert far(ours, theirs) <= TOLERANCE * np.linalg.norm(theirs), f"{parameter} {values}"
+    whole = [np.concatenate([pair[side].reshape(-1) for pair in pairs.values()]) for side in (0, 1)]
+    assert far(*whole) <= TOLERANCE * np.linalg.norm(whole[1]), values
+
+
+def law_of(name: str) -> Any:
+    """Import a method's law test; fail where it holds no reference."""
+    law = importlib.import_module(f"tests.laws.test_{name}")
+    assert hasattr(law, "reference"), f"tests/laws/test_{name}.py: no function `reference` for the method's formula"
+    return law
+
+
+def far(ours: Array, theirs: Array) -> float:
+    """Return the Frobenius distance."""
+    return float(np.linalg.norm(ours.reshape(-1) - theirs.reshape(-1)))
+
+
+def merged(method: registry.Method, values: dict[str, Any], models: Models) -> dict[str, Array]:
+    """Merge as the library does: one first pass, then layer by layer; (T, ...) for parts per task."""
+    source = models.source(method)
+    prepared = method.first_pass(source, values)
+    found = {}
+    for layer in source:
+        result = method.apply(replace(layer, prepared=prepared), values)
+        if isinstance(result, Parts):
+            shape = tuple(source.shapes[layer.name])
+            result = torch.stack([delta_of(result, task, shape) for task in source.tasks])
+        found[layer.name] = result.double().numpy()
+    return found
+
+
+def weighted(layers: Sequence[Given], values: Mapping[str, Any]) -> list[Given]:
+    """Multiply each task's delta by its coefficient and, where it has one of its own, by its scaling."""
+    found = []
+    for layer in layers:
+        weights = np.ones(len(layer.tasks))
+        for given in (values.get("coefficients"), values.get("scaling")):
+            if given == "nan":
+                inverse = 1 / np.array(layer.norms)
+                weights *= len(inverse) / 2 * inverse / inverse.sum()
+            elif isinstance(given, Mapping):
+                weights *= [given.get(task, 1.0) for task in layer.tasks]
+        found.append(layer._replace(deltas=layer.deltas * weights.reshape(-1, *[1] * (layer.deltas.ndim - 1))))
+    return found
+
+
+def own(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that a formula has: what is per task has been multiplied in."""
+    rest = {key: value for key, value in values.items() if key != "coefficients"}
+    return rest | {"scaling": 1.0} if isinstance(rest.get("scaling"), Mapping) else rest

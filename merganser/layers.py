@@ -33,6 +33,16 @@ class LayerDeltas:
     prepared: Any = None  # what the method's first pass returned
     norms: tuple[float, ...] = ()  # T Frobenius norms of the fine-tuned weights themselves
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of one task's delta: (M, N) for a matrix."""
+        return tuple(self.deltas.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the deltas' dtype."""
+        return self.deltas.dtype
+
 
 @dataclass(frozen=True)
 class LayerFactors:
@@ -71,6 +81,11 @@ class LayerLowRank:
     def shape(self) -> tuple[int, int]:
         """Return (M, N)."""
         return self.left[0].shape[0], self.right[0].shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the adapters' dtype."""
+        return self.left[0].dtype
 
     def dense(self) -> LayerDeltas:
         """Multiply the adapters out."""

@@ -28,16 +28,21 @@ def factorise(matrix: Tensor, rank: int | None = None) -> Factors:
     return Factors(*(part.to(matrix.dtype).contiguous() for part in (u[:, kept], s, vh[kept])))
 
 
-def compact(matrix: Tensor) -> Factors:
-    """Decompose an M x N matrix on its numerical rank K: U (M, K), S (K), Vh (K, N), in float64."""
-    u, s, vh = _in_float64(matrix)
-    rank = numerical_rank(s.to(matrix.dtype), (matrix.shape[0], matrix.shape[1]))
-    return Factors(u[:, :rank], s[:rank], vh[:rank])
+def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None) -> Factors:
+    """Decompose an M x N matrix on its numerical rank K, or less: U (M, K), S (K), Vh (K, N), in float64.
+
+    `rank` caps K. `exact_to`: what a float64 matrix was computed from, if from less: it needs no better vectors.
+    """
+    exact_to = exact_to or matrix.dtype
+    u, s, vh = _in_float64(matrix, rank, exact_to)
+    known = numerical_rank(s[:rank].to(exact_to), (matrix.shape[0], matrix.shape[1]))
+    return Factors(u[:, :known], s[:known], vh[:known])
 
 
 def joint(deltas: Tensor) -> Factors:
     """Decompose T matrices (T, M, N) set side by side on their numerical rank K: U (M, K), S (K), Vh (K, T * N)."""
-    return compact(deltas.transpose(0, 1).flatten(1))
+    by_gram = None if deltas.dtype == torch.float64 else _joint_by_gram(deltas)
+    return by_gram or compact(deltas.transpose(0, 1).flatten(1))
 
 
 def factorise_low_rank(left: Tensor, right: Tensor) -> Factors:
@@ -48,12 +53,15 @@ def factorise_low_rank(left: Tensor, right: Tensor) -> Factors:
     return Factors(*(part.to(left.dtype).contiguous() for part in compact_low_rank(left, right)))
 
 
-def compact_low_rank(left: Tensor, right: Tensor) -> Factors:
+def compact_low_rank(
+    left: Tensor, right: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None
+) -> Factors:
     """Decompose left (M, Q) @ right (Q, N) as `compact` does the product: on its numerical rank, in float64."""
-    return joint_low_rank([left], [right])
+    u, s, vh = joint_low_rank([left], [right], exact_to)
+    return Factors(u[:, :rank], s[:rank], vh[:rank])
 
 
-def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor]) -> Factors:
+def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor], exact_to: torch.dtype | None = None) -> Factors:
     """Decompose T products left[t] (M, Q) @ right[t] (Q, N) as `joint` does, without multiplying one of them out.
 
     Q may differ from task to task. The SVD is that of a core as small as the sum of the ranks.
@@ -63,14 +71,23 @@ def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor]) -> Factors:
     per_task = zip(columns.split([side.shape[1] for side in left], 1), rows, strict=True)
     u, s, vh = linalg.svd(torch.cat([mixed @ row.mT for mixed, row in per_task], 1), full_matrices=False)
     joined = (basis.shape[0], sum(side.shape[1] for side in right))
-    rank = numerical_rank(s.to(left[0].dtype), joined)
+    rank = numerical_rank(s.to(exact_to or left[0].dtype), joined)
     blocks = zip(vh[:rank].split([each.shape[1] for each in bases], 1), bases, strict=True)
     return Factors(basis @ u[:, :rank], s[:rank], torch.cat([block @ each.mT for block, each in blocks], 1))
 
 
-def numerical_rank(s: Tensor, shape: tuple[int, int]) -> int:
-    """Count the singular values of an M x N matrix above max(M, N) * eps * largest, eps of their dtype."""
-    return int((s > max(shape) * torch.finfo(s.dtype).eps * s[:1]).sum())
+def numerical_rank(s: Tensor, shape: tuple[int, int], largest: Tensor | None = None) -> int:
+    """Count the singular values of an M x N matrix above max(M, N) * eps * largest, eps of their dtype.
+
+    `largest`: that of the matrix which this one is a part of; by default the matrix's own.
+    """
+    return int((s > max(shape) * torch.finfo(s.dtype).eps * (s[:1] if largest is None else largest)).sum())
+
+
+def spectral_norm(matrix: Tensor) -> Tensor:
+    """Return the largest singular value, from the smaller Gram matrix in float64."""
+    small = (matrix if matrix.shape[0] < matrix.shape[1] else matrix.mT).double()
+    return linalg.eigvalsh(small @ small.mT)[-1].clamp(min=0).sqrt()
 
 
 def leading(factors: Factors, count: int) -> Factors:
@@ -111,27 +128,62 @@ def truncated(matrix: Tensor, rank: int) -> Tensor:
     return rebuilt(factorise(matrix, rank))
 
 
-def _in_float64(matrix: Tensor, rank: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def _in_float64(
+    matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     if matrix.shape[0] < matrix.shape[1]:
-        u, s, vh = _in_float64(matrix.mT, rank)
+        u, s, vh = _in_float64(matrix.mT, rank, exact_to)
         return vh.mT, s, u.mT
-    by_gram = None if matrix.dtype == torch.float64 else _by_gram(matrix.double(), rank)
+    by_gram = None if (exact_to or matrix.dtype) == torch.float64 else _by_gram(matrix.double(), rank)
     return by_gram or linalg.svd(matrix.double(), full_matrices=False)
 
 
 def _by_gram(tall: Tensor, rank: int | None) -> tuple[Tensor, Tensor, Tensor] | None:
     """Decompose a tall float64 matrix made of float32 numbers by its Gram matrix; None where that is not exact enough.
 
-    A Gram matrix squares the singular values: small ones that still count (above the numerical rank) need a full SVD.
     Below the numerical rank any orthonormal vectors will do, and a QR decomposition completes them.
     """
-    squares, vectors = linalg.eigh(tall.mT @ tall)
-    s, v = squares.flip(0).clamp_(min=0).sqrt_(), vectors.flip(1)[:, :rank]
-    sound = numerical_rank(s.float(), (tall.shape[0], tall.shape[1]))
-    counted = s[: min(sound, v.shape[1])]
-    if len(counted) and counted[-1] < SAFE * s[0]:
+    s, vectors, known = _of_gram(tall.mT @ tall, max(tall.shape))
+    v = vectors[:, :rank]
+    counted = s[: min(known, v.shape[1])]
+    if not _is_safe(counted):
         return None
     if len(counted) == v.shape[1]:
         return tall @ (v / counted), s, v.mT
     q, r = linalg.qr(tall @ v)
     return q * torch.where(r.diagonal() < 0, -1.0, 1.0), s, v.mT
+
+
+def _joint_by_gram(deltas: Tensor) -> Factors | None:
+    """Decompose T float32 matrices side by side by the sum of their Gram matrices; None where that is of no use."""
+    tasks, rows, columns = deltas.shape
+    if rows > tasks * columns:
+        return None
+    gram = torch.zeros(rows, rows, dtype=torch.float64, device=deltas.device)
+    for delta in deltas:
+        exact = delta.double()
+        gram.addmm_(exact, exact.mT)
+    s, vectors, known = _of_gram(gram, tasks * columns)
+    s, u = s[:known], vectors[:, :known]
+    if not _is_safe(s):
+        return None
+    inverse = (u / s).mT
+    vh = torch.empty(known, tasks, columns, dtype=torch.float64, device=deltas.device)
+    for t, delta in enumerate(deltas):
+        vh[:, t] = inverse @ delta.double()
+    return Factors(u, s, vh.flatten(1))
+
+
+def _of_gram(gram: Tensor, longer: int) -> tuple[Tensor, Tensor, int]:
+    """Return singular values, vectors in columns and numerical rank of a float32 matrix, given its smaller Gram matrix.
+
+    `longer` is the matrix's longer side.
+    """
+    squares, vectors = linalg.eigh(gram)
+    s = squares.flip(0).clamp_(min=0).sqrt_()
+    return s, vectors.flip(1), numerical_rank(s.float(), (longer, len(s)))
+
+
+def _is_safe(s: Tensor) -> bool:
+    """Tell whether the vectors of these singular values are exact enough, although a Gram matrix squares the values."""
+    return len(s) == 0 or bool(s[-1] >= SAFE * s[0])

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from merganser.layers import LayerDeltas
-from merganser.linalg.svd import truncated
+from merganser.linalg.svd import compact, rebuilt
 from merganser.operators.counts import count_of
 from merganser.operators.sums import total
 from merganser.operators.vectors import mean
@@ -18,14 +18,14 @@ from merganser.registry import Fraction, Scaling, method
     efficiency="Medium",
     paper="Choi et al., 2024, arXiv:2412.12153",
     cost="svd",
+    ours=("scaling",),
     vectors=mean,
 )
 def cart(layer: LayerDeltas, *, rank_fraction: Fraction = 0.08, scaling: Scaling = 1.0) -> Tensor:
     """Add to the average the scaled sum of the centred deltas, each truncated to a share of its rank."""
-    dtype, shape = layer.deltas.dtype, layer.deltas.shape
-    rank = count_of(rank_fraction, min(shape[1:]))
-    average = total(layer.deltas) / shape[0]
+    rank = count_of(rank_fraction, min(layer.shape))
+    average = total(layer.deltas) / len(layer.deltas)
     merged = average.clone()
     for delta in layer.deltas:
-        merged += scaling * truncated((delta - average).to(dtype), rank)
-    return merged.to(dtype)
+        merged.add_(rebuilt(compact(delta - average, rank, layer.dtype)), alpha=scaling)
+    return merged.to(layer.dtype)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
+from merganser.layers import LayerDeltas, LayerLowRank
 from merganser.operators.drm import drm
 from merganser.registry import PositiveFraction, Scaling, method
 
@@ -16,7 +16,8 @@ from merganser.registry import PositiveFraction, Scaling, method
     efficiency="Medium",
     paper="Chaichana et al., 2025, arXiv:2505.23117",
     cost="joint svd",
+    low_rank=True,
 )
-def drm_h(layer: LayerDeltas, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
+def drm_h(layer: LayerDeltas | LayerLowRank, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
     """Decompose the deltas jointly, renormalise each task's right vectors, prune all together, elect signs, average."""
-    return scaling * drm(layer.deltas, density)
+    return scaling * drm(layer, density)

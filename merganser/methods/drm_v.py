@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
-from merganser.operators.drm import drm
+from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.operators.drm import drm, transposed
 from merganser.registry import PositiveFraction, Scaling, method
 
 
@@ -15,7 +15,8 @@ from merganser.registry import PositiveFraction, Scaling, method
     efficiency="Medium",
     paper="Chaichana et al., 2025, arXiv:2505.23117",
     cost="joint svd",
+    low_rank=True,
 )
-def drm_v(layer: LayerDeltas, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
+def drm_v(layer: LayerDeltas | LayerLowRank, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
     """Merge the transposed deltas as drm_h does, and transpose the result."""
-    return scaling * drm(layer.deltas.mT, density).mT
+    return scaling * drm(transposed(layer), density).mT

@@ -2,9 +2,8 @@
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
-from merganser.linalg.svd import compact
-from merganser.operators.sums import scaled_sum
+from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.operators.isotropic import summed
 from merganser.registry import Scaling, method
 
 
@@ -17,9 +16,10 @@ from merganser.registry import Scaling, method
     efficiency="Medium",
     paper="Marczak et al., ICML 2025, arXiv:2502.04959",
     cost="svd",
+    ours=("scaling",),
+    low_rank=True,
 )
-def iso_c(layer: LayerDeltas, *, scaling: Scaling = 1.0) -> Tensor:
+def iso_c(layer: LayerDeltas | LayerLowRank, *, scaling: Scaling = 1.0) -> Tensor:
     """Replace the singular values of the sum by their mean over min(M, N), in the directions of its numerical rank."""
-    summed = scaled_sum(layer.deltas, 1.0)
-    u, s, vh = compact(summed)
-    return (scaling * s.sum() / min(summed.shape) * (u @ vh)).to(summed.dtype)
+    u, s, vh = summed(layer)
+    return (scaling * s.sum() / min(layer.shape) * (u @ vh)).to(layer.dtype)

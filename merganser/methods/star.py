@@ -5,7 +5,6 @@ from torch import Tensor
 
 from merganser.layers import Factors, LayerFactors
 from merganser.linalg.svd import leading, rebuilt
-from merganser.operators.sums import scaled_sum
 from merganser.registry import PositiveFraction, Scaling, method
 
 ROUNDING = 1e-12  # a cumulative sum may stay this share below its own total
@@ -29,8 +28,8 @@ def triples_holding(s: Tensor, eta: float) -> int:
 )
 def star(layer: LayerFactors, *, eta: PositiveFraction = 0.4, scaling: Scaling = 1.0) -> Tensor:
     """Keep the fewest singular values that hold the share `eta` of a task's nuclear norm, scaled up to the whole."""
-    rescaled = []
+    merged = torch.zeros(layer.shape, dtype=torch.float64, device=layer.factors[0].s.device)
     for factors in layer.factors:
         u, s, vh = leading(factors, triples_holding(factors.s, eta))
-        rescaled.append(rebuilt(Factors(u, s * (factors.s.sum() / s.sum()), vh)))
-    return scaled_sum(torch.stack(rescaled), scaling / len(rescaled))
+        merged += rebuilt(Factors(u, s * (factors.s.sum() / s.sum()), vh))
+    return merged.mul_(scaling / len(layer.factors)).to(layer.factors[0].s.dtype)

@@ -4,13 +4,15 @@ Which entries are pruned hangs on their last digits.
 Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from merganser.linalg.svd import joint
-from merganser.operators.counts import count_of
+from merganser.layers import Factors, LayerDeltas, LayerLowRank
+from merganser.linalg.select import cut_at
+from merganser.linalg.svd import joint, joint_low_rank
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import elect_sign
 
@@ -26,34 +28,47 @@ class JointSpace(NamedTuple):
     vh: Tensor  # (T, K, N)
 
 
-def joint_space(deltas: Tensor) -> JointSpace:
-    """Decompose (T, M, N) deltas side by side and renormalise each task's rows (equations 1 to 6)."""
-    u, s, vh = joint(deltas)
-    rows = vh.unflatten(1, (deltas.shape[0], deltas.shape[2])).transpose(0, 1)
+def joint_space(layer: LayerDeltas | LayerLowRank) -> JointSpace:
+    """Decompose a layer's T matrices side by side and renormalise each task's rows (equations 1 to 6)."""
+    if isinstance(layer, LayerLowRank):
+        return renormalised(joint_low_rank(layer.left, layer.right), len(layer.tasks))
+    return renormalised(joint(layer.deltas), len(layer.tasks))
+
+
+def renormalised(factors: Factors, tasks: int) -> JointSpace:
+    """Cut the joint factors (M, K), (K), (K, T * N) into tasks, and give their rows unit length in place."""
+    rows = factors.vh.unflatten(1, (tasks, -1)).transpose(0, 1)
     lengths = rows.norm(dim=2)
-    lengths = torch.where(lengths > NO_LENGTH, lengths, 0)
-    return JointSpace(u, s * lengths, torch.where(lengths.unsqueeze(2) > 0, rows / lengths.unsqueeze(2), 0))
+    some = lengths > NO_LENGTH
+    rows.div_(torch.where(some, lengths, torch.inf).unsqueeze(2))
+    return JointSpace(factors.u, factors.s * torch.where(some, lengths, 0), rows)
 
 
 def largest(values: Tensor, density: float) -> Tensor:
-    """Mark the floor(density * n) largest magnitudes, and all that equal the least of them but for rounding.
+    """Mark the floor(density * n) largest magnitudes of n, and all that equal the least of them but for rounding.
 
     So identical tasks are pruned alike, and the order of the tasks changes nothing.
     """
-    magnitudes, count = values.abs(), count_of(density, values.numel())
-    if count == 0:
-        return torch.zeros_like(values, dtype=torch.bool)
-    least = magnitudes.flatten().kthvalue(values.numel() - count + 1).values
-    return magnitudes >= least * (1 - SAME)
+    cut = cut_at(lambda: (part.reshape(1, -1) for part in values), density)
+    least = torch.tensor(cut.patterns, device=values.device).view(values.dtype)[0]  # not a number if none is kept
+    return torch.stack([part.abs() >= least * (1 - SAME) for part in values])
 
 
 def pruned(space: JointSpace, density: float) -> Tensor:
     """Keep the largest of all tasks' renormalised entries together, then give the rows their scale back: (T, K, N)."""
-    return space.s.unsqueeze(2) * (space.vh * largest(space.vh, density))
+    return torch.where(largest(space.vh, density), space.vh, 0).mul_(space.s.unsqueeze(2))
 
 
-def drm(deltas: Tensor, density: float) -> Tensor:
-    """Merge (T, M, N) deltas in their joint space: prune, elect a sign per entry, average the entries that agree."""
-    space = joint_space(deltas)
+def drm(layer: LayerDeltas | LayerLowRank, density: float) -> Tensor:
+    """Merge T matrices in their joint space: prune, elect a sign per entry, average the entries that agree: (M, N)."""
+    space = joint_space(layer)
     entries = pruned(space, density)
-    return (space.u @ disjoint_mean(entries, elect_sign(entries))).to(deltas.dtype)
+    return (space.u @ disjoint_mean(entries, elect_sign(entries))).to(layer.dtype)
+
+
+def transposed(layer: LayerDeltas | LayerLowRank) -> LayerDeltas | LayerLowRank:
+    """Transpose each task's matrix."""
+    if isinstance(layer, LayerLowRank):
+        left, right = (tuple(side.mT for side in sides) for sides in (layer.right, layer.left))
+        return replace(layer, left=left, right=right)
+    return replace(layer, deltas=layer.deltas.mT)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from merganser.layers import Factors
 from merganser.operators import drm as operator
 from merganser.operators.drm import joint_space, largest, pruned
 from tests.laws.layers import matrices, merged, vectors
@@ -49,14 +50,14 @@ def test_drm_v_is_drm_h_on_the_transposes(shape: tuple[int, int], tasks: int, dt
 @every_number
 def test_without_pruning_election_and_averaging_the_exact_sum_is_left(shape: tuple[int, int], tasks: int) -> None:
     deltas = drawn(tasks, shape)
-    space = joint_space(deltas)
+    space = joint_space(matrices(list(deltas)))
     assert_close(space.u @ pruned(space, 1.0).sum(0), numpy_of(deltas).sum(0), 1e-12)
 
 
 @both_ways
 def test_low_rank_tasks_are_merged_on_their_joint_rank(name: str) -> None:
     deltas = drawn(3, (20, 16), torch.float32, rank=2)
-    assert joint_space(deltas).u.shape == (20, 6)
+    assert joint_space(matrices(list(deltas))).u.shape == (20, 6)
     exact = numpy_of(deltas if name == "drm_h" else deltas.mT)
     u, s, vh = svd(np.hstack(list(exact)))
     cut = (u[:, :6] * s[:6]) @ vh[:6]  # float32 left noise below the rank
@@ -77,14 +78,14 @@ def test_flipping_a_singular_vectors_sign_changes_nothing(monkeypatch: pytest.Mo
     straight = merged("drm_h", matrices(list(deltas)))[0]
     u, s, vh = operator.joint(deltas)
     flips = torch.tensor([1.0, -1.0] * 4, dtype=torch.float64)
-    monkeypatch.setattr(operator, "joint", lambda _: (u * flips, s, vh * flips.unsqueeze(1)))
+    monkeypatch.setattr(operator, "joint", lambda _: Factors(u * flips, s, vh * flips.unsqueeze(1)))
     assert_close(merged("drm_h", matrices(list(deltas)))[0], numpy_of(straight), 1e-12)  # type: ignore[arg-type]
 
 
 def test_a_task_without_a_share_in_a_direction_keeps_a_zero_row() -> None:
     deltas = torch.zeros(3, 6, 8, dtype=torch.float64)
     deltas[0, :2], deltas[1, 2:] = drawn(1, (2, 8))[0], drawn(1, (4, 8))[0]
-    space = joint_space(deltas)
+    space = joint_space(matrices(list(deltas)))
     assert [int((rows != 0).any(1).sum()) for rows in space.vh] == [2, 4, 0]
     assert torch.equal(space.vh.norm(dim=2) > 0.5, space.s > 0)
 

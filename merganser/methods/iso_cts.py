@@ -1,0 +1,41 @@
+"""Iso-CTS: equal singular values for directions the tasks share and some that are each task's own."""
+
+import torch
+from torch import Tensor
+
+from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.linalg.polar import polar
+from merganser.operators.counts import count_of
+from merganser.operators.isotropic import specifics, summed
+from merganser.operators.vectors import scaled_mean
+from merganser.registry import Fraction, Scaling, method
+
+
+@method(
+    reads="deltas",
+    family="spectral",
+    formula=r"\lambda\, \bar\sigma\, \mathrm{polar}\big([U^{1:k}\; \bar U_1^{1:s} \cdots \bar U_T^{1:s}]\big)\, "
+    r"\mathrm{polar}\big([V^{1:k}\; \bar V_1^{1:s} \cdots \bar V_T^{1:s}]\big)^\top, "
+    r"\quad \textstyle\sum_t \Delta_t = U \Sigma V^\top, \; "
+    r"(I - U^{1:k} U^{1:k\top}) \Delta_t = \bar U_t \bar\Sigma_t \bar V_t^\top",
+    involvement="VDI",
+    efficiency="Medium",
+    paper="Marczak et al., ICML 2025, arXiv:2502.04959",
+    cost="svd",
+    ours=("scaling",),
+    low_rank=True,
+)
+def iso_cts(layer: LayerDeltas | LayerLowRank, *, common_fraction: Fraction = 0.8, scaling: Scaling = 1.0) -> Tensor:
+    """Join the sum's leading directions with each task's own beyond them, whiten both sides, give all the mean value.
+
+    The tasks share what `common_fraction` leaves of the R directions, floor((R - common) / T) each; the rest is common.
+    The mean is over R. A matrix too small to give each task a direction is averaged like a vector.
+    """
+    rank, tasks = min(layer.shape), len(layer.tasks)
+    if rank < tasks and common_fraction < 1:
+        return scaled_mean(layer.dense() if isinstance(layer, LayerLowRank) else layer, scaling=scaling)
+    own = (rank - count_of(common_fraction, rank)) // tasks
+    common = summed(layer, rank - tasks * own)
+    us, ss, vhs = zip(common, *specifics(layer, common.u, own), strict=True)
+    u, vh = polar(torch.cat(us, 1), layer.dtype), polar(torch.cat(vhs), layer.dtype)
+    return (scaling * torch.cat(ss).sum() / rank * (u @ vh)).to(layer.dtype)

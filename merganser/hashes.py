@@ -3,6 +3,8 @@
 import hashlib
 from pathlib import Path
 
+from merganser.errors import InputError
+
 
 def sha256_of(path: Path) -> str:
     """Hash a file."""
@@ -11,9 +13,14 @@ def sha256_of(path: Path) -> str:
 
 
 def sha256_of_tree(path: Path, pattern: str = "*") -> str:
-    """Hash a file, or the names and contents of the files in a folder whose names match a pattern."""
+    """Hash a file, or the names and contents of the files in a folder whose names match a pattern.
+
+    Raises InputError when there is neither.
+    """
     if path.is_file():
         return sha256_of(path)
+    if not path.is_dir():
+        raise InputError(f"{path}: missing; run the stage that writes it first (`dvc repro` or `merganser run` does)")
     files = sorted(file for file in path.rglob(pattern) if file.is_file())
     listed = "".join(f"{file.relative_to(path).as_posix()} {sha256_of(file)}\n" for file in files)
     return hashlib.sha256(listed.encode()).hexdigest()

@@ -87,9 +87,8 @@ def _misplanned(params: Params) -> list[str]:
 def _unfit(params: Params, where: str, entry: Entry) -> list[str]:
     """Refuse what has no meaning, or no input, for a subset of the tasks."""
     if params.base.is_mean:
-        return [
-            f"{where}: the base is the mean of all tasks' models, so a subset's merge would hold the other tasks too"
-        ]
+        reason = "the base is the mean of all tasks' models, so a subset's merge would hold the other tasks too"
+        return [f"{where}: {reason}; studies.tasks.methods must be {{}}"]
     if entry.difference is not None:
         reason = "difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too"
         return [f"{where}.reads: {reason}; study a method that reads deltas or svd"]

@@ -25,6 +25,7 @@ from merganser.studies.merges import Bench, check_maps, measure_merge, values_fo
 from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.stage import BASE, DATASETS, DELTAS, FACTORS, TASK_STUDIES, only_name, run, write_json
 
+ROOT = Path(__file__).parents[1]
 # The code that the numbers depend on; dvc.yaml names the same for this stage, and a test compares the two.
 CODE = (
     "merganser/adapters",
@@ -109,7 +110,7 @@ def _origins(params: Params, entry: Entry) -> Origins:
         base=sha256_of_tree(BASE),
         read={task: sha256_of_tree(path) for task, path in read.items()},
         data={task: sha256_of_tree(DATASETS / task) for task in params.tasks},
-        code=[sha256_of_tree(Path(path), "*.py") for path in code],
+        code=[sha256_of_tree(ROOT / path, "*.py") for path in code],
     )
 
 

@@ -1,0 +1,227 @@
+"""The stages of the studies, on the tiny comparison."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from merganser.checkpoints import open_checkpoint
+from merganser.deltas import DeltaFile
+from merganser.errors import InputError
+from merganser.evaluate import evaluate
+from tasks import study_rank, study_tasks
+from tests.tasks.comparison import STUDIES, TASKS, inside, make_comparison
+
+ROOT = Path(__file__).resolve().parents[2]
+PAIR = ("dark", "light")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a comparison with every study done."""
+    folder = make_comparison(tmp_path_factory.mktemp("studies") / "comparison")
+    change(folder, lambda params: params["studies"]["tasks"].update(subsets=3))
+    with inside(folder):
+        for key in STUDIES:
+            study_tasks.main([key])
+        for task in TASKS:
+            study_rank.main([task])
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Iterator[Path]:
+    """Give a copy of it to change, and work in it."""
+    copy = Path(shutil.copytree(made, tmp_path / "copy"))
+    with inside(copy):
+        yield copy
+
+
+def change(folder: Path, how: Callable[[dict[str, Any]], object]) -> None:
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    how(params)
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+
+
+def scores(folder: Path, key: str) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Read an entry's scores by subset."""
+    files = (folder / "data/studies/tasks" / key).iterdir()
+    read = [json.loads(file.read_text())["scores"] for file in files]
+    return {tuple(found): found for found in read}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def measured(folder: Path, task: str, parameters: dict[str, Tensor]) -> dict[str, Any]:
+    """Evaluate a model given by its parameters as the comparison does."""
+    return evaluate(
+        folder / "data/base",
+        parameters.items(),
+        folder / "data/datasets" / task,
+        family="open_clip",
+        templates=["a {} image."],
+        split="test",
+        batch_size=8,
+    )
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    checkpoint = open_checkpoint(path)
+    return {name: checkpoint.read(name) for name in checkpoint.names}
+
+
+def test_every_subset_has_a_score_on_each_of_its_tasks(made: Path) -> None:
+    for key in STUDIES:
+        found = scores(made, key)
+        assert {subset: tuple(of_tasks) for subset, of_tasks in found.items()} == {
+            subset: subset for subset in [*(("dark", "light"), ("dark", "red"), ("light", "red")), TASKS]
+        }
+
+
+@pytest.mark.parametrize("entry", ["average", "tsv_c"])
+def test_the_merge_of_all_tasks_scores_as_the_comparisons_own(made: Path, entry: str) -> None:
+    for task, found in scores(made, entry)[TASKS].items():
+        assert found == json.loads((made / f"data/metrics/{entry}/{task}.json").read_text())
+
+
+def test_a_pairs_average_is_the_average_of_those_two_models(made: Path) -> None:
+    base, models = read(made / "data/base"), [read(made / "data/checkpoints" / task) for task in PAIR]
+    average = {n: torch.stack([m[n] for m in models]).mean(0) if n in models[0] else base[n] for n in base}
+    assert scores(made, "average")[PAIR] == {task: measured(made, task, average) for task in PAIR}
+
+
+def test_a_second_start_measures_nothing_and_keeps_every_byte(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = folder / "data/studies/tasks/dare"
+    before, times = content(out), {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    study_tasks.main(["dare"])
+    assert capsys.readouterr().out == "dare: 4 of 4 subsets were there\n"
+    assert content(out) == before
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == times
+
+
+@pytest.mark.parametrize(
+    ("what", "kept"),
+    [
+        (lambda p: p["tasks"]["red"]["data"].update(templates=["a {} thing."]), 1),  # of the pair without it
+        (lambda p: p["evaluation"].update(batch_size=7), 0),
+        (lambda p: p["studies"]["tasks"]["methods"]["dare"].update(drop_rate=0.5), 0),
+        (lambda p: p["studies"]["tasks"]["methods"]["dare"].update(coefficients={"red": 0.5}), 1),
+        (lambda p: p.update(seed=1), 0),
+        (lambda p: p["studies"]["rank"].update(fractions=[]), 4),
+        (lambda p: p["methods"].pop("base"), 4),
+    ],
+)
+def test_what_a_subset_came_from_decides_whether_it_is_measured_again(
+    folder: Path, what: Callable[[dict[str, Any]], object], kept: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(folder, what)
+    study_tasks.main(["dare"])
+    assert f"dare: {kept} of 4 subsets were there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("file", "kept"),
+    [("data/deltas/red.safetensors", 1), ("data/svd/red/vectors.safetensors", 4), ("data/base/source.json", 0)],
+)
+def test_a_changed_input_file_is_noticed_by_its_content(
+    folder: Path, file: str, kept: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / file
+    values = bytearray(path.read_bytes())
+    values[-3] ^= 1
+    path.write_bytes(values)
+    study_tasks.main(["average"])
+    assert f"average: {kept} of 4 subsets were there" in capsys.readouterr().out
+
+
+def test_what_is_half_or_strange_does_not_stay(folder: Path, made: Path) -> None:
+    out = folder / "data/studies/tasks/average"
+    first = next(out.iterdir())
+    first.write_bytes(first.read_bytes()[:-20])
+    (out / "tmp1").mkdir()
+    (out / "tmp1/model.safetensors").write_text("left by a kill")
+    (out / "9-0.json").write_text("{}")
+    study_tasks.main(["average"])
+    assert content(out) == content(made / "data/studies/tasks/average")
+    change(folder, lambda params: params["studies"]["tasks"].update(subsets=1))
+    study_tasks.main(["average"])
+    assert sorted(len(subset) for subset in scores(folder, "average")) == [2, 3]
+
+
+def test_a_kill_loses_no_subset_that_was_measured(folder: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = folder / "data/studies/tasks/dare"
+    shutil.rmtree(out)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tasks.study_tasks", "dare"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout
+        for line in process.stdout:
+            if line.startswith("dare: 1 of 4: "):
+                process.kill()
+    assert process.returncode == -signal.SIGKILL
+    whole = len(list(out.glob("*.json")))
+    assert 1 <= whole < 4
+    study_tasks.main(["dare"])
+    assert f"dare: {whole} of 4 subsets were there" in capsys.readouterr().out
+    assert content(out) == content(made / "data/studies/tasks/dare")
+
+
+def test_an_entry_or_a_task_that_is_not_declared_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r'no entry "averag" under studies\.tasks\.methods.*did you mean "average"'):
+        study_tasks.main(["averag"])
+    with pytest.raises(InputError, match='no task "drak"'):
+        study_rank.main(["drak"])
+    change(folder, lambda p: p["studies"]["tasks"]["methods"]["average"].update(coefficients={"drak": 1.0}))
+    with pytest.raises(InputError, match="coefficients: no such task: drak"):
+        study_tasks.main(["average"])
+
+
+def test_inputs_that_are_not_there_are_named(folder: Path) -> None:
+    (folder / "data/deltas/light.safetensors").unlink()
+    with pytest.raises(InputError, match=r"data/deltas/light\.safetensors: missing"):
+        study_tasks.main(["average"])
+
+
+def test_the_rank_sweep_ends_with_the_fine_tuned_model_itself(made: Path) -> None:
+    for task in TASKS:
+        curve = json.loads((made / f"data/studies/rank/{task}.json").read_text())["curve"]
+        assert [point["fraction"] for point in curve] == [0.1, 0.5, 1.0]
+        individual = json.loads((made / f"data/metrics/individual/{task}.json").read_text())
+        assert curve[-1] == {"fraction": 1.0, **individual}
+
+
+def test_a_share_of_the_rank_keeps_that_many_leading_triples_and_the_vectors_whole(made: Path) -> None:
+    base, tuned = read(made / "data/base"), read(made / "data/checkpoints/red")
+    model = base | tuned
+    for name, kind in DeltaFile(made / "data/deltas/red.safetensors").kinds.items():
+        if kind == "matrix":
+            delta = (tuned[name] - base[name]).flatten(1)
+            u, s, vh = torch.linalg.svd(delta.double(), full_matrices=False)
+            k = int(0.5 * len(s))
+            model[name] = base[name] + ((u[:, :k] * s[:k]) @ vh[:k]).float().reshape(base[name].shape)
+    curve = json.loads((made / "data/studies/rank/red.json").read_text())["curve"]
+    assert curve[1] == {"fraction": 0.5, **measured(made, "red", model)}
+
+
+def test_a_sweep_over_no_share_measures_nothing(folder: Path) -> None:
+    change(folder, lambda params: params["studies"]["rank"].update(fractions=[]))
+    study_rank.main(["red"])
+    assert json.loads((folder / "data/studies/rank/red.json").read_text()) == {"curve": []}
+
+
+def test_the_fingerprint_covers_the_code_that_dvc_watches() -> None:
+    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["study_tasks"]["do"]["deps"]
+    code = {dep for dep in deps if dep.startswith(("merganser/", "tasks/"))}
+    assert code == {*study_tasks.CODE, "merganser/methods/${item.method}.py"}

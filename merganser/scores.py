@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.errors import InputError
-from merganser.measures import accuracy_drop_rate, normalised_accuracy
+from merganser.measures.accuracy import accuracy_drop_rate, normalised_accuracy
 from merganser.params import Params
 
 INDIVIDUAL = "individual"

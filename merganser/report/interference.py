@@ -6,7 +6,7 @@ from typing import NamedTuple
 from merganser.factors import FactorSource
 from merganser.layers import LayerFactors
 from merganser.linalg.svd import leading
-from merganser.measures import interference, interference_after_tsv_m
+from merganser.measures.interference import task_interference, task_interference_after_tsv_m
 
 
 class LayerInterference(NamedTuple):
@@ -24,8 +24,8 @@ def measure_interference(source: FactorSource) -> Iterator[LayerInterference]:
         if isinstance(layer, LayerFactors) and (kept := min(layer.shape) // len(layer.tasks)):
             kept = min(kept, layer.factors[0].u.shape[1])  # no more than decompose.rank_fraction stored
             factors = [leading(of_task, kept) for of_task in layer.factors]
-            parts = [f.u for f in factors], [f.s for f in factors], [f.vh for f in factors]
-            yield LayerInterference(layer.name, kept, interference(*parts), interference_after_tsv_m(*parts))
+            before, after = task_interference(factors), task_interference_after_tsv_m(factors)
+            yield LayerInterference(layer.name, kept, before, after)
 
 
 def short_names(names: list[str]) -> list[str]:

@@ -1,0 +1,52 @@
+"""Sign agreement: in how far tasks pull the same entry the same way (DRM, table 4 and appendix F).
+
+Each entry that any task moves counts once, with the share of the sign that most tasks have there: between one half (as
+many plus as minus) and one. A task that leaves an entry at zero has no sign there and is not counted.
+Shape legend: T tasks, M rows, N columns, K numerical rank of the tasks' matrices side by side.
+"""
+
+from typing import TypedDict
+
+from torch import Tensor
+
+from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.linalg.select import cut_at, kept
+from merganser.operators.drm import joint_space, pruned
+
+DENSITY = 0.2  # what the paper's pruning keeps
+NOISE = 1e-7  # of the largest entry: what rounding leaves of a zero in float64
+
+
+class Agreement(TypedDict):
+    """One layer's mean sign agreement; NaN where no entry has a sign."""
+
+    weights: float  # of the deltas themselves
+    weights_pruned: float  # each task cut to its largest entries first
+    joint: float  # in the left basis that the tasks share
+    joint_pruned: float  # all tasks cut to their largest entries there first
+    joint_pruned_back: float  # the same, put back into the weights
+
+
+def sign_agreement(entries: Tensor, noise: float = 0.0) -> float:
+    """Return the mean share of the majority sign over the entries of T tasks (T, ...); NaN where all are zero.
+
+    `noise`: entries up to this share of the largest count as zero.
+    """
+    threshold = noise * float(entries.abs().max()) if noise and entries.numel() else 0.0
+    positive, negative = (entries > threshold).sum(0), (entries < -threshold).sum(0)
+    signed = positive + negative
+    shares = positive.maximum(negative).double() / signed
+    return float(shares[signed > 0].mean())
+
+
+def layer_agreement(layer: LayerDeltas | LayerLowRank, deltas: Tensor) -> Agreement:
+    """Measure the agreement of T matrices (T, M, N), given as a layer too, in both spaces, unpruned and pruned."""
+    space = joint_space(layer)
+    entries = pruned(space, DENSITY)
+    return Agreement(
+        weights=sign_agreement(deltas),
+        weights_pruned=sign_agreement(deltas * kept(deltas, cut_at(lambda: [deltas], DENSITY))),
+        joint=sign_agreement(space.vh, NOISE),
+        joint_pruned=sign_agreement(entries, NOISE),
+        joint_pruned_back=sign_agreement(space.u @ entries, NOISE),
+    )

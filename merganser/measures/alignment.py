@@ -1,0 +1,40 @@
+"""How much of a task a merge holds, and how alike the tasks are.
+
+Shape legend: T tasks, M rows, N columns, K directions.
+"""
+
+import torch
+from torch import Tensor
+
+from merganser.layers import Factors
+from merganser.measures.spectra import approximation_rank
+
+EPS = 0.05  # of the merged matrix's norm: what the directions that count may leave out (Iso-C)
+
+
+def leading_directions(merged: Factors, eps: float = EPS) -> Tensor:
+    """Return the left singular vectors (M, K) that hold all but `eps` of a merged delta's norm; none for a zero one."""
+    return merged.u[:, : approximation_rank(merged.s, eps)]
+
+
+def subspace_alignment(delta: Tensor, directions: Tensor) -> float:
+    """Return SAR, the share of a task's delta (M, N) that lies in a merge's directions (M, K): a ratio of norms.
+
+    Between 0 and 1, and NaN for a zero delta. Marczak et al., ICML 2025, arXiv:2502.04959, equation 3.
+    """
+    delta = delta.double()
+    return float(torch.linalg.matrix_norm(directions.double().mT @ delta) / torch.linalg.matrix_norm(delta))
+
+
+def inner_products(deltas: Tensor) -> Tensor:
+    """Return the inner products of all pairs of T deltas (T, ...), in float64: (T, T). Those of layers add up."""
+    flat = deltas.flatten(1).double()
+    return flat @ flat.T
+
+
+def cosines(products: Tensor) -> Tensor:
+    """Turn inner products (T, T) into cosines: exactly 1 of a delta with itself, NaN of a zero one with any."""
+    norms = products.diagonal().sqrt()
+    found = (products / norms.outer(norms)).clamp(-1, 1)
+    found.diagonal()[norms > 0] = 1
+    return found

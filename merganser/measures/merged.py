@@ -1,0 +1,79 @@
+"""All measures of one merge against the tasks' deltas, one layer in memory at a time.
+
+The merge is taken as it was written, rounded to the checkpoint's dtype: what the evaluation used.
+Shape legend: T tasks, M rows, N columns.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints import Checkpoint, open_checkpoint
+from merganser.deltas import Deltas
+from merganser.layers import LayerLowRank
+from merganser.linalg.svd import compact
+from merganser.measures.alignment import cosines, inner_products, leading_directions, subspace_alignment
+from merganser.measures.spectra import effective_rank
+from merganser.overlays import open_overlays, task_model
+
+
+def measure_merge(folder: Path, base: Checkpoint, deltas: Deltas) -> dict[str, Any]:
+    """Measure what a merge's one model, or each of its models per task, holds of the tasks. Undefined numbers are NaN.
+
+    One model: in each layer its effective rank, the rank of its directions, and each task's alignment with them (SAR)
+    and cosine with the merge. Models per task: the relative error of each task's delta, by layer and over all layers.
+    """
+    if open_overlays(folder) is None:
+        return {"parts": False, **_one_model(open_checkpoint(folder), base, deltas)}
+    return {"parts": True, **_models_per_task(folder, base, deltas)}
+
+
+def _one_model(merged: Checkpoint, base: Checkpoint, deltas: Deltas) -> dict[str, Any]:
+    layers = {}
+    for name in deltas.names:
+        layer = deltas.layer(name)
+        own = (layer.dense() if isinstance(layer, LayerLowRank) else layer).deltas
+        delta = _difference(merged.read(name), base.read(name)).reshape(own.shape[1:])
+        products = inner_products(torch.cat([delta.unsqueeze(0), own]))
+        layers[name] = {
+            "norm": float(products[0, 0].sqrt()),
+            "cosines": cosines(products)[0, 1:].tolist(),
+            **(_of_matrix(delta, own) if deltas.kinds[name] == "matrix" else {}),
+        }
+    ratios = [layer["sar"] for layer in layers.values() if "sar" in layer]
+    means = torch.tensor(ratios, dtype=torch.float64).view(-1, len(deltas.tasks)).nanmean(0)
+    return {"tasks": list(deltas.tasks), "sar": means.tolist(), "layers": layers}
+
+
+def _of_matrix(merged: Tensor, deltas: Tensor) -> dict[str, Any]:
+    factors = compact(merged)
+    found = leading_directions(factors)
+    return {
+        "rank": found.shape[1],
+        "effective_rank": effective_rank(factors.s),
+        "sar": [subspace_alignment(delta, found) for delta in deltas],
+    }
+
+
+def _models_per_task(folder: Path, base: Checkpoint, deltas: Deltas) -> dict[str, Any]:
+    squares = torch.zeros(2, len(deltas.names), len(deltas.tasks), dtype=torch.float64)  # of the error, of the delta
+    places = {name: place for place, name in enumerate(deltas.names)}
+    for column, (task, file) in enumerate(deltas.files.items()):
+        for name, weights in task_model(folder, task):
+            if name in places:
+                wanted = file.delta(name)
+                error = _difference(weights, base.read(name)) - wanted
+                squares[:, places[name], column] = torch.stack([_square(error), _square(wanted)])
+    by_layer, overall = (s[0].sqrt() / s[1].sqrt() for s in (squares, squares.sum(1)))
+    layers = {name: {"error": by_layer[place].tolist()} for name, place in places.items()}
+    return {"tasks": list(deltas.tasks), "error": overall.tolist(), "layers": layers}
+
+
+def _difference(weights: Tensor, base: Tensor) -> Tensor:
+    return weights.to(torch.float32) - base.to(torch.float32)
+
+
+def _square(values: Tensor) -> Tensor:
+    return values.double().square().sum()

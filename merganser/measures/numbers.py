@@ -1,0 +1,13 @@
+"""Measures as JSON, which has no NaN."""
+
+from math import isnan
+from typing import Any
+
+
+def defined(content: Any) -> Any:
+    """Put None in the place of each number that is not defined, however deep."""
+    if isinstance(content, dict):
+        return {key: defined(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [defined(value) for value in content]
+    return None if isinstance(content, float) and isnan(content) else content

@@ -1,0 +1,35 @@
+"""What a matrix's singular values say of it. All take a whole spectrum (R,), descending, and work in float64."""
+
+import torch
+from torch import Tensor
+
+
+def effective_rank(s: Tensor) -> float:
+    """Return the exponential of the entropy of s / sum(s) (Roy and Vetterli, 2007): R for equal values, 0 for none."""
+    s = s.double()
+    if not s.any():
+        return 0.0
+    shares = s / s.sum()
+    return float(torch.special.entr(shares).sum().exp())
+
+
+def energy_share(s: Tensor, k: int) -> float:
+    """Return the share of the sum of squares that the first k values hold; NaN for a zero matrix."""
+    squares = s.double().square()
+    return float(squares[:k].sum() / squares.sum())
+
+
+def truncation_error(s: Tensor, k: int) -> float:
+    """Return the Frobenius norm that a truncation to rank k loses, over the matrix's own; NaN for a zero matrix.
+
+    CART's reconstruction error is its square, times that of the matrix's norm, summed over the tasks.
+    """
+    squares = s.double().square()
+    return float((squares[k:].sum() / squares.sum()).sqrt())
+
+
+def approximation_rank(s: Tensor, eps: float) -> int:
+    """Return the least rank whose truncation loses at most `eps` of the Frobenius norm (Iso-C, k_M)."""
+    squares = s.double().square()
+    lost = squares.flip(0).cumsum(0).flip(0)  # by the truncation that keeps what stands before
+    return int((lost > eps**2 * squares.sum()).sum())

@@ -1,0 +1,93 @@
+"""All measures of a comparison's tasks, one layer in memory at a time.
+
+Shape legend: T tasks, M rows, N columns, R = min(M, N).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from merganser.layers import Factors, LayerDeltas, LayerFactors, LayerLowRank, LayerSource
+from merganser.linalg.svd import factorise, leading
+from merganser.measures.agreement import layer_agreement, sign_agreement
+from merganser.measures.alignment import cosines, inner_products
+from merganser.measures.interference import (
+    row_space_interference,
+    task_interference,
+    task_interference_after_tsv_m,
+)
+from merganser.measures.spectra import effective_rank, energy_share, truncation_error
+from merganser.operators.counts import count_of
+
+RANK_FRACTION = 0.08  # of a matrix's rank: CART's own choice for truncations and row spaces
+
+
+def measure_tasks(deltas: LayerSource, factors: LayerSource) -> dict[str, Any]:
+    """Measure every layer of the tasks' deltas, and the whole vectors' cosines. Undefined numbers are NaN."""
+    products = torch.zeros(len(deltas.tasks), len(deltas.tasks), dtype=torch.float64)
+    layers = {}
+    for name, layer in ((name, deltas.layer(name)) for name in deltas.names):
+        assert not isinstance(layer, LayerFactors)
+        dense = layer.dense() if isinstance(layer, LayerLowRank) else layer
+        own = inner_products(dense.deltas)
+        products += own
+        layers[name] = {
+            "kind": layer.kind,
+            "shape": list(dense.deltas.shape[1:]),
+            "norms": own.diagonal().sqrt().tolist(),
+            "cosines": cosines(own).tolist(),
+            **(_of_matrix(layer, dense.deltas, factors) if layer.kind == "matrix" else _of_vector(dense.deltas)),
+        }
+    return {"tasks": list(deltas.tasks), "cosines": cosines(products).tolist(), "layers": layers}
+
+
+def _of_vector(deltas: Tensor) -> dict[str, Any]:
+    return {"sign_agreement": {"weights": sign_agreement(deltas)}}
+
+
+def _of_matrix(layer: LayerDeltas | LayerLowRank, deltas: Tensor, factors: LayerSource) -> dict[str, Any]:
+    decomposed = factors.layer(layer.name)
+    assert isinstance(decomposed, LayerFactors)
+    tasks = list(decomposed.factors)
+    rank = max(1, count_of(RANK_FRACTION, min(decomposed.shape)))
+    centred = list(_centred(deltas, rank))
+    return {
+        "rank": rank,
+        "effective_rank": [effective_rank(f.s) for f in tasks],
+        "energy_share": [energy_share(f.s, rank) for f in tasks],
+        "reconstruction_error": {
+            "own": [truncation_error(f.s, rank) for f in tasks],
+            "centred": [truncation_error(f.s, rank) for f in centred],
+        },
+        "row_space_interference": {
+            "own": row_space_interference([_leading(f, rank) for f in tasks]).tolist(),
+            "centred": row_space_interference([_leading(f, rank) for f in centred]).tolist(),
+        },
+        "interference": _interference(decomposed),
+        "sign_agreement": dict(layer_agreement(layer, deltas)),
+    }
+
+
+def _centred(deltas: Tensor, rank: int) -> Iterator[Factors]:
+    """Decompose each task's delta minus the tasks' mean (CART); what only rounding leaves of it is zero."""
+    mean = deltas.double().mean(0)
+    for delta in deltas:
+        difference = delta - mean
+        noise = max(delta.shape) * torch.finfo(delta.dtype).eps * torch.linalg.matrix_norm(delta)
+        yield factorise(torch.where(torch.linalg.matrix_norm(difference) > noise, difference, 0).float(), rank)
+
+
+def _leading(factors: Factors, rank: int) -> Factors:
+    """Return the leading triples, no more than are stored."""
+    return leading(factors, min(rank, factors.u.shape[1]))
+
+
+def _interference(layer: LayerFactors) -> dict[str, Any] | None:
+    """Measure STI with R // T components of each task, before and after TSV-M; None for a matrix with fewer."""
+    kept = min(layer.shape) // len(layer.tasks)
+    if not kept:
+        return None
+    parts = [_leading(f, kept) for f in layer.factors]
+    return {"rank": kept, "own": task_interference(parts), "after_tsv_m": task_interference_after_tsv_m(parts)}

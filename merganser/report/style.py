@@ -1,0 +1,57 @@
+"""The look of the plots, and their way to SVG text: the same bytes for the same numbers.
+
+Colours come from one table, so that the page can put its own variables in their place and follow a dark theme.
+"""
+
+import io
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+INK, MUTED, LINE = "#1d2430", "#667085", "#d9dee6"
+COLOURS = {"reference": "#8a94a3", "single": "#2b6cb0", "parts": "#c2571a"}
+OTHERS = ("#2f8f6b", "#8a56b8")
+# what the page writes in place of each colour
+VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    LINE: "var(--line)",
+    **{colour: f"var(--{group})" for group, colour in COLOURS.items()},
+    OTHERS[0]: "var(--third)",
+    OTHERS[1]: "var(--fourth)",
+}
+STYLE: Any = {
+    "svg.hashsalt": "merganser",
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": LINE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """Make a figure of one panel, in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def to_svg(figure: Figure) -> str:
+    """Write a figure as SVG text. To be called inside `matplotlib.rc_context(STYLE)`, as all that draws."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return buffer.getvalue()

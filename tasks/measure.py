@@ -1,0 +1,23 @@
+"""Measure the tasks' deltas: how they interfere, agree and resemble each other, layer by layer."""
+
+from pathlib import Path
+
+from merganser.deltas import open_deltas
+from merganser.errors import InputError
+from merganser.factors import open_factors
+from merganser.measures.numbers import defined
+from merganser.measures.tasks import measure_tasks
+from merganser.params import load_params
+from tasks.stage import DELTAS, FACTORS, TASK_MEASURES, run, write_json
+
+
+def main(argv: list[str]) -> None:
+    """Measure the tasks of the comparison in params.yaml."""
+    if argv:
+        raise InputError(f"tasks.measure: takes no arguments, got {' '.join(argv)}")
+    tasks = list(load_params(Path("params.yaml")).tasks)
+    write_json(TASK_MEASURES, defined(measure_tasks(open_deltas(DELTAS, tasks), open_factors(FACTORS, tasks))))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,23 @@
+"""Measure what the merge by one entry of `methods` holds of each task."""
+
+from pathlib import Path
+
+from merganser.checkpoints import open_checkpoint
+from merganser.deltas import open_deltas
+from merganser.measures.merged import measure_merge
+from merganser.measures.numbers import defined
+from merganser.params import entry_of, load_params
+from tasks.stage import BASE, DELTAS, MERGE_MEASURES, MERGED, only_name, run, write_json
+
+
+def main(argv: list[str]) -> None:
+    """Measure the entry named on the command line."""
+    key = only_name(argv, "measure_merged")
+    params = load_params(Path("params.yaml"))
+    entry_of(params, key)
+    found = measure_merge(MERGED / key, open_checkpoint(BASE), open_deltas(DELTAS, list(params.tasks)))
+    write_json(MERGE_MEASURES / f"{key}.json", defined(found))
+
+
+if __name__ == "__main__":
+    run(main)

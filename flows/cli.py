@@ -90,11 +90,22 @@ def methods(
 @app.command()
 def merge(
     method: Annotated[str, typer.Argument(help="A registered method; `merganser methods` lists them.")],
-    base: Annotated[Path, typer.Option(metavar="PATH", help="The base: a checkpoint folder or a safetensors file.")],
     model: Annotated[list[str], typer.Option(metavar="NAME=PATH", help="A fine-tuned model; once per task.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the merged checkpoint.")],
+    base: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="The base: a checkpoint folder or file; else the models' mean.")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A parameter of the method; merged=METHOD: start from what that method makes, not from the base.",
+        ),
+    ] = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="A task's class names, one a line, for a method that needs them."),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Merge these parameters only; the rest is the base's.")
@@ -113,11 +124,12 @@ def merge(
     given = _pairs("--set", settings or [])
     values: dict[str, Any] = {key: parse_yaml(value, f"--set {key}") for key, value in given.items()}
     _refuse_existing(out)
-    from tasks.merge import merge_checkpoints
+    from tasks.standalone import merge_checkpoints
 
     paths = {name: Path(path) for name, path in models.items()}
+    named = {name: _lines("--classes", Path(path)) for name, path in _pairs("--classes", classes or []).items()}
     rules = ParameterRules(merged=tuple(only or ["*"]))
-    merge_checkpoints(method, values, base, paths, out, rules=rules, device=device, profile=profile)
+    merge_checkpoints(method, values, base, paths, out, classes=named, rules=rules, device=device, profile=profile)
     print(f"{method} of {len(models)} models is in {out}")
 
 
@@ -175,6 +187,18 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
             raise InputError(f"{option}: {name} is given twice")
         pairs[name] = value
     return pairs
+
+
+def _lines(option: str, path: Path) -> list[str]:
+    """Read a text file's lines, without empty ones."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{option} {path}: cannot be read as text ({error})") from error
+    found = [line for line in lines if line]
+    if not found:
+        raise InputError(f"{option} {path}: holds no class names; write one a line")
+    return found
 
 
 def _refuse_existing(out: Path) -> None:

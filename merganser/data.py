@@ -36,13 +36,17 @@ def check_data_set(splits: Mapping[str, Any], source: Path) -> None:
             raise InputError(f"{source}: split {split}: image is {image}; expected Image or a uint8 Array3D")
 
 
+def class_names(folder: Path) -> list[str]:
+    """Return the names of a saved data set's classes; raise InputError when there is no data set."""
+    names: list[str] = load_saved(folder / _splits(folder)[0]).features["label"].names
+    return names
+
+
 def open_split(folder: Path, split: str) -> Any:
     """Open one split of a saved data set: images as PIL images or uint8 arrays, labels as integers."""
     from datasets import Image
 
-    if not (folder / "dataset_dict.json").is_file():
-        raise InputError(f"{folder}: no saved data set; fetch it first")
-    splits = json.loads((folder / "dataset_dict.json").read_text())["splits"]
+    splits = _splits(folder)
     if split not in splits:
         raise InputError(f"evaluation.split: {folder} has no split {split!r}; it has {', '.join(splits)}")
     rows = load_saved(folder / split)
@@ -50,3 +54,10 @@ def open_split(folder: Path, split: str) -> Any:
         return rows
     # Plain arrays would come as nested lists, a hundred times slower.
     return rows.with_format("numpy", columns=["image"], output_all_columns=True, dtype="uint8")
+
+
+def _splits(folder: Path) -> list[str]:
+    if not (folder / "dataset_dict.json").is_file():
+        raise InputError(f"{folder}: no saved data set; fetch it first")
+    splits: list[str] = json.loads((folder / "dataset_dict.json").read_text())["splits"]
+    return splits

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from merganser.checkpoints import DTYPES, Checkpoint, Spec, config_names, open_checkpoint, write_checkpoint
+from merganser.adapters.files import Adapter, open_model
+from merganser.checkpoints import DTYPES, Checkpoint, Spec, config_names, write_checkpoint
 from merganser.errors import InputError
 
 
@@ -61,13 +62,20 @@ class MeanCheckpoint:
         return (total / len(owners)).to(dtype)
 
 
+def whole(model: Checkpoint | Adapter, name: str) -> Checkpoint:
+    """Return a model that can be averaged; raise InputError for an adapter."""
+    if isinstance(model, Adapter):
+        raise InputError(f"{name}: {model.path} is an adapter, which has no mean with others; give the base")
+    return model
+
+
 def write_mean(models: Mapping[str, Path], folder: Path) -> None:
     """Write the mean of models into a folder as `model.safetensors`, with the first model's configuration files.
 
     The order is that of the models' names, whatever the one given.
     """
     ordered = {name: models[name] for name in sorted(models)}
-    mean = MeanCheckpoint({name: open_checkpoint(path) for name, path in ordered.items()})
+    mean = MeanCheckpoint({name: whole(open_model(path), name) for name, path in ordered.items()})
     write_checkpoint(folder / "model.safetensors", mean.specs, ((name, mean.read(name)) for name in mean.names))
     first = next(iter(ordered.values()))
     for name in config_names(path.name for path in first.iterdir()) if first.is_dir() else ():

@@ -164,6 +164,13 @@ def entry_of(params: Params, name: str) -> Entry:
     return params.methods[name]
 
 
+def difference_of(params: Params, name: str) -> Difference:
+    """Return declared difference vectors; raise InputError with the nearest name when there are none of this one."""
+    if name not in params.differences:
+        raise InputError(f'no "{name}" under differences in params.yaml{did_you_mean(name, params.differences)}')
+    return params.differences[name]
+
+
 def study_of(params: Params, name: str) -> Entry:
     """Return a declared entry of the study of the number of tasks; raise InputError with the nearest name."""
     entries = params.studies.tasks.methods

@@ -1,13 +1,14 @@
 """Compare the declared models before any work, from headers alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from merganser.adapters.files import open_model
-from merganser.checkpoints import open_checkpoint
+from merganser.adapters.files import Adapter, open_model
+from merganser.checkpoints import Checkpoint, open_checkpoint
 from merganser.deltas import check_pair
 from merganser.errors import InputError
+from merganser.mean import MeanCheckpoint, whole
 from merganser.parameters import ParameterRules
 from merganser.params import Params
 from merganser.sources import read_pointer
@@ -20,7 +21,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     """
     mistakes: list[str] = []
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices)
-    sources = {"base.source": params.base.source}
+    sources = {} if params.base.is_mean else {"base.source": params.base.source}
     for name, task in params.tasks.items():
         sources |= {f"tasks.{name}.source": task.source, f"tasks.{name}.data.source": task.data.source}
     here = {}
@@ -28,13 +29,30 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         with _noted(mistakes, place):
             if _lies_here(folder / source, made):
                 here[place] = folder / source
-    for name in params.tasks if "base.source" in here else ():
+    models: dict[str, Checkpoint | Adapter] = {}
+    for name in params.tasks:
         if f"tasks.{name}.source" in here:
             with _noted(mistakes, f"tasks.{name}.source"):
-                base, tuned = open_checkpoint(here["base.source"]), open_model(here[f"tasks.{name}.source"])
-                check_pair(base, tuned, rules, name)
+                models[name] = open_model(here[f"tasks.{name}.source"])
+    base = None
+    with _noted(mistakes, "base.source"):
+        base = _mean(models) if params.base.is_mean else _opened(here.get("base.source"))
+    for name, model in models.items():
+        with _noted(mistakes, f"tasks.{name}.source"):
+            if base is not None:
+                check_pair(base, model, rules, name)
     if mistakes:
         raise InputError("\n".join(dict.fromkeys(mistakes)))
+
+
+def _opened(path: Path | None) -> Checkpoint | None:
+    return open_checkpoint(path) if path else None
+
+
+def _mean(models: Mapping[str, Checkpoint | Adapter]) -> Checkpoint | None:
+    """Return what fetch_base will make of the models; None while they are not here."""
+    found = MeanCheckpoint({name: whole(models[name], name) for name in sorted(models)})
+    return found if found.specs else None
 
 
 def _lies_here(source: Path, made: Callable[[Path], bool]) -> bool:

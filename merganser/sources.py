@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -110,9 +110,12 @@ def fetch_data_set(source: Path, folder: Path) -> None:
     describe(source, pointer, folder)
 
 
-def describe(source: Path, pointer: Pointer | None, folder: Path) -> None:
-    """Write `source.json`: the source as it was given and every fetched file's size and hash; no times, no hosts."""
-    kind: Literal["local", "hub", "open_clip"] = "local"
+def describe(source: Path, pointer: Pointer | None, folder: Path, mean_of: Sequence[str] = ()) -> None:
+    """Write `source.json`: the source as it was given and every fetched file's size and hash; no times, no hosts.
+
+    `mean_of`: the models in the source whose mean the folder holds.
+    """
+    kind: Literal["local", "hub", "open_clip", "mean"] = "mean" if mean_of else "local"
     if pointer is not None:
         kind = "hub" if isinstance(pointer, HubPointer) else "open_clip"
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -120,6 +123,7 @@ def describe(source: Path, pointer: Pointer | None, folder: Path) -> None:
         "source": str(source),
         "kind": kind,
         **(pointer.model_dump(exclude_none=True) if pointer else {}),
+        **({"mean_of": list(mean_of)} if mean_of else {}),
         "files": {
             path.relative_to(folder).as_posix(): {"sha256": sha256_of(path), "size": path.stat().st_size}
             for path in files

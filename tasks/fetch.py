@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from merganser.errors import InputError
+from merganser.mean import write_mean
 from merganser.params import load_params, task_of
-from merganser.sources import fetch_checkpoint, fetch_data_set
+from merganser.sources import describe, fetch_checkpoint, fetch_data_set
 from tasks.stage import BASE, CHECKPOINTS, DATASETS, fresh_folder, run
 
 
@@ -20,10 +21,19 @@ def fetch_data(source: Path, out: Path) -> None:
         fetch_data_set(source, folder)
 
 
+def average_models(tasks: list[str], out: Path) -> None:
+    """Give the mean of the tasks' fetched models in the base's place."""
+    with fresh_folder(out) as folder:
+        write_mean({task: CHECKPOINTS / task for task in tasks}, folder)
+        describe(CHECKPOINTS, None, folder, mean_of=sorted(tasks))
+
+
 def main(argv: list[str]) -> None:
     """Fetch what the command line names."""
     params = load_params(Path("params.yaml"))
     match argv:
+        case ["base"] if params.base.is_mean:
+            average_models(list(params.tasks), BASE)
         case ["base"]:
             fetch_model(Path(params.base.source), BASE)
         case ["task", name]:

@@ -3,23 +3,34 @@
 import platform
 import resource
 import shutil
-import tempfile
 import time
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from merganser import registry
-from merganser.adapters.files import open_model
 from merganser.checkpoints import Checkpoint, config_names, open_checkpoint
-from merganser.deltas import extract, open_deltas
+from merganser.decomposed import Decomposed
+from merganser.deltas import open_deltas
 from merganser.driver import choose_device, merge
-from merganser.factors import FactorSettings, decompose, open_factors
+from merganser.embeddings import read_embeddings
+from merganser.factors import FactorSettings, open_factors
 from merganser.layers import LayerSource
 from merganser.overlays import FILE
-from merganser.parameters import ParameterRules
-from merganser.params import entry_of, load_params
-from tasks.stage import BASE, DELTAS, FACTORS, MERGE_PROFILES, MERGED, fresh_folder, only_name, run, write_json
+from merganser.params import Entry, entry_of, load_params
+from tasks.stage import (
+    BASE,
+    DELTAS,
+    DIFFERENCES,
+    EMBEDDINGS,
+    FACTORS,
+    MERGE_PROFILES,
+    MERGED,
+    fresh_folder,
+    only_name,
+    run,
+    write_json,
+)
 
 
 def merge_entry(
@@ -65,47 +76,18 @@ def _usage() -> dict[str, Any]:
     }
 
 
-def merge_checkpoints(
-    name: str,
-    values: dict[str, Any],
-    base: Path,
-    models: dict[str, Path],
-    out: Path,
-    *,
-    rules: ParameterRules | None = None,
-    device: str = "auto",
-    profile: Path | None = None,
-) -> None:
-    """Merge checkpoints on disk into a merged checkpoint on disk, without the pipeline."""
-    method = registry.get(name)
-    filled = method.validate(name, values)
-    choose_device(device)
-    rules = rules or ParameterRules()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-        source = _source_of(method, filled, base, models, rules, Path(folder))
-        merge_entry(method, filled, source, base, out, profile, device)
-
-
-def _source_of(
-    method: registry.Method,
-    values: dict[str, Any],
-    base: Path,
-    models: dict[str, Path],
-    rules: ParameterRules,
-    folder: Path,
-) -> LayerSource:
-    """Extract and, for a method that reads factors, decompose into a working folder."""
-    checkpoint = open_checkpoint(base)
-    for task, path in models.items():
-        extract(checkpoint, open_model(path), rules, task, folder / f"{task}.safetensors")
-    deltas = open_deltas(folder, list(models))
-    if method.reads == "deltas":
+def open_source(entry: Entry, tasks: list[str], seed: int) -> LayerSource:
+    """Open what an entry reads, as its method takes it: difference vectors are decomposed on the fly."""
+    method = registry.get(entry.method)
+    embeddings = read_embeddings(EMBEDDINGS, sorted(tasks)) if method.embeddings else None
+    if entry.difference is None:
+        opened = open_factors if method.reads == "svd" else open_deltas
+        return opened(FACTORS if method.reads == "svd" else DELTAS, tasks, seed, embeddings)
+    deltas = open_deltas(DIFFERENCES / entry.difference, tasks, seed, embeddings)
+    if method.reads != "svd":
         return deltas
-    share = method.rank_fraction(len(models), **values) if method.rank_fraction else 1.0
-    for task, file in deltas.files.items():
-        decompose(file, FactorSettings(share), folder / "svd" / task)
-    return open_factors(folder / "svd", list(models))
+    share = method.rank_fraction(len(tasks), **method.validate("", entry.values)) if method.rank_fraction else 1.0
+    return Decomposed(deltas, FactorSettings(share))
 
 
 def main(argv: list[str]) -> None:
@@ -115,11 +97,9 @@ def main(argv: list[str]) -> None:
     entry = entry_of(params, key)
     method = registry.get(entry.method)
     values = method.validate(f"methods.{key}", entry.values)
-    tasks = list(params.tasks)
-    source: LayerSource = open_deltas(DELTAS, tasks, params.seed)
-    if method.reads == "svd":
-        source = open_factors(FACTORS, tasks, params.seed)
-    merge_entry(method, values, source, BASE, MERGED / key, MERGE_PROFILES / f"{key}.json")
+    source = open_source(entry, list(params.tasks), params.seed)
+    base = DIFFERENCES / entry.difference / "base" if entry.difference else BASE
+    merge_entry(method, values, source, base, MERGED / key, MERGE_PROFILES / f"{key}.json")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from merganser.checkpoints import open_checkpoint
 from merganser.driver import choose_device
 from merganser.errors import InputError
 from merganser.overlays import task_model
-from tasks.merge import merge_checkpoints
+from tasks.standalone import merge_checkpoints
 from tests.models import SHAPES, write_models
 
 

@@ -85,8 +85,21 @@ class OpenClipNetwork:
         if key not in _heads:
             if len(_heads) == HEADS_KEPT:
                 del _heads[next(iter(_heads))]
-            _heads[key] = class_heads(self.model, open_clip.get_tokenizer(f"local-dir:{self.folder}"), prompts)
+            _heads[key] = self._heads(prompts)
         return OpenClipClassifier(self.model, _heads[key], self.model.visual.preprocess_cfg)
+
+    @torch.inference_mode()
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Return the unit embedding of each of N texts (N, D)."""
+        tokens = open_clip.get_tokenizer(f"local-dir:{self.folder}")(list(texts))
+        return torch.cat([self.model.encode_text(batch, normalize=True) for batch in tokens.split(TEXT_BATCH)])
+
+    @torch.inference_mode()
+    def _heads(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Return each class's unit vector, the mean direction of its prompts' embeddings, times the scale (C, D)."""
+        embeddings = self.embed([text for of_class in prompts for text in of_class])
+        means = [group.mean(dim=0) for group in embeddings.split([len(of_class) for of_class in prompts])]
+        return normalize(torch.stack(means), dim=-1) * self.model.logit_scale.exp()
 
 
 def open_network(folder: Path) -> OpenClipNetwork:
@@ -102,16 +115,6 @@ def _text_digest(model: Module, folder: Path) -> bytes:
             digest.update(name.encode())
             digest.update(to_bytes(value))
     return digest.digest()
-
-
-@torch.inference_mode()
-def class_heads(model: Any, tokenizer: Any, prompts: Sequence[Sequence[str]]) -> Tensor:
-    """Return each class's unit vector, the mean direction of its prompts' embeddings, times the logit scale (C, D)."""
-    texts = [text for of_class in prompts for text in of_class]
-    tokens = tokenizer(texts)
-    embeddings = torch.cat([model.encode_text(batch, normalize=True) for batch in tokens.split(TEXT_BATCH)])
-    means = [group.mean(dim=0) for group in embeddings.split([len(of_class) for of_class in prompts])]
-    return normalize(torch.stack(means), dim=-1) * model.logit_scale.exp()
 
 
 def _build(folder: Path) -> Any:

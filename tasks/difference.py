@@ -1,0 +1,24 @@
+"""Give difference vectors what they start from: the model that an entry merged."""
+
+import shutil
+from pathlib import Path
+
+from merganser.params import difference_of, load_params
+from tasks.stage import DIFFERENCES, MERGED, fresh_folder, only_name, run
+
+
+def start_difference(name: str, entry: str) -> None:
+    """Copy an entry's merged checkpoint beside the vectors that start from it."""
+    with fresh_folder(DIFFERENCES / name / "base") as folder:
+        shutil.copytree(MERGED / entry, folder, dirs_exist_ok=True)
+
+
+def main(argv: list[str]) -> None:
+    """Start the difference vectors named on the command line."""
+    name = only_name(argv, "difference")
+    params = load_params(Path("params.yaml"))
+    start_difference(name, difference_of(params, name).merged)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,110 @@
+"""Merge checkpoints on disk into a merged checkpoint on disk, without the pipeline."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from merganser import registry
+from merganser.adapters.adapted import open_whole
+from merganser.adapters.files import open_model
+from merganser.checkpoints import open_checkpoint
+from merganser.deltas import extract, open_deltas
+from merganser.driver import choose_device
+from merganser.errors import InputError
+from merganser.factors import FactorSettings, decompose, open_factors
+from merganser.layers import LayerSource
+from merganser.mean import write_mean
+from merganser.models import embed_classes
+from merganser.parameters import ParameterRules
+from merganser.registry import Method
+from tasks.merge import merge_entry
+
+FAMILY = "open_clip"  # of the text encoder in the base's folder
+
+
+def merge_checkpoints(
+    name: str,
+    values: Mapping[str, Any],
+    base: Path | None,
+    models: Mapping[str, Path],
+    out: Path,
+    *,
+    classes: Mapping[str, Sequence[str]] | None = None,
+    rules: ParameterRules | None = None,
+    device: str = "auto",
+    profile: Path | None = None,
+) -> None:
+    """Merge models on disk onto their base, or onto their mean where there is none.
+
+    `values`: the method's parameters, and `merged`, a method whose merge takes the base's place (difference vectors).
+    `classes`: each task's class names, for a method that needs them.
+    """
+    method, own = registry.get(name), dict(values)
+    merged = _start_of(method, own.pop("merged", None))
+    filled = method.validate(name, own)
+    _check_classes(method, models, classes or {})
+    choose_device(device)
+    rules = rules or ParameterRules()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as made:
+        folder = Path(made)
+        base = start = base or _mean_of(models, folder / "base")
+        if merged:
+            start = folder / "merged"
+            merge_checkpoints(merged, {}, base, models, start, rules=rules, device=device)
+        _extract_all(models, base, start, rules, folder / "deltas")
+        embeddings = embed_classes(FAMILY, base, classes or {}) if method.embeddings else {}
+        source = _source_of(method, filled, list(models), folder, embeddings)
+        merge_entry(method, filled, source, start, out, profile, device)
+
+
+def _start_of(method: Method, merged: str | None) -> str | None:
+    """Return the method whose merge the deltas start from, None for the base itself; refuse one that gives no model."""
+    if merged is None:
+        return "average" if method.reads == "differences" else None
+    start = registry.get(str(merged))
+    if start.overlay or start.reads == "differences":
+        kind = "starts from a merge itself" if start.reads == "differences" else "keeps a part per task"
+        raise InputError(f"merged: {merged} {kind}; name a method that gives one model for all tasks")
+    return merged
+
+
+def _check_classes(method: Method, models: Mapping[str, Path], classes: Mapping[str, Sequence[str]]) -> None:
+    if not method.embeddings and classes:
+        raise InputError(f"--classes: {method.name} does not use class names; leave it out")
+    missing = [name for name in models if name not in classes] if method.embeddings else []
+    strange = [name for name in classes if name not in models]
+    if missing:
+        raise InputError(f"{method.name}: needs the class names of {missing[0]}; give --classes {missing[0]}=FILE")
+    if strange:
+        raise InputError(f"--classes {strange[0]}: there is no --model {strange[0]}")
+
+
+def _mean_of(models: Mapping[str, Path], folder: Path) -> Path:
+    folder.mkdir()
+    write_mean(models, folder)
+    return folder
+
+
+def _extract_all(models: Mapping[str, Path], base: Path, start: Path, rules: ParameterRules, folder: Path) -> None:
+    """Extract each model's deltas from what they start from; an adapter stays factors where that is its base."""
+    folder.mkdir()
+    for task, path in models.items():
+        tuned = open_model(path) if start == base else open_whole(path, base, rules, task)
+        extract(open_checkpoint(start), tuned, rules, task, folder / f"{task}.safetensors")
+
+
+def _source_of(
+    method: Method, values: dict[str, Any], tasks: list[str], folder: Path, embeddings: dict[str, Tensor]
+) -> LayerSource:
+    """Open the extracted deltas, decomposed for a method that reads factors."""
+    deltas = open_deltas(folder / "deltas", tasks, embeddings=embeddings)
+    if method.reads != "svd":
+        return deltas
+    share = method.rank_fraction(len(tasks), **values) if method.rank_fraction else 1.0
+    for task, file in deltas.files.items():
+        decompose(file, FactorSettings(share), folder / "svd" / task)
+    return open_factors(folder / "svd", tasks, embeddings=embeddings)

@@ -43,8 +43,8 @@ def test_weights_for_another_number_of_tasks_are_an_error() -> None:
 
 
 def test_coefficients_follow_the_tasks_order() -> None:
-    assert task_coefficients(["a", "b", "c"], {"c": 3.0, "a": 0.0}) == [0.0, 1.0, 3.0]
-    assert task_coefficients(["a", "b"], None) == [1.0, 1.0]
+    assert task_coefficients(["a", "b", "c"], {"c": 3.0, "a": 0.0}) == (0.0, 1.0, 3.0)
+    assert task_coefficients(["a", "b"], None) == (1.0, 1.0)
 
 
 def test_coefficients_of_unknown_tasks_are_all_named() -> None:
@@ -82,5 +82,5 @@ def test_what_is_not_dropped_is_rescaled() -> None:
 def test_a_task_wants_what_the_others_do_not_drown() -> None:
     deltas = torch.tensor([[1.0, 4.0], [4.0, 1.0], [1.0, 1.0]])
     assert tall_mask(deltas[0], deltas.sum(0), 1.0).tolist() == [False, True]
-    assert wanted_by(deltas, 1.0).tolist() == [1, 1]
-    assert wanted_by(deltas, 0.2).tolist() == [3, 3]
+    assert wanted_by(deltas, deltas.sum(0), 1.0).tolist() == [1, 1]
+    assert wanted_by(deltas, deltas.sum(0), 0.2).tolist() == [3, 3]

@@ -31,18 +31,13 @@ class Cut:
 
 def cut_at(read: Callable[[], Iterable[Tensor]], density: float) -> Cut:
     """Find, per task, the cut that keeps floor(density * n) of the n entries of the stream."""
-    return cut_of(read, lambda n: count_of(density, n))
-
-
-def cut_of(read: Callable[[], Iterable[Tensor]], count: Callable[[int], int]) -> Cut:
-    """Find, per task, the cut that keeps count(n) of the n entries of the stream."""
     dtype = next(iter(read())).dtype
     width = dtype.itemsize * 8
     prefixes: list[int] = []
     ranks: list[int] = []
     for shift in range(width - DIGIT, -1, -DIGIT):
         counts = _histograms(read(), shift, prefixes)
-        ranks = ranks or [count(int(row.sum())) for row in counts]
+        ranks = ranks or [count_of(density, int(row.sum())) for row in counts]
         found = [_digit_at(row, rank) for row, rank in zip(counts, ranks, strict=True)]
         ranks = [rank for _, rank in found]
         prefixes = [p << DIGIT | digit for p, (digit, _) in zip(prefixes or [0] * len(found), found, strict=True)]
@@ -65,8 +60,18 @@ def after(stack: Tensor, cut: Cut) -> Cut:
 
 def top_mask(values: Tensor, density: float) -> Tensor:
     """Mark the floor(density * n) largest magnitudes of one tensor; of equal ones the first in flat order."""
-    stack = values.unsqueeze(0)
-    return kept(stack, cut_at(lambda: [stack], density))[0]
+    return largest(values, count_of(density, values.numel()))
+
+
+def largest(values: Tensor, count: int) -> Tensor:
+    """Mark the `count` largest magnitudes of one tensor; of equal ones the first in flat order."""
+    magnitudes = values.abs().flatten()
+    if count == 0:
+        return torch.zeros(values.shape, dtype=torch.bool, device=values.device)
+    least = magnitudes.kthvalue(len(magnitudes) - count + 1).values
+    mask = magnitudes > least
+    mask[(magnitudes == least).nonzero().flatten()[: count - int(mask.sum())]] = True
+    return mask.view(values.shape)
 
 
 def _patterns(values: Tensor) -> Tensor:
@@ -79,6 +84,7 @@ def _histograms(stacks: Iterable[Tensor], shift: int, prefixes: list[int]) -> Te
     for stack in stacks:
         found = torch.stack([_histogram(row, shift, prefixes[t] if prefixes else None) for t, row in enumerate(stack)])
         counts = counts + found if len(counts) else found
+        del stack  # before the next is read: only one is ever in memory
     return counts
 
 

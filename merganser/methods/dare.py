@@ -2,34 +2,19 @@
 
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerSource
-from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.drop import drop_and_rescale
-from merganser.operators.elect import balance_of, elect_sign, majority_of, settle_draws
-from merganser.operators.streams import each_deltas
-from merganser.operators.sums import scaled_sum
+from merganser.operators import inner
 from merganser.registry import Rate, Scaling, method
 
 Combine = Literal["task_arithmetic", "ties"]
-SCALINGS: dict[Combine, float] = {"task_arithmetic": 0.4, "ties": 1.0}  # each inner method's own default
+MERGES: dict[Combine, inner.Inner] = {"task_arithmetic": "dare", "ties": "dare_ties"}
 
 
-def dropped(layer: LayerDeltas, drop_rate: float) -> Tensor:
-    """Drop and rescale each task's delta with its own random numbers."""
-    pairs = zip(layer.tasks, layer.deltas, strict=True)
-    return torch.stack(
-        [drop_and_rescale(d, drop_rate, seed=layer.seed, task=task, parameter=layer.name) for task, d in pairs]
-    )
-
-
-def survey(layers: LayerSource, *, drop_rate: float, combine: Combine, **_: Any) -> int | None:
+def survey(layers: LayerSource, *, combine: Combine, drop_rate: float, **_: Any) -> inner.WholeVector:
     """Find the sign that wins the vector, which only TIES asks for."""
-    if combine != "ties":
-        return None
-    return majority_of(sum(balance_of(elect_sign(dropped(layer, drop_rate))) for layer in each_deltas(layers)))
+    return inner.survey(layers, MERGES[combine], drop_rate=drop_rate)
 
 
 @method(
@@ -54,8 +39,4 @@ def dare(
 
     With ties the drop takes the place of the trim. `scaling` is by default 0.4 for task arithmetic and 1 for ties.
     """
-    deltas = dropped(layer, drop_rate)
-    factor = SCALINGS[combine] if scaling is None else scaling
-    if combine == "task_arithmetic":
-        return scaled_sum(deltas, factor)
-    return factor * disjoint_mean(deltas, settle_draws(elect_sign(deltas), layer.prepared))
+    return inner.scaled(layer, layer.prepared, scaling)

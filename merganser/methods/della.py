@@ -1,30 +1,22 @@
 """DELLA: drop entries at random, small ones more often; rescale the rest, elect a sign, average those who agree."""
 
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.layers import LayerDeltas, LayerSource
-from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.drop import drop_and_rescale, rates_by_magnitude
-from merganser.operators.elect import balance_of, elect_sign, majority_of, settle_draws
+from merganser.operators.disjoint import elected_mean
+from merganser.operators.drop import drop_layer, rates_by_magnitude
+from merganser.operators.elect import winning_sign
 from merganser.operators.streams import each_deltas
 from merganser.registry import NonNegative, Rate, Scaling, method
 
 
 def dropped(layer: LayerDeltas, drop_rate: float, eps: float) -> Tensor:
     """Drop and rescale each task's delta by its magnitudes, with its own random numbers."""
-    pairs = zip(layer.tasks, layer.deltas, strict=True)
-    return torch.stack(
-        [
-            drop_and_rescale(
-                delta, rates_by_magnitude(delta, drop_rate, eps), seed=layer.seed, task=task, parameter=layer.name
-            )
-            for task, delta in pairs
-        ]
-    )
+    return drop_layer(layer, partial(rates_by_magnitude, drop_rate=drop_rate, eps=eps))
 
 
 def survey(layers: LayerSource, *, drop_rate: float, eps: float, **_: Any) -> int:
@@ -35,7 +27,7 @@ def survey(layers: LayerSource, *, drop_rate: float, eps: float, **_: Any) -> in
     if not eps / 2 <= drop_rate < 1 - eps / 2:
         room = 2 * min(drop_rate, 1 - drop_rate)
         raise InputError(f"eps: {eps} around a drop_rate of {drop_rate} leaves [0, 1); choose eps below {room:g}")
-    return majority_of(sum(balance_of(elect_sign(dropped(layer, drop_rate, eps))) for layer in each_deltas(layers)))
+    return winning_sign(map(partial(dropped, drop_rate=drop_rate, eps=eps), each_deltas(layers)))
 
 
 @method(
@@ -58,5 +50,5 @@ def della(layer: LayerDeltas, *, drop_rate: Rate = 0.8, eps: NonNegative = 0.1, 
     The probabilities span `eps` around `drop_rate`: the largest of a row is dropped least. With eps 0 this is DARE
     combined by TIES, with the same random numbers.
     """
-    deltas = dropped(layer, drop_rate, eps)
-    return scaling * disjoint_mean(deltas, settle_draws(elect_sign(deltas), layer.prepared))
+    merged = elected_mean(dropped(layer, drop_rate, eps), layer.prepared)
+    return (scaling * merged).to(layer.deltas.dtype)

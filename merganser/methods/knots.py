@@ -102,4 +102,5 @@ def knots(
         merged = scaling * disjoint_mean(deltas, settle_draws(elect_sign(deltas), space.majority))
     else:
         merged = scaled_sum(deltas, scaling)
+    merged = merged.to(deltas.dtype)
     return merged if basis is None else basis @ merged

@@ -1,33 +1,17 @@
 """TIES: trim, elect a sign, average those who agree."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerSource
-from merganser.linalg.select import Cut
-from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.elect import balance_of, elect_sign, majority_of, settle_draws
-from merganser.operators.trim import trim, with_cuts
+from merganser.operators import inner
 from merganser.registry import PositiveFraction, Scaling, method
 
 
-@dataclass(frozen=True)
-class WholeVector:
-    """What TIES must know of all layers: where to trim, and the sign that won more entries."""
-
-    cuts: dict[str, Cut]
-    majority: int
-
-
-def survey(layers: LayerSource, *, density: float, **_: Any) -> WholeVector:
-    """Find the cuts, and elect once to see which sign wins the vector."""
-    cuts, balance = {}, 0
-    for layer, cut in with_cuts(layers, density):
-        cuts[layer.name] = cut
-        balance += balance_of(elect_sign(trim(layer.deltas, cut)))
-    return WholeVector(cuts, majority_of(balance))
+def survey(layers: LayerSource, *, density: float, **_: Any) -> inner.WholeVector:
+    """Find the cuts, and the sign that wins the vector."""
+    return inner.survey(layers, "ties", density=density)
 
 
 @method(
@@ -47,6 +31,4 @@ def ties(layer: LayerDeltas, *, density: PositiveFraction = 0.2, scaling: Scalin
 
     `density` is a share of the whole task vector. An entry whose elected sign is 0 takes the sign that wins the vector.
     """
-    whole: WholeVector = layer.prepared
-    trimmed = trim(layer.deltas, whole.cuts[layer.name])
-    return scaling * disjoint_mean(trimmed, settle_draws(elect_sign(trimmed), whole.majority))
+    return inner.scaled(layer, layer.prepared, scaling)

@@ -1,14 +1,16 @@
 """Drop entries at random and rescale the rest (DARE, arXiv:2311.03099; by magnitude: DELLA, arXiv:2406.11617).
 
 The random numbers depend on the seed, the task's name and the parameter's name alone: neither the order of tasks and
-layers, nor the device, nor a resumed run changes them, and related methods draw the same ones.
+layers, nor the device, nor a resumed run changes them, and related methods draw the same ones. Legend: T tasks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 
 import torch
 from torch import Tensor
+
+from merganser.layers import LayerDeltas
 
 
 def uniforms(shape: Sequence[int], *, seed: int, task: str, parameter: str) -> Tensor:
@@ -25,6 +27,18 @@ def drop_and_rescale(delta: Tensor, drop_rate: float | Tensor, *, seed: int, tas
     """
     numbers = uniforms(delta.shape, seed=seed, task=task, parameter=parameter).to(delta.device)
     return delta * (numbers >= drop_rate) / (1 - drop_rate)
+
+
+def drop_layer(layer: LayerDeltas, drop_rate: float | Callable[[Tensor], Tensor]) -> Tensor:
+    """Drop and rescale each task's delta of a layer (T, ...) with its own random numbers.
+
+    `drop_rate` is one number, or a function that gives a delta's rates.
+    """
+    dropped = torch.empty_like(layer.deltas)
+    for task, delta, out in zip(layer.tasks, layer.deltas, dropped, strict=True):
+        rate = drop_rate(delta) if callable(drop_rate) else drop_rate
+        out.copy_(drop_and_rescale(delta, rate, seed=layer.seed, task=task, parameter=layer.name))
+    return dropped
 
 
 def rates_by_magnitude(delta: Tensor, drop_rate: float, eps: float) -> Tensor:

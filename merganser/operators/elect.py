@@ -1,5 +1,7 @@
 """Elect one sign per entry (TIES, arXiv:2306.01708). Legend: T tasks."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -24,3 +26,12 @@ def majority_of(balance: int) -> int:
 def balance_of(sign: Tensor) -> int:
     """Return how many more entries are positive than negative."""
     return int((sign > 0).sum() - (sign < 0).sum())
+
+
+def winning_sign(stacks: Iterable[Tensor]) -> int:
+    """Elect over all layers' deltas (T, ...), one at a time, and return the sign that won more entries."""
+    return majority_of(sum(map(_balance, stacks)))
+
+
+def _balance(deltas: Tensor) -> int:
+    return balance_of(elect_sign(deltas))

@@ -1,20 +1,21 @@
-"""Which entries of the summed task vector a task wants (TALL masks, arXiv:2405.07813). Legend: T tasks."""
+"""Which entries of a merged task vector a task wants (TALL masks, arXiv:2405.07813). Legend: T tasks."""
 
 import torch
 from torch import Tensor
 
-from merganser.operators.sums import total
+
+def tall_mask(delta: Tensor, merged: Tensor, tall_lambda: float) -> Tensor:
+    """Mark a task's entries that are at least `tall_lambda` times as large as what the merge has beside them.
+
+    `merged` is unscaled, and in float64 where it comes from `inner.merge`: the comparison is made in that.
+    """
+    delta = delta.to(merged.dtype)
+    return delta.abs() >= tall_lambda * (merged - delta).abs()
 
 
-def tall_mask(delta: Tensor, summed: Tensor, tall_lambda: float) -> Tensor:
-    """Mark the entries that are at least `tall_lambda` times as large as what the other tasks make together."""
-    return delta.abs() >= tall_lambda * (summed - delta).abs()
-
-
-def wanted_by(deltas: Tensor, tall_lambda: float) -> Tensor:
-    """Count, entry by entry, the tasks (T, ...) whose TALL mask is set."""
-    summed = total(deltas)
-    wanted = torch.zeros(summed.shape, dtype=torch.int64, device=summed.device)
+def wanted_by(deltas: Tensor, merged: Tensor, tall_lambda: float) -> Tensor:
+    """Count, entry by entry, the tasks (T, ...) whose TALL mask over the merged vector is set."""
+    wanted = torch.zeros(merged.shape, dtype=torch.int64, device=merged.device)
     for delta in deltas:
-        wanted += tall_mask(delta.to(summed.dtype), summed, tall_lambda)
+        wanted += tall_mask(delta, merged, tall_lambda)
     return wanted

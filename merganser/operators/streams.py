@@ -7,5 +7,5 @@ from merganser.layers import Layer, LayerDeltas
 
 
 def each_deltas(layers: Iterable[Layer]) -> Iterator[LayerDeltas]:
-    """Read every layer of a method that reads deltas, in turn."""
-    return (cast(LayerDeltas, layer) for layer in layers)
+    """Read every layer of a method that reads deltas, in turn, keeping hold of none."""
+    return cast(Iterator[LayerDeltas], iter(layers))

@@ -4,6 +4,7 @@ Legend: T tasks. The share is of the whole vector, not of each parameter: a para
 """
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 from torch import Tensor
 
@@ -14,10 +15,11 @@ from merganser.operators.streams import each_deltas
 
 def with_cuts(layers: Iterable[Layer], density: float) -> Iterator[tuple[LayerDeltas, Cut]]:
     """Find each task's cut over all layers; then give each layer with the cut as it applies there."""
-    cut = cut_at(lambda: (layer.deltas for layer in each_deltas(layers)), density)
+    cut = cut_at(lambda: map(attrgetter("deltas"), each_deltas(layers)), density)
     for layer in each_deltas(layers):
         yield layer, cut
         cut = after(layer.deltas, cut)
+        del layer  # before the next is read: only one is ever in memory
 
 
 def trim(deltas: Tensor, cut: Cut) -> Tensor:

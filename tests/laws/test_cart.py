@@ -1,15 +1,28 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
 
 from tests.laws.layers import matrices, merged, vectors
-from tests.laws.spectra import Array, assert_close, both_dtypes, cut, drawn, every_number, every_shape, numpy_of
+from tests.laws.references import Array, Given, counted
+from tests.laws.spectra import assert_close, both_dtypes, cut, drawn, every_number, every_shape, numpy_of
 
 
 def centred(deltas: Array, rank: int, scaling: float) -> Array:
     """CART as the paper prints it."""
     average = deltas.mean(0)
     return average + scaling * sum((cut(delta - average, rank) for delta in deltas), np.zeros_like(average))
+
+
+def reference(layers: Sequence[Given], *, rank_fraction: float, scaling: float) -> list[Array]:
+    """Truncate each matrix about the average; average vectors."""
+    return [
+        centred(layer.deltas, counted(rank_fraction, min(layer.deltas.shape[1:])), scaling)
+        if layer.kind == "matrix"
+        else layer.deltas.mean(0)
+        for layer in layers
+    ]
 
 
 @every_shape

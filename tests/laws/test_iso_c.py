@@ -1,11 +1,14 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import scipy.linalg
 import torch
 
 from tests.laws.layers import matrices, merged, vectors
+from tests.laws.references import Array, Given
+from tests.laws.references import svd as known
 from tests.laws.spectra import (
-    Array,
     assert_close,
     both_dtypes,
     drawn,
@@ -17,9 +20,16 @@ from tests.laws.spectra import (
 
 
 def iso(deltas: Array, scaling: float) -> Array:
-    """Iso-C as the paper prints it, for a sum of full rank."""
-    u, s, vh = svd(deltas.sum(0))
-    return scaling * s.mean() * u @ vh
+    """Iso-C as the paper prints it, in the directions of the sum's numerical rank."""
+    u, s, vh = known(deltas.sum(0))
+    return scaling * s.sum() / min(deltas.shape[1:]) * u @ vh
+
+
+def reference(layers: Sequence[Given], *, scaling: float) -> list[Array]:
+    """Make the sum's singular values equal, or average vectors."""
+    return [
+        iso(layer.deltas, scaling) if layer.kind == "matrix" else scaling * layer.deltas.mean(0) for layer in layers
+    ]
 
 
 @every_shape

@@ -1,10 +1,14 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
 
 from merganser.methods.sftm import RIDGE
 from tests.laws.layers import matrices, merged, vectors
-from tests.laws.spectra import Array, assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of, svd
+from tests.laws.references import Array, Given
+from tests.laws.references import svd as known
+from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of
 
 
 def trimmed(delta: Array, density: float) -> Array:
@@ -19,8 +23,8 @@ def triples(deltas: Array, density: float) -> list[tuple[Array, float, Array]]:
     """List the singular triples of all trimmed deltas."""
     found = []
     for delta in deltas:
-        u, s, vh = svd(trimmed(delta, density))
-        found += [(u[:, k], s[k], vh[k]) for k in range(len(s)) if s[k] > 1e-5 * s[0]]
+        u, s, vh = known(trimmed(delta, density))
+        found += [(u[:, k], s[k], vh[k]) for k in range(len(s))]
     return found
 
 
@@ -30,6 +34,19 @@ def superposition(deltas: Array, density: float) -> Array:
     system = np.array([[(u @ u_) * (v @ v_) for u_, _, v_ in parts] for u, _, v in parts])
     strengths = np.linalg.solve(system + RIDGE * np.eye(len(parts)), np.array([s for _, s, _ in parts]))
     return sum((b * np.outer(u, v) for b, (u, _, v) in zip(strengths, parts, strict=True)), np.zeros_like(deltas[0]))
+
+
+def reference(layers: Sequence[Given], *, density: float, scaling: float) -> list[Array]:
+    """Superpose matrices' trimmed features; average norms, add up other vectors, trimmed."""
+    merged = []
+    for layer in layers:
+        if layer.kind == "matrix":
+            merged.append(scaling * superposition(layer.deltas, density))
+        elif ".ln_" in layer.name:
+            merged.append(layer.deltas.mean(0))
+        else:
+            merged.append(scaling * np.sum([trimmed(delta, density) for delta in layer.deltas], axis=0))
+    return merged
 
 
 @every_shape

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -5,8 +7,8 @@ import torch
 from merganser.errors import InputError
 from merganser.methods.star import triples_holding
 from tests.laws.layers import merged, vectors
+from tests.laws.references import Array, Given
 from tests.laws.spectra import (
-    Array,
     assert_close,
     both_dtypes,
     decomposed,
@@ -26,6 +28,14 @@ def truncate_and_rescale(deltas: Array, eta: float) -> Array:
         k = next(k for k in range(1, len(s) + 1) if s[:k].sum() >= eta * (1 - 1e-12) * s.sum() or k == len(s))
         merged += (u[:, :k] * s[:k]) @ vh[:k] * (s.sum() / s[:k].sum())
     return merged / len(deltas)
+
+
+def reference(layers: Sequence[Given], *, eta: float, scaling: float) -> list[Array]:
+    """Truncate and rescale matrices; average vectors."""
+    return [
+        scaling * (truncate_and_rescale(layer.deltas, eta) if layer.kind == "matrix" else layer.deltas.mean(0))
+        for layer in layers
+    ]
 
 
 @every_shape

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -6,8 +8,9 @@ import torch
 from merganser.errors import InputError
 from merganser.layers import Factors
 from tests.laws.layers import merged, task_names, vectors
+from tests.laws.references import Array, Given, counted
+from tests.laws.references import svd as known
 from tests.laws.spectra import (
-    Array,
     LayerFactors,
     assert_close,
     both_dtypes,
@@ -22,11 +25,21 @@ from tests.laws.spectra import (
 
 
 def tsv_merge(deltas: Array, k: int) -> Array:
-    """TSV-Merge as Algorithm 1 prints it, for deltas of full rank."""
-    svds = [svd(delta) for delta in deltas]
-    p_u, _, q_u = svd(np.hstack([u[:, :k] for u, _, _ in svds]))
-    p_v, _, q_v = svd(np.vstack([vh[:k] for _, _, vh in svds]))
+    """TSV-Merge as Algorithm 1 prints it, on numerical ranks."""
+    svds = [known(delta) for delta in deltas]
+    p_u, _, q_u = known(np.hstack([u[:, :k] for u, _, _ in svds]))
+    p_v, _, q_v = known(np.vstack([vh[:k] for _, _, vh in svds]))
     return (p_u @ q_u * np.concatenate([s[:k] for _, s, _ in svds])) @ (p_v @ q_v)
+
+
+def reference(layers: Sequence[Given], *, rank_fraction: float | None, scaling: float) -> list[Array]:
+    """Whiten what each task keeps of its matrix; average vectors, and matrices with less than a component a task."""
+    merged = []
+    for layer in layers:
+        share = 1 / len(layer.tasks) if rank_fraction is None else rank_fraction
+        k = counted(share, min(layer.deltas.shape[1:])) if layer.kind == "matrix" else 0
+        merged.append(scaling * (tsv_merge(layer.deltas, k) if k else layer.deltas.mean(0)))
+    return merged
 
 
 @every_shape

@@ -64,6 +64,11 @@ class Method:
     ours: frozenset[str]  # parameters whose default no paper states
 
     @property
+    def factored(self) -> bool:
+        """Tell whether the function is given matrices as factors: those of the deltas, or of the differences."""
+        return self.reads != "deltas"
+
+    @property
     def needs(self) -> list[str]:
         """List what the method is computed from."""
         return [self.reads, *(["embeddings"] if self.embeddings else [])]

@@ -81,10 +81,10 @@ def open_source(entry: Entry, tasks: list[str], seed: int) -> LayerSource:
     method = registry.get(entry.method)
     embeddings = read_embeddings(EMBEDDINGS, sorted(tasks)) if method.embeddings else None
     if entry.difference is None:
-        opened = open_factors if method.reads == "svd" else open_deltas
-        return opened(FACTORS if method.reads == "svd" else DELTAS, tasks, seed, embeddings)
+        opened = open_factors if method.factored else open_deltas
+        return opened(FACTORS if method.factored else DELTAS, tasks, seed, embeddings)
     deltas = open_deltas(DIFFERENCES / entry.difference, tasks, seed, embeddings)
-    if method.reads != "svd":
+    if not method.factored:
         return deltas
     share = method.rank_fraction(len(tasks), **method.validate("", entry.values)) if method.rank_fraction else 1.0
     return Decomposed(deltas, FactorSettings(share))

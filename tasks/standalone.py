@@ -102,7 +102,7 @@ def _source_of(
 ) -> LayerSource:
     """Open the extracted deltas, decomposed for a method that reads factors."""
     deltas = open_deltas(folder / "deltas", tasks, embeddings=embeddings)
-    if method.reads != "svd":
+    if not method.factored:
         return deltas
     share = method.rank_fraction(len(tasks), **values) if method.rank_fraction else 1.0
     for task, file in deltas.files.items():

@@ -40,8 +40,8 @@ class Models:
 
     def source(self, method: registry.Method) -> LayerSource:
         """Open what a method reads."""
-        open_ = open_factors if method.reads == "svd" else open_deltas
-        return open_(self.folder / method.reads, list(self.tasks), SEED, embeddings_of(self.tasks))
+        open_, read = (open_factors, "svd") if method.factored else (open_deltas, "deltas")
+        return open_(self.folder / read, list(self.tasks), SEED, embeddings_of(self.tasks))
 
     def given(self) -> list[Given]:
         """Subtract the base from the models in float64, in the order of the parameters' names."""

@@ -69,8 +69,9 @@ def largest(values: Tensor, count: int) -> Tensor:
     if count == 0:
         return torch.zeros(values.shape, dtype=torch.bool, device=values.device)
     least = magnitudes.kthvalue(len(magnitudes) - count + 1).values
-    mask = magnitudes > least
-    mask[(magnitudes == least).nonzero().flatten()[: count - int(mask.sum())]] = True
+    mask = magnitudes >= least
+    if too_many := int(mask.sum()) - count:
+        mask[(magnitudes == least).nonzero().flatten()[-too_many:]] = False
     return mask.view(values.shape)
 
 

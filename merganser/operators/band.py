@@ -1,8 +1,9 @@
 """Keep the middle of each task's magnitudes, layer by layer (Model Breadcrumbs, arXiv:2312.06795). Legend: T tasks."""
 
+import torch
 from torch import Tensor
 
-from merganser.linalg.select import cut_of, kept
+from merganser.linalg.select import largest
 from merganser.operators.counts import ceiling_of, count_of
 
 
@@ -11,6 +12,6 @@ def band_mask(deltas: Tensor, low: float, high: float) -> Tensor:
 
     Ranks count from 0 among the task's n magnitudes; of equal ones the first has the highest rank.
     """
-    not_small = cut_of(lambda: [deltas], lambda n: n - count_of(low, n))
-    outliers = cut_of(lambda: [deltas], lambda n: n - ceiling_of(high, n))
-    return kept(deltas, not_small) & ~kept(deltas, outliers)
+    n = deltas[0].numel()
+    not_small, outliers = n - count_of(low, n), n - ceiling_of(high, n)
+    return torch.stack([largest(delta, not_small) & ~largest(delta, outliers) for delta in deltas])

@@ -9,9 +9,23 @@ from merganser.report.interference import measure_interference
 from merganser.report.page import render_page
 from merganser.report.plots import make_plots
 from merganser.report.rows import make_rows
+from merganser.report.studies import read_studies
+from merganser.report.study_plots import draw_studies
+from merganser.report.study_tables import write_studies
 from merganser.report.tables import summary, write_tables
 from merganser.scores import read_scores
-from tasks.stage import FACTORS, MERGE_PROFILES, METRICS, RECORDS, REPORT, fresh_folder, run, write_json
+from tasks.stage import (
+    FACTORS,
+    MERGE_PROFILES,
+    METRICS,
+    RANK_STUDIES,
+    RECORDS,
+    REPORT,
+    TASK_STUDIES,
+    fresh_folder,
+    run,
+    write_json,
+)
 
 SUMMARY = Path("metrics.json")
 
@@ -22,13 +36,15 @@ def write_report(params: Params) -> None:
     rows = make_rows(params, scores, METRICS, RECORDS)
     layers = list(measure_interference(open_factors(FACTORS, list(params.tasks))))
     tasks = list(params.tasks)
-    plots = make_plots(rows, layers, tasks)
+    studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)
+    plots = make_plots(rows, layers, tasks) | draw_studies(studies)
     with fresh_folder(REPORT) as folder:
         (folder / "plots").mkdir()
         write_tables(folder, rows, layers, tasks)
+        write_studies(folder, studies)
         for name, svg in plots.items():
             (folder / "plots" / f"{name}.svg").write_text(svg)
-        (folder / "index.html").write_text(render_page(params, rows, layers, plots))
+        (folder / "index.html").write_text(render_page(params, rows, layers, studies, plots))
     write_json(SUMMARY, summary(rows))
     print(f"{REPORT}/index.html: {len(rows)} entries on {len(tasks)} tasks")
 

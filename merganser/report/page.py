@@ -10,13 +10,18 @@ from merganser.params import Params
 from merganser.report.interference import LayerInterference, short_names
 from merganser.report.plots import VARIABLES
 from merganser.report.rows import GROUPS, Row, best, best_values, fingerprint, in_group, sampling_error
+from merganser.report.studies import StudyResults
 from merganser.scores import INDIVIDUAL
 
 EMBEDDED = "examples/suite/"
 
 
 def render_page(
-    params: Params, rows: Sequence[Row], layers: Sequence[LayerInterference], plots: Mapping[str, str]
+    params: Params,
+    rows: Sequence[Row],
+    layers: Sequence[LayerInterference],
+    studies: StudyResults,
+    plots: Mapping[str, str],
 ) -> str:
     """Return the page's HTML."""
     rows = list(rows)
@@ -39,6 +44,7 @@ def render_page(
         shade=_shades(rows),
         error=sampling_error(rows),
         layers=list(zip(short_names([layer.layer for layer in layers]), layers, strict=True)),
+        studies=studies,
         plots={name: inline(svg) for name, svg in plots.items()},
     )
 

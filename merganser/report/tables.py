@@ -18,13 +18,13 @@ def write_tables(folder: Path, rows: Sequence[Row], layers: Sequence[LayerInterf
         [r.entry, r.method, r.group, *(r.scores.accuracies[task] for task in tasks), *_measures(r).values()]
         for r in rows
     ]
-    _write(folder / "results.csv", ["entry", "method", "group", *tasks, *MEASURES], results)
+    write_csv(folder / "results.csv", ["entry", "method", "group", *tasks, *MEASURES], results)
     accuracies = [[r.entry, task, r.scores.accuracies[task]] for r in rows for task in tasks]
-    _write(plots / "accuracy.csv", ["entry", "task", "accuracy"], accuracies)
+    write_csv(plots / "accuracy.csv", ["entry", "task", "accuracy"], accuracies)
     cost = [[r.entry, *(_measures(r)[name] for name in ("normalised_accuracy", "amr", "wall_s"))] for r in rows]
-    _write(plots / "cost.csv", ["entry", "normalised_accuracy", "amr", "wall_s"], cost)
+    write_csv(plots / "cost.csv", ["entry", "normalised_accuracy", "amr", "wall_s"], cost)
     if layers:
-        _write(plots / "interference.csv", LayerInterference._fields, layers)
+        write_csv(plots / "interference.csv", LayerInterference._fields, layers)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
@@ -44,7 +44,8 @@ def _measures(row: Row) -> dict[str, float | None]:
     return dict(zip(MEASURES, values, strict=True))
 
 
-def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """Write a table: None becomes an empty cell."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from merganser.checkpoints import save_tensors
-from tasks import decompose, evaluate, extract, fetch, merge
+from tasks import decompose, evaluate, extract, fetch, merge, study_rank, study_tasks
 from tests.tiny_clip import CONFIG, write_clip, write_data_set
 
 TASKS = ("dark", "light", "red")
@@ -89,6 +89,10 @@ def carry(folder: Path) -> None:
             merge.main([entry])
             for task in TASKS:
                 evaluate.main([entry, task])
+        for entry in STUDIES:
+            study_tasks.main([entry])
+        for task in TASKS:
+            study_rank.main([task])
 
 
 def make_comparison(folder: Path) -> Path:

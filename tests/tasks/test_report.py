@@ -14,8 +14,8 @@ from merganser.report.labels import LINE, place_labels, spread
 from tasks import record, report
 from tests.tasks.comparison import METHODS, TASKS, inside, make_comparison
 
-TABLES = {"accuracy.csv", "cost.csv", "interference.csv"}
-PLOTS = {"accuracy.svg", "radar.svg", "memory.svg", "time.svg", "interference.svg"}
+TABLES = {"accuracy.csv", "cost.csv", "interference.csv", "study_tasks.csv", "study_sizes.csv", "study_rank.csv"}
+PLOTS = {"accuracy.svg", "radar.svg", "memory.svg", "time.svg", "interference.svg", "study_tasks.svg", "study_rank.svg"}
 
 
 @pytest.fixture(scope="module")

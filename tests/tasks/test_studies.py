@@ -117,7 +117,7 @@ def test_a_second_start_measures_nothing_and_keeps_every_byte(folder: Path, caps
         (lambda p: p["tasks"]["red"]["data"].update(templates=["a {} thing."]), 1),  # of the pair without it
         (lambda p: p["evaluation"].update(batch_size=7), 0),
         (lambda p: p["studies"]["tasks"]["methods"]["dare"].update(drop_rate=0.5), 0),
-        (lambda p: p["studies"]["tasks"]["methods"]["dare"].update(coefficients={"red": 0.5}), 1),
+        (lambda p: p["studies"]["tasks"]["methods"]["dare"].update(coefficients={"red": 0.5}), 0),
         (lambda p: p.update(seed=1), 0),
         (lambda p: p["studies"]["rank"].update(fractions=[]), 4),
         (lambda p: p["methods"].pop("base"), 4),

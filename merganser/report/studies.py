@@ -1,0 +1,164 @@
+"""The numbers of the studies: accuracy over the number of tasks with its significance, accuracy over the rank."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import ttest_rel
+
+from merganser.params import Params
+from merganser.scores import INDIVIDUAL, Scores, read_json
+from merganser.studies.subsets import all_subsets, file_name
+
+ROUNDING = 1e-9  # of accuracies: differences closer than that are the same
+LEVEL = 0.05  # p-values below are marked
+
+
+class Point(NamedTuple):
+    """One entry's merge of one subset: mean accuracies over the subset's tasks, as fractions."""
+
+    entry: str
+    tasks: int
+    subset: tuple[str, ...]
+    accuracy: float
+    normalised: float | None  # by the individual models, None where they are not in the comparison
+
+    @property
+    def value(self) -> float:
+        """Return what is plotted and tested: the normalised accuracy where there is one."""
+        return self.accuracy if self.normalised is None else self.normalised
+
+
+class Summary(NamedTuple):
+    """One entry on all subsets of one size."""
+
+    entry: str
+    tasks: int
+    subsets: int
+    mean: float
+    deviation: float | None  # of the sample; None for one subset
+    p: float | None  # of the study's first entry being no better than this one
+
+    @property
+    def significant(self) -> bool:
+        """Tell whether the first entry's lead counts as more than chance."""
+        return self.p is not None and self.p < LEVEL
+
+    @property
+    def p_text(self) -> str:
+        """Write the p-value with the digits that matter, a dash for none."""
+        return "–" if self.p is None else f"{self.p:.3f}" if self.p >= 0.001 else f"{self.p:.0e}"
+
+
+class RankPoint(NamedTuple):
+    """One task's own model with its delta cut to a share of the rank; 1 is the delta itself."""
+
+    task: str
+    fraction: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """What the studies found; empty where nothing was studied."""
+
+    points: list[Point]
+    summaries: list[Summary]
+    ranks: list[RankPoint]
+
+    @property
+    def normalised(self) -> bool:
+        """Tell whether accuracies over the number of tasks are relative to the individual models'."""
+        return all(point.normalised is not None for point in self.points)
+
+    @property
+    def entries(self) -> list[str]:
+        """List the entries studied, in the order of params.yaml."""
+        return list(dict.fromkeys(point.entry for point in self.points))
+
+    @property
+    def sizes(self) -> list[int]:
+        """List the numbers of tasks."""
+        return list(dict.fromkeys(point.tasks for point in self.points))
+
+    @property
+    def by_entry(self) -> dict[str, list[Summary]]:
+        """Return each entry's summaries, one a size."""
+        return {entry: [s for s in self.summaries if s.entry == entry] for entry in self.entries}
+
+    @property
+    def fractions(self) -> list[float]:
+        """List the shares of the rank, the whole delta last."""
+        return list(dict.fromkeys(point.fraction for point in self.ranks))
+
+    def mean_at(self, fraction: float) -> float:
+        """Return the mean accuracy over the tasks at one share of the rank."""
+        found = [point.accuracy for point in self.ranks if point.fraction == fraction]
+        return sum(found) / len(found)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        tasks = {"subsets": [p._asdict() for p in self.points], "sizes": [s._asdict() for s in self.summaries]}
+        rank = {"tasks": [p._asdict() for p in self.ranks], "mean": {f"{f:g}": self.mean_at(f) for f in self.fractions}}
+        return {"tasks": tasks, "rank": rank}
+
+
+def read_studies(params: Params, scores: Mapping[str, Scores], tasks: Path, ranks: Path) -> StudyResults:
+    """Read what the studies in two folders measured; raise InputError naming a file that is missing."""
+    points = _read_points(params, _individual(params, scores), tasks)
+    return StudyResults(points, summarise(points), _read_ranks(params, ranks))
+
+
+def _individual(params: Params, scores: Mapping[str, Scores]) -> Mapping[str, float] | None:
+    """Return the individual models' accuracies; None without them, or where one gets nothing right."""
+    found = (scores[name].accuracies for name, entry in params.methods.items() if entry.method == INDIVIDUAL)
+    return next((accuracies for accuracies in found if all(accuracies.values())), None)
+
+
+def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:
+    study, points = params.studies.tasks, []
+    subsets = all_subsets(params.tasks, study.subsets, params.seed)
+    for entry in study.methods:
+        for subset in subsets:
+            found = read_json(folder / entry / file_name(subset))["scores"]
+            accuracies = [found[task]["accuracy"] for task in subset]
+            ratios = [a / individual[task] for a, task in zip(accuracies, subset, strict=True)] if individual else None
+            normalised = sum(ratios) / len(subset) if ratios else None
+            points.append(Point(entry, len(subset), subset, sum(accuracies) / len(subset), normalised))
+    return points
+
+
+def _read_ranks(params: Params, folder: Path) -> list[RankPoint]:
+    curves = {task: read_json(folder / f"{task}.json")["curve"] for task in params.tasks}
+    return [RankPoint(task, p["fraction"], p["accuracy"]) for task, curve in curves.items() for p in curve]
+
+
+def summarise(points: Sequence[Point]) -> list[Summary]:
+    """Take the mean and the spread of each entry at each size, and test the first entry against each other one."""
+    values: dict[tuple[str, int], list[float]] = {}
+    for point in points:
+        values.setdefault((point.entry, point.tasks), []).append(point.value)
+    first = points[0].entry if points else ""
+    return [
+        Summary(
+            entry=entry,
+            tasks=size,
+            subsets=len(found),
+            mean=sum(found) / len(found),
+            deviation=float(np.std(found, ddof=1)) if len(found) > 1 else None,
+            p=p_value(values[first, size], found) if entry != first else None,
+        )
+        for (entry, size), found in values.items()
+    ]
+
+
+def p_value(first: Sequence[float], other: Sequence[float]) -> float | None:
+    """Test whether the first is better on the same subsets: one-sided paired t-test (DRM, appendix C).
+
+    None for a single pair, and where all pairs differ by the same: there is no spread to judge the difference by.
+    """
+    if len(first) < 2 or np.ptp(np.subtract(first, other)) < ROUNDING:
+        return None
+    return float(ttest_rel(first, other, alternative="greater").pvalue)

@@ -1,0 +1,78 @@
+"""The numbers that the report makes of the studies."""
+
+import math
+
+import pytest
+from scipy.stats import t
+
+from merganser.report.studies import Point, StudyResults, p_value, summarise
+from merganser.report.study_plots import draw_studies
+
+
+def points(entry: str, values: list[float], size: int = 2, normalised: bool = False) -> list[Point]:
+    """Make one entry's results on subsets 0, 1, ... of one size."""
+    subsets = [tuple(f"{i}{j}" for j in range(size)) for i in range(len(values))]
+    return [Point(entry, size, s, v, v / 0.8 if normalised else None) for s, v in zip(subsets, values, strict=True)]
+
+
+def test_the_p_value_is_that_of_the_formula_worked_by_hand() -> None:
+    """Differences 1, 2, 3, 6: mean 3, variance 14/3, t = 3 / sqrt(14/12) on three degrees of freedom."""
+    expected = t.sf(3 / math.sqrt(14 / 12), df=3)
+    assert p_value([11, 12, 13, 16], [10, 10, 10, 10]) == pytest.approx(expected, rel=1e-12)
+    # its distribution function at three degrees of freedom, in closed form
+    x = 3 / math.sqrt(14 / 12) / math.sqrt(3)
+    assert expected == pytest.approx(0.5 - (math.atan(x) + x / (1 + x * x)) / math.pi, rel=1e-9)
+
+
+def test_the_test_is_one_sided_and_paired() -> None:
+    first, other = [0.8, 0.7, 0.9, 0.6], [0.78, 0.69, 0.85, 0.59]
+    p = p_value(first, other)
+    assert p is not None
+    assert p < 0.05
+    assert p_value(other, first) == pytest.approx(1 - p)
+    unpaired = p_value(first, [other[i] for i in (1, 0, 3, 2)])
+    assert unpaired is not None
+    assert unpaired > 0.05
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        ([0.8], [0.7]),
+        ([], []),
+        ([0.8, 0.7], [0.8, 0.7]),
+        ([0.8, 0.7, 0.3], [0.7, 0.6, 0.2]),  # the same difference but for rounding
+    ],
+)
+def test_pairs_without_spread_have_no_p_value(first: list[float], other: list[float]) -> None:
+    assert p_value(first, other) is None
+
+
+def test_each_size_is_summed_up_and_tested_against_the_first_entry() -> None:
+    given = [
+        *points("ours", [0.8, 0.9, 0.7]),
+        *points("ours", [0.6], size=3),
+        *points("theirs", [0.7, 0.6, 0.68]),
+        *points("theirs", [0.5], size=3),
+    ]
+    ours, ours_3, theirs, theirs_3 = summarise(given)
+    assert (ours.entry, ours.tasks, ours.subsets, ours.p) == ("ours", 2, 3, None)
+    assert ours.mean == pytest.approx(0.8)
+    assert ours.deviation == pytest.approx(0.1)
+    assert (ours_3.subsets, ours_3.mean, ours_3.deviation, ours_3.p) == (1, 0.6, None, None)
+    assert theirs.p == p_value([0.8, 0.9, 0.7], [0.7, 0.6, 0.68])
+    assert theirs_3.p is None
+    assert theirs_3.p_text == "–"
+    assert not theirs_3.significant
+
+
+def test_normalised_accuracies_are_what_is_tested_where_there_are_some() -> None:
+    summary = summarise(points("ours", [0.4, 0.6], normalised=True))[0]
+    assert summary.mean == pytest.approx(0.5 / 0.8)
+    assert summary.deviation == pytest.approx(math.sqrt(0.02) / 0.8)
+
+
+def test_nothing_studied_gives_nothing() -> None:
+    results = StudyResults([], summarise([]), [])
+    assert draw_studies(results) == {}
+    assert results.as_json() == {"tasks": {"subsets": [], "sizes": []}, "rank": {"tasks": [], "mean": {}}}

@@ -88,16 +88,19 @@ class SafetensorsFile:
 
     def read(self, name: str) -> Tensor:
         """Read one tensor into memory of its own: a mapped file would count as memory used, page by page."""
-        spec = self.specs[name]
-        buffer = bytearray(spec.nbytes)
+        return self.read_piece(name, 0, self.specs[name].shape)
+
+    def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
+        """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
+        piece = Spec(self.specs[name].dtype, shape)
+        dtype = DTYPES[piece.dtype]
+        buffer = bytearray(piece.nbytes)
         with self.path.open("rb", buffering=0) as file:
-            file.seek(self._start + self._offsets[name])
-            if file.readinto(buffer) != spec.nbytes:
+            file.seek(self._start + self._offsets[name] + start * dtype.itemsize)
+            if file.readinto(buffer) != piece.nbytes:
                 raise InputError(f"{self.path}: ends within {name}; fetch it again")
-        values = (
-            torch.frombuffer(buffer, dtype=DTYPES[spec.dtype]) if buffer else torch.empty(0, dtype=DTYPES[spec.dtype])
-        )
-        return values.reshape(spec.shape)
+        values = torch.frombuffer(buffer, dtype=dtype) if buffer else torch.empty(0, dtype=dtype)
+        return values.reshape(shape)
 
 
 @dataclass(frozen=True)

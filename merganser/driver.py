@@ -106,7 +106,7 @@ def _merged(
         result = method.apply(replace(layers.layer(name), prepared=prepared), values)
         if isinstance(result, Parts):
             assert overlay is not None, f"{method.name} gave parts and is not registered with overlay=True"
-            overlay.add(name, result)
+            overlay.add(name, result, tuple(weights.shape))
             yield name, weights
         else:
             yield name, added(weights, result)

@@ -21,10 +21,10 @@ from merganser.errors import InputError
 from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerFactors
 from merganser.linalg import svd
 from merganser.operators.counts import count_of
+from merganser.operators.shares import ALWAYS_KEPT
 from merganser.parameters import delta_shape
 
 CODE = hashlib.sha256(Path(svd.__file__).read_bytes()).hexdigest()  # another factorisation, other factors
-ALWAYS_KEPT = 64  # singular vectors: small matrices are kept whole, so that a method can rebuild them
 VECTORS = "vectors.safetensors"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

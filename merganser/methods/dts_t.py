@@ -3,18 +3,16 @@
 from typing import Any
 
 from merganser.layers import LayerDeltas, LayerFactors
-from merganser.linalg.svd import leading, rebuilt
-from merganser.operators.shares import share_needed, triples_kept
-from merganser.overlays.low_rank import whole_factors
+from merganser.operators.shares import triples_kept
+from merganser.overlays.budget import THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
-from merganser.overlays.thresholded import threshold, threshold_factors
+from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
 from merganser.registry import PositiveFraction, method
 
 
-def thresholded_vectors(layer: LayerDeltas, **_: Any) -> Parts:
-    """Threshold each task's delta directly; one that is all zeros stores nothing."""
-    pairs = zip(layer.tasks, layer.deltas, strict=True)
-    return Parts({task: threshold(delta) for task, delta in pairs if delta.any()})
+def vectors(layer: LayerDeltas, **_: Any) -> Parts:
+    """Threshold each task's delta directly."""
+    return thresholded_vectors(layer)
 
 
 @method(
@@ -26,16 +24,17 @@ def thresholded_vectors(layer: LayerDeltas, **_: Any) -> Parts:
     paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
     cost="svd",
     overlay=True,
-    vectors=thresholded_vectors,
-    rank_fraction=share_needed,
+    vectors=vectors,
+    prepare=THRESHOLDED.share,
+    rank_fraction=THRESHOLDED.share_needed,
 )
-def dts_t(layer: LayerFactors, *, rank_fraction: PositiveFraction = 0.3) -> Parts:
+def dts_t(
+    layer: LayerFactors, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
+) -> Parts:
     """Threshold U and V of each task's leading triples into four groups each, one scale a group; singular values stay.
 
-    A matrix too small to keep a triple is thresholded directly, like a vector.
+    With `rank_fraction` adaptive (the paper's DTS-T*): the largest one, the same for all matrices, with which a task
+    takes at most `ratio` of the float32 bytes of the merged parameters on disk. A matrix too small to keep a triple is
+    thresholded directly, like a vector.
     """
-    count = triples_kept(layer, rank_fraction)
-    if count == 0:
-        return Parts({task: threshold(rebuilt(f)) for task, f in whole_factors(layer).items()})
-    kept = {task: leading(f, count) for task, f in zip(layer.tasks, layer.factors, strict=True)}
-    return Parts({task: threshold_factors(f) for task, f in kept.items() if len(f.s)})
+    return thresholded_parts(layer, triples_kept(layer, layer.prepared))

@@ -1,7 +1,8 @@
 """A low-rank delta per task: the plain way to compress a fine-tuned model."""
 
 from merganser.layers import LayerFactors
-from merganser.operators.shares import share_needed, triples_kept
+from merganser.operators.shares import triples_kept
+from merganser.overlays.budget import LOW_RANK, Adaptive
 from merganser.overlays.low_rank import low_rank_parts
 from merganser.overlays.parts import Parts
 from merganser.registry import PositiveFraction, method
@@ -15,9 +16,17 @@ from merganser.registry import PositiveFraction, method
     efficiency="Medium",
     paper="none (the best low-rank approximation)",
     cost="svd",
+    ours=("rank_fraction", "ratio"),
     overlay=True,
-    rank_fraction=share_needed,
+    prepare=LOW_RANK.share,
+    rank_fraction=LOW_RANK.share_needed,
 )
-def svd(layer: LayerFactors, *, rank_fraction: PositiveFraction = 0.3) -> Parts:
-    """Keep each task's leading singular triples, as float32 factors; the default has the rank of dts_t."""
-    return low_rank_parts(layer, triples_kept(layer, rank_fraction))
+def svd(
+    layer: LayerFactors, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
+) -> Parts:
+    """Keep each task's leading singular triples, in the dtype of the factors; the default has the rank of dts_t.
+
+    With `rank_fraction` adaptive: the largest one, the same for all matrices, with which a task takes at most `ratio`
+    of the float32 bytes of the merged parameters on disk. Vectors are kept whole.
+    """
+    return low_rank_parts(layer, triples_kept(layer, layer.prepared))

@@ -1,10 +1,12 @@
 """Overlays: the packed file of what each task adds to the shared model; written, read, and put back together."""
 
-from merganser.overlays.files import FILE, OverlayFile, OverlayWriter, open_overlays, task_model, write_task_model
+from merganser.overlays.files import OverlayFile, open_overlays, task_model, write_task_model
 from merganser.overlays.parts import Dense, LowRank, Part, Parts
+from merganser.overlays.writer import FILE, UNIFIED, OverlayWriter
 
 __all__ = [
     "FILE",
+    "UNIFIED",
     "Dense",
     "LowRank",
     "OverlayFile",

@@ -1,114 +1,70 @@
-"""The overlay file: `<task>/<parameter>/<kind>.<field>` tensors in one safetensors file."""
+"""Read an overlay file, and put a task's own model back together."""
 
-import json
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
 
 import torch
 from torch import Tensor
 
-from merganser.checkpoints import (
-    DTYPES,
-    Checkpoint,
-    SafetensorsFile,
-    Spec,
-    layout,
-    open_checkpoint,
-    replacing,
-    spec_of,
-    to_bytes,
-    write_checkpoint,
-)
+from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, open_checkpoint, write_checkpoint
 from merganser.errors import InputError
-from merganser.overlays.parts import Dense, LowRank, Part, Parts, tensors_of
-from merganser.overlays.thresholded import Thresholded, ThresholdedFactors
-
-FILE = "overlays.safetensors"
-KINDS: dict[str, type[Part]] = {part.kind: part for part in (Dense, LowRank, Thresholded, ThresholdedFactors)}
-
-
-class OverlayWriter:
-    """Write parts as they come, one in memory at a time; the file appears when the block ends well.
-
-    Sizes are not known beforehand, so tensors are spooled to disk by dtype and joined behind the header at the end.
-    """
-
-    def __init__(self, folder: Path, tasks: tuple[str, ...]) -> None:
-        self.path, self.tasks = folder / FILE, tasks
-        self._specs: dict[str, Spec] = {}
-        self._spools: dict[str, IO[bytes]] = {}
-        self._stack = ExitStack()
-
-    def add(self, parameter: str, parts: Parts) -> None:
-        """Append the parts of one parameter."""
-        for task, part in parts.tasks.items():
-            self._append(task, parameter, part)
-
-    def _append(self, task: str, parameter: str, part: Part) -> None:
-        for field, tensor in tensors_of(part).items():
-            spec = spec_of(tensor)
-            self._specs[f"{task}/{parameter}/{part.kind}.{field}"] = spec
-            if spec.dtype not in self._spools:
-                spool = tempfile.TemporaryFile(dir=self.path.parent)  # noqa: SIM115 (the stack closes it)
-                self._spools[spec.dtype] = self._stack.enter_context(spool)
-            self._spools[spec.dtype].write(to_bytes(tensor))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._stack:
-            if kind is None:
-                self._join()
-
-    def _join(self) -> None:
-        order = [dtype for dtype in DTYPES if dtype in self._spools]
-        order.sort(key=lambda dtype: -DTYPES[dtype].itemsize)
-        names = [name for dtype in order for name, spec in self._specs.items() if spec.dtype == dtype]
-        header, _ = layout({name: self._specs[name] for name in names}, json.dumps({"tasks": self.tasks}), names)
-        with replacing(self.path) as file:
-            file.write(header)
-            for dtype in order:
-                self._spools[dtype].seek(0)
-                shutil.copyfileobj(self._spools[dtype], file)
+from merganser.overlays.index import KINDS, Place, form_of, parse, places, stored_tensors
+from merganser.overlays.parts import mixed
+from merganser.overlays.writer import FILE, UNIFIED
 
 
 class OverlayFile:
-    """Read one task's parts from an overlay file."""
+    """Read what each task adds, parameter by parameter: no more than one part is in memory."""
 
     def __init__(self, path: Path) -> None:
         self.file = SafetensorsFile(path)
         try:
-            self.tasks: tuple[str, ...] = tuple(json.loads(self.file.metadata["merganser"])["tasks"])
-            self._index = self._indexed()
-        except (KeyError, ValueError, TypeError) as error:
+            self._index = parse(self.file.metadata["merganser"])
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: not an overlay file ({error}); merge again") from error
+        if stored_tensors(self._index) != self.file.specs:
+            raise InputError(f"{path}: its index does not tell what it holds; merge again")
+        self._places = {(task, name): fields for task, name, fields in places(self._index)}
+        shared = path.with_name(UNIFIED)
+        self._unified = SafetensorsFile(shared) if shared.is_file() else None
 
-    def _indexed(self) -> dict[tuple[str, str], list[str]]:
-        index: dict[tuple[str, str], list[str]] = {}
-        for key in self.file.names:
-            task, name = key.split("/", 1)  # a task's name has no slash, a parameter's may
-            parameter, field = name.rsplit("/", 1)
-            if field.split(".")[0] not in KINDS:
-                raise ValueError(f"unknown part {field}")
-            index.setdefault((task, parameter), []).append(key)
-        return index
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+        return self._index.tasks
 
     def delta(self, task: str, parameter: str, shape: tuple[int, ...]) -> Tensor | None:
-        """Return what the task adds to a parameter in float32, None when it adds nothing."""
-        keys = self._index.get((task, parameter))
-        if keys is None:
+        """Return what the task adds to a parameter of this shape in float32, None when it adds nothing."""
+        weights = self._index.mixtures.get(task, {task: 1.0})
+        stored = {other: weight for other, weight in weights.items() if (other, parameter) in self._places}
+        if not stored:
             return None
-        kind = keys[0].rsplit("/", 1)[1].split(".")[0]
-        tensors = {key.rsplit(".", 1)[1]: self.file.read(key) for key in keys}
-        return KINDS[kind](**tensors).delta(shape)
+        form = self._index.rows[parameter].form
+        if form != form_of(KINDS[form.kind], form.dtype, shape):
+            raise InputError(f"{self.file.path}: {parameter} is not of shape {list(shape)} there; merge again")
+        unified = self._shared(parameter, shape)
+        return mixed(
+            ((weight, self._part(other, parameter, shape, unified)) for other, weight in stored.items()), shape
+        )
+
+    def _part(self, task: str, parameter: str, shape: tuple[int, ...], unified: Tensor | None) -> Tensor:
+        tensors = {name: self._read(place) for name, place in self._places[task, parameter].items()}
+        try:
+            return KINDS[self._index.rows[parameter].form.kind](**tensors).delta(shape, unified)
+        except ValueError as error:
+            raise InputError(f"{self.file.path}: {parameter} of {task}: {error}; merge again") from error
+
+    def _read(self, place: Place) -> Tensor:
+        return self.file.read_piece(place.tensor, place.start, place.spec.shape)
+
+    def _shared(self, parameter: str, shape: tuple[int, ...]) -> Tensor | None:
+        if self._unified is None or parameter not in self._unified:
+            return None
+        if self._unified.spec(parameter) != Spec("F32", shape):
+            raise InputError(
+                f"{self._unified.path}: {parameter} is no float32 of shape {list(shape)} there; merge again"
+            )
+        return self._unified.read(parameter)
 
 
 def open_overlays(merged: Path) -> OverlayFile | None:

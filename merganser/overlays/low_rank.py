@@ -1,5 +1,7 @@
 """Low-rank parts of a layer's tasks."""
 
+import torch
+
 from merganser.layers import Factors, LayerFactors
 from merganser.linalg.svd import leading, rebuilt
 from merganser.overlays.parts import Dense, LowRank, Part, Parts
@@ -8,12 +10,13 @@ from merganser.overlays.parts import Dense, LowRank, Part, Parts
 def low_rank_parts(layer: LayerFactors, count: int) -> Parts:
     """Keep `count` singular triples of each task; a matrix of which that is none is kept whole, like a vector.
 
-    A task that leaves the matrix alone stores nothing.
+    The vectors go into the dtype that the factor cache has them in, which loses nothing. A task that leaves the matrix
+    alone stores nothing.
     """
     if count == 0:
         return Parts({task: Dense(rebuilt(f)) for task, f in whole_factors(layer).items()})
     kept = {task: leading(f, count) for task, f in zip(layer.tasks, layer.factors, strict=True)}
-    return Parts({task: _part(f) for task, f in kept.items() if len(f.s)})
+    return Parts({task: _part(f, layer.stored) for task, f in kept.items() if len(f.s)})
 
 
 def whole_factors(layer: LayerFactors) -> dict[str, Factors]:
@@ -22,5 +25,6 @@ def whole_factors(layer: LayerFactors) -> dict[str, Factors]:
     return {task: factors for task, factors in whole.items() if len(factors.s)}
 
 
-def _part(factors: Factors) -> Part:
-    return LowRank(*(tensor.contiguous() for tensor in factors))
+def _part(factors: Factors, stored: torch.dtype) -> Part:
+    u, s, vh = (tensor.contiguous() for tensor in factors)
+    return LowRank(u.to(stored), s.to(torch.float32), vh.to(stored))

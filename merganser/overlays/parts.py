@@ -1,25 +1,39 @@
 """Parts: what one task adds to one parameter of the shared model, in the form it takes on disk.
 
 A part is a frozen dataclass of tensors. It names its kind, and gives back the delta it stands for.
+
+Legend: M rows, N columns, n entries, K singular triples.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
+
+from merganser.checkpoints import Spec
 
 
 class Part(Protocol):
     """What one task adds to one parameter."""
 
     kind: ClassVar[str]
+    factored: ClassVar[bool]  # stands for an M x N matrix by its factors, not for n entries
+
+    @property
+    def count(self) -> int:
+        """Return what makes one task's part larger than another's: triples, or entries kept; 0 where nothing does."""
+
+    @staticmethod
+    def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
+        """Describe the tensors of a part by its dimensions, (M, N) if factored and else (n,), its count and dtype."""
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
         """Return what is added to the base's parameter of this shape, in float32.
 
-        `unified` is what the tasks share of this parameter, for parts that only modulate it.
+        `unified` is what the tasks share of this parameter, for parts that only modulate it. Raises ValueError when
+        the tensors contradict each other.
         """
 
 
@@ -28,7 +42,18 @@ class Dense:
     """A delta stored whole."""
 
     kind: ClassVar[str] = "dense"
+    factored: ClassVar[bool] = False
     values: Tensor
+
+    @property
+    def count(self) -> int:
+        """Return 0: all tasks store as much."""
+        return 0
+
+    @staticmethod
+    def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
+        """Describe the values."""
+        return {"values": Spec(dtype, dims)}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
         """Return the stored values."""
@@ -37,16 +62,28 @@ class Dense:
 
 @dataclass(frozen=True)
 class LowRank:
-    """A delta stored as U diag(S) Vh, the singular values folded into neither side."""
+    """A delta stored as U diag(S) Vh, the singular values in float32 and folded into neither side."""
 
     kind: ClassVar[str] = "low_rank"
+    factored: ClassVar[bool] = True
     u: Tensor  # (M, K)
     s: Tensor  # (K,)
     vh: Tensor  # (K, N)
 
+    @property
+    def count(self) -> int:
+        """Return the number of triples."""
+        return len(self.s)
+
+    @staticmethod
+    def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
+        """Describe the factors; the dtype is that of the vectors."""
+        rows, columns = dims
+        return {"u": Spec(dtype, (rows, count)), "s": Spec("F32", (count,)), "vh": Spec(dtype, (count, columns))}
+
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Multiply the factors out."""
-        return ((self.u.float() * self.s.float()) @ self.vh.float()).reshape(shape)
+        """Multiply the factors out: in float64, so that no number of threads changes what is rounded to float32."""
+        return ((self.u.double() * self.s.double()) @ self.vh.double()).float().reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -65,19 +102,19 @@ class Parts:
 def delta_of(parts: Parts, task: str, shape: tuple[int, ...]) -> Tensor:
     """Return a task's own delta of this shape in float32: its part's, or its mixture of others'."""
     weights = parts.mixtures.get(task, {task: 1.0})
-    deltas = [
-        weight * parts.tasks[other].delta(shape, parts.unified)
-        for other, weight in weights.items()
-        if other in parts.tasks
-    ]
-    return torch.stack(deltas).sum(0) if deltas else torch.zeros(shape)
+    unified = None if parts.unified is None else parts.unified.float().reshape(shape)
+    stored = ((weight, parts.tasks[other]) for other, weight in weights.items() if other in parts.tasks)
+    return mixed(((weight, part.delta(shape, unified)) for weight, part in stored), shape)
+
+
+def mixed(deltas: Iterable[tuple[float, Tensor]], shape: tuple[int, ...]) -> Tensor:
+    """Add deltas, each times its weight, in float64; return float32."""
+    summed: Tensor | None = None
+    for weight, delta in deltas:
+        summed = weight * delta.double() if summed is None else summed.add_(delta, alpha=weight)
+    return torch.zeros(shape) if summed is None else summed.float()
 
 
 def tensors_of(part: Part) -> dict[str, Tensor]:
     """Return a part's tensors by field name."""
     return {f.name: getattr(part, f.name) for f in fields(part)}  # type: ignore[arg-type]
-
-
-def moved(part: Part, device: str) -> Part:
-    """Move a part's tensors to a device."""
-    return replace(part, **{name: tensor.to(device) for name, tensor in tensors_of(part).items()})  # type: ignore[type-var]

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from merganser.layers import Factors
-from merganser.linalg.svd import oriented
+from merganser.checkpoints import Spec
+from merganser.layers import Factors, LayerDeltas, LayerFactors
+from merganser.linalg.svd import leading, oriented, rebuilt
+from merganser.overlays.low_rank import whole_factors
+from merganser.overlays.parts import Parts
 
 LARGE, NEGATIVE = 1, 2  # the two bits of a code
 SIGNS = (1, 1, -1, -1)  # of the scales, by code
@@ -27,8 +30,19 @@ class Thresholded:
     """A delta stored as packed codes and their signed scales."""
 
     kind: ClassVar[str] = "thresholded"
+    factored: ClassVar[bool] = False
     codes: Tensor  # uint8, four codes a byte
     scales: Tensor  # (4,), by code
+
+    @property
+    def count(self) -> int:
+        """Return 0: all tasks store as much."""
+        return 0
+
+    @staticmethod
+    def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
+        """Describe the codes and their scales."""
+        return {"codes": Spec("U8", (_bytes_of(dims[0]),)), "scales": Spec(dtype, (len(SIGNS),))}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
         """Put each element's scale in its place."""
@@ -40,18 +54,54 @@ class ThresholdedFactors:
     """A delta stored as U diag(S) Vh with U and Vh thresholded, the K singular values kept as they are."""
 
     kind: ClassVar[str] = "thresholded_factors"
+    factored: ClassVar[bool] = True
     u_codes: Tensor
     u_scales: Tensor
     s: Tensor  # (K,)
     v_codes: Tensor
     v_scales: Tensor
 
+    @property
+    def count(self) -> int:
+        """Return the number of triples."""
+        return len(self.s)
+
+    @staticmethod
+    def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
+        """Describe the codes of both sides, their scales and the singular values."""
+        rows, columns = dims
+        scales = Spec(dtype, (len(SIGNS),))
+        return {
+            "u_codes": Spec("U8", (_bytes_of(rows * count),)),
+            "u_scales": scales,
+            "s": Spec(dtype, (count,)),
+            "v_codes": Spec("U8", (_bytes_of(count * columns),)),
+            "v_scales": scales,
+        }
+
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Multiply the thresholded factors out."""
+        """Multiply the thresholded factors out: in float64, so that no number of threads changes the float32."""
         rank = len(self.s)
-        u = decode(self.u_codes, self.u_scales, (shape[0], rank))
-        vh = decode(self.v_codes, self.v_scales, (rank, prod(shape[1:])))
-        return ((u * self.s) @ vh).float().reshape(shape)
+        u = decode(self.u_codes, self.u_scales.double(), (shape[0], rank))
+        vh = decode(self.v_codes, self.v_scales.double(), (rank, prod(shape[1:])))
+        return ((u * self.s.double()) @ vh).float().reshape(shape)
+
+
+def thresholded_parts(layer: LayerFactors, count: int) -> Parts:
+    """Threshold `count` singular triples of each task; where that is none, the delta itself, like a vector's.
+
+    A task that leaves the matrix alone stores nothing.
+    """
+    if count == 0:
+        return Parts({task: threshold(rebuilt(f)) for task, f in whole_factors(layer).items()})
+    kept = {task: leading(f, count) for task, f in zip(layer.tasks, layer.factors, strict=True)}
+    return Parts({task: threshold_factors(f) for task, f in kept.items() if len(f.s)})
+
+
+def thresholded_vectors(layer: LayerDeltas) -> Parts:
+    """Threshold each task's delta directly; one that is all zeros stores nothing."""
+    pairs = zip(layer.tasks, layer.deltas, strict=True)
+    return Parts({task: threshold(delta) for task, delta in pairs if delta.any()})
 
 
 def threshold(values: Tensor) -> Thresholded:
@@ -96,6 +146,10 @@ def unpack(packed: Tensor, count: int) -> Tensor:
 def decode(packed: Tensor, scales: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return the tensor of this shape that packed codes and scales stand for."""
     return scales[unpack(packed, prod(shape)).long()].reshape(shape)
+
+
+def _bytes_of(codes: int) -> int:
+    return -(-codes // CODES_PER_BYTE)
 
 
 def _root_mean_square(values: Tensor) -> Tensor:

@@ -1,0 +1,89 @@
+"""How much of each spectrum fits into a budget of bytes, from the parameters' shapes alone."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import torch
+
+from merganser.checkpoints import NAMES_OF_DTYPES
+from merganser.errors import InputError
+from merganser.layers import LayerFactors, LayerSource
+from merganser.operators.counts import count_of
+from merganser.overlays.index import Index, Row, file_size, form_of
+from merganser.overlays.parts import Dense, LowRank, Part
+from merganser.overlays.thresholded import Thresholded, ThresholdedFactors
+
+Adaptive = Literal["adaptive"]
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How a method stores matrices of which it keeps singular triples, and everything else."""
+
+    triples: type[Part]
+    whole: type[Part]
+    affordable: float  # no matrix alone can keep a larger share of its spectrum than this times the ratio of its bytes
+
+    def share_needed(self, tasks: int, *, rank_fraction: float | Adaptive, ratio: float, **_: Any) -> float:
+        """Return the share of each spectrum whose singular vectors may be needed."""
+        return min(1.0, self.affordable * ratio) if rank_fraction == "adaptive" else rank_fraction
+
+    def share(self, layers: LayerSource, *, rank_fraction: float | Adaptive, ratio: float, **_: Any) -> float:
+        """Return the share of each spectrum that is kept: as given, or the largest that the ratio allows."""
+        if rank_fraction != "adaptive":
+            return rank_fraction
+        return largest_share(layers, self, ratio)
+
+
+LOW_RANK = Coding(LowRank, Dense, affordable=2)  # in half precision; K (M + N) 2 bytes are at least 2 M N K / R
+THRESHOLDED = Coding(ThresholdedFactors, Thresholded, affordable=16)  # two bits in the place of 32
+
+
+def planned(layers: LayerSource, coding: Coding, share: float, vectors: torch.dtype = torch.float32) -> Index:
+    """Lay out the file of a method that keeps this share of every spectrum, as if no task had less of it.
+
+    `vectors`: the dtype of the singular vectors. The file as it is written can only be smaller.
+    """
+    rows = {}
+    for name, shape in layers.shapes.items():
+        count = count_of(share, min(shape)) if layers.kinds[name] == "matrix" else 0
+        dtype = NAMES_OF_DTYPES[vectors if coding.triples is LowRank and count else torch.float32]
+        form = form_of(coding.triples if count else coding.whole, dtype, shape)
+        rows[name] = Row(form, dict.fromkeys(layers.tasks, count))
+    return Index(layers.tasks, rows)
+
+
+def rate_of(index: Index, layers: LayerSource) -> float:
+    """Return a file's bytes per task over the bytes of the parameters in float32."""
+    return file_size(index) / len(index.tasks) / (4 * sum(map(prod, layers.shapes.values())))
+
+
+def largest_share(layers: LayerSource, coding: Coding, ratio: float) -> float:
+    """Return the largest share, the same for all matrices, with which the file stays within `ratio` per task.
+
+    The file counts whole, with its index. Raises InputError where not even the least share fits.
+    """
+    matrices = [name for name, kind in layers.kinds.items() if kind == "matrix"]
+    spectra = {min(layers.shapes[name]) for name in matrices}
+    most = min(1.0, coding.affordable * ratio)
+    shares = {count / rank for rank in spectra for count in range(count_of(most, rank) + 1)}
+    vectors, least = _stored(layers, matrices), float("inf")
+    for share in sorted(shares | {0.0}, reverse=True):
+        rate = rate_of(planned(layers, coding, share, vectors), layers)
+        if rate <= ratio:
+            return share
+        least = min(least, rate)
+    raise InputError(
+        f"ratio: {ratio:g} is too small: the parts of a task, with their share of the index, take at least {least:.4g} "
+        "of the merged parameters' bytes; raise it"
+    )
+
+
+def _stored(layers: LayerSource, matrices: list[str]) -> torch.dtype:
+    """Return the dtype of the stored singular vectors: that of the smallest matrix, the cheapest to read."""
+    if not matrices:
+        return torch.float32
+    layer = layers.layer(min(matrices, key=lambda name: prod(layers.shapes[name])))
+    assert isinstance(layer, LayerFactors)
+    return layer.stored

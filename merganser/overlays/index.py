@@ -1,0 +1,154 @@
+"""The index of an overlay file, in its header: what is stored of each parameter, and so where in the file it is.
+
+A task's parts follow each other in one tensor per dtype, `<task>/<dtype>`, parameter by parameter and field by field.
+Their sizes follow from the kind of part, the parameter's dimensions, and one count per task and parameter: an entry per
+field would outweigh the parts of a small model.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite, prod
+from typing import Any, NamedTuple
+
+from merganser.checkpoints import DTYPES, Spec, layout
+from merganser.overlays.masked import Masked, Signs, Sparse
+from merganser.overlays.parts import Dense, LowRank, Part, tensors_of
+from merganser.overlays.thresholded import Thresholded, ThresholdedFactors
+
+KINDS: dict[str, type[Part]] = {
+    part.kind: part for part in (Dense, LowRank, Thresholded, ThresholdedFactors, Masked, Sparse, Signs)
+}
+
+
+class Form(NamedTuple):
+    """What the tasks' parts of a parameter have in common."""
+
+    kind: str
+    dtype: str  # of the tensors that are no bits, as safetensors spells it
+    dims: tuple[int, ...]  # (M, N) if factored, else (n,)
+
+
+class Row(NamedTuple):
+    """The parts of one parameter; a task that stores nothing has no count."""
+
+    form: Form
+    counts: Mapping[str, int]
+
+
+class Place(NamedTuple):
+    """Where one field of a part is."""
+
+    tensor: str
+    start: int  # values before it
+    spec: Spec
+
+
+@dataclass(frozen=True)
+class Index:
+    """What is stored of each parameter for each task, in the order in which it is stored."""
+
+    tasks: tuple[str, ...]
+    rows: dict[str, Row] = field(default_factory=dict)
+    mixtures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def form_of(part: type[Part], dtype: str, shape: tuple[int, ...]) -> Form:
+    """Return the form of parts of this kind for a delta of this shape."""
+    dims = (shape[0], prod(shape[1:])) if part.factored and shape else (prod(shape),)
+    return Form(part.kind, dtype, dims)
+
+
+def form_of_part(part: Part, shape: tuple[int, ...]) -> Form:
+    """Return the form that a part in memory takes on disk; raise ValueError where it does not fit the shape."""
+    tensors = tensors_of(part)
+    floating = (name for name, dtype in DTYPES.items() if dtype.is_floating_point)
+    dtypes = {DTYPES[name]: name for name in floating}
+    dtype = next(dtypes[tensor.dtype] for tensor in tensors.values() if tensor.dtype in dtypes)
+    form = form_of(type(part), dtype, shape)
+    for name, spec in part.specs(form.dims, part.count, dtype).items():
+        if (tensors[name].numel(), tensors[name].dtype) != (prod(spec.shape), DTYPES[spec.dtype]):
+            raise ValueError(f"{part.kind}.{name} is {tuple(tensors[name].shape)}, {spec} belongs to shape {shape}")
+    return form
+
+
+def places(index: Index) -> Iterator[tuple[str, str, dict[str, Place]]]:
+    """Give each part's task, parameter and fields, in the order of the file."""
+    ends: dict[str, int] = {}
+    for parameter, (form, counts) in index.rows.items():
+        for task, count in counts.items():
+            found = {}
+            for name, spec in KINDS[form.kind].specs(form.dims, count, form.dtype).items():
+                tensor = f"{task}/{spec.dtype}"
+                found[name] = Place(tensor, ends.get(tensor, 0), spec)
+                ends[tensor] = found[name].start + prod(spec.shape)
+            yield task, parameter, found
+
+
+def stored_tensors(index: Index) -> dict[str, Spec]:
+    """Describe the tensors of the file, in their order: by falling alignment, then by task."""
+    lengths: dict[str, int] = {}
+    for _, _, fields in places(index):
+        for place in fields.values():
+            lengths[place.tensor] = place.start + prod(place.spec.shape)
+    dtypes = sorted(DTYPES, key=lambda dtype: -DTYPES[dtype].itemsize)
+    names = ((f"{task}/{dtype}", dtype) for dtype in dtypes for task in index.tasks)
+    return {name: Spec(dtype, (lengths[name],)) for name, dtype in names if name in lengths}
+
+
+def header_of(index: Index) -> bytes:
+    """Make the header of the file."""
+    specs = stored_tensors(index)
+    return layout(specs, text_of(index), list(specs))[0]
+
+
+def file_size(index: Index) -> int:
+    """Return the size in bytes of the file that has this index."""
+    return len(header_of(index)) + sum(spec.nbytes for spec in stored_tensors(index).values())
+
+
+def text_of(index: Index) -> str:
+    """Write an index: each parameter's form, by number, and for each task 0 (nothing) or one more than its count."""
+    forms = list(dict.fromkeys(row.form for row in index.rows.values()))
+    numbers = {form: number for number, form in enumerate(forms)}
+    rows = {
+        name: [numbers[row.form], *(row.counts[task] + 1 if task in row.counts else 0 for task in index.tasks)]
+        for name, row in index.rows.items()
+    }
+    content: dict[str, Any] = {"tasks": index.tasks, "forms": forms, "parameters": rows}
+    if index.mixtures:
+        content["mixtures"] = index.mixtures
+    return json.dumps(content, separators=(",", ":"))
+
+
+def parse(text: str) -> Index:
+    """Read an index; raise ValueError, KeyError or TypeError when it is none."""
+    content = json.loads(text)
+    tasks = tuple(str(task) for task in content["tasks"])
+    forms = [_checked(Form(str(kind), str(dtype), tuple(dims))) for kind, dtype, dims in content["forms"]]
+    rows = {}
+    for name, (number, *counts) in content["parameters"].items():
+        if len(counts) != len(tasks) or not all(map(_is_count, (number, *counts))):
+            raise ValueError(f"{name}: not one count for each of {len(tasks)} tasks")
+        if number >= len(forms):
+            raise ValueError(f"{name}: there is no form {number}")
+        stored = {task: count - 1 for task, count in zip(tasks, counts, strict=True) if count}
+        rows[name] = Row(forms[number], stored)
+    mixtures = content.get("mixtures", {})
+    for task, weights in mixtures.items():
+        if not ({task, *weights} <= set(tasks) and all(isfinite(weight) for weight in weights.values())):
+            raise ValueError(f"the mixture of {task} is not of this file's tasks")
+    return Index(tasks, rows, mixtures)
+
+
+def _checked(form: Form) -> Form:
+    part = KINDS.get(form.kind)
+    if part is None:
+        raise ValueError(f"unknown kind of part {form.kind}")
+    if form.dtype not in DTYPES or len(form.dims) != 1 + part.factored or not all(map(_is_count, form.dims)):
+        raise ValueError(f"not the form of a part: {form}")
+    return form
+
+
+def _is_count(number: Any) -> bool:
+    return isinstance(number, int) and number >= 0

@@ -1,0 +1,82 @@
+"""Write an overlay file, and the shared deltas beside it."""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints import Spec, layout, replacing, spec_of, to_bytes
+from merganser.overlays.index import Index, Row, form_of_part, header_of, stored_tensors
+from merganser.overlays.parts import Parts, tensors_of
+
+FILE = "overlays.safetensors"
+UNIFIED = "unified.safetensors"
+
+
+class OverlayWriter:
+    """Write parts as they come, one in memory at a time; the files appear when the block ends well.
+
+    Sizes are not known beforehand, so values are spooled to disk by task and dtype and joined behind the header at the
+    end. The shared deltas, if there are any, go into a file of their own: they are stored once, for all tasks.
+    """
+
+    def __init__(self, folder: Path, tasks: tuple[str, ...]) -> None:
+        self.folder, self.tasks = folder, tasks
+        self._rows: dict[str, Row] = {}
+        self._unified: dict[str, Spec] = {}
+        self._mixtures: Mapping[str, Mapping[str, float]] | None = None
+        self._spools: dict[str, IO[bytes]] = {}
+        self._stack = ExitStack()
+
+    def add(self, parameter: str, parts: Parts, shape: tuple[int, ...]) -> None:
+        """Append the parts of one parameter of this shape.
+
+        Raises ValueError when they are not all of one form, or the mixtures are not those of the other parameters.
+        """
+        if self._mixtures not in (None, parts.mixtures):
+            raise ValueError(f"{parameter}: other mixtures than those of the parameters before it")
+        self._mixtures = parts.mixtures
+        forms = {form_of_part(part, shape) for part in parts.tasks.values()}
+        if len(forms) > 1:
+            raise ValueError(f"{parameter}: the tasks' parts are of different forms: {forms}")
+        for form in forms:
+            stored = {task: parts.tasks[task] for task in self.tasks if task in parts.tasks}
+            self._rows[parameter] = Row(form, {task: part.count for task, part in stored.items()})
+            for task, part in stored.items():
+                for tensor in tensors_of(part).values():
+                    self._spool(f"{task}/{spec_of(tensor).dtype}", tensor)
+        if parts.unified is not None:
+            self._unified[parameter] = Spec("F32", shape)
+            self._spool(UNIFIED, parts.unified.to(torch.float32))
+
+    def _spool(self, name: str, tensor: Tensor) -> None:
+        if name not in self._spools:
+            spool = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 (the stack closes it)
+            self._spools[name] = self._stack.enter_context(spool)
+        self._spools[name].write(to_bytes(tensor))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._stack:
+            if kind is None:
+                index = Index(self.tasks, self._rows, self._mixtures or {})
+                self._join(FILE, header_of(index), list(stored_tensors(index)))
+                if self._unified:
+                    self._join(UNIFIED, layout(self._unified, None, list(self._unified))[0], [UNIFIED])
+
+    def _join(self, file_name: str, header: bytes, spools: list[str]) -> None:
+        with replacing(self.folder / file_name) as file:
+            file.write(header)
+            for name in spools:
+                self._spools[name].seek(0)
+                shutil.copyfileobj(self._spools[name], file)

@@ -18,7 +18,7 @@ from merganser.errors import InputError
 from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerFactors
 from merganser.operators.counts import count_of
 from merganser.overlays.parts import Parts, delta_of
-from tests.laws.layers import factored, merged, norms_of
+from tests.laws.layers import factored, matrices, merged, norms_of, vectors
 
 # fmt: off
 VOCABULARY = {
@@ -210,12 +210,101 @@ def test_the_layout_in_memory_changes_nothing(name: str, suite: Suite) -> None:
         torch.testing.assert_close(other, delta, rtol=1e-5, atol=1e-7)
 
 
-@methods_that(lambda method: "scaling" in method.parameters.model_fields)
+@methods_that(lambda method: "scaling" in method.parameters.model_fields and not method.overlay)
 @holds(torch.float64, examples=6)
 def test_the_merged_delta_grows_in_proportion_to_the_scaling(name: str, suite: Suite) -> None:
     none, one, three = (models(name, suite.layers, {"scaling": scaling}) for scaling in (0.0, 1.0, 3.0))
     for at0, at1, at3 in zip(none, one, three, strict=True):  # what cart does not scale is there at 0
         torch.testing.assert_close(at3 - at0, 3 * (at1 - at0), rtol=1e-6, atol=1e-9)
+
+
+takes_weights = methods_that(lambda method: method.weighted)
+takes_scaling = methods_that(lambda method: method.weighted and "scaling" in method.parameters.model_fields)
+
+
+@takes_weights
+@holds(examples=4)
+def test_coefficients_of_one_change_nothing(name: str, suite: Suite) -> None:
+    ones = dict.fromkeys(suite.layers[0].tasks, 1.0)
+    for values in choices(name):
+        given, without = (models(name, suite.layers, values | more) for more in ({"coefficients": ones}, {}))
+        assert all(map(torch.equal, given, without)), values
+
+
+@takes_weights
+@holds(torch.float64, examples=6)
+def test_coefficients_are_the_same_as_larger_deltas(name: str, suite: Suite) -> None:
+    weights = {"task0": 0.5, "task2": -2.0, "task3": 0.0}
+    weights = {task: weight for task, weight in weights.items() if task in suite.layers[0].tasks}
+    for values in choices(name):
+        given = models(name, suite.layers, values | {"coefficients": weights})
+        close(given, models(name, times(suite.layers, weights), values), suite)
+
+
+@takes_scaling
+@holds(torch.float64, examples=6)
+def test_a_scaling_per_task_is_the_same_as_larger_deltas_unscaled(name: str, suite: Suite) -> None:
+    weights = {"task0": 0.5, "task2": -2.0}
+    weights = {task: weight for task, weight in weights.items() if task in suite.layers[0].tasks}
+    for values in choices(name):
+        given = models(name, suite.layers, values | {"scaling": weights})
+        close(given, models(name, times(suite.layers, weights), values | {"scaling": 1.0}), suite)
+
+
+def times(layers: Sequence[LayerDeltas], weights: Mapping[str, float]) -> list[LayerDeltas]:
+    """Multiply each task's deltas by its weight."""
+    found = []
+    for layer in layers:
+        factors = torch.tensor([weights.get(task, 1.0) for task in layer.tasks], dtype=layer.deltas.dtype)
+        found.append(replace(layer, deltas=(layer.deltas.movedim(0, -1) * factors).movedim(-1, 0).contiguous()))
+    return found
+
+
+def close(ours: Sequence[Tensor], theirs: Sequence[Tensor], suite: Suite) -> None:
+    """Compare layer by layer, beyond rounding."""
+    for one, other, layer in zip(ours, theirs, suite.layers, strict=True):
+        tolerance = 1e-6 * float(layer.deltas.abs().max())
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=tolerance, msg=layer.name)
+
+
+@pytest.mark.parametrize("key", ["coefficients", "scaling"])
+@takes_scaling
+def test_a_weight_for_an_unknown_task_is_refused_by_name(name: str, key: str) -> None:
+    suite = suite_of(["full", "full"], seed=0)
+    with pytest.raises(InputError, match=rf"{key}: no such task: task7; the tasks are task0, task1"):
+        models(name, suite.layers, {key: {"task0": 1.0, "task7": 1.0}})
+
+
+@takes_weights
+def test_a_coefficient_for_an_unknown_task_is_refused_by_name(name: str) -> None:
+    suite = suite_of(["full", "full"], seed=0)
+    with pytest.raises(InputError, match=r"coefficients: no such task: task7"):
+        models(name, suite.layers, {"coefficients": {"task7": 1.0}})
+
+
+@every_method
+def test_the_number_of_threads_changes_nothing_beyond_rounding(name: str) -> None:
+    layers = large_layers()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = models(name, layers, {})
+        torch.set_num_threads(2)
+        shared = models(name, layers, {})
+    finally:
+        torch.set_num_threads(before)
+    for one, two in zip(alone, shared, strict=True):
+        if registry.get(name).cost == "elementwise":
+            assert torch.equal(one, two)
+        torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6 * float(one.abs().max()))
+
+
+def large_layers() -> list[LayerDeltas]:
+    """Make layers large enough for torch to share them out to threads."""
+    generator = torch.Generator().manual_seed(0)
+    shapes: dict[str, tuple[int, ...]] = {"wide.weight": (160, 256), "bias": (40_000,)}
+    deltas = {name: 0.02 * torch.randn(3, *shape, generator=generator) for name, shape in shapes.items()}
+    return [matrices(list(deltas["wide.weight"]), "wide.weight"), vectors(list(deltas["bias"]), "bias")]
 
 
 @methods_that(lambda method: method.rank_fraction is not None)

@@ -1,0 +1,36 @@
+"""BYOM-LoRA: a few singular triples of each task's delta, the same number for every matrix."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from merganser.layers import LayerFactors
+from merganser.operators.shares import ALWAYS_KEPT
+from merganser.overlays.low_rank import low_rank_parts
+from merganser.overlays.parts import Parts
+from merganser.registry import method
+
+
+def share_needed(tasks: int, *, k: int, **_: Any) -> float:
+    """Return the share of each spectrum that may be needed: what is kept of any matrix will do for a small `k`."""
+    return 0.0 if k <= ALWAYS_KEPT else 1.0
+
+
+@method(
+    reads="svd",
+    family="compressed",
+    formula=r"\mathrm{SVD}_k(\Delta_t)",
+    involvement="NDI",
+    efficiency="Medium",
+    paper="Jiang et al., 2023, arXiv:2310.01886",
+    cost="svd",
+    ours=("k",),
+    overlay=True,
+    rank_fraction=share_needed,
+)
+def byom_lora(layer: LayerFactors, *, k: Annotated[int, Field(ge=1)] = 16) -> Parts:
+    """Keep the `k` leading singular triples of each task's matrices, fewer where the rank is lower; vectors whole.
+
+    Made for models fine-tuned by adapters: their deltas have a low rank, and `k` of at least that is exact.
+    """
+    return low_rank_parts(layer, k)

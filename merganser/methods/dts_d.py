@@ -1,0 +1,40 @@
+"""DTS-D: as DTS-T, on each task's difference to a merged model."""
+
+from typing import Any
+
+from merganser.layers import LayerDeltas, LayerFactors
+from merganser.operators.shares import triples_kept
+from merganser.overlays.budget import THRESHOLDED, Adaptive
+from merganser.overlays.parts import Parts
+from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
+from merganser.registry import PositiveFraction, method
+
+
+def vectors(layer: LayerDeltas, **_: Any) -> Parts:
+    """Threshold each task's difference directly."""
+    return thresholded_vectors(layer)
+
+
+@method(
+    reads="differences",
+    family="compressed",
+    formula=r"\hat U_t \Sigma_t \hat V_t^\top, \quad U_t \Sigma_t V_t^\top = \mathrm{SVD}_k(W_t - W_{merged})",
+    involvement="NDI",
+    efficiency="Medium",
+    paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
+    cost="svd",
+    overlay=True,
+    vectors=vectors,
+    prepare=THRESHOLDED.share,
+    rank_fraction=THRESHOLDED.share_needed,
+)
+def dts_d(
+    layer: LayerFactors, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
+) -> Parts:
+    """Threshold U and V of the leading triples of each task's difference to a merged model, onto which it is added.
+
+    Four groups each, one scale a group; singular values stay. No base model is needed. With `rank_fraction` adaptive
+    (the paper's DTS-D*): the largest one, the same for all matrices, with which a task takes at most `ratio` of the
+    float32 bytes of the merged parameters on disk.
+    """
+    return thresholded_parts(layer, triples_kept(layer, layer.prepared))

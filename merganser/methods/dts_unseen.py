@@ -1,0 +1,79 @@
+"""DTS for unseen tasks: a task that was never fine-tuned borrows from those whose class names are similar."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.layers import LayerDeltas, LayerFactors, LayerSource
+from merganser.operators.shares import triples_kept
+from merganser.overlays.budget import THRESHOLDED, Adaptive
+from merganser.overlays.parts import Parts
+from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
+from merganser.registry import PositiveFraction, method
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The share of each spectrum that is kept, and each task's weights of the other tasks."""
+
+    share: float
+    mixtures: dict[str, dict[str, float]]
+
+
+def survey(layers: LayerSource, **values: Any) -> Survey:
+    """Find the share to keep, and leave each task out in turn."""
+    embeddings = {task: layers.embeddings[task] for task in layers.tasks}
+    return Survey(THRESHOLDED.share(layers, **values), {task: similarities(task, embeddings) for task in embeddings})
+
+
+def similarities(task: str, embeddings: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return each other task's share in the cosine similarities to this one's embedding (equation 8).
+
+    A task that is alone is its own. Raises InputError when the similarities do not add up to something positive.
+    """
+    others = [other for other in embeddings if other != task]
+    if not others:
+        return {task: 1.0}
+    stacked = torch.nn.functional.normalize(torch.stack([embeddings[name].double() for name in [task, *others]]), dim=1)
+    cosines = [float(cosine) for cosine in (stacked[1:] @ stacked[0]).cpu()]
+    if sum(cosines) <= 0:
+        reason = "are unlike those of all other tasks: their cosine similarities do not add up to a positive number"
+        raise InputError(f"{task}: its class names {reason}; leave the task out of dts_unseen")
+    return {other: cosine / sum(cosines) for other, cosine in zip(others, cosines, strict=True)}
+
+
+def vectors(layer: LayerDeltas, **_: Any) -> Parts:
+    """Threshold each task's delta directly; each task's own is the others' mixture."""
+    return replace(thresholded_vectors(layer), mixtures=layer.prepared.mixtures)
+
+
+@method(
+    reads="svd",
+    family="compressed",
+    formula=r"\sum_{n \ne t} \gamma_n \hat U_n \Sigma_n \hat V_n^\top, "
+    r"\quad \gamma_n = \cos(E_t, E_n) \big/ \sum_{j \ne t} \cos(E_t, E_j)",
+    involvement="NDI",
+    efficiency="Medium",
+    paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
+    cost="svd",
+    embeddings=True,
+    overlay=True,
+    vectors=vectors,
+    prepare=survey,
+    rank_fraction=THRESHOLDED.share_needed,
+)
+def dts_unseen(
+    layer: LayerFactors, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
+) -> Parts:
+    """Evaluate each task as unseen: give it the other tasks' deltas as dts_t keeps them, weighted by similarity.
+
+    So its accuracy says what a task gets whose fine-tuned model nobody has: each task is left out in turn, and no part
+    of its own is used. The similarity is the cosine between the mean text embeddings of the tasks' class names, as a
+    share of all the others' (DTS, equation 8). `rank_fraction` and `ratio` are those of dts_t.
+    """
+    parts = thresholded_parts(layer, triples_kept(layer, layer.prepared.share))
+    return replace(parts, mixtures=layer.prepared.mixtures)

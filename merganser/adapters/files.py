@@ -81,6 +81,8 @@ def adapter_names(names: Collection[str]) -> list[str]:
 
 def open_model(path: Path) -> Checkpoint | Adapter:
     """Open a task's model, a checkpoint or an adapter's folder; raise InputError for what cannot be read as either."""
+    if path.name in ADAPTER_FILES:
+        raise InputError(f"{path}: an adapter's tensors alone; give its folder, with {ADAPTER_CONFIG} in it")
     names = adapter_names([file.name for file in path.iterdir()]) if path.is_dir() else []
     if not names:
         return open_checkpoint(path)

@@ -1,6 +1,7 @@
 """A small network, fine-tuned by PEFT: its base, adapters, and the same models merged by PEFT itself, on disk."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,12 @@ def extracted(base: Path, adapter: Path, out: Path, rules: ParameterRules | None
     return DeltaFile(out)
 
 
-def rewritten(folder: Path, rename: Any) -> None:
-    """Give an adapter's tensors other names."""
+def rewritten(
+    folder: Path, rename: Callable[[str], str], change: Callable[[Tensor], Tensor] = lambda value: value
+) -> None:
+    """Give an adapter's tensors other names, or other values."""
     path = folder / "adapter_model.safetensors"
     given: Checkpoint = open_checkpoint(path)
-    tensors = {rename(name): given.read(name) for name in given.names}
+    tensors = {rename(name): change(given.read(name)) for name in given.names}
     path.unlink()
     save_file(tensors, path)

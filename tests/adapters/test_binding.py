@@ -153,6 +153,7 @@ def test_what_peft_writes_of_other_kinds_is_refused(base: Path, tmp_path: Path, 
     assert said in complaint(base, tmp_path / "a")
 
 
+@pytest.mark.filterwarnings("ignore:LoRA adapter added to ConvNd")
 def test_a_convolution_in_groups_is_refused(tmp_path: Path) -> None:
     model = nn.ModuleDict({"conv": nn.Conv2d(4, 8, 2, groups=2)})
     (tmp_path / "base").mkdir()
@@ -165,3 +166,5 @@ def test_an_adapter_is_no_base(adapter: Path) -> None:
     with pytest.raises(InputError, match="an adapter, not a whole model"):
         open_checkpoint(adapter)
     assert open_model(adapter).path == adapter
+    with pytest.raises(InputError, match="an adapter's tensors alone; give its folder"):
+        open_model(adapter / "adapter_model.safetensors")

@@ -16,7 +16,7 @@ from merganser.linalg.svd import rebuilt
 from merganser.overlays import write_task_model
 from merganser.parameters import ParameterRules
 from tasks.standalone import merge_checkpoints
-from tests.adapters.small import extracted, write_adapter, write_base
+from tests.adapters.small import extracted, rewritten, write_adapter, write_base
 
 ONE: dict[str, Any] = {"target_modules": ["conv1", "attn", "fc"], "rank_pattern": {"fc": 4}, "bias": "lora_only"}
 TWO: dict[str, Any] = {"r": 3, "target_modules": ["attn", "fc", "proj"], "modules_to_save": ["head"]}
@@ -139,6 +139,19 @@ def test_an_adapter_beside_a_whole_model_comes_multiplied_out(hub: Path, tmp_pat
         assert layer.norms == decomposed.norms == pytest.approx(wanted.norms)
         if isinstance(decomposed, LayerDeltas):
             assert torch.equal(decomposed.deltas, layer.deltas)
+
+
+def test_an_update_of_no_rank_and_one_of_more_than_the_matrix_has_are_decomposed(hub: Path, tmp_path: Path) -> None:
+    write_adapter(hub / "full", hub / "base", seed=3, r=40, rank_pattern={"fc": 1})
+    rewritten(hub / "full", lambda name: name, lambda value: value * (len(value) != 1))
+    _, factors = sources(hub, tmp_path, {"one": "full"})
+    deltas = extracted(hub / "base", hub / "full", tmp_path / "again.safetensors")
+    assert not deltas.delta("fc.weight").any()
+    for layer in factors:
+        assert isinstance(layer, LayerFactors)
+        (found,) = layer.factors
+        assert found.u.shape[1] == (0 if layer.name == "fc.weight" else min(layer.shape))
+        torch.testing.assert_close(rebuilt(found), deltas.matrix(layer.name), rtol=1e-4, atol=1e-5)
 
 
 def test_factors_that_are_there_are_decomposed_again_only_when_the_adapter_changes(hub: Path, tmp_path: Path) -> None:

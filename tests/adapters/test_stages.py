@@ -100,6 +100,17 @@ def test_every_merge_is_measured(entry: str, carried: tuple[Path, dict[str, Tens
     assert 0 <= json.loads((carried[0] / f"data/metrics/{entry}/red.json").read_text())["accuracy"] <= 1
 
 
+def test_an_adapter_that_does_not_fit_is_named_before_any_work(
+    carried: tuple[Path, dict[str, Tensor]], tmp_path: Path
+) -> None:
+    shutil.copytree(carried[0] / "sources", tmp_path / "sources")
+    shutil.copyfile(carried[0] / "params.yaml", tmp_path / "params.yaml")
+    rewritten(tmp_path / "sources/red", lambda name: name.replace("resblocks.1", "resblocks.2"))
+    params = load_params(tmp_path / "params.yaml")
+    with pytest.raises(InputError, match=r"^tasks\.red\.source: red: the adapter's transformer\.resblocks\.2\.attn"):
+        check_sources(params, tmp_path, lambda path: False)
+
+
 # fetching
 
 

@@ -17,6 +17,7 @@ from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import elect_sign
 
 NO_LENGTH = 1e-7  # of a unit row: what rounding leaves of a zero row, which unit length would magnify
+NOTHING = 1e-12  # of a unit row: what rounding leaves of a column that a task did not change; it is no entry to count
 SAME = 1e-9  # relative: magnitudes that differ by rounding
 
 
@@ -51,7 +52,7 @@ def largest(values: Tensor, density: float) -> Tensor:
     """
     cut = cut_at(lambda: (part.reshape(1, -1) for part in values), density)
     least = torch.tensor(cut.patterns, device=values.device).view(values.dtype)[0]  # not a number if none is kept
-    return torch.stack([part.abs() >= least * (1 - SAME) for part in values])
+    return torch.stack([part.abs() >= (least * (1 - SAME)).clamp(min=NOTHING) for part in values])
 
 
 def pruned(space: JointSpace, density: float) -> Tensor:

@@ -14,7 +14,18 @@ from tests.laws.layers import merged, norms_of, task_names
 from tests.laws.spectra import assert_close, numpy_of
 
 SHAPES = [(24, 24), (40, 16), (16, 40), (1, 9)]
-KINDS = ["one", "two", "eight", "uneven", "identical", "opposite", "frozen", "dependent", "beyond full rank"]
+KINDS = [
+    "one",
+    "two",
+    "eight",
+    "uneven",
+    "identical",
+    "opposite",
+    "frozen",
+    "dependent",
+    "beyond full rank",
+    "other columns",
+]
 VALUES: list[tuple[str, dict[str, Any]]] = [
     ("drm_h", {}),
     ("drm_h", {"density": 1.0}),
@@ -48,7 +59,15 @@ def adapters(kind: str, shape: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
         drawn[1] = (torch.zeros_like(drawn[1][0]), drawn[1][1])
     if kind == "dependent":
         drawn[0] = (torch.cat([drawn[0][0], drawn[1][0]], 1), torch.cat([drawn[0][1], drawn[1][1]]))
+    if kind == "other columns":
+        drawn = [(left, apart(right, task)) for task, (left, right) in enumerate(drawn)]
     return drawn
+
+
+def apart(right: Tensor, task: int) -> Tensor:
+    """Keep every third column, from the task's own on."""
+    columns = torch.arange(right.shape[1])
+    return right * (columns % 3 == 2 - task)
 
 
 def adapter(shape: tuple[int, int], rank: int, seed: int) -> tuple[Tensor, Tensor]:

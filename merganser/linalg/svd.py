@@ -113,8 +113,13 @@ def oriented(factors: Factors) -> Factors:
     The sign is the LAPACK driver's choice: whatever looks at the signs of entries orients the triples first.
     """
     u, s, vh = factors
-    signs = u.gather(0, u.abs().argmax(0, keepdim=True)).sign()
-    return Factors(u * signs, s, signs.mT * vh)
+    signs = orientation(u)
+    return Factors(u * signs, s, signs.unsqueeze(1) * vh)
+
+
+def orientation(u: Tensor) -> Tensor:
+    """Return the sign of the largest entry of each left vector (M, K): K numbers."""
+    return u.gather(0, u.abs().argmax(0, keepdim=True)).sign().squeeze(0)
 
 
 def rebuilt(factors: Factors) -> Tensor:

@@ -1,0 +1,75 @@
+"""The basis that all tasks' matrices share, and the tasks' coordinates in it (KnOTS, arXiv:2410.19735).
+
+Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from merganser.layers import LayerDeltas, LayerLowRank, LayerSource
+from merganser.linalg.svd import joint, joint_low_rank, orientation
+from merganser.operators.spool import Spool
+
+NO_LENGTH = 1e-7  # of a unit row: what rounding leaves of the row of a task that has no part in a direction
+
+
+@dataclass(frozen=True)
+class JointLayers:
+    """The layers with the tasks' matrices in joint coordinates S V_t (T, K, N), vectors as they are.
+
+    The coordinates and the bases (M, K) are on disk: one layer is in memory at a time.
+    """
+
+    layers: LayerSource
+    bases: Spool = field(default_factory=Spool)
+    coordinates: Spool = field(default_factory=Spool)
+    seeds: dict[str, int] = field(default_factory=dict)
+
+    def add(self, layer: LayerDeltas | LayerLowRank) -> None:
+        """Decompose a matrix of all tasks and set it aside."""
+        basis, coordinates = in_joint_basis(layer)
+        self.bases.put(layer.name, basis)
+        self.coordinates.put(layer.name, coordinates)
+        self.seeds[layer.name] = layer.seed
+
+    def layer(self, name: str) -> LayerDeltas:
+        """Read one parameter of all tasks."""
+        if name not in self.coordinates:
+            return cast(LayerDeltas, self.layers.layer(name))
+        return LayerDeltas(name, "matrix", self.layers.tasks, self.coordinates.get(name), self.seeds[name])
+
+    def __iter__(self) -> Iterator[LayerDeltas]:
+        return map(self.layer, self.layers.names)
+
+
+def joint_layers(layers: LayerSource) -> JointLayers:
+    """Decompose each matrix once, and keep what the decompositions give on disk."""
+    found = JointLayers(layers)
+    for name in layers.names:
+        if layers.kinds[name] == "matrix":
+            found.add(cast(LayerDeltas | LayerLowRank, layers.layer(name)))
+    return found
+
+
+def in_joint_basis(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, Tensor]:
+    """Return U (M, K) and the S V_t (T, K, N) of the tasks' matrices side by side, U S [V_1 .. V_T], in their dtype.
+
+    A task that has no part in a direction, or did not change a column, is exactly 0 there: what rounding leaves would
+    count as an entry that has a sign. Adapters are not multiplied out.
+    """
+    if isinstance(layer, LayerLowRank):
+        factors = joint_low_rank(layer.left, layer.right)
+        changed = torch.stack([right.any(0) for right in layer.right])
+    else:
+        factors = joint(layer.deltas)
+        changed = layer.deltas.any(1)
+    u, s, vh = factors
+    signs = orientation(u)
+    rows = vh.unflatten(1, changed.shape).transpose(0, 1)
+    parts = signs * s * (rows.norm(dim=2) > NO_LENGTH)
+    coordinates = rows.mul_(parts.unsqueeze(2)).mul_(changed.unsqueeze(1))
+    return (u * signs).to(layer.dtype), coordinates.to(layer.dtype)

@@ -15,6 +15,7 @@ from merganser.linalg.svd import joint, joint_low_rank, orientation
 from merganser.operators.spool import Spool
 
 NO_LENGTH = 1e-7  # of a unit row: what rounding leaves of the row of a task that has no part in a direction
+NOTHING = 1e-12  # of a unit row: what rounding leaves of a column that a task did not change
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,20 @@ def joint_layers(layers: LayerSource) -> JointLayers:
 def in_joint_basis(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, Tensor]:
     """Return U (M, K) and the S V_t (T, K, N) of the tasks' matrices side by side, U S [V_1 .. V_T], in their dtype.
 
-    A task that has no part in a direction, or did not change a column, is exactly 0 there: what rounding leaves would
-    count as an entry that has a sign. Adapters are not multiplied out.
+    Adapters are not multiplied out.
     """
-    if isinstance(layer, LayerLowRank):
-        factors = joint_low_rank(layer.left, layer.right)
-        changed = torch.stack([right.any(0) for right in layer.right])
-    else:
-        factors = joint(layer.deltas)
-        changed = layer.deltas.any(1)
-    u, s, vh = factors
+    u, s, vh = joint_low_rank(layer.left, layer.right) if isinstance(layer, LayerLowRank) else joint(layer.deltas)
     signs = orientation(u)
-    rows = vh.unflatten(1, changed.shape).transpose(0, 1)
-    parts = signs * s * (rows.norm(dim=2) > NO_LENGTH)
-    coordinates = rows.mul_(parts.unsqueeze(2)).mul_(changed.unsqueeze(1))
-    return (u * signs).to(layer.dtype), coordinates.to(layer.dtype)
+    rows = vh.unflatten(1, (len(layer.tasks), -1)).unbind(1)
+    coordinates = torch.empty(len(rows), *rows[0].shape, dtype=layer.dtype, device=vh.device)
+    for row, out in zip(rows, coordinates, strict=True):
+        out.copy_(known(row) * (signs * s).unsqueeze(1))
+    return (u * signs).to(layer.dtype), coordinates
+
+
+def known(rows: Tensor) -> Tensor:
+    """Zero what rounding leaves of a task's rows (K, N) of [V_1 .. V_T], whose whole rows are of unit length.
+
+    That is where the task has no part in a direction, or did not change a column: no entry to elect a sign by.
+    """
+    return torch.where((rows.abs() > NOTHING) & (rows.norm(dim=1, keepdim=True) > NO_LENGTH), rows, 0.0)

@@ -35,6 +35,11 @@ VALUES: list[tuple[str, dict[str, Any]]] = [
     ("iso_cts", {}),
     ("iso_cts", {"common_fraction": 0.2}),
     ("iso_cts", {"common_fraction": 0.0}),
+    ("knots", {"density": 1.0}),
+    ("knots", {"inner": "ties"}),
+    ("knots", {"inner": "task_arithmetic"}),
+    ("knots", {"inner": "dare"}),
+    ("knots", {"inner": "dare_ties", "drop_rate": 0.4}),
     ("sftm", {"density": 1.0}),
     ("sftm", {"density": 0.2}),
 ]
@@ -99,7 +104,7 @@ def test_adapters_are_merged_as_their_products(
     assert_close(found, numpy_of(expected))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["drm_h", "drm_v", "iso_c", "iso_cts", "sftm"])
+@pytest.mark.parametrize("name", ["drm_h", "drm_v", "iso_c", "iso_cts", "knots", "sftm"])
 def test_coefficients_weigh_adapters_too(name: str) -> None:
     factored, dense = both_forms(adapters("uneven", (16, 24)), torch.float64)
     values: dict[str, Any] = {"coefficients": {"task0": -0.5, "task2": 2.0}}
@@ -115,7 +120,7 @@ def test_no_adapter_is_multiplied_out(name: str, values: dict[str, Any]) -> None
 
 def test_adapters_that_changed_nothing_leave_the_base() -> None:
     nothing = [(0 * left, right) for left, right in adapters("two", (8, 6))]
-    for name in ("drm_h", "drm_v", "iso_c", "iso_cts", "sftm"):
+    for name in ("drm_h", "drm_v", "iso_c", "iso_cts", "knots", "sftm"):
         values = {"density": 1.0} if name == "sftm" else {}
         (found,) = merged(name, both_forms(nothing, torch.float32)[0], **values)
         assert not np.any(numpy_of(found))  # type: ignore[arg-type]

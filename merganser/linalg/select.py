@@ -83,17 +83,24 @@ def _histograms(stacks: Iterable[Tensor], shift: int, prefixes: list[int]) -> Te
     """Count the digit at `shift` per task, among the patterns that begin with the task's prefix (any, without one)."""
     counts = torch.zeros(0)
     for stack in stacks:
-        found = torch.stack([_histogram(row, shift, prefixes[t] if prefixes else None) for t, row in enumerate(stack)])
-        counts = counts + found if len(counts) else found
+        if not len(counts):
+            counts = torch.zeros(len(stack), BINS, dtype=torch.int64, device=stack.device)
+        for t, row in enumerate(stack):
+            _count(row, shift, prefixes[t] if prefixes else None, counts[t])
         del stack  # before the next is read: only one is ever in memory
     return counts
 
 
-def _histogram(row: Tensor, shift: int, prefix: int | None) -> Tensor:
+def _count(row: Tensor, shift: int, prefix: int | None, counts: Tensor) -> None:
+    """Add one task's digits to its counts."""
     leading = _patterns(row).flatten() >> shift
     if prefix is not None:
         leading = leading[leading >> DIGIT == prefix]
-    return torch.bincount(leading & (BINS - 1), minlength=BINS)
+    digits = leading & (BINS - 1)
+    if len(digits) < BINS:  # a histogram of its own would be longer than the parameter
+        counts.scatter_add_(0, digits.long(), torch.ones_like(digits, dtype=torch.int64))
+    else:
+        counts += torch.bincount(digits, minlength=BINS)
 
 
 def _digit_at(counts: Tensor, rank: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from merganser import registry
 from merganser.errors import InputError
 from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerFactors
+from merganser.linalg.svd import factorise
 from merganser.operators.counts import count_of
 from merganser.overlays.parts import Parts, delta_of
 from tests.laws.layers import factored, matrices, merged, norms_of, vectors
@@ -284,19 +285,27 @@ def test_a_coefficient_for_an_unknown_task_is_refused_by_name(name: str) -> None
 
 @every_method
 def test_the_number_of_threads_changes_nothing_beyond_rounding(name: str) -> None:
-    layers = large_layers()
+    dense = large_layers()
     before = torch.get_num_threads()
+    found = []
     try:
-        torch.set_num_threads(1)
-        alone = models(name, layers, {})
-        torch.set_num_threads(2)
-        shared = models(name, layers, {})
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            layers = dense if registry.get(name).reads == "deltas" else [decomposed(layer) for layer in dense]
+            found.append([_stacked(*each) for each in zip(merged(name, *layers), dense, strict=True)])
     finally:
         torch.set_num_threads(before)
-    for one, two in zip(alone, shared, strict=True):
+    for one, two in zip(*found, strict=True):
         if registry.get(name).cost == "elementwise":
             assert torch.equal(one, two)
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6 * float(one.abs().max()))
+
+
+def decomposed(layer: LayerDeltas) -> Layer:
+    """Decompose a matrix layer as the pipeline does."""
+    if layer.kind == "vector":
+        return layer
+    return LayerFactors(layer.name, layer.tasks, tuple(map(factorise, layer.deltas)), norms=layer.norms)
 
 
 def large_layers() -> list[LayerDeltas]:

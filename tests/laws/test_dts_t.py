@@ -1,5 +1,5 @@
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 import pytest
@@ -11,10 +11,11 @@ from torch import Tensor
 from merganser.errors import InputError
 from merganser.layers import Factors
 from merganser.overlays.parts import Parts, tensors_of
-from merganser.overlays.thresholded import Thresholded, ThresholdedFactors, pack, threshold, threshold_factors, unpack
+from merganser.overlays.thresholded import Thresholded, ThresholdedFactors, pack, threshold, unpack
+from tests.laws.dts import coded, grouped
 from tests.laws.layers import merged, vectors
+from tests.laws.references import Array, Given
 from tests.laws.spectra import (
-    Array,
     assert_close,
     both_dtypes,
     decomposed,
@@ -22,23 +23,15 @@ from tests.laws.spectra import (
     every_number,
     every_shape,
     numpy_of,
-    svd,
 )
 
 tensors = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=40).map(torch.tensor)
 everywhere = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 
 
-def grouped(values: Array) -> Array:
-    """Replace each element by its group's signed root mean square (equations 10 to 13, the signs put right)."""
-    out = np.zeros_like(values)
-    positive, negative = values > 0, values < 0
-    large = positive & (values > np.median(values[positive])) if positive.any() else positive
-    small = negative & (values > np.median(values[negative])) if negative.any() else negative
-    for group, sign in ((large, 1), (~negative & ~large, 1), (small, -1), (negative & ~small, -1)):
-        if group.any():
-            out[group] = sign * np.sqrt(np.mean(values[group] ** 2))
-    return out
+def reference(layers: Sequence[Given], *, rank_fraction: float, **_: object) -> list[Array]:
+    """Each task's thresholded triples."""
+    return [coded(layer, rank_fraction) for layer in layers]
 
 
 def reconstructed(values: Tensor) -> Tensor:
@@ -50,15 +43,13 @@ def reconstructed(values: Tensor) -> Tensor:
 @both_dtypes
 def test_dts_t_equals_the_printed_formula(shape: tuple[int, int], tasks: int, dtype: torch.dtype) -> None:
     deltas = drawn(tasks, shape, dtype)
-    k = int(0.3 * min(shape))
-    (parts,) = merged("dts_t", decomposed(deltas))
+    layer = decomposed(deltas)
+    (parts,) = merged("dts_t", layer)
     assert isinstance(parts, Parts)
     assert parts.unified is None
-    for task, delta in zip(parts.tasks, numpy_of(deltas), strict=True):
-        u, s, vh = (part[:k] for part in (svd(delta)[0].T, *svd(delta)[1:]))
-        signs = np.sign(np.take_along_axis(u, np.abs(u).argmax(1)[:, None], 1))  # the groups depend on them
-        reference = grouped(signs * u).T * s @ grouped(signs * vh) if k else grouped(delta)
-        assert_close(parts.tasks[task].delta(shape), reference)
+    expected = coded(Given("w", "matrix", layer.tasks, numpy_of(deltas), ()), 0.3)
+    for task, delta in zip(layer.tasks, expected, strict=True):
+        assert_close(parts.tasks[task].delta(shape), delta)
 
 
 def test_the_toy_vector_is_reproduced() -> None:
@@ -140,26 +131,3 @@ def test_a_low_rank_delta_is_thresholded_on_its_rank() -> None:
 def test_more_vectors_than_are_stored_are_refused() -> None:
     with pytest.raises(InputError, match=r"decompose.rank_fraction is too small"):
         merged("dts_t", decomposed(drawn(2, (20, 20)), 4))
-
-
-VIT_B_32 = (  # the image tower's matrices, rows and columns, and how many of each; its other entries are vectors
-    *((shape, 12) for shape in ((2304, 768), (768, 768), (3072, 768), (768, 3072))),
-    ((768, 3 * 32 * 32), 1),
-)
-VIT_B_32_VECTORS = (768, 50 * 768, 768 * 512, *[768] * 4, *[2304, *[768] * 6, 3072] * 12)
-
-
-def stored(part: Thresholded | ThresholdedFactors) -> int:
-    return sum(tensor.nbytes for tensor in tensors_of(part).values())
-
-
-@pytest.mark.parametrize(("rank_fraction", "expected"), [(0.3, 2.5), (0.117, 1.0)])
-def test_a_vit_b_32_takes_two_and_a_half_per_cent(rank_fraction: float, expected: float) -> None:
-    total = sum(prod(shape) * count for shape, count in VIT_B_32) + sum(VIT_B_32_VECTORS)
-    found = sum(stored(threshold(torch.ones(n))) for n in VIT_B_32_VECTORS)
-    for (rows, columns), count in VIT_B_32:
-        k = int(rank_fraction * min(rows, columns))
-        factors = Factors(torch.ones(rows, k), torch.ones(k), torch.ones(k, columns))
-        found += count * stored(threshold_factors(factors))
-    assert 100 * found / (4 * total) <= 3.68  # the paper's, which counts three bits
-    assert 100 * found / (4 * total) == pytest.approx(expected, abs=0.1)

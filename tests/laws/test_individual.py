@@ -1,7 +1,15 @@
+from collections.abc import Sequence
+
 import torch
 
 from tests.laws.layers import merged
+from tests.laws.references import Array, Given
 from tests.laws.samples import network
+
+
+def reference(layers: Sequence[Given]) -> list[Array]:
+    """Each task's own delta."""
+    return [layer.deltas for layer in layers]
 
 
 def test_individual_gives_each_task_its_own_model_exactly() -> None:

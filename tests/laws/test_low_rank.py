@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.overlays.parts import Dense, LowRank, Parts
+from merganser.overlays.parts import LowRank, Parts
 from tests.laws.layers import merged, vectors
 from tests.laws.spectra import assert_close, both_dtypes, cut, decomposed, drawn, every_number, every_shape, numpy_of
 
@@ -54,11 +54,6 @@ def test_a_convolution_kernel_gets_its_own_shape_back(name: str) -> None:
     assert_close(part.delta((5, 3, 2, 2)).flatten(1), numpy_of(kernels)[0], 1e-6)
 
 
-def test_all_tasks_of_tsv_c_together_take_one_matrixs_rank() -> None:
-    parts = parts_of("tsv_c", drawn(4, (24, 16)))
-    assert [len(part.s) for part in parts.tasks.values() if isinstance(part, LowRank)] == [4, 4, 4, 4]
-
-
 @both_methods
 def test_a_low_rank_delta_stores_its_rank_and_an_unchanged_matrix_nothing(name: str) -> None:
     deltas = torch.cat([drawn(1, (40, 30), torch.float32, rank=2), torch.zeros(1, 40, 30)])
@@ -67,12 +62,6 @@ def test_a_low_rank_delta_stores_its_rank_and_an_unchanged_matrix_nothing(name: 
     assert isinstance(part, LowRank)
     assert part.u.shape == (40, 2)
     assert list(parts.tasks) == ["task0"]
-
-
-def test_a_matrix_with_fewer_singular_values_than_tasks_is_kept_whole() -> None:
-    deltas = drawn(4, (3, 9), torch.float32)
-    parts = parts_of("tsv_c", deltas)
-    assert all(isinstance(part, Dense) for part in parts.tasks.values())
 
 
 @both_methods

@@ -1,0 +1,64 @@
+"""TALL masks: one merged task vector, and for each task a mask of the entries that are its own."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+
+from merganser.layers import LayerDeltas, LayerSource
+from merganser.operators import inner as inner_merge
+from merganser.operators import masks
+from merganser.operators.coefficients import task_coefficients
+from merganser.overlays.bits import pack_bits
+from merganser.overlays.masked import Masked
+from merganser.overlays.parts import Parts
+from merganser.registry import NonNegative, PositiveFraction, method
+
+Inner = Literal["task_arithmetic", "ties"]
+UNNAMED = 0.4  # tall_lambda of a task that a map does not name
+
+
+def survey(
+    layers: LayerSource, *, inner: Inner, density: float, tall_lambda: float | Mapping[str, float], **_: Any
+) -> inner_merge.WholeVector:
+    """Learn of all layers what the inner merge takes; raise InputError where `tall_lambda` names no task."""
+    if isinstance(tall_lambda, Mapping):
+        task_coefficients(layers.tasks, tall_lambda, "tall_lambda")
+    return inner_merge.survey(layers, inner, density=density)
+
+
+@method(
+    reads="deltas",
+    family="masked",
+    formula=r"\mathbb{1}\big[|\Delta_t| \ge \lambda_t |M - \Delta_t|\big] \odot M, "
+    r"\quad M = \mathrm{inner}(\Delta_1, \ldots, \Delta_T)",
+    involvement="VDI",
+    efficiency="High",
+    paper="Wang et al., ICML 2024, arXiv:2405.07813",
+    cost="elementwise",
+    ours=("tall_lambda", "density"),
+    overlay=True,
+    vectors="alike",
+    prepare=survey,
+)
+def tall_mask(
+    layer: LayerDeltas,
+    *,
+    inner: Inner = "task_arithmetic",
+    density: PositiveFraction = 0.2,
+    tall_lambda: NonNegative | dict[str, NonNegative] = UNNAMED,
+) -> Parts:
+    """Merge by `inner`, unscaled, and mask that for each task: the entries in which the merge is mostly its own.
+
+    A task's mask is set where its delta is at least `tall_lambda` times what the merge has beside it: with task
+    arithmetic what the other tasks add up to. `tall_lambda` is a number, or a map from tasks to numbers (0.4 for a task
+    it does not name): the paper tunes it per task, from 0.2 to 0.6. `density` is what ties keeps of each whole vector.
+    """
+    merged = inner_merge.merge(layer, layer.prepared)
+    parts: dict[str, Masked] = {}
+    for task, delta in zip(layer.tasks, layer.deltas, strict=True):
+        own = tall_lambda.get(task, UNNAMED) if isinstance(tall_lambda, Mapping) else tall_lambda
+        mask = masks.tall_mask(delta, merged, own) & (merged != 0)
+        if mask.any():
+            parts[task] = Masked(pack_bits(mask), torch.ones(()))
+    return Parts(parts, unified=merged.to(torch.float32))

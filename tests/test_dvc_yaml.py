@@ -63,10 +63,11 @@ def test_the_code_a_stage_depends_on_exists(name: str) -> None:
     assert [dep for dep in code if not (ROOT / dep).exists()] == []
 
 
+@pytest.mark.parametrize("stage", ["merge", "study_tasks"])
 @pytest.mark.parametrize("method", registry.names())
-def test_a_merge_depends_on_all_the_code_its_method_uses(method: str, graph: grimp.ImportGraph) -> None:
+def test_a_merge_depends_on_all_the_code_its_method_uses(method: str, stage: str, graph: grimp.ImportGraph) -> None:
     """Another method's module is no dependency of a merge: an edit there would go unseen."""
-    declared = [dep.replace("${item.method}", method) for dep in STAGES["merge"]["deps"]]
+    declared = [dep.replace("${item.method}", method) for dep in STAGES[stage]["deps"]]
     assert _undeclared(graph, f"merganser.methods.{method}", declared) == []
 
 

@@ -144,6 +144,16 @@ def test_the_projects_own_params_are_right() -> None:
             'did you mean "density"?',
         ),
         (
+            lambda c: c["studies"]["tasks"]["methods"].update(dts={"method": "dts_unseen", "reads": "svd"}),
+            "studies.tasks.methods.dts: ",
+            "needs the tasks' text embeddings, which this study does not read",
+        ),
+        (
+            lambda c: c["base"].update(source="data/checkpoints"),
+            "studies.tasks.methods.ties: ",
+            "the base is the mean of all tasks' models",
+        ),
+        (
             lambda c: c["studies"]["tasks"]["methods"].update(tsv_m={"method": "tsv_m", "reads": "svd"}),
             "studies.tasks.methods.tsv_m: ",
             "needs the first 0.5 of each spectrum for 2 tasks, decompose.rank_fraction is 0.3",

@@ -3,24 +3,24 @@
 from pathlib import Path
 
 from merganser.errors import InputError
-from merganser.factors import open_factors
 from merganser.params import Params, load_params
-from merganser.report.interference import measure_interference
+from merganser.report.measured import read_measures
 from merganser.report.page import render_page
 from merganser.report.plots import make_plots
 from merganser.report.rows import make_rows
 from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.study_tables import write_studies
-from merganser.report.tables import summary, write_tables
+from merganser.report.tables import summary, write_measures, write_tables
 from merganser.scores import read_scores
 from tasks.stage import (
-    FACTORS,
+    MERGE_MEASURES,
     MERGE_PROFILES,
     METRICS,
     RANK_STUDIES,
     RECORDS,
     REPORT,
+    TASK_MEASURES,
     TASK_STUDIES,
     fresh_folder,
     run,
@@ -34,17 +34,18 @@ def write_report(params: Params) -> None:
     """Compare every declared entry on every declared task; write `report/` and `metrics.json`."""
     scores = read_scores(params, METRICS, MERGE_PROFILES)
     rows = make_rows(params, scores, METRICS, RECORDS)
-    layers = list(measure_interference(open_factors(FACTORS, list(params.tasks))))
+    measured = read_measures(TASK_MEASURES, MERGE_MEASURES, [row.entry for row in rows])
     tasks = list(params.tasks)
     studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)
-    plots = make_plots(rows, layers, tasks) | draw_studies(studies)
+    plots = make_plots(rows, measured, tasks) | draw_studies(studies)
     with fresh_folder(REPORT) as folder:
         (folder / "plots").mkdir()
-        write_tables(folder, rows, layers, tasks)
+        write_tables(folder, rows, tasks)
+        write_measures(folder, measured)
         write_studies(folder, studies)
         for name, svg in plots.items():
             (folder / "plots" / f"{name}.svg").write_text(svg)
-        (folder / "index.html").write_text(render_page(params, rows, layers, studies, plots))
+        (folder / "index.html").write_text(render_page(params, rows, measured, studies, plots))
     write_json(SUMMARY, summary(rows))
     print(f"{REPORT}/index.html: {len(rows)} entries on {len(tasks)} tasks")
 

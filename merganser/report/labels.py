@@ -18,10 +18,18 @@ class Place(NamedTuple):
     y: float
 
 
-def place_labels(points: Sequence[tuple[float, float]], widths: Sequence[float], right: float) -> list[Place]:
-    """Place one label a point, as near as its neighbours and the right edge allow; return them in the points' order."""
+def place_labels(
+    points: Sequence[tuple[float, float]],
+    widths: Sequence[float],
+    right: float,
+    others: Sequence[tuple[float, float]] = (),
+) -> list[Place]:
+    """Place one label a point, as near as its neighbours and the right edge allow; return them in the points' order.
+
+    `others`: points without a label, which no label may cover either.
+    """
     targets = _targets(points)
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in points]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in [*points, *others]]
     places: dict[int, Place] = {}
     for index in sorted(range(len(points)), key=lambda i: -targets[i]):
         places[index] = _free_place(points[index], targets[index], widths[index], right, taken)

@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from math import isnan
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from merganser.params import Params
-from merganser.report.interference import LayerInterference, short_names
-from merganser.report.plots import VARIABLES
-from merganser.report.rows import GROUPS, Row, best, best_values, fingerprint, in_group, sampling_error
+from merganser.report.layers import short_names
+from merganser.report.measured import BY_LAYER, Measured
+from merganser.report.rows import GROUPS, Row, best, best_values, by_family, fingerprint, in_group, sampling_error
 from merganser.report.studies import StudyResults
+from merganser.report.style import VARIABLES
 from merganser.scores import INDIVIDUAL
 
 EMBEDDED = "examples/suite/"
@@ -19,7 +21,7 @@ EMBEDDED = "examples/suite/"
 def render_page(
     params: Params,
     rows: Sequence[Row],
-    layers: Sequence[LayerInterference],
+    measured: Measured,
     studies: StudyResults,
     plots: Mapping[str, str],
 ) -> str:
@@ -32,18 +34,20 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "seconds": seconds, "megabytes": megabytes}
+    environment.filters |= {"percent": percent, "seconds": seconds, "megabytes": megabytes, "digits": digits}
     return environment.get_template("page.html.j2").render(
         params=params,
         embedded=params.base.source.startswith(EMBEDDED),
         fingerprint=fingerprint(params),
-        groups={title: in_group(rows, name) for name, title in GROUPS.items() if in_group(rows, name)},
+        groups=GROUPS,
+        families=by_family(rows),
         rows=rows,
         cards=_cards(rows),
         best=best_values(rows, list(params.tasks)),
         shade=_shades(rows),
         error=sampling_error(rows),
-        layers=list(zip(short_names([layer.layer for layer in layers]), layers, strict=True)),
+        by_layer=list(BY_LAYER),
+        layers=_layers(measured),
         studies=studies,
         plots={name: inline(svg) for name, svg in plots.items()},
     )
@@ -70,6 +74,13 @@ def _shades(rows: list[Row]) -> dict[tuple[str, str], int]:
     return shades
 
 
+def _layers(measured: Measured) -> list[tuple[str, str, list[float]]]:
+    """Return each matrix's name, short name and measures, by depth."""
+    columns = [measured.by_layer(measure) for measure in BY_LAYER]
+    short = short_names(measured.matrices)
+    return [(name, s, [c[name] for c in columns]) for name, s in zip(measured.matrices, short, strict=True)]
+
+
 def inline(svg: str) -> Markup:
     """Make a plot a part of the page: no prologue, no metadata, no fixed size; its colours and font are the page's."""
     body = svg[svg.index("<svg") :]
@@ -89,6 +100,11 @@ def _responsive(match: re.Match[str]) -> str:
 def percent(value: float | None, digits: int = 1) -> str:
     """Write a fraction as a number of per cent, a dash for none."""
     return "–" if value is None else f"{100 * value:.{digits}f}"
+
+
+def digits(value: float) -> str:
+    """Write a measure with three significant digits, a dash for none."""
+    return "–" if isnan(value) else f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:.0f}"
 
 
 def seconds(value: float) -> str:

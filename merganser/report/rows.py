@@ -1,4 +1,4 @@
-"""The rows of the result table: one per entry, grouped by what the method gives out."""
+"""The rows of the result table: one per entry, by family, the best of a family first."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from merganser import registry
 from merganser.hashes import sha256_of
@@ -27,15 +27,30 @@ class Row:
     """One entry: its scores, what it was run with, and where each number came from."""
 
     entry: str
-    method: str
+    about: registry.Method
+    reads: str
     group: str  # a key of GROUPS
     scores: Scores
     values: Mapping[str, Any]  # the method's parameters, defaults filled in
     declared: Mapping[str, Any]  # those that params.yaml gives
-    paper: str
     files: Mapping[str, Path]  # the metrics file of each task
     hashes: Mapping[str, str]  # and its sha256
     receipt: Mapping[str, str]
+
+    @property
+    def method(self) -> str:
+        """Return the method's name."""
+        return self.about.name
+
+    @property
+    def family(self) -> str:
+        """Return the method's family."""
+        return self.about.family
+
+    @property
+    def needs(self) -> list[str]:
+        """List what the merge was computed from."""
+        return [self.reads, *(["embeddings"] if self.about.embeddings else [])]
 
     @property
     def amr(self) -> float:
@@ -54,8 +69,10 @@ class Row:
 
 
 def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, records: Path) -> list[Row]:
-    """Join scores, parameters and receipts, in the order of params.yaml."""
-    return [_row(params, entry, found, metrics, records) for entry, found in scores.items()]
+    """Join scores, parameters and receipts: references, then family by family, in each by falling mean accuracy."""
+    rows = [_row(params, entry, found, metrics, records) for entry, found in scores.items()]
+    families = get_args(registry.Family)
+    return sorted(rows, key=lambda row: (families.index(row.family), -row.scores.mean))
 
 
 def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Path) -> Row:
@@ -64,12 +81,12 @@ def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Pat
     files = {task: metrics / entry / f"{task}.json" for task in params.tasks}
     return Row(
         entry=entry,
-        method=method.name,
+        about=method,
+        reads=declared.reads,
         group="reference" if method.name in REFERENCES else "parts" if method.overlay else "single",
         scores=scores,
         values=method.validate(f"methods.{entry}", declared.values),
         declared=declared.values,
-        paper=method.paper,
         files=files,
         hashes={task: sha256_of(file) for task, file in files.items()},
         receipt=read_json(records / f"{entry}.json"),
@@ -79,6 +96,11 @@ def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Pat
 def in_group(rows: list[Row], group: str) -> list[Row]:
     """Return a group's rows, in their order."""
     return [row for row in rows if row.group == group]
+
+
+def by_family(rows: list[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each family, in their order."""
+    return {family: [row for row in rows if row.family == family] for family in dict.fromkeys(r.family for r in rows)}
 
 
 def best(rows: list[Row]) -> Row | None:

@@ -1,30 +1,49 @@
 """The tables as CSV: for people, and for `dvc plots`."""
 
 import csv
+import json
 from collections.abc import Iterable, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
-from merganser.report.interference import LayerInterference
+from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.rows import Row
 
 MEASURES = ("mean", "normalised_accuracy", "accuracy_drop_rate", "amr", "wall_s", "peak_rss_bytes")
 
 
-def write_tables(folder: Path, rows: Sequence[Row], layers: Sequence[LayerInterference], tasks: Sequence[str]) -> None:
-    """Write `results.csv` and, for the plots, `plots/accuracy.csv`, `plots/cost.csv` and `plots/interference.csv`."""
+def write_tables(folder: Path, rows: Sequence[Row], tasks: Sequence[str]) -> None:
+    """Write `results.csv` and, for the plots, `plots/accuracy.csv` and `plots/cost.csv`."""
     plots = folder / "plots"
     results = [
-        [r.entry, r.method, r.group, *(r.scores.accuracies[task] for task in tasks), *_measures(r).values()]
+        [r.entry, r.method, r.family, r.group, *(r.scores.accuracies[task] for task in tasks), *_measures(r).values()]
         for r in rows
     ]
-    write_csv(folder / "results.csv", ["entry", "method", "group", *tasks, *MEASURES], results)
+    write_csv(folder / "results.csv", ["entry", "method", "family", "group", *tasks, *MEASURES], results)
     accuracies = [[r.entry, task, r.scores.accuracies[task]] for r in rows for task in tasks]
     write_csv(plots / "accuracy.csv", ["entry", "task", "accuracy"], accuracies)
     cost = [[r.entry, *(_measures(r)[name] for name in ("normalised_accuracy", "amr", "wall_s"))] for r in rows]
     write_csv(plots / "cost.csv", ["entry", "normalised_accuracy", "amr", "wall_s"], cost)
-    if layers:
-        write_csv(plots / "interference.csv", LayerInterference._fields, layers)
+
+
+def write_measures(folder: Path, measured: Measured) -> None:
+    """Write `measures.json` with all numbers; for the plots, `plots/layers.csv`, `cosines.csv` and `alignment.csv`."""
+    plots = folder / "plots"
+    (folder / "measures.json").write_text(json.dumps(measured.as_json()) + "\n")
+    columns = {name: measured.by_layer(name) for name in BY_LAYER}
+    layers = [[name, *(column[name] for column in columns.values())] for name in measured.matrices]
+    write_csv(plots / "layers.csv", ["layer", *columns], layers)
+    pairs = zip(measured.tasks, measured.cosines.tolist(), strict=True)
+    cosines = [[a, b, value] for a, row in pairs for b, value in zip(measured.tasks, row, strict=True)]
+    write_csv(plots / "cosines.csv", ["task", "other", "cosine"], cosines)
+    merges = [(entry, measured.overall(entry).tolist()) for entry in measured.of_merges]
+    held = [
+        [entry, task, *((None, value) if measured.of_merges[entry]["parts"] else (value, None))]
+        for entry, values in merges
+        for task, value in zip(measured.tasks, values, strict=True)
+    ]
+    write_csv(plots / "alignment.csv", ["entry", "task", "sar", "error"], held)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
@@ -45,8 +64,8 @@ def _measures(row: Row) -> dict[str, float | None]:
 
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """Write a table: None becomes an empty cell."""
+    """Write a table: None and NaN become empty cells."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
-        writer.writerows(lines)
+        writer.writerows([None if isinstance(v, float) and isnan(v) else v for v in line] for line in lines)

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from merganser.checkpoints import save_tensors
-from tasks import decompose, evaluate, extract, fetch, merge, study_rank, study_tasks
+from tasks import decompose, evaluate, extract, fetch, measure, measure_merged, merge, study_rank, study_tasks
 from tests.tiny_clip import CONFIG, write_clip, write_data_set
 
 TASKS = ("dark", "light", "red")
@@ -77,7 +77,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 def carry(folder: Path) -> None:
-    """Run every stage from fetch to evaluate in a folder with params.yaml and sources."""
+    """Run every stage from fetch to the evaluations, measures and studies in a folder with params.yaml and sources."""
     with inside(folder):
         fetch.main(["base"])
         for task in TASKS:
@@ -87,8 +87,10 @@ def carry(folder: Path) -> None:
             decompose.main([task])
         for entry in METHODS:
             merge.main([entry])
+            measure_merged.main([entry])
             for task in TASKS:
                 evaluate.main([entry, task])
+        measure.main([])
         for entry in STUDIES:
             study_tasks.main([entry])
         for task in TASKS:

@@ -7,15 +7,31 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
+from merganser import registry
 from merganser.errors import InputError
-from merganser.report.interference import short_names
 from merganser.report.labels import LINE, place_labels, spread
+from merganser.report.layers import by_depth, panels, short_names
+from merganser.report.style import VARIABLES
 from tasks import record, report
 from tests.tasks.comparison import METHODS, TASKS, inside, make_comparison
 
-TABLES = {"accuracy.csv", "cost.csv", "interference.csv", "study_tasks.csv", "study_sizes.csv", "study_rank.csv"}
-PLOTS = {"accuracy.svg", "radar.svg", "memory.svg", "time.svg", "interference.svg", "study_tasks.svg", "study_rank.svg"}
+TABLES = {
+    "accuracy.csv",
+    "cost.csv",
+    "layers.csv",
+    "cosines.csv",
+    "alignment.csv",
+    "study_tasks.csv",
+    "study_sizes.csv",
+    "study_rank.csv",
+}
+PLOTS = {
+    *("accuracy.svg", "radar.svg", "memory.svg", "time.svg", "study_tasks.svg", "study_rank.svg"),
+    *("cosines.svg", "row_spaces.svg", "alignment.svg", "alignment_depth.svg", "errors.svg"),
+    *("interference.svg", "overlap.svg", "agreement.svg", "reconstruction.svg", "effective_rank.svg"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +96,8 @@ def test_the_table_shows_every_score_and_leads_to_its_file(folder: Path, page: s
 
 
 def test_the_best_of_a_group_is_marked_and_references_never_are(folder: Path, page: str) -> None:
-    rows = re.findall(r'<th scope="row"><a href="#entry-(\w+)">.*?</tr>', page, flags=re.S)
-    bodies = re.findall(r'<th scope="row"><a href="#entry-\w+">(.*?)</tr>', page, flags=re.S)
+    rows = re.findall(r'<th scope="row"[^>]*><a href="#entry-(\w+)">.*?</tr>', page, flags=re.S)
+    bodies = re.findall(r'<th scope="row"[^>]*><a href="#entry-\w+">(.*?)</tr>', page, flags=re.S)
     marked = {entry for entry, body in zip(rows, bodies, strict=True) if 'mean best"' in body}
     means = {row["entry"]: float(row["mean"]) for row in csv.DictReader((folder / "report/results.csv").open())}
     single = max(means["average"], means["sum"])
@@ -99,11 +115,11 @@ def test_the_warning_about_the_embedded_suite_is_not_shown_for_other_models(page
     assert "A demonstration, not evidence" not in page
 
 
-def test_the_tables_hold_the_same_numbers_in_the_order_of_the_params(folder: Path) -> None:
+def test_the_tables_hold_the_same_numbers_in_the_order_of_the_page(folder: Path, page: str) -> None:
     rows = list(csv.DictReader((folder / "report/results.csv").open()))
-    assert [row["entry"] for row in rows] == list(METHODS)
+    assert [row["entry"] for row in rows] == re.findall(r'<th scope="row"[^>]*><a href="#entry-(\w+)">', page)
     assert {file.name for file in (folder / "report/plots").iterdir()} == TABLES | PLOTS
-    individual = rows[-1]
+    individual = next(row for row in rows if row["entry"] == "individual")
     assert float(individual["normalised_accuracy"]) == 1
     assert float(individual["accuracy_drop_rate"]) == 0
     summary = json.loads((folder / "metrics.json").read_text())
@@ -112,12 +128,50 @@ def test_the_tables_hold_the_same_numbers_in_the_order_of_the_params(folder: Pat
         assert summary[row["entry"]]["accuracy"] == {task: float(row[task]) for task in TASKS}
 
 
+def test_entries_stand_by_family_the_best_of_a_family_first(folder: Path) -> None:
+    rows = list(csv.DictReader((folder / "report/results.csv").open()))
+    families = [row["family"] for row in rows]
+    assert list(dict.fromkeys(families)) == ["references", "arithmetic", "compressed"]
+    assert families == sorted(families, key=["references", "arithmetic", "compressed"].index)
+    arithmetic = [float(row["mean"]) for row in rows if row["family"] == "arithmetic"]
+    assert arithmetic == sorted(arithmetic, reverse=True)
+
+
+def test_each_entry_says_what_its_method_is(page: str) -> None:
+    article = re.search(r'<article id="entry-tsv_c".*?</article>', page, flags=re.S)
+    assert article
+    about = registry.get("tsv_c")
+    for fact in (about.family, about.reads, about.involvement, about.efficiency.lower(), about.paper, about.formula):
+        assert str(escape(fact)) in article[0]
+
+
+def test_measures_are_kept_whole_and_as_tables(folder: Path) -> None:
+    measures = json.loads((folder / "report/measures.json").read_text())
+    assert measures["tasks"] == json.loads((folder / "data/measures/tasks.json").read_text())
+    for entry in METHODS:
+        assert measures["entries"][entry] == json.loads((folder / f"data/measures/merged/{entry}.json").read_text())
+    rows = {row["layer"]: row for row in csv.DictReader((folder / "report/plots/layers.csv").open())}
+    for name, layer in measures["tasks"]["layers"].items():
+        assert (name in rows) == (layer["kind"] == "matrix")
+    for name, row in rows.items():
+        found = measures["tasks"]["layers"][name]
+        assert float(row["effective_rank"]) == pytest.approx(sum(found["effective_rank"]) / len(TASKS))
+        pairs = [found["cosines"][i][j] for i in range(len(TASKS)) for j in range(len(TASKS)) if i != j]
+        assert float(row["cosine"]) == pytest.approx(sum(pairs) / len(pairs))
+
+
 def test_tsv_m_takes_the_interference_away(folder: Path) -> None:
-    rows = list(csv.DictReader((folder / "report/plots/interference.csv").open()))
+    rows = list(csv.DictReader((folder / "report/plots/layers.csv").open()))
     assert rows
     for row in rows:
-        assert float(row["before"]) > 0.1
-        assert float(row["after"]) < 1e-6 * float(row["before"])
+        assert float(row["interference"]) > 0.1
+        assert float(row["interference_after_tsv_m"]) < 1e-6 * float(row["interference"])
+
+
+def test_heatmaps_and_lines_follow_the_theme_of_the_page(page: str) -> None:
+    for colour in VARIABLES:
+        assert colour not in page[page.index("<main>") :]
+    assert page.count("fill-opacity") > 10
 
 
 def test_the_same_results_give_the_same_report(folder: Path) -> None:
@@ -153,3 +207,20 @@ def test_layer_names_lose_what_they_share() -> None:
     names = ["visual.proj", "visual.transformer.resblocks.0.mlp.c_fc.weight"]
     assert short_names(names) == ["proj", "block.0.mlp.c_fc"]
     assert short_names(["visual.proj"]) == ["proj"]
+
+
+def test_layers_stand_by_depth_and_not_by_spelling() -> None:
+    names = [f"block.{i}.mlp" for i in (0, 2, 10)]
+    assert by_depth([names[2], names[0], names[1]]) == names
+
+
+def test_layers_of_one_kind_share_a_panel_and_lone_ones_the_last() -> None:
+    names = ["conv1", "block.0.attn.weight", "block.0.mlp.weight", "block.1.attn.weight", "block.1.mlp.weight"]
+    found = panels(names)
+    assert [(panel.title, panel.ticks) for panel in found] == [
+        ("attn", ["0", "1"]),
+        ("mlp", ["0", "1"]),
+        ("others", ["conv1"]),
+    ]
+    assert found[0].layers == ["block.0.attn.weight", "block.1.attn.weight"]
+    assert sorted(name for panel in found for name in panel.layers) == sorted(names)

@@ -1,0 +1,90 @@
+"""Normalised accuracy against what an entry costs."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from merganser.report.labels import place_labels
+from merganser.report.rows import Row, best
+from merganser.report.style import COLOURS, MUTED, to_svg
+
+FONT = 7.5  # of the names of points
+LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
+
+
+def against_memory(rows: list[Row]) -> str:
+    """Draw normalised accuracy against the additional memory rate."""
+    figure, axes = _axes("additional memory per task, % of the merged parameters")
+    values = [100 * row.amr for row in rows]
+    axes.set_xscale("symlog", linthresh=1, linscale=0.6)
+    axes.set_xlim(-0.12, max(400, 2 * max(values)))
+    axes.set_xticks([0, 1, 10, 100], ["0", "1", "10", "100"])
+    _scatter(axes, rows, values)
+    return to_svg(figure)
+
+
+def against_time(rows: list[Row]) -> str:
+    """Draw normalised accuracy against the merge's wall time."""
+    figure, axes = _axes("wall time of the merge, s")
+    values = [row.wall_s for row in rows]
+    axes.set_xscale("log")
+    axes.set_xlim(min(values) / 1.5, max(values) * 3)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter("")
+    _scatter(axes, rows, values)
+    return to_svg(figure)
+
+
+def named(rows: Sequence[Row], costs: Sequence[float]) -> list[int]:
+    """Choose the points that get a name: references, the best of each family, and what no other beats at its cost."""
+    chosen = {row.entry for row in rows if row.group == "reference"}
+    for family in {row.family for row in rows}:
+        leader = best([row for row in rows if row.family == family])
+        chosen |= {leader.entry} if leader else set()
+    highest = -1.0
+    for index in sorted(range(len(rows)), key=lambda i: (costs[i], -_height(rows[i]))):
+        if _height(rows[index]) > highest:
+            highest = _height(rows[index])
+            chosen.add(rows[index].entry)
+    return [index for index, row in enumerate(rows) if row.entry in chosen]
+
+
+def _height(row: Row) -> float:
+    return 100 * (row.scores.normalised or 0)
+
+
+def _axes(label: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.2, 3.8))
+    axes = figure.add_axes((0.1, 0.13, 0.88, 0.85))
+    axes.set(xlabel=label, ylabel="normalised accuracy, %")
+    axes.tick_params(axis="y", labelcolor=MUTED)
+    axes.grid()
+    return figure, axes
+
+
+def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
+    """Plot normalised accuracy against a cost whose scale is set; name the points that `named` chooses."""
+    heights = [_height(row) for row in rows]
+    margin = 0.06 * (max(heights) - min(heights) or 1)
+    axes.set_ylim(min(heights) - margin, max(heights) + margin)
+    axes.scatter(values, heights, s=26, color=[COLOURS[row.group] for row in rows], alpha=0.85, linewidths=0, zorder=3)
+    scale = 72 / axes.figure.dpi
+    pixels = axes.transData.transform(list(zip(values, heights, strict=True))) - axes.bbox.min
+    points = [(float(x) * scale, float(y) * scale) for x, y in pixels]
+    chosen = named(rows, values)
+    others = [point for index, point in enumerate(points) if index not in chosen]
+    widths = [0.58 * FONT * len(rows[index].entry) for index in chosen]
+    places = place_labels([points[index] for index in chosen], widths, axes.bbox.width * scale, others)
+    for index, place in zip(chosen, places, strict=True):
+        moved = abs(place.y - points[index][1]) > 2
+        axes.annotate(
+            rows[index].entry,
+            points[index],
+            xytext=place,
+            xycoords="axes points",
+            textcoords="axes points",
+            fontsize=FONT,
+            va="center",
+            arrowprops=LEADER if moved else None,
+        )

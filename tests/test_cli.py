@@ -16,7 +16,7 @@ from flows import cli
 from merganser import registry
 from merganser.checkpoints import open_checkpoint, save_tensors
 from tests.models import random_state, write_models
-from tests.tiny import environment, make_repository, merganser
+from tests.tiny import environment, make_models, make_repository, merganser
 
 LIMIT_S = 20.0
 NAME = "blocks.0.mlp.c_fc.weight"
@@ -210,6 +210,60 @@ def test_merge_writes_a_whole_checkpoint_and_a_profile(models: Path) -> None:
     assert sorted(path.name for path in models.glob(".*")) == []
 
 
+def test_merge_without_a_base_starts_from_the_models_mean(models: Path) -> None:
+    arguments = merge_arguments("average")
+    merganser(models, *[word for word in arguments if word not in ("--base", "base")])
+    merged = open_checkpoint(models / "merged")
+    tuned = torch.stack([open_checkpoint(models / f"task{t}").read(NAME).double() for t in range(3)])
+    torch.testing.assert_close(merged.read(NAME).double(), tuned.mean(0), rtol=0, atol=1e-6)
+
+
+def test_merge_takes_differences_from_another_merge(models: Path) -> None:
+    merganser(models, *merge_arguments("task_arithmetic", "merged", "--set", "merged=average", "--set", "scaling=1.0"))
+    merganser(models, *merge_arguments("average", "average"))
+    merged, average = open_checkpoint(models / "merged"), open_checkpoint(models / "average")
+    torch.testing.assert_close(merged.read(NAME), average.read(NAME), rtol=0, atol=1e-6)
+    assert sorted(path.name for path in models.glob(".*")) == []
+
+
+def clip_arguments(folder: Path, out: str) -> list[str]:
+    """Write a tiny dual encoder and two tasks, each with a file of its class names."""
+    make_models(folder / "hub")
+    given = []
+    for task, names in (("dark", "night\ncellar\n"), ("light", "day\n\nlamp\n")):
+        (folder / f"{task}.txt").write_text(names)
+        given += ["--model", f"{task}=hub/{task}", "--classes", f"{task}={task}.txt"]
+    return ["merge", "dts_unseen", "--base", "hub/base", *given, "--only", "visual.*", "--out", out, "--device", "cpu"]
+
+
+def test_merge_compares_tasks_by_their_class_names(tmp_path: Path) -> None:
+    merganser(tmp_path, *clip_arguments(tmp_path, "merged"))
+    merganser(tmp_path, "reconstruct", "merged", "--task", "dark", "--out", "own.safetensors")
+    own, base = open_checkpoint(tmp_path / "own.safetensors"), open_checkpoint(tmp_path / "hub/base")
+    changed = [name for name in base.names if not torch.equal(own.read(name), base.read(name))]
+    assert changed
+    assert all(name.startswith("visual.") for name in changed)
+
+
+def test_merge_refuses_mistakes_about_class_names(tmp_path: Path, models: Path, refused: Refused) -> None:
+    args = clip_arguments(tmp_path, "merged")
+    (tmp_path / "empty.txt").write_text("\n")
+    light = args.index("light=light.txt")
+    for name, said in (
+        (None, "dts_unseen: needs the class names of light; give --classes light=FILE"),
+        ("lihgt=light.txt", "needs the class names of light"),
+        ("light=nowhere.txt", "--classes nowhere.txt: cannot be read"),
+        ("light=empty.txt", "--classes empty.txt: holds no class names"),
+    ):
+        given = [] if name is None else ["--classes", name]
+        assert said in refused(tmp_path, *args[: light - 1], *given, *args[light + 1 :])
+    assert "--classes x: there is no --model x" in refused(tmp_path, *args, "--classes", "x=light.txt")
+    args = [*merge_arguments(), "--classes", "task0=light.txt"]
+    assert "ties does not use class names" in refused(models, *args)
+    named = [word for t in range(3) for word in ("--classes", f"task{t}=light.txt")]
+    assert "open_clip_config.json" in refused(models, *merge_arguments("dts_unseen"), *named)
+
+
 def test_reconstruct_gives_back_a_task_of_a_method_with_parts_per_task(models: Path, refused: Refused) -> None:
     merganser(models, *merge_arguments("individual"))
     merganser(models, "reconstruct", "merged", "--task", "task1", "--out", "own/task1.safetensors")
@@ -225,6 +279,9 @@ def test_reconstruct_gives_back_a_task_of_a_method_with_parts_per_task(models: P
         (merge_arguments("tise"), 'did you mean "ties"?'),
         (merge_arguments("ties", "merged", "--set", "densty=0.2"), "densty"),
         (merge_arguments("ties", "merged", "--set", "density=1.4"), "got 1.4"),
+        (merge_arguments("ties", "merged", "--set", "merged=svd"), "merged: svd keeps a part per task"),
+        (merge_arguments("ties", "merged", "--set", "merged=avrage"), 'did you mean "average"?'),
+        (merge_arguments("ties", "merged", "--set", "merged=3"), 'unknown method "3"'),
         (merge_arguments("ties", "merged", "--set", "density"), "expected NAME=VALUE"),
         (merge_arguments("ties", "merged", "--set", "density=[1"), "--set density"),
         (merge_arguments("ties", "merged", "--model", "task0=task1"), "task0 is given twice"),

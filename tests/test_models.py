@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.models import open_network
+from merganser.models import embed_classes, open_network
 from merganser.models.open_clip import OpenClipClassifier, OpenClipNetwork
 from tests.tiny_clip import CONFIG, clip_parameters, pictures, write_clip
 
@@ -46,6 +46,25 @@ def test_logits_equal_open_clips_own_zero_shot_classification(folder: Path, para
         heads = torch.stack([mean / mean.norm() for mean in means])
         expected = model.logit_scale.exp() * features @ heads.T
     torch.testing.assert_close(ours.logits(ours.pixels(images)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_tasks_embedding_is_the_mean_of_its_class_names_unit_embeddings(folder: Path) -> None:
+    found = embed_classes("open_clip", folder, {"two": ["dark", "light"], "one": ["red"]})
+    model = open_clip.create_model(f"local-dir:{folder}").eval()
+    tokens = open_clip.get_tokenizer(f"local-dir:{folder}")(["dark", "light", "red"])
+    with torch.inference_mode():
+        each = torch.nn.functional.normalize(model.encode_text(tokens), dim=-1)
+    torch.testing.assert_close(found["two"], (each[0] + each[1]) / 2)
+    torch.testing.assert_close(found["one"], each[2])
+
+
+def test_many_texts_are_embedded_in_batches(folder: Path, parameters: dict[str, Tensor]) -> None:
+    network = OpenClipNetwork(folder)
+    network.load(parameters.items())
+    texts = [f"class {i}" for i in range(300)]
+    found = network.embed(texts)
+    assert found.shape == (300, CONFIG["model_cfg"]["embed_dim"])
+    torch.testing.assert_close(found[290:], network.embed(texts[290:]))
 
 
 @pytest.mark.parametrize("size", [16, 20, 9])

@@ -11,6 +11,7 @@ from merganser.checkpoints import save_tensors
 from merganser.errors import InputError
 from merganser.params import Params
 from merganser.preflight import check_sources
+from tests.adapters.small import write_adapter, write_base
 from tests.models import random_state, write_models
 
 NAME = "blocks.0.mlp.c_fc.weight"
@@ -111,3 +112,36 @@ def test_a_pointer_to_something_remote_is_read_but_not_followed(params: Params, 
     pointer.write_text("hub: some/model\nrevision: main\n")
     assert complaint(pointed, tmp_path).startswith("tasks.task1.source: ")
     assert "main" in complaint(pointed, tmp_path)
+
+
+def without_base(params: Params) -> Params:
+    return params.model_copy(update={"base": params.base.model_copy(update={"source": "data/checkpoints"})})
+
+
+def test_models_without_a_base_are_compared_with_their_mean(params: Params, tmp_path: Path) -> None:
+    check_sources(without_base(params), tmp_path, nothing_is_made)
+    state = random_state(5) | {NAME: torch.zeros(16, 9)}
+    save_tensors(tmp_path / "hub/task1/model.safetensors", state)
+    message = complaint(without_base(params), tmp_path)
+    assert message.startswith(f"base.source: task1: {NAME} has shape [16, 9], in task0 it has [16, 8]")
+
+
+def test_a_merged_parameter_that_only_some_have_is_named_without_a_base_too(params: Params, tmp_path: Path) -> None:
+    state = random_state(5)
+    del state[NAME]
+    save_tensors(tmp_path / "hub/task1/model.safetensors", state)
+    assert complaint(without_base(params), tmp_path).startswith(f"tasks.task1.source: task1: the parameter {NAME} is")
+
+
+def test_models_that_a_stage_has_yet_to_make_are_awaited_without_a_base_too(params: Params, tmp_path: Path) -> None:
+    for task in params.tasks:
+        (tmp_path / "hub" / task).rename(tmp_path / f"later-{task}")
+    check_sources(without_base(params), tmp_path, lambda path: path.is_relative_to(tmp_path / "hub"))
+
+
+def test_an_adapter_cannot_stand_without_its_base(params: Params, tmp_path: Path) -> None:
+    write_base(tmp_path / "small")
+    (tmp_path / "hub/task1/model.safetensors").unlink()
+    write_adapter(tmp_path / "hub/task1", tmp_path / "small")
+    assert "base.source: task1: " in complaint(without_base(params), tmp_path)
+    assert "is an adapter, which has no mean with others; give the base" in complaint(without_base(params), tmp_path)

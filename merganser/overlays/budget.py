@@ -66,17 +66,17 @@ def largest_share(layers: LayerSource, coding: Coding, ratio: float) -> float:
     """
     matrices = [name for name, kind in layers.kinds.items() if kind == "matrix"]
     spectra = {min(layers.shapes[name]) for name in matrices}
-    most = min(1.0, coding.affordable * ratio)
-    shares = {count / rank for rank in spectra for count in range(count_of(most, rank) + 1)}
-    vectors, least = _stored(layers, matrices), float("inf")
-    for share in sorted(shares | {0.0}, reverse=True):
-        rate = rate_of(planned(layers, coding, share, vectors), layers)
-        if rate <= ratio:
+    shares = sorted({count / rank for rank in spectra for count in range(rank + 1)} | {0.0}, reverse=True)
+    vectors = _stored(layers, matrices)
+    for share in shares:
+        if share <= coding.affordable * ratio and rate_of(planned(layers, coding, share, vectors), layers) <= ratio:
             return share
-        least = min(least, rate)
+    rates = (
+        max(rate_of(planned(layers, coding, share, vectors), layers), share / coding.affordable) for share in shares
+    )
     raise InputError(
-        f"ratio: {ratio:g} is too small: the parts of a task, with their share of the index, take at least {least:.4g} "
-        "of the merged parameters' bytes; raise it"
+        f"ratio: {ratio:g} is too small: the parts of a task, with their share of the index, take at least "
+        f"{min(rates):.4g} of the merged parameters' bytes; raise it"
     )
 
 

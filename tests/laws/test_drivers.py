@@ -81,7 +81,7 @@ def test_a_merge_of_factors_does_not_depend_on_the_driver(name: str, case: str, 
 
 @every_shape
 @every_case
-@pytest.mark.parametrize("name", ["iso_c", "iso_cts", "cart", "knots"])
+@pytest.mark.parametrize("name", ["iso_c", "iso_cts", "cart", "knots", "drm_h", "drm_v"])
 def test_a_merge_of_deltas_does_not_depend_on_the_decomposition(name: str, case: str, shape: tuple[int, int]) -> None:
     """A float32 layer goes through its Gram matrix where that is exact, a float64 one through LAPACK's gesdd."""
     deltas = deficient(case, shape)

@@ -70,6 +70,33 @@ def write_models(folder: Path, dtype: torch.dtype, tasks: int) -> Models:
     return models
 
 
+def write_alike(folder: Path) -> Models:
+    """Write models as they can be: two the same, one fine-tuned with little rank and no vectors, one not at all."""
+    models = Models(folder, ("first", "frozen", "low_rank", "same"))
+    generator = torch.Generator().manual_seed(4)
+    base = {name: 0.1 * torch.randn(shape, generator=generator) for name, (_, shape) in PARAMETERS.items()}
+    save(folder / "base.safetensors", base, torch.float32)
+    save(folder / "frozen.safetensors", base, torch.float32)
+    low_rank = {name: weights + 0.02 * rank_two(weights.shape, generator) for name, weights in base.items()}
+    save(folder / "low_rank.safetensors", low_rank, torch.float32)
+    tuned = {name: weights + 0.02 * update(weights.shape, generator) for name, weights in base.items()}
+    for task in ("first", "same"):
+        save(folder / f"{task}.safetensors", tuned, torch.float32)
+    for task in models.tasks:
+        prepare(folder, task)
+    return models
+
+
+def rank_two(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Draw an update of rank two, none for what is no matrix."""
+    if len(shape) < 2:
+        return torch.zeros(shape)
+    rows = shape[0]
+    columns = torch.Size(shape).numel() // rows
+    left, right = torch.randn(rows, 2, generator=generator), torch.randn(2, columns, generator=generator)
+    return (left @ right).reshape(shape)
+
+
 def update(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     """Draw an update with a falling spectrum, as fine-tuning leaves it."""
     drawn = torch.randn(shape, generator=generator)

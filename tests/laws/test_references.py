@@ -17,7 +17,7 @@ import torch
 
 from merganser import registry
 from merganser.overlays.parts import Parts, delta_of
-from tests.laws.checkpoints import PARAMETERS, Models, write_models
+from tests.laws.checkpoints import PARAMETERS, Models, write_alike, write_models
 from tests.laws.references import Array, Given
 from tests.laws.test_registry_properties import choices, every_method, methods_that
 
@@ -82,6 +82,17 @@ def test_a_method_computes_its_formula_of_weighted_deltas(
         weights += [{"scaling": COEFFICIENTS}, {"scaling": COEFFICIENTS, "coefficients": {"task0": 3.0}}]
     for values in weights:
         agree(name, values, models["bfloat16", tasks])
+
+
+@pytest.fixture(scope="session")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return write_alike(tmp_path_factory.mktemp("alike"))
+
+
+@every_method
+def test_a_method_computes_its_formula_of_equal_frozen_and_low_rank_tasks(name: str, alike: Models) -> None:
+    for values in choices(name):
+        agree(name, values, alike)
 
 
 def agree(name: str, values: dict[str, Any], models: Models) -> None:

@@ -24,6 +24,8 @@ def truncate_and_rescale(deltas: Array, eta: float) -> Array:
     """STAR as the paper prints it, but for the rounding of the share."""
     merged = np.zeros_like(deltas[0])
     for delta in deltas:
+        if not delta.any():
+            continue  # no share of nothing
         u, s, vh = svd(delta)
         k = next(k for k in range(1, len(s) + 1) if s[:k].sum() >= eta * (1 - 1e-12) * s.sum() or k == len(s))
         merged += (u[:, :k] * s[:k]) @ vh[:k] * (s.sum() / s[:k].sum())

@@ -1,15 +1,24 @@
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from tests.laws.samples import assert_same, in_pieces, joined, merged_vector, network
+from merganser import registry
+from tests.laws.references import Array, Given, flat, given, laid_out, unflat
+from tests.laws.samples import assert_same, in_pieces, merged_vector, network
+from tests.laws.test_ties import reference as ties
 
 
-def consensus_of(tau: Tensor, tall_lambda: float, k: int, scaling: float) -> Tensor:
-    """Consensus merging as the paper prints it."""
-    multi_task = tau.sum(0)
-    masks = torch.stack([t.abs() >= (multi_task - t).abs() * tall_lambda for t in tau])
-    return scaling * torch.where(masks.sum(0) >= k, multi_task, 0.0)
+def reference(
+    layers: Sequence[Given], inner: str, density: float, tall_lambda: float, k: int, scaling: float | None
+) -> list[Array]:
+    """Mask what the inner method merges, unscaled, by how many tasks want it."""
+    tau = flat(layers)
+    merged = laid_out(ties(layers, density, 1.0)) if inner == "ties" else tau.sum(0)
+    wanted = (np.abs(tau) >= tall_lambda * np.abs(merged - tau)).sum(0)
+    factor = {"task_arithmetic": 0.4, "ties": 1.0}[inner] if scaling is None else scaling
+    return unflat(factor * np.where(wanted >= k, merged, 0), layers)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -17,8 +26,34 @@ def consensus_of(tau: Tensor, tall_lambda: float, k: int, scaling: float) -> Ten
 def test_consensus_equals_the_printed_formula(tasks: int, k: int) -> None:
     layers = network(tasks)
     merged = merged_vector("consensus", layers, k=k, tall_lambda=0.6)
-    reference = consensus_of(joined(layers), 0.6, k, 0.4)
-    assert_same(merged, reference)
+    expected = reference(given(layers), "task_arithmetic", 0.2, 0.6, k, None)
+    assert_same(merged, torch.from_numpy(laid_out(expected)))
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 8])
+@pytest.mark.parametrize("density", [0.2, 1.0])
+@pytest.mark.parametrize("tall_lambda", [0.4, 1.1])
+def test_consensus_ties_masks_what_ties_merges(tasks: int, density: float, tall_lambda: float) -> None:
+    entry = {"inner": "ties", "density": density, "tall_lambda": tall_lambda, "k": 2}  # as in params.yaml
+    layers = network(tasks)
+    merged = merged_vector("consensus", layers, **registry.get("consensus").validate("methods.consensus_ties", entry))
+    expected = laid_out(reference(given(layers), "ties", density, tall_lambda, 2, 1.0))
+    assert tasks == 1 or expected.any()
+    assert_same(merged, torch.from_numpy(expected))
+
+
+def test_consensus_ties_that_asks_for_nobody_is_ties() -> None:
+    layers = network(5)
+    assert torch.equal(merged_vector("consensus", layers, inner="ties", k=0), merged_vector("ties", layers))
+
+
+def test_consensus_ties_by_hand() -> None:
+    # All kept, the signs elected are + + - and TIES gives 3, 4, -2. Against what it has beside each task at 1: 2 of 1
+    # yes, 4 of -1 yes; 4 of 0 yes, -1 of 5 no; 1 of -3 no, -2 of 0 yes.
+    layers = in_pieces(torch.tensor([[2.0, 4.0, 1.0, 0.0], [4.0, -1.0, -2.0, 0.0]]))
+    values = {"inner": "ties", "density": 1.0, "tall_lambda": 1.0}
+    assert merged_vector("consensus", layers, **values).tolist() == [3.0, 0.0, 0.0, 0.0]
+    assert merged_vector("consensus", layers, k=1, **values).tolist() == [3.0, 4.0, -2.0, 0.0]
 
 
 def test_consensus_that_asks_for_nobody_is_task_arithmetic() -> None:

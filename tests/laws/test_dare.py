@@ -1,40 +1,42 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from merganser.layers import LayerDeltas
 from merganser.operators.drop import uniforms
+from tests.laws.references import Array, Given, elected_mean, flat, given, laid_out, unflat
 from tests.laws.samples import SHAPES, assert_same, joined, merged_vector, network
-from tests.laws.test_ties import ties_of
 
 
-def dropped(layers: list[LayerDeltas], rate: float) -> Tensor:
-    """Drop and rescale the whole task vectors (T, n) as the paper prints it, with the drawn masks."""
-    tau = joined(layers)
-    kept = [
-        torch.cat(
-            [uniforms(layer.deltas[0].shape, seed=layer.seed, task=task, parameter=layer.name).flatten() >= rate
-             for layer in layers]
-        )
-        for task in layers[0].tasks
-    ]  # fmt: skip
-    return tau * torch.stack(kept) / (1 - rate)
+def dropped(layer: Given, rate: float) -> Given:
+    """Drop and rescale each task's entries, with the random numbers drawn for it."""
+    draws = [
+        uniforms(layer.deltas.shape[1:], seed=layer.seed, task=task, parameter=layer.name).numpy()
+        for task in layer.tasks
+    ]
+    return layer._replace(deltas=np.where(np.stack(draws) >= rate, layer.deltas, 0) / (1 - rate))
 
 
+def reference(layers: Sequence[Given], combine: str, drop_rate: float, scaling: float | None) -> list[Array]:
+    """Drop, rescale, then add, or elect and average who agrees."""
+    left = [dropped(layer, drop_rate) for layer in layers]
+    if combine == "ties":
+        return unflat((1.0 if scaling is None else scaling) * elected_mean(flat(left)), layers)
+    return [(0.4 if scaling is None else scaling) * layer.deltas.sum(0) for layer in left]
+
+
+@pytest.mark.parametrize("combine", ["task_arithmetic", "ties"])
+@pytest.mark.parametrize("drop_rate", [0.5, 0.8])
 @pytest.mark.parametrize("tasks", [1, 2, 8])
-def test_dare_equals_the_printed_formula(tasks: int) -> None:
+def test_dare_equals_the_printed_formula(tasks: int, drop_rate: float, combine: str) -> None:
     layers = network(tasks)
-    assert_same(merged_vector("dare", layers), 0.4 * dropped(layers, 0.8).sum(0))
-
-
-@pytest.mark.parametrize("tasks", [1, 2, 8])
-def test_dare_with_ties_drops_instead_of_trimming(tasks: int) -> None:
-    layers = network(tasks)
-    merged = merged_vector("dare", layers, combine="ties", drop_rate=0.5)
-    assert_same(merged, ties_of(dropped(layers, 0.5), density=1.0, scaling=1.0))
+    merged = merged_vector("dare", layers, combine=combine, drop_rate=drop_rate)
+    assert_same(merged, torch.from_numpy(laid_out(reference(given(layers), combine, drop_rate, None))))
 
 
 @pytest.mark.parametrize("tasks", [1, 3])

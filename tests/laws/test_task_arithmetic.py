@@ -1,8 +1,16 @@
+from collections.abc import Sequence
+
 import pytest
 import torch
 
 from merganser.errors import InputError
+from tests.laws.references import Array, Given
 from tests.laws.samples import assert_same, in_pieces, joined, merged_vector, network
+
+
+def reference(layers: Sequence[Given], scaling: float) -> list[Array]:
+    """Add and scale."""
+    return [scaling * layer.deltas.sum(0) for layer in layers]
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 8])

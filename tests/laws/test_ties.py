@@ -1,29 +1,23 @@
-from math import floor
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from merganser import registry
+from tests.laws.references import Array, Given, counted, elected_mean, flat, given, laid_out, largest, unflat
 from tests.laws.samples import assert_same, in_pieces, joined, layer_of, merged_vector, network
 
 
-def trimmed(vector: Tensor, density: float) -> Tensor:
-    """Keep the largest entries by sorting; of equal ones the first."""
-    keep = vector.abs().argsort(descending=True, stable=True)[: floor(density * len(vector) + 1e-9)]
-    return torch.zeros_like(vector).index_copy(0, keep, vector[keep])
+def trimmed(vectors: Array, density: float) -> Array:
+    """Keep each whole vector's (T, n) largest entries."""
+    count = counted(density, vectors.shape[1])
+    return np.stack([np.where(largest(np.abs(vector), count), vector, 0) for vector in vectors])
 
 
-def ties_of(vectors: Tensor, density: float, scaling: float) -> Tensor:
-    """TIES as the paper prints it, with elected signs of 0 settled by the majority."""
-    tau = torch.stack([trimmed(vector, density) for vector in vectors])
-    sign = tau.sum(0).sign()
-    majority = 1.0 if sign.sum() >= 0 else -1.0
-    merged = torch.zeros(tau.shape[1], dtype=tau.dtype)
-    for p in range(tau.shape[1]):
-        elected = float(sign[p]) or majority
-        agreeing = [float(x) for x in tau[:, p] if x != 0 and (x > 0) == (elected > 0)]
-        merged[p] = sum(agreeing) / len(agreeing) if agreeing else 0.0
-    return scaling * merged
+def reference(layers: Sequence[Given], density: float, scaling: float) -> list[Array]:
+    """Trim, elect, average who agrees."""
+    return unflat(scaling * elected_mean(trimmed(flat(layers), density)), layers)
 
 
 @pytest.mark.parametrize("density", [0.2, 0.5, 1.0])
@@ -31,7 +25,21 @@ def ties_of(vectors: Tensor, density: float, scaling: float) -> Tensor:
 def test_ties_equals_the_printed_formula(tasks: int, density: float) -> None:
     layers = network(tasks)
     merged = merged_vector("ties", layers, density=density, scaling=0.7)
-    assert_same(merged, ties_of(joined(layers), density, 0.7))
+    assert_same(merged, torch.from_numpy(laid_out(reference(given(layers), density, 0.7))))
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 8])
+def test_ties_after_nan_weighs_each_task_by_its_weights_norms_parameter_by_parameter(tasks: int) -> None:
+    entry = {"coefficients": "nan", "density": 0.4, "scaling": 1.2}  # as in params.yaml
+    layers = network(tasks)
+    weighted = []
+    for layer in given(layers):
+        inverse = 1 / np.array(layer.norms)
+        coefficients = tasks / 2 * inverse / inverse.sum()
+        shape = (tasks, *[1] * (layer.deltas.ndim - 1))
+        weighted.append(layer._replace(deltas=coefficients.reshape(shape) * layer.deltas))
+    merged = merged_vector("ties", layers, **registry.get("ties").validate("methods.nan_ties", entry))
+    assert_same(merged, torch.from_numpy(laid_out(reference(weighted, 0.4, 1.2))))
 
 
 def test_ties_with_one_task_and_density_one_is_the_identity() -> None:
@@ -42,7 +50,8 @@ def test_ties_with_one_task_and_density_one_is_the_identity() -> None:
 @pytest.mark.parametrize("density", [0.2, 0.6])
 def test_ties_of_identical_models_is_that_models_trimmed_delta(density: float) -> None:
     layers = [layer_of(layer.name, layer.deltas.repeat(4, *[1] * (layer.deltas.ndim - 1))) for layer in network(1)]
-    assert torch.equal(merged_vector("ties", layers, density=density), trimmed(joined(layers)[0], density))
+    expected = torch.from_numpy(trimmed(flat(given(layers)), density)[0])
+    assert torch.equal(merged_vector("ties", layers, density=density), expected)
 
 
 def test_ties_by_hand() -> None:

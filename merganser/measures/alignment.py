@@ -23,12 +23,13 @@ def subspace_alignment(delta: Tensor, directions: Tensor) -> float:
     Between 0 and 1, and NaN for a zero delta. Marczak et al., ICML 2025, arXiv:2502.04959, equation 3.
     """
     delta = delta.double()
-    return float(torch.linalg.matrix_norm(directions.double().mT @ delta) / torch.linalg.matrix_norm(delta))
+    inside = torch.linalg.matrix_norm(directions.double().mT @ delta)
+    return float((inside / torch.linalg.matrix_norm(delta)).clamp(max=1))
 
 
 def inner_products(deltas: Tensor) -> Tensor:
     """Return the inner products of all pairs of T deltas (T, ...), in float64: (T, T). Those of layers add up."""
-    flat = deltas.flatten(1).double()
+    flat = deltas.reshape(len(deltas), -1).double()
     return flat @ flat.T
 
 

@@ -13,7 +13,7 @@ ROUNDING = 1e-12  # a cumulative sum may stay this share below its own total
 def triples_holding(s: Tensor, eta: float) -> int:
     """Count the leading singular values that together hold the share `eta` of the nuclear norm."""
     held = s.double().cumsum(0)
-    return min(int((held < eta * (1 - ROUNDING) * held[-1]).sum()) + 1, len(s))
+    return min(int((held < eta * (1 - ROUNDING) * held[-1:]).sum()) + 1, len(s))
 
 
 @method(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from merganser import registry
-from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.layers import LayerDeltas, LayerFactors, LayerLowRank
+from merganser.linalg.svd import factorise, factorise_low_rank
 from tests.laws.layers import merged, norms_of, task_names
 from tests.laws.spectra import assert_close, numpy_of
 
@@ -116,6 +117,19 @@ def test_no_adapter_is_multiplied_out(name: str, values: dict[str, Any]) -> None
     layer, _ = both_forms(adapters("eight", (24, 40)), torch.float32)
     assert registry.get(name).low_rank
     merged(name, NeverDense("w", layer.tasks, layer.left, layer.right, norms=layer.norms), **values)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["tsv_m", "star"])
+def test_the_factors_of_adapters_are_merged_as_those_of_their_products(
+    name: str, kind: str, shape: tuple[int, int]
+) -> None:
+    factored, dense = both_forms(adapters(kind, shape), torch.float32)
+    known = tuple(factorise_low_rank(*sides) for sides in zip(factored.left, factored.right, strict=True))
+    whole = tuple(factorise(delta) for delta in dense.deltas)
+    found, expected = (merged(name, LayerFactors("w", dense.tasks, factors))[0] for factors in (known, whole))
+    assert_close(found, numpy_of(expected))  # type: ignore[arg-type]
 
 
 def test_adapters_that_changed_nothing_leave_the_base() -> None:

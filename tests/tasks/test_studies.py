@@ -1,5 +1,6 @@
 """The stages of the studies, on the tiny comparison."""
 
+import csv
 import json
 import os
 import shutil
@@ -19,7 +20,12 @@ from merganser.checkpoints import open_checkpoint
 from merganser.deltas import DeltaFile
 from merganser.errors import InputError
 from merganser.evaluate import evaluate
+from merganser.params import load_params
+from merganser.report.studies import read_studies
+from merganser.report.study_tables import write_studies
+from merganser.scores import read_scores
 from tasks import study_rank, study_tasks
+from tasks.stage import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
 from tests.tasks.comparison import STUDIES, TASKS, inside, make_comparison
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,14 +34,12 @@ PAIR = ("dark", "light")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a comparison with every study done."""
+    """Give a comparison with every study done, on all subsets."""
     folder = make_comparison(tmp_path_factory.mktemp("studies") / "comparison")
     change(folder, lambda params: params["studies"]["tasks"].update(subsets=3))
     with inside(folder):
         for key in STUDIES:
             study_tasks.main([key])
-        for task in TASKS:
-            study_rank.main([task])
     return folder
 
 
@@ -219,6 +223,35 @@ def test_a_sweep_over_no_share_measures_nothing(folder: Path) -> None:
     change(folder, lambda params: params["studies"]["rank"].update(fractions=[]))
     study_rank.main(["red"])
     assert json.loads((folder / "data/studies/rank/red.json").read_text()) == {"curve": []}
+
+
+def test_the_report_has_the_numbers_of_the_files(folder: Path, tmp_path: Path) -> None:
+    params = load_params(folder / "params.yaml")
+    results = read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), TASK_STUDIES, RANK_STUDIES)
+    individual = {task: json.loads((METRICS / f"individual/{task}.json").read_text())["accuracy"] for task in TASKS}
+    for point in results.points:
+        found = scores(folder, point.entry)[point.subset]
+        assert point.accuracy == pytest.approx(sum(found[task]["accuracy"] for task in found) / point.tasks)
+        ratios = [found[task]["accuracy"] / individual[task] for task in found]
+        assert point.normalised == pytest.approx(sum(ratios) / point.tasks)
+    assert [(s.entry, s.tasks, s.subsets) for s in results.summaries] == [
+        (entry, size, count) for entry in STUDIES for size, count in ((2, 3), (3, 1))
+    ]
+    assert results.mean_at(1.0) == pytest.approx(sum(individual.values()) / 3)
+    (tmp_path / "plots").mkdir()
+    write_studies(tmp_path, results)
+    rows = list(csv.DictReader((tmp_path / "plots/study_tasks.csv").open()))
+    assert [row["subset"] for row in rows[:4]] == ["dark+light", "dark+red", "light+red", "dark+light+red"]
+    assert [float(row["accuracy"]) for row in rows] == [point.accuracy for point in results.points]
+    assert len(list(csv.DictReader((tmp_path / "plots/study_rank.csv").open()))) == 9
+    assert json.loads((tmp_path / "studies.json").read_text())["rank"]["mean"]["1"] == results.mean_at(1.0)
+
+
+def test_a_subset_that_was_not_measured_yet_is_named(folder: Path) -> None:
+    next((folder / "data/studies/tasks/dare").iterdir()).unlink()
+    params = load_params(folder / "params.yaml")
+    with pytest.raises(InputError, match=r"data/studies/tasks/dare/.*\.json: missing"):
+        read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), TASK_STUDIES, RANK_STUDIES)
 
 
 def test_the_fingerprint_covers_the_code_that_dvc_watches() -> None:

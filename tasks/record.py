@@ -19,7 +19,7 @@ from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.params import Params, entry_of, load_params
 from merganser.scores import Scores, read_json, read_metrics, read_scores
-from tasks.stage import MERGE_PROFILES, METRICS, RECORDS, REPORT, run, write_json
+from tasks.stage import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT, run, write_json
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -153,7 +153,8 @@ def _write_receipt(store: Store, entry: str, run_id: str, key: str) -> None:
 def record_report(params: Params) -> None:
     """Log every entry's scores and the report's files to the comparison's run; doing it again changes nothing.
 
-    Measures relative to the individual models also go to each entry's own run: only now are both sides known.
+    Measures relative to the individual models, and to the tasks' deltas, also go to each entry's own run: only now are
+    both sides known.
     """
     from filelock import FileLock
 
@@ -167,7 +168,7 @@ def record_report(params: Params) -> None:
         summary: dict[str, float] = {}
         for entry, found in scores.items():
             relative = {"normalised_accuracy": found.normalised, "accuracy_drop_rate": found.drop_rate}
-            known = {name: value for name, value in relative.items() if value is not None}
+            known = {name: value for name, value in relative.items() if value is not None} | _held(entry)
             summary |= {f"{name}/{entry}": value for name, value in {"accuracy_mean": found.mean, **known}.items()}
             receipt = read_json(RECORDS / f"{entry}.json")
             _log(store, receipt["run_id"], known, {})
@@ -176,6 +177,14 @@ def record_report(params: Params) -> None:
         store.client.set_tag(parent, "mlflow.note.content", _table(scores))
         store.client.log_artifacts(parent, str(REPORT), "report")
     print(f"{comparison_name(params)}: MLflow run {parent}")
+
+
+def _held(entry: str) -> dict[str, float]:
+    """Return the mean over tasks of what an entry holds of them: SAR of one model, relative error of a task's."""
+    found = read_json(MERGE_MEASURES / f"{entry}.json")
+    name = "error" if found["parts"] else "sar"
+    values = [value for value in found[name] if value is not None]
+    return {f"{name}_mean": sum(values) / len(values)} if values else {}
 
 
 def _table(scores: Mapping[str, Scores]) -> str:

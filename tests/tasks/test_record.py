@@ -161,6 +161,9 @@ def test_the_report_is_logged_once_with_the_relative_scores(folder: Path) -> Non
     assert len(client.get_metric_history(parent.info.run_id, "accuracy_mean/average")) == 1
     assert parent.data.metrics["normalised_accuracy/individual"] == 1
     assert children(runs())["individual"].data.metrics["accuracy_drop_rate"] == 0
+    assert children(runs())["individual"].data.metrics["error_mean"] == pytest.approx(0, abs=1e-5)
+    assert parent.data.metrics["sar_mean/base"] == 0
+    assert 0.5 < children(runs())["average"].data.metrics["sar_mean"] <= 1
     assert "| individual |" in parent.data.tags["mlflow.note.content"]
     assert parent.data.tags["merganser.entry.sum"] == receipt("sum")["run_id"]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from merganser.overlays.budget import LOW_RANK, THRESHOLDED, Coding, largest_sha
 from merganser.overlays.index import file_size
 from merganser.overlays.parts import Parts
 from merganser.overlays.writer import FILE, OverlayWriter
+from merganser.parameters import ParameterRules, kind_of
 from tests.laws.layers import Layers, factored, merged, vectors
 
 TASKS = tuple(f"task{t}" for t in range(8))
@@ -36,9 +38,9 @@ class Shapes:
     def names(self) -> tuple[str, ...]:
         return tuple(self.shapes)
 
-    @property
+    @cached_property
     def kinds(self) -> dict[str, Kind]:
-        return {n: "matrix" if n.endswith("weight") and len(s) == 2 else "vector" for n, s in self.shapes.items()}
+        return {name: kind_of(name, shape, ParameterRules()) for name, shape in self.shapes.items()}
 
     def layer(self, name: str) -> Layer:
         rows, columns = self.shapes[name]

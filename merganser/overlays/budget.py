@@ -1,6 +1,8 @@
 """How much of each spectrum fits into a budget of bytes, from the parameters' shapes alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, Literal
 
@@ -10,7 +12,7 @@ from merganser.checkpoints import NAMES_OF_DTYPES
 from merganser.errors import InputError
 from merganser.layers import LayerFactors, LayerSource
 from merganser.operators.counts import count_of
-from merganser.overlays.index import Index, Row, file_size, form_of
+from merganser.overlays.index import Index, Row, file_size, form_of, stored_tensors
 from merganser.overlays.parts import Dense, LowRank, Part
 from merganser.overlays.thresholded import Thresholded, ThresholdedFactors
 
@@ -45,9 +47,9 @@ def planned(layers: LayerSource, coding: Coding, share: float, vectors: torch.dt
 
     `vectors`: the dtype of the singular vectors. The file as it is written can only be smaller.
     """
-    rows = {}
+    rows, kinds = {}, layers.kinds
     for name, shape in layers.shapes.items():
-        count = count_of(share, min(shape)) if layers.kinds[name] == "matrix" else 0
+        count = count_of(share, min(shape)) if kinds[name] == "matrix" else 0
         dtype = NAMES_OF_DTYPES[vectors if coding.triples is LowRank and count else torch.float32]
         form = form_of(coding.triples if count else coding.whole, dtype, shape)
         rows[name] = Row(form, dict.fromkeys(layers.tasks, count))
@@ -56,7 +58,7 @@ def planned(layers: LayerSource, coding: Coding, share: float, vectors: torch.dt
 
 def rate_of(index: Index, layers: LayerSource) -> float:
     """Return a file's bytes per task over the bytes of the parameters in float32."""
-    return file_size(index) / len(index.tasks) / (4 * sum(map(prod, layers.shapes.values())))
+    return file_size(index) / len(index.tasks) / _float32_bytes(layers)
 
 
 def largest_share(layers: LayerSource, coding: Coding, ratio: float) -> float:
@@ -64,26 +66,40 @@ def largest_share(layers: LayerSource, coding: Coding, ratio: float) -> float:
 
     The file counts whole, with its index. Raises InputError where not even the least share fits.
     """
-    matrices = [name for name, kind in layers.kinds.items() if kind == "matrix"]
-    spectra = {min(layers.shapes[name]) for name in matrices}
+    kinds = layers.kinds
+    matrices = {name: shape for name, shape in layers.shapes.items() if kinds[name] == "matrix"}
+    spectra = set(map(min, matrices.values()))
     shares = sorted({count / rank for rank in spectra for count in range(rank + 1)} | {0.0}, reverse=True)
-    vectors = _stored(layers, matrices)
+    plan = partial(planned, layers, coding, vectors=_stored(layers, matrices))
     for share in shares:
-        if share <= coding.affordable * ratio and rate_of(planned(layers, coding, share, vectors), layers) <= ratio:
+        if share <= coding.affordable * ratio and _fits(plan(share), layers, ratio):
             return share
-    rates = (
-        max(rate_of(planned(layers, coding, share, vectors), layers), share / coding.affordable) for share in shares
-    )
+    least = min(shares, key=lambda share: max(_bare_rate(plan(share), layers), share / coding.affordable))
     raise InputError(
         f"ratio: {ratio:g} is too small: the parts of a task, with their share of the index, take at least "
-        f"{min(rates):.4g} of the merged parameters' bytes; raise it"
+        f"{max(rate_of(plan(least), layers), least / coding.affordable):.4g} of the merged parameters' bytes; raise it"
     )
 
 
-def _stored(layers: LayerSource, matrices: list[str]) -> torch.dtype:
+def _fits(index: Index, layers: LayerSource, ratio: float) -> bool:
+    return _bare_rate(index, layers) <= ratio and rate_of(index, layers) <= ratio
+
+
+def _bare_rate(index: Index, layers: LayerSource) -> float:
+    """Return the rate of a planned file without its index: less than the rate, and quicker by far."""
+    task = index.tasks[0]
+    alone = Index((task,), {name: Row(row.form, {task: row.counts[task]}) for name, row in index.rows.items()})
+    return sum(spec.nbytes for spec in stored_tensors(alone).values()) / _float32_bytes(layers)
+
+
+def _float32_bytes(layers: LayerSource) -> int:
+    return 4 * sum(map(prod, layers.shapes.values()))
+
+
+def _stored(layers: LayerSource, matrices: Mapping[str, tuple[int, ...]]) -> torch.dtype:
     """Return the dtype of the stored singular vectors: that of the smallest matrix, the cheapest to read."""
     if not matrices:
         return torch.float32
-    layer = layers.layer(min(matrices, key=lambda name: prod(layers.shapes[name])))
+    layer = layers.layer(min(matrices, key=lambda name: prod(matrices[name])))
     assert isinstance(layer, LayerFactors)
     return layer.stored

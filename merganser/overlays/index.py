@@ -96,15 +96,15 @@ def stored_tensors(index: Index) -> dict[str, Spec]:
     return {name: Spec(dtype, (lengths[name],)) for name, dtype in names if name in lengths}
 
 
-def header_of(index: Index) -> bytes:
-    """Make the header of the file."""
-    specs = stored_tensors(index)
+def header_of(index: Index, specs: Mapping[str, Spec]) -> bytes:
+    """Make the header of the file, which holds these tensors."""
     return layout(specs, text_of(index), list(specs))[0]
 
 
 def file_size(index: Index) -> int:
     """Return the size in bytes of the file that has this index."""
-    return len(header_of(index)) + sum(spec.nbytes for spec in stored_tensors(index).values())
+    specs = stored_tensors(index)
+    return len(header_of(index, specs)) + sum(spec.nbytes for spec in specs.values())
 
 
 def text_of(index: Index) -> str:

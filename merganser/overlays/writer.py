@@ -70,7 +70,8 @@ class OverlayWriter:
         with self._stack:
             if kind is None:
                 index = Index(self.tasks, self._rows, self._mixtures or {})
-                self._join(FILE, header_of(index), list(stored_tensors(index)))
+                specs = stored_tensors(index)
+                self._join(FILE, header_of(index, specs), list(specs))
                 if self._unified:
                     self._join(UNIFIED, layout(self._unified, None, list(self._unified))[0], [UNIFIED])
 

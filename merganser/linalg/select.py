@@ -87,7 +87,7 @@ def _histograms(stacks: Iterable[Tensor], shift: int, prefixes: list[int]) -> Te
             counts = torch.zeros(len(stack), BINS, dtype=torch.int64, device=stack.device)
         for t, row in enumerate(stack):
             _count(row, shift, prefixes[t] if prefixes else None, counts[t])
-        del stack  # before the next is read: only one is ever in memory
+        del stack, row  # before the next is read: only one is ever in memory
     return counts
 
 
@@ -106,7 +106,7 @@ def _count(row: Tensor, shift: int, prefix: int | None, counts: Tensor) -> None:
 def _digit_at(counts: Tensor, rank: int) -> tuple[int, int]:
     """Find the digit of the entry at this rank from the top, and its rank among the entries with that digit."""
     from_top = counts.flip(0).cumsum(0)
-    place = int((from_top < rank).sum())
+    place = int(torch.searchsorted(from_top, rank))
     return BINS - 1 - place, rank - (int(from_top[place - 1]) if place else 0)
 
 

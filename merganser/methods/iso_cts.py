@@ -7,7 +7,6 @@ from merganser.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.polar import polar
 from merganser.operators.counts import count_of
 from merganser.operators.isotropic import specifics, summed
-from merganser.operators.vectors import scaled_mean
 from merganser.registry import Fraction, Scaling, method
 
 
@@ -29,11 +28,9 @@ def iso_cts(layer: LayerDeltas | LayerLowRank, *, common_fraction: Fraction = 0.
     """Join the sum's leading directions with each task's own beyond them, whiten both sides, give all the mean value.
 
     The tasks share what `common_fraction` leaves of the R directions, floor((R - common) / T) each; the rest is common.
-    The mean is over R. A matrix too small to give each task a direction is averaged like a vector.
+    The mean is over R. A matrix too small to give each task a direction has common ones only: it is iso_c's.
     """
     rank, tasks = min(layer.shape), len(layer.tasks)
-    if rank < tasks and common_fraction < 1:
-        return scaled_mean(layer.dense() if isinstance(layer, LayerLowRank) else layer, scaling=scaling)
     own = (rank - count_of(common_fraction, rank)) // tasks
     common = summed(layer, rank - tasks * own)
     us, ss, vhs = zip(common, *specifics(layer, common.u, own), strict=True)

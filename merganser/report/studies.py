@@ -89,6 +89,11 @@ class StudyResults:
         return {entry: [s for s in self.summaries if s.entry == entry] for entry in self.entries}
 
     @property
+    def tests(self) -> int:
+        """Count the p-values."""
+        return sum(summary.p is not None for summary in self.summaries)
+
+    @property
     def fractions(self) -> list[float]:
         """List the shares of the rank, the whole delta last."""
         return list(dict.fromkeys(point.fraction for point in self.ranks))

@@ -15,6 +15,7 @@ import yaml
 
 from tests.tiny import dvc, environment, make_repository, merganser
 
+OF_TIES = {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "measure_merged@ties", "record@ties", "report"}
 IMPURE = ("data/profiles/", "data/records/", "report", "metrics.json")  # times, run numbers, and what shows them
 
 
@@ -96,20 +97,31 @@ def test_a_changed_parameter_reruns_its_entry_and_nothing_else(copy: Path) -> No
     params = yaml.safe_load((copy / "params.yaml").read_text())
     params["methods"]["ties"]["density"] = 0.4
     (copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    assert stale(copy) == {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "record@ties", "report"}
+    assert stale(copy) == OF_TIES
 
 
 def test_an_edited_method_reruns_its_entry_and_nothing_else(copy: Path) -> None:
     with (copy / "merganser/methods/ties.py").open("a") as file:
         file.write("# edited\n")
-    assert stale(copy) == {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "record@ties", "report"}
+    assert stale(copy) == OF_TIES
 
 
-def test_a_removed_task_leaves_the_workspace(copy: Path) -> None:
+def test_a_removed_task_and_removed_difference_vectors_leave_the_workspace(copy: Path) -> None:
     params = yaml.safe_load((copy / "params.yaml").read_text())
-    del params["tasks"]["light"]
+    del params["tasks"]["light"], params["methods"]["dts_d"], params["differences"]["from_average"]
     (copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     merganser(copy, "run")
-    assert not list(copy.glob("data/*/light*"))
-    assert not list(copy.glob("data/metrics/*/light.json"))
+    assert not list(copy.glob("data/**/light*"))
+    assert not (copy / "data/differences").exists()
     assert json.loads(dvc(copy, "status", "--json")) == {}
+
+
+def test_without_a_base_the_tasks_models_are_fetched_first(tmp_path: Path) -> None:
+    folder = make_repository(tmp_path / "baseless")
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["base"]["source"] = "data/checkpoints"
+    params["studies"]["tasks"]["methods"] = {}
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    merganser(folder, "run", "fetch_base")
+    assert json.loads((folder / "data/base/source.json").read_text())["mean_of"] == ["dark", "light"]
+    assert json.loads(dvc(folder, "status", "--json", "fetch_base")) == {}

@@ -33,9 +33,11 @@ Count = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 Result = Tensor | Parts
-PER_TASK = {
+EXPECTED = {  # of parameters that may be of several kinds
     "coefficients": "a map from tasks to numbers, or nan",
+    "rank_fraction": "a number above 0 and up to 1, or adaptive",
     "scaling": "a number, or a map from tasks to numbers",
+    "tall_lambda": "a number from 0 on, or a map from tasks to such numbers",
 }
 _registered: dict[str, "Method"] = {}
 
@@ -257,10 +259,5 @@ def _explain(method: Method, entry: str, mistake: Any) -> str:
             f"{entry}.{key}: {method.name} has no such parameter{offer or '; it has ' + (', '.join(known) or 'none')}"
         )
     if len(mistake["loc"]) > 1:  # one message for all the kinds a parameter may be of
-        kinds = {
-            "scaling": "a number, or a map from tasks to numbers",
-            "coefficients": "a map from tasks to numbers, or nan",
-        }
-        expected = kinds.get(key, mistake["msg"])
-        return f"{entry}.{key}: expected {expected}, got {mistake['input']!r}"
+        return f"{entry}.{key}: expected {EXPECTED.get(key, mistake['msg'])}, got {mistake['input']!r}"
     return f"{entry}.{key}: {mistake['msg']}, got {mistake['input']!r}"

@@ -173,7 +173,10 @@ def test_a_ratio_that_nothing_fits_is_refused_with_the_least_that_does(name: str
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"rank_fraction": "adaptiv"}, "rank_fraction"),
+        (
+            {"rank_fraction": "adaptiv"},
+            "rank_fraction: expected a number above 0 and up to 1, or adaptive, got 'adaptiv'",
+        ),
         ({"rank_fraction": 0.0}, "rank_fraction"),
         ({"ratio": 0}, "ratio"),
     ],

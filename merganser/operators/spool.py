@@ -32,7 +32,8 @@ class Spool:
 
     def __init__(self) -> None:
         roomy = "TMPDIR" not in os.environ and os.access(ROOMY, os.W_OK)
-        self._file = TemporaryFile(dir=ROOMY if roomy else None)  # noqa: SIM115 (closed by finalize)
+        # Without a buffer: what a full disk refused is not tried again when the file is closed.
+        self._file = TemporaryFile(buffering=0, dir=ROOMY if roomy else None)  # noqa: SIM115 (closed by finalize)
         self._places: dict[str, Place] = {}
         finalize(self, self._file.close)
 
@@ -40,9 +41,10 @@ class Spool:
         """Write a tensor. Raises InputError when the disk is full."""
         assert name not in self._places
         offset = self._file.seek(0, os.SEEK_END)
+        left = tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
         try:
-            self._file.write(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-            self._file.flush()
+            while len(left):
+                left = left[self._file.write(left) :]
         except OSError as error:
             if error.errno not in (ENOSPC, EDQUOT):
                 raise
@@ -56,7 +58,9 @@ class Spool:
         offset, shape, dtype, device = self._places[name]
         read = torch.empty(prod(shape) * dtype.itemsize, dtype=torch.uint8)
         self._file.seek(offset)
-        assert self._file.readinto(read.numpy().data) == len(read)
+        left = read.numpy().data
+        while len(left):
+            left = left[self._file.readinto(left) :]
         return read.view(dtype).view(shape).to(device)
 
     def __contains__(self, name: str) -> bool:

@@ -28,7 +28,7 @@ def write_tables(folder: Path, rows: Sequence[Row], tasks: Sequence[str]) -> Non
 
 
 def write_measures(folder: Path, measured: Measured) -> None:
-    """Write `measures.json` with all numbers; for the plots, `plots/layers.csv`, `cosines.csv` and `alignment.csv`."""
+    """Write `measures.json`; for the plots, `plots/layers.csv`, `cosines.csv`, `alignment.csv` and `errors.csv`."""
     plots = folder / "plots"
     (folder / "measures.json").write_text(json.dumps(measured.as_json()) + "\n")
     columns = {name: measured.by_layer(name) for name in BY_LAYER}
@@ -37,13 +37,13 @@ def write_measures(folder: Path, measured: Measured) -> None:
     pairs = zip(measured.tasks, measured.cosines.tolist(), strict=True)
     cosines = [[a, b, value] for a, row in pairs for b, value in zip(measured.tasks, row, strict=True)]
     write_csv(plots / "cosines.csv", ["task", "other", "cosine"], cosines)
-    merges = [(entry, measured.overall(entry).tolist()) for entry in measured.of_merges]
-    held = [
-        [entry, task, *((None, value) if measured.of_merges[entry]["parts"] else (value, None))]
-        for entry, values in merges
-        for task, value in zip(measured.tasks, values, strict=True)
-    ]
-    write_csv(plots / "alignment.csv", ["entry", "task", "sar", "error"], held)
+    for name, measure, entries in (
+        ("alignment", "sar", measured.merges(parts=False)),
+        ("errors", "error", measured.merges(parts=True)),
+    ):
+        found = [zip(measured.tasks, measured.overall(entry).tolist(), strict=True) for entry in entries]
+        lines = [[entry, *pair] for entry, pairs in zip(entries, found, strict=True) for pair in pairs]
+        write_csv(plots / f"{name}.csv", ["entry", "task", measure], lines)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:

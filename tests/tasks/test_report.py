@@ -18,14 +18,8 @@ from tasks import record, report
 from tests.tasks.comparison import METHODS, TASKS, inside, make_comparison
 
 TABLES = {
-    "accuracy.csv",
-    "cost.csv",
-    "layers.csv",
-    "cosines.csv",
-    "alignment.csv",
-    "study_tasks.csv",
-    "study_sizes.csv",
-    "study_rank.csv",
+    *("accuracy.csv", "cost.csv", "study_tasks.csv", "study_sizes.csv", "study_rank.csv"),
+    *("layers.csv", "cosines.csv", "alignment.csv", "errors.csv"),
 }
 PLOTS = {
     *("accuracy.svg", "radar.svg", "memory.svg", "time.svg", "study_tasks.svg", "study_rank.svg"),
@@ -150,6 +144,9 @@ def test_measures_are_kept_whole_and_as_tables(folder: Path) -> None:
     assert measures["tasks"] == json.loads((folder / "data/measures/tasks.json").read_text())
     for entry in METHODS:
         assert measures["entries"][entry] == json.loads((folder / f"data/measures/merged/{entry}.json").read_text())
+    held = list(csv.DictReader((folder / "report/plots/errors.csv").open()))
+    assert {row["entry"] for row in held} == {"tsv_c", "individual"}
+    assert [float(row["error"]) for row in held if row["entry"] == "tsv_c"] == measures["entries"]["tsv_c"]["error"]
     rows = {row["layer"]: row for row in csv.DictReader((folder / "report/plots/layers.csv").open())}
     for name, layer in measures["tasks"]["layers"].items():
         assert (name in rows) == (layer["kind"] == "matrix")

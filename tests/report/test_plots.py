@@ -1,0 +1,100 @@
+"""Many entries stay readable: what is named, and what a cell shows."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from merganser import registry
+from merganser.report.heatmaps import between_tasks, entries_by_task
+from merganser.report.labels import LINE, place_labels
+from merganser.report.measured import Grid, Measured, mean_of
+from merganser.report.rows import Row
+from merganser.report.scatter import named
+from merganser.report.style import STYLE
+from merganser.scores import Scores
+
+NAN = float("nan")
+
+
+def row(entry: str, method: str, normalised: float, cost: float) -> Row:
+    """Make an entry with these scores."""
+    about = registry.get(method)
+    group = "reference" if about.family == "references" else "parts" if about.overlay else "single"
+    profile = {"amr": cost, "wall_s": cost, "peak_rss_bytes": 0}
+    scores = Scores({"task": normalised}, {"task": 1}, profile, normalised, 1 - normalised)
+    return Row(entry, about, about.reads, group, scores, {}, {}, {"task": Path("x")}, {"task": ""}, {})
+
+
+def names_of(rows: list[Row]) -> set[str]:
+    return {rows[index].entry for index in named(rows, [row.amr for row in rows])}
+
+
+def test_references_leaders_of_families_and_what_nothing_beats_are_named() -> None:
+    rows = [
+        row("base", "base", 0.5, 0.0),
+        row("average", "average", 0.7, 0.0),
+        row("task_arithmetic", "task_arithmetic", 0.65, 0.0),
+        row("ties", "ties", 0.6, 0.0),  # beaten, and the best of its family
+        row("cheap", "svd", 0.8, 0.1),  # the cheapest above one model for all
+        row("waste", "svd", 0.75, 0.2),
+        row("good", "svd", 0.9, 0.3),
+    ]
+    assert names_of(rows) == {"base", "average", "ties", "cheap", "good"}
+
+
+def test_of_forty_entries_at_one_cost_few_are_named() -> None:
+    rows = [row(f"entry{i}", "task_arithmetic", 0.5 + i / 100, 0.0) for i in range(40)]
+    assert names_of(rows) == {"entry39"}
+
+
+def test_a_label_covers_no_point_that_has_no_label() -> None:
+    others = [(30.0 + 8 * i, 50.0) for i in range(5)]
+    place = place_labels([(20.0, 50.0)], [40.0], 400.0, others)[0]
+    assert not any(
+        place.x - 4 < x < place.x + 44 and place.y - LINE / 2 - 4 < y < place.y + LINE / 2 + 4 for x, y in others
+    )
+
+
+def drawn(grid: Grid, tasks: list[str]) -> str:
+    with matplotlib.rc_context(STYLE):
+        return between_tasks(grid, tasks)
+
+
+def test_a_cell_shows_its_number_its_sign_and_its_size() -> None:
+    grid = np.array([[1, 0.4, -0.2], [0.4, 1, NAN], [-0.2, NAN, 1]])
+    svg = drawn(grid, ["a", "b", "c"])
+    assert svg.count("fill: #2b6cb0; fill-opacity: 0.65") == 2
+    assert svg.count("fill: #c2571a; fill-opacity: 0.325") == 2
+    assert svg.count(">.40<") == 2
+    assert svg.count(">-.20<") == 2
+    assert ">1.00<" not in svg  # a task with itself says nothing
+
+
+def test_a_grid_without_numbers_is_drawn_empty() -> None:
+    assert "fill-opacity" not in drawn(np.full((2, 2), NAN), ["a", "b"])
+
+
+def test_many_tasks_keep_their_shades_and_lose_their_numbers() -> None:
+    with matplotlib.rc_context(STYLE):
+        svg = entries_by_task(np.full((2, 20), 0.5), ["a", "b"], [f"task{t}" for t in range(20)], 1.0)
+    assert svg.count("fill-opacity: 0.325") == 40
+    assert ">.50<" not in svg
+
+
+def test_means_leave_out_what_is_not_defined() -> None:
+    assert mean_of(0.3) == 0.3
+    assert mean_of([1.0, None, 3.0]) == 2
+    assert mean_of([[1.0, 0.5], [0.1, 1.0]]) == pytest.approx(0.3)
+    assert np.isnan(mean_of(None))
+    assert np.isnan(mean_of([[1.0]]))
+
+
+def test_matrices_without_a_measure_leave_the_mean_to_the_others() -> None:
+    def layer(value: float | None) -> dict:
+        return {"kind": "matrix", "row_space_interference": {"own": [[1.0, value], [value, 1.0]]}}
+
+    measured = Measured({"tasks": ["a", "b"], "layers": {"w10": layer(0.2), "w9": layer(None)}}, {})
+    assert measured.matrices == ["w9", "w10"]
+    assert measured.row_spaces("own").tolist() == [[1.0, 0.2], [0.2, 1.0]]

@@ -29,6 +29,7 @@ def survey(layers: LayerSource, *, inner: Inner, density: float, **_: Any) -> in
     cost="elementwise",
     vectors="alike",
     prepare=survey,
+    ours=("tall_lambda", "density", "scaling"),
 )
 def consensus(
     layer: LayerDeltas,

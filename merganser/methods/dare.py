@@ -27,6 +27,7 @@ def survey(layers: LayerSource, *, combine: Combine, drop_rate: float, **_: Any)
     cost="elementwise",
     vectors="alike",
     prepare=survey,
+    ours=("drop_rate", "scaling"),
 )
 def dare(
     layer: LayerDeltas,

@@ -36,6 +36,7 @@ def survey(layers: LayerSource, *, inner: Inner, density: float, drop_rate: floa
     vectors="alike",
     low_rank=True,
     prepare=survey,
+    ours=("density", "drop_rate", "scaling"),
 )
 def knots(
     layer: LayerDeltas | LayerLowRank,

@@ -25,6 +25,7 @@ def triples_holding(s: Tensor, eta: float) -> int:
     efficiency="Medium",
     paper="Lee et al., NAACL 2025, arXiv:2502.10339",
     cost="svd",
+    ours=("scaling",),
 )
 def star(layer: LayerFactors, *, eta: PositiveFraction = 0.4, scaling: Scaling = 1.0) -> Tensor:
     """Keep the fewest singular values that hold the share `eta` of a task's nuclear norm, scaled up to the whole."""

@@ -57,6 +57,7 @@ def switched(layer: LayerDeltas, cut: Cut) -> Iterator[tuple[Tensor, Tensor]]:
     efficiency="High",
     paper="Qi et al., CVPR 2025, arXiv:2412.00054",
     cost="elementwise",
+    ours=("density",),
     overlay=True,
     vectors="alike",
     prepare=survey,

@@ -1,0 +1,44 @@
+"""The pages about the methods say what the registry says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flows.catalogue import PAGES, render_pages, write_pages
+from merganser import registry
+
+
+def test_the_pages_in_docs_are_those_the_registry_gives() -> None:
+    found = {page.stem: page.read_text() for page in PAGES.glob("*.md")}
+    assert found == render_pages(), "run `make docs`"
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_each_method_stands_in_the_table_and_on_its_familys_page(name: str) -> None:
+    pages, method = render_pages(), registry.get(name)
+    assert len(re.findall(rf"^\| \[`{name}`\]\({method.family}\.md#{name}\) ", pages["README"], re.M)) == 1
+    (section,) = re.findall(rf"^## {name}$(.*?)(?=^## |\Z)", pages[method.family], re.M | re.S)
+    assert method.formula in section
+    assert method.paper in section
+    for parameter in method.parameters.model_fields:
+        assert f"| `{parameter}` |" in section
+
+
+def test_defaults_of_our_own_are_marked(tmp_path: Path) -> None:
+    write_pages(tmp_path)
+    page = (tmp_path / "compressed.md").read_text()
+    assert "| `k` | integer | 16 (ours) |" in page
+    assert "| `rank_fraction` | number or adaptive | 0.3 |" in page  # the paper's, of dts_t
+
+
+def test_a_page_without_methods_is_taken_away(tmp_path: Path) -> None:
+    (tmp_path / "learned.md").write_text("# none left\n")
+    write_pages(tmp_path)
+    assert not (tmp_path / "learned.md").exists()
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_what_is_ours_is_a_parameter(name: str) -> None:
+    method = registry.get(name)
+    assert set(method.ours) <= set(method.parameters.model_fields)

@@ -16,7 +16,7 @@ from torch import Tensor
 from merganser import methods
 from merganser.errors import InputError, did_you_mean
 from merganser.layers import Kind, Layer, LayerLowRank, LayerSource, weighted
-from merganser.operators.coefficients import norm_coefficients, task_coefficients
+from merganser.operators.coefficients import check_maps, norm_coefficients, task_coefficients
 from merganser.operators.vectors import scaled_mean, whole
 from merganser.overlays.parts import Parts
 
@@ -80,7 +80,7 @@ class Method:
         try:
             return self.parameters.model_validate(values).model_dump()
         except ValidationError as error:
-            mistakes = (_explain(self, entry, mistake) for mistake in error.errors())
+            mistakes = (_explain(self, entry, values, mistake) for mistake in error.errors())
             raise InputError("\n".join(dict.fromkeys(mistakes))) from error
 
     def apply(self, layer: Layer, values: dict[str, Any]) -> Result:
@@ -94,11 +94,9 @@ class Method:
     def first_pass(self, layers: LayerSource, values: dict[str, Any]) -> Any:
         """Compute what the method needs to know of all layers before the first is merged.
 
-        Raises InputError when `coefficients` or `scaling` names a task that does not exist.
+        Raises InputError when a map from tasks, such as `coefficients`, names a task that does not exist.
         """
-        for key in ("coefficients", "scaling"):
-            if isinstance(values.get(key), Mapping):
-                task_coefficients(layers.tasks, values[key], key)
+        check_maps(values, layers.tasks)
         return self.prepare(GivenLayers(layers, self, values), **_own(values)) if self.prepare else None
 
     def _given(self, layer: Layer, values: Mapping[str, Any]) -> Layer:
@@ -250,7 +248,7 @@ def _model_of(function: Callable[..., Any], takes_weights: bool) -> type[BaseMod
     )
 
 
-def _explain(method: Method, entry: str, mistake: Any) -> str:
+def _explain(method: Method, entry: str, values: Mapping[str, Any], mistake: Any) -> str:
     key = str(mistake["loc"][0])
     if mistake["type"] == "extra_forbidden":
         known = list(method.parameters.model_fields)
@@ -259,5 +257,5 @@ def _explain(method: Method, entry: str, mistake: Any) -> str:
             f"{entry}.{key}: {method.name} has no such parameter{offer or '; it has ' + (', '.join(known) or 'none')}"
         )
     if len(mistake["loc"]) > 1:  # one message for all the kinds a parameter may be of
-        return f"{entry}.{key}: expected {EXPECTED.get(key, mistake['msg'])}, got {mistake['input']!r}"
+        return f"{entry}.{key}: expected {EXPECTED.get(key, mistake['msg'])}, got {values[key]!r}"
     return f"{entry}.{key}: {mistake['msg']}, got {mistake['input']!r}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from merganser import registry
 from merganser.errors import InputError, did_you_mean
+from merganser.operators.coefficients import check_maps
 from merganser.params import Entry, Params
 from merganser.studies.subsets import subset_sizes
 
@@ -30,6 +31,7 @@ def _misused(params: Params, where: str, entry: Entry, counts: Iterable[int]) ->
     mistakes = [f"{where}.reads: {mistake}" for mistake in _misread(params, entry, method)]
     try:
         values = method.validate(where, entry.values)
+        check_maps(values, list(params.tasks), f"{where}.")
     except InputError as error:
         return [*mistakes, *str(error).splitlines()]
     if method.rank_fraction is None or entry.reads != "svd":
@@ -71,9 +73,12 @@ def _misstarted(params: Params) -> Iterator[str]:
 def _misplanned(params: Params) -> list[str]:
     """Check the studies: what an entry needs for the fewest tasks, and whether the vectors of a fraction are kept."""
     mistakes = []
+    if params.base.is_mean and params.studies.tasks.methods:
+        reason = "the base is the mean of all tasks' models, so a subset's merge would hold the other tasks too"
+        mistakes.append(f"studies.tasks.methods: {reason}; it must be {{}}")
     for name, entry in params.studies.tasks.methods.items():
         where = f"studies.tasks.methods.{name}"
-        mistakes += _misused(params, where, entry, subset_sizes(len(params.tasks))) or _unfit(params, where, entry)
+        mistakes += _misused(params, where, entry, subset_sizes(len(params.tasks))) or _unfit(where, entry)
     kept = params.decompose.rank_fraction
     for fraction in params.studies.rank.fractions:
         if kept + ROUNDING < fraction < 1:
@@ -84,11 +89,8 @@ def _misplanned(params: Params) -> list[str]:
     return mistakes
 
 
-def _unfit(params: Params, where: str, entry: Entry) -> list[str]:
+def _unfit(where: str, entry: Entry) -> list[str]:
     """Refuse what has no meaning, or no input, for a subset of the tasks."""
-    if params.base.is_mean:
-        reason = "the base is the mean of all tasks' models, so a subset's merge would hold the other tasks too"
-        return [f"{where}: {reason}; studies.tasks.methods must be {{}}"]
     if entry.difference is not None:
         reason = "difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too"
         return [f"{where}.reads: {reason}; study a method that reads deltas or svd"]

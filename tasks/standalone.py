@@ -18,6 +18,7 @@ from merganser.factors import FactorSettings, decompose, open_factors
 from merganser.layers import LayerSource
 from merganser.mean import write_mean
 from merganser.models import embed_classes
+from merganser.operators.coefficients import check_maps
 from merganser.parameters import ParameterRules
 from merganser.registry import Method
 from tasks.merge import merge_entry
@@ -45,6 +46,7 @@ def merge_checkpoints(
     method, own = registry.get(name), dict(values)
     merged = _start_of(method, own.pop("merged", None))
     filled = method.validate(name, own)
+    check_maps(filled, list(models), f"{name}.")
     _check_classes(method, models, classes or {})
     choose_device(device)
     rules = rules or ParameterRules()

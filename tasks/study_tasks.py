@@ -21,7 +21,7 @@ from merganser.hashes import sha256_of_tree
 from merganser.layers import LayerSource
 from merganser.models import open_network
 from merganser.params import Entry, Params, load_params, study_of
-from merganser.studies.merges import Bench, check_maps, measure_merge, values_for
+from merganser.studies.merges import Bench, measure_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.stage import BASE, DATASETS, DELTAS, FACTORS, TASK_STUDIES, only_name, run, write_json
 
@@ -63,7 +63,6 @@ def study_entry(params: Params, key: str) -> None:
     entry, out = study_of(params, key), TASK_STUDIES / key
     method = registry.get(entry.method)
     values = method.validate(f"studies.tasks.methods.{key}", entry.values)
-    check_maps(values, tuple(sorted(params.tasks)))
     subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.seed)
     out.mkdir(parents=True, exist_ok=True)
     _remove_strangers(out, {file_name(subset) for subset in subsets})

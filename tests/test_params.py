@@ -84,6 +84,22 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c["methods"]["ties_20"].update(density=1.4), "methods.ties_20.density: ", "got 1.4"),
         (lambda c: c["methods"]["ties_20"].update(density=float("nan")), "methods.ties_20.density: ", "got nan"),
         (lambda c: c["methods"]["ties_20"].update(density="0.2"), "methods.ties_20.density: ", "got '0.2'"),
+        (
+            lambda c: c["methods"]["ties_20"].update(coefficients={"digts": 1.0}),
+            "methods.ties_20.coefficients: ",
+            "no such task: digts; the tasks are digits, greek, signs, street",
+        ),
+        (lambda c: c["methods"]["ties_20"].update(scaling={"digts": 1.0}), "methods.ties_20.scaling: ", "no such task"),
+        (
+            lambda c: c["methods"].update(tall={"method": "tall_mask", "reads": "deltas", "tall_lambda": {"x": 0.2}}),
+            "methods.tall.tall_lambda: ",
+            "no such task: x",
+        ),
+        (
+            lambda c: c["studies"]["tasks"]["methods"]["ties"].update(coefficients={"digts": 1.0}),
+            "studies.tasks.methods.ties.coefficients: ",
+            "no such task: digts",
+        ),
         (lambda c: c["methods"]["tsv_m"].update(reads="deltas"), "methods.tsv_m.reads: ", "tsv_m reads svd"),
         (lambda c: c["methods"]["tsv_m"].update(reads="factors"), "methods.tsv_m.reads: ", "got 'factors'"),
         (lambda c: c["methods"]["tsv_m"].pop("reads"), "methods.tsv_m.reads: ", "missing"),
@@ -150,7 +166,7 @@ def test_the_projects_own_params_are_right() -> None:
         ),
         (
             lambda c: c["base"].update(source="data/checkpoints"),
-            "studies.tasks.methods.ties: ",
+            "studies.tasks.methods: ",
             "the base is the mean of all tasks' models",
         ),
         (

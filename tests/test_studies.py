@@ -4,8 +4,7 @@ from math import comb
 
 import pytest
 
-from merganser.errors import InputError
-from merganser.studies.merges import check_maps, values_for
+from merganser.studies.merges import values_for
 from merganser.studies.rank import fractions_of
 from merganser.studies.subsets import all_subsets, draw_subsets, file_name
 
@@ -52,11 +51,6 @@ def test_one_task_is_its_own_only_subset() -> None:
 def test_maps_from_tasks_keep_the_tasks_that_are_merged() -> None:
     values = {"density": 0.2, "coefficients": {"greek": 0.5, "signs": 2.0}, "scaling": 0.3}
     assert values_for(values, ("digits", "signs")) == {"density": 0.2, "coefficients": {"signs": 2.0}, "scaling": 0.3}
-
-
-def test_a_map_that_names_a_task_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(InputError, match=r"coefficients: no such task: grek; the tasks are greek, signs"):
-        check_maps({"coefficients": {"grek": 0.5}}, ("greek", "signs"))
 
 
 def test_the_shares_of_a_rank_sweep_end_with_the_whole_delta() -> None:

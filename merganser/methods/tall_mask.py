@@ -8,7 +8,6 @@ import torch
 from merganser.layers import LayerDeltas, LayerSource
 from merganser.operators import inner as inner_merge
 from merganser.operators import masks
-from merganser.operators.coefficients import task_coefficients
 from merganser.overlays.bits import pack_bits
 from merganser.overlays.masked import Masked
 from merganser.overlays.parts import Parts
@@ -18,12 +17,8 @@ Inner = Literal["task_arithmetic", "ties"]
 UNNAMED = 0.4  # tall_lambda of a task that a map does not name
 
 
-def survey(
-    layers: LayerSource, *, inner: Inner, density: float, tall_lambda: float | Mapping[str, float], **_: Any
-) -> inner_merge.WholeVector:
-    """Learn of all layers what the inner merge takes; raise InputError where `tall_lambda` names no task."""
-    if isinstance(tall_lambda, Mapping):
-        task_coefficients(layers.tasks, tall_lambda, "tall_lambda")
+def survey(layers: LayerSource, *, inner: Inner, density: float, **_: Any) -> inner_merge.WholeVector:
+    """Learn of all layers what the inner merge takes."""
     return inner_merge.survey(layers, inner, density=density)
 
 

@@ -4,7 +4,7 @@ Legend: T tasks.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from merganser.errors import InputError
 
@@ -23,6 +23,16 @@ def task_coefficients(
     if unknown:
         raise InputError(f"{key}: no such task: {', '.join(unknown)}; the tasks are {', '.join(tasks)}")
     return tuple(float(named.get(task, 1.0)) for task in tasks)
+
+
+def check_maps(values: Mapping[str, Any], tasks: Sequence[str], place: str = "") -> None:
+    """Raise InputError when a map from tasks, such as `coefficients`, names a task that does not exist.
+
+    `place`: where the values stand, as the message's beginning.
+    """
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            task_coefficients(tasks, value, f"{place}{key}")
 
 
 def norm_coefficients(norms: Sequence[float]) -> tuple[float, ...]:

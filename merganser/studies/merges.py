@@ -10,7 +10,6 @@ from merganser.driver import choose_device, merge
 from merganser.evaluate import Examples, score
 from merganser.layers import LayerSource
 from merganser.models import Network
-from merganser.operators.coefficients import task_coefficients
 from merganser.overlays import task_model
 from merganser.registry import Method
 
@@ -37,13 +36,6 @@ def measure_merge(
         examples = bench.examples[task]
         scores[task] = score(bench.network.classifier(examples.prompts), examples, bench.batch_size)
     return scores
-
-
-def check_maps(values: Mapping[str, Any], tasks: tuple[str, ...]) -> None:
-    """Raise InputError when a map from tasks, such as `coefficients`, names a task that does not exist."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            task_coefficients(tasks, value, key)
 
 
 def values_for(values: Mapping[str, Any], subset: tuple[str, ...]) -> dict[str, Any]:

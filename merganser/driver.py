@@ -100,13 +100,12 @@ def _merged(
     merged = set(layers.names)
     for name in base.names:
         weights = base.read(name)
-        if name not in merged:
-            yield name, weights
-            continue
-        result = method.apply(replace(layers.layer(name), prepared=prepared), values)
-        if isinstance(result, Parts):
-            assert overlay is not None, f"{method.name} gave parts and is not registered with overlay=True"
-            overlay.add(name, result, tuple(weights.shape))
-            yield name, weights
-        else:
-            yield name, added(weights, result)
+        if name in merged:
+            result = method.apply(replace(layers.layer(name), prepared=prepared), values)
+            if isinstance(result, Parts):
+                assert overlay is not None, f"{method.name} gave parts and is not registered with overlay=True"
+                overlay.add(name, result, tuple(weights.shape))
+            else:
+                weights = added(weights, result)
+            del result  # before the next layer is read: parts may be views of this one
+        yield name, weights

@@ -1,50 +1,10 @@
-"""The first passes of the merges that stand inside others: what they learn, and what they hold in memory."""
-
-import weakref
-from collections.abc import Iterator
-from typing import Any
+"""The merges that stand inside others: what their first passes learn, and what they leave to the method around them."""
 
 import pytest
 import torch
 
-from merganser import registry
 from merganser.layers import LayerDeltas
 from merganser.operators import inner
-from tests.laws.layers import Layers
-from tests.laws.samples import network
-
-
-class OneAtATime(Layers):
-    """A source that makes each layer anew, and lets nobody keep hold of one while the next is read."""
-
-    def layer(self, name: str) -> LayerDeltas:
-        last = self.__dict__.get("last")
-        assert last is None or last() is None, "the layer before is still in memory"
-        found = super().layer(name)
-        assert isinstance(found, LayerDeltas)
-        fresh = found.deltas.clone()
-        self.__dict__["last"] = weakref.ref(fresh)
-        return LayerDeltas(name, found.kind, found.tasks, fresh, found.seed, norms=found.norms)
-
-    def __iter__(self) -> Iterator[LayerDeltas]:
-        return map(self.layer, self.names)
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("ties", {}),
-        ("dare", {"combine": "ties"}),
-        ("della", {}),
-        ("consensus", {"inner": "ties"}),
-        ("knots", {"inner": "task_arithmetic"}),
-        ("knots", {"inner": "ties"}),
-        ("knots", {"inner": "dare_ties"}),
-    ],
-)
-def test_a_first_pass_holds_one_layer_at_a_time(name: str, values: dict[str, Any]) -> None:
-    method = registry.get(name)
-    method.first_pass(OneAtATime(network(3)), method.validate(name, values))
 
 
 @pytest.mark.parametrize("name", ["ties", "dare_ties"])

@@ -52,5 +52,7 @@ def knots(
     Vectors are merged by `inner` as they are.
     """
     space: Joint = layer.prepared
+    if isinstance(layer, LayerDeltas) and layer.kind == "vector":
+        return inner_merge.scaled(layer, space.whole, scaling)
     merged = inner_merge.scaled(space.layers.layer(layer.name), space.whole, scaling)
-    return space.layers.bases.get(layer.name) @ merged if layer.kind == "matrix" else merged
+    return space.layers.bases.get(layer.name) @ merged

@@ -13,7 +13,11 @@ from merganser.registry import PositiveFraction, method
 
 def survey(layers: LayerSource, *, density: float, **_: Any) -> dict[str, Cut]:
     """Find where each task's whole vector is cut, as it applies to each layer."""
-    return {layer.name: cut for layer, cut in with_cuts(layers, density)}
+    cuts = {}
+    for layer, cut in with_cuts(layers, density):
+        cuts[layer.name] = cut
+        del layer  # before the next is read
+    return cuts
 
 
 @method(

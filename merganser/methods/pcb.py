@@ -1,7 +1,7 @@
 """PCB-Merging: weigh each task's entries by how they compete within the task and among the tasks."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from merganser.layers import LayerDeltas, LayerSource
 from merganser.linalg.select import cut_at
 from merganser.operators.competition import Softmaxes, balanced_mean, scores, softmaxes
-from merganser.operators.streams import each_deltas
+from merganser.operators.streams import each_stack
 from merganser.registry import PositiveFraction, Scaling, method
 
 TIED = 1e-12  # relative: scores this close differ by the rounding of their sums, which the order of the tasks decides
@@ -24,21 +24,10 @@ class WholeVector:
     thresholds: tuple[float, ...]  # T
 
 
-@dataclass(frozen=True)
-class Stream:
-    """The deltas (T, ...) of every layer, read anew each time."""
-
-    layers: LayerSource
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (layer.deltas for layer in each_deltas(self.layers))
-
-
 def survey(layers: LayerSource, *, ratio: float, **_: Any) -> WholeVector:
     """Find the products' ranges, the softmaxes' sums, and the threshold: three passes, the last in four readings."""
-    stream = Stream(layers)
-    known = softmaxes(stream, len(layers.tasks))
-    cut = cut_at(lambda: (scores(deltas, known) for deltas in stream), ratio)
+    known = softmaxes(partial(each_stack, layers), len(layers.tasks))
+    cut = cut_at(lambda: map(partial(scores, known=known), each_stack(layers)), ratio)
     return WholeVector(known, tuple(torch.tensor(cut.patterns).view(torch.float64).tolist()))
 
 

@@ -6,7 +6,7 @@ Everything is in float64. Products of i and j and of j and i are one: pairs have
 Legend: T tasks, C entries of a layer taken at a time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import log
 from typing import NamedTuple
@@ -38,11 +38,11 @@ class Softmaxes:
     across: dict[Pair, float]  # the log-sum-exp of a pair's normalised products
 
 
-def softmaxes(layers: Iterable[Tensor], tasks: int) -> Softmaxes:
+def softmaxes(read: Callable[[], Iterable[Tensor]], tasks: int) -> Softmaxes:
     """Read the tasks' deltas (T, ...) of every layer twice."""
-    ranges = ranges_of(layers)
+    ranges = ranges_of(read())
     within, across = dict.fromkeys(range(tasks), 0.0), dict.fromkeys(ranges, 0.0)
-    for (i, j), product in _all_products(layers):
+    for (i, j), product in _all_products(read()):
         below = ranges[i, j].normalised(product).sub_(1)  # at most 0: no exponential overflows
         if i == j:
             within[i] += float((tasks * below).exp_().sum())
@@ -85,6 +85,7 @@ def _all_products(layers: Iterable[Tensor]) -> Iterator[tuple[Pair, Tensor]]:
     for deltas in layers:
         for chunk in _chunks(deltas):
             yield from _products(chunk)
+        del deltas  # before the next are read
 
 
 def _chunks(deltas: Tensor) -> Iterator[Tensor]:

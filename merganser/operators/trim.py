@@ -4,18 +4,18 @@ Legend: T tasks. The share is of the whole vector, not of each parameter: a para
 """
 
 from collections.abc import Iterable, Iterator
-from operator import attrgetter
+from functools import partial
 
 from torch import Tensor
 
 from merganser.layers import Layer, LayerDeltas
 from merganser.linalg.select import Cut, after, cut_at, kept
-from merganser.operators.streams import each_deltas
+from merganser.operators.streams import each_deltas, each_stack
 
 
 def with_cuts(layers: Iterable[Layer], density: float) -> Iterator[tuple[LayerDeltas, Cut]]:
     """Find each task's cut over all layers; then give each layer with the cut as it applies there."""
-    cut = cut_at(lambda: map(attrgetter("deltas"), each_deltas(layers)), density)
+    cut = cut_at(partial(each_stack, layers), density)
     for layer in each_deltas(layers):
         yield layer, cut
         cut = after(layer.deltas, cut)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, open_checkpoint, write_checkpoint
@@ -11,6 +10,7 @@ from merganser.errors import InputError
 from merganser.overlays.index import KINDS, Place, form_of, parse, places, stored_tensors
 from merganser.overlays.parts import mixed
 from merganser.overlays.writer import FILE, UNIFIED
+from merganser.parameters import added
 
 
 class OverlayFile:
@@ -81,7 +81,7 @@ def task_model(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
     for name in shared.names:
         tensor = shared.read(name)
         delta = overlays.delta(task, name, tuple(tensor.shape)) if overlays else None
-        yield name, tensor if delta is None else (tensor.to(torch.float32) + delta).to(tensor.dtype)
+        yield name, tensor if delta is None else added(tensor, delta)
 
 
 def write_task_model(merged: Path, task: str, out: Path) -> None:

@@ -15,10 +15,10 @@ from torch import Tensor
 from merganser.layers import Kind
 
 MatrixRule = Literal["linear", "any_2d"]
-Role = Literal["norm", "bias", "embedding", "weight"]
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-NOT_LINEAR = ("*embed*", "*position*", "*relative_attention_bias*", "*norm*", "*.ln_*", "ln_*")
+NORMS = ("*norm*", "*.ln_*", "ln_*")  # in lower case, as all patterns here
+NOT_LINEAR = ("*embed*", "*position*", "*relative_attention_bias*", *NORMS)
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:
         return "matrix" if len(shape) == 2 else "vector"
     if len(shape) == 4:
         return "matrix"
-    linear = len(shape) == 2 and not any(fnmatchcase(name, pattern) for pattern in NOT_LINEAR)
+    linear = len(shape) == 2 and not _is_like(name, NOT_LINEAR)
     return "matrix" if linear else "vector"
 
 
-def role_of(name: str) -> Role:
-    """Tell what a vector parameter does, by its name."""
-    if any(fnmatchcase(name, pattern) for pattern in ("*norm*", "*.ln_*", "ln_*")):
-        return "norm"
-    if "embed" in name or "position" in name:
-        return "embedding"
-    return "bias" if name.endswith("bias") else "weight"
+def is_norm(name: str) -> bool:
+    """Tell by its name whether a parameter belongs to a normalisation."""
+    return _is_like(name, NORMS)
+
+
+def _is_like(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name.lower(), pattern) for pattern in patterns)
 
 
 def as_matrix(tensor: Tensor) -> Tensor:

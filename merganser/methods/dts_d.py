@@ -1,18 +1,11 @@
 """DTS-D: as DTS-T, on each task's difference to a merged model."""
 
-from typing import Any
-
-from merganser.layers import LayerDeltas, LayerFactors
+from merganser.layers import LayerFactors
 from merganser.operators.shares import triples_kept
 from merganser.overlays.budget import THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
 from merganser.registry import PositiveFraction, method
-
-
-def vectors(layer: LayerDeltas, **_: Any) -> Parts:
-    """Threshold each task's difference directly."""
-    return thresholded_vectors(layer)
 
 
 @method(
@@ -24,7 +17,7 @@ def vectors(layer: LayerDeltas, **_: Any) -> Parts:
     paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
     cost="svd",
     overlay=True,
-    vectors=vectors,
+    vectors=thresholded_vectors,
     prepare=THRESHOLDED.share,
     rank_fraction=THRESHOLDED.share_needed,
 )

@@ -10,7 +10,8 @@ from merganser.layers import Factors, LayerDeltas, LayerLowRank
 from merganser.linalg.select import top_mask
 from merganser.linalg.svd import compact, compact_low_rank, rebuilt
 from merganser.operators.sums import scaled_sum
-from merganser.parameters import role_of
+from merganser.operators.vectors import mean
+from merganser.parameters import is_norm
 from merganser.registry import PositiveFraction, Scaling, method
 
 RIDGE = 1e-6  # of the system's unit diagonal: tasks that share a feature make it singular
@@ -23,8 +24,8 @@ def trimmed(deltas: Tensor, density: float) -> Tensor:
 
 def merged_vector(layer: LayerDeltas, *, density: float, scaling: float, **_: Any) -> Tensor:
     """Average a norm's deltas as they are; add up the trimmed deltas of any other vector, scaled."""
-    if role_of(layer.name) == "norm":
-        return scaled_sum(layer.deltas, 1 / len(layer.tasks))
+    if is_norm(layer.name):
+        return mean(layer)
     return scaled_sum(trimmed(layer.deltas, density), scaling)
 
 

@@ -5,17 +5,18 @@ from typing import Any
 from torch import Tensor
 
 from merganser.layers import LayerDeltas
+from merganser.operators.sums import scaled_sum
 from merganser.overlays.parts import Dense, Parts
 
 
 def scaled_mean(layer: LayerDeltas, *, scaling: float = 1.0, **_: Any) -> Tensor:
     """Average the tasks' deltas, times the method's scaling."""
-    return scaling * layer.deltas.mean(0)
+    return scaled_sum(layer.deltas, scaling / len(layer.tasks))
 
 
 def mean(layer: LayerDeltas, **_: Any) -> Tensor:
     """Average the tasks' deltas, unscaled."""
-    return layer.deltas.mean(0)
+    return scaled_sum(layer.deltas, 1 / len(layer.tasks))
 
 
 def whole(layer: LayerDeltas, **_: Any) -> Parts:

@@ -7,7 +7,7 @@ lose the minus and the mask of the negative groups, this is -s and (1 - g).
 
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -98,7 +98,7 @@ def thresholded_parts(layer: LayerFactors, count: int) -> Parts:
     return Parts({task: threshold_factors(f) for task, f in kept.items() if len(f.s)})
 
 
-def thresholded_vectors(layer: LayerDeltas) -> Parts:
+def thresholded_vectors(layer: LayerDeltas, **_: Any) -> Parts:
     """Threshold each task's delta directly; one that is all zeros stores nothing."""
     pairs = zip(layer.tasks, layer.deltas, strict=True)
     return Parts({task: threshold(delta) for task, delta in pairs if delta.any()})

@@ -8,8 +8,9 @@ from merganser import registry
 from merganser.errors import InputError
 from merganser.overlays.parts import Parts, delta_of
 from tests.laws.layers import merged
-from tests.laws.references import Array, Given, counted, flat, largest, unflat
+from tests.laws.references import Array, Given, elected_mean, flat, unflat
 from tests.laws.samples import in_pieces, joined, network
+from tests.laws.test_ties import trimmed
 
 CASES = [
     {"tall_lambda": {"task0": 0.2, "task1": 0.6}},
@@ -22,21 +23,12 @@ def reference(
 ) -> list[Array]:
     """The merged vector where a task's own is large beside the rest of it."""
     tau = flat(layers)
-    merged_ = tau.sum(0) if inner == "task_arithmetic" else ties(tau, density)
+    merged_ = tau.sum(0) if inner == "task_arithmetic" else elected_mean(trimmed(tau, density))
     found = []
     for task, own in zip(layers[0].tasks, tau, strict=True):
         factor = tall_lambda.get(task, 0.4) if isinstance(tall_lambda, Mapping) else tall_lambda
         found.append((np.abs(own) >= factor * np.abs(merged_ - own)) * merged_)
     return unflat(np.stack(found), layers)
-
-
-def ties(tau: Array, density: float) -> Array:
-    """Trim, elect, average the agreeing."""
-    trimmed = np.stack([each * largest(np.abs(each), counted(density, len(each))) for each in tau])
-    sign = np.sign(trimmed.sum(0))
-    sign = np.where(sign == 0, 1 if sign.sum() >= 0 else -1, sign)
-    agreeing = (np.sign(trimmed) == sign) * (trimmed != 0)
-    return (trimmed * agreeing).sum(0) / np.maximum(agreeing.sum(0), 1)
 
 
 def whole_models(tasks: int, **values: object) -> torch.Tensor:

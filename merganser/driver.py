@@ -3,9 +3,10 @@
 Memory is O(T x largest layer): layers are read, merged and written one at a time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from merganser.checkpoints import Checkpoint, write_checkpoint
 from merganser.errors import InputError
-from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerLowRank, LayerSource
+from merganser.layers import Factors, Layer, LayerDeltas, LayerLowRank, LayerSource, MappedLayers
 from merganser.overlays import OverlayWriter, Parts
 from merganser.parameters import added
 from merganser.registry import Method
@@ -22,50 +23,14 @@ from merganser.registry import Method
 MODEL = "model.safetensors"
 
 
-@dataclass(frozen=True)
-class OnDevice:
-    """A source whose layers are on a device."""
-
-    source: LayerSource
-    device: torch.device
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Return the tasks' names."""
-        return self.source.tasks
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the merged parameters' names."""
-        return self.source.names
-
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Return the shape of one task's delta of each parameter."""
-        return self.source.shapes
-
-    @property
-    def kinds(self) -> Mapping[str, Kind]:
-        """Return each parameter's kind."""
-        return self.source.kinds
-
-    @property
-    def embeddings(self) -> Mapping[str, Tensor]:
-        """Return the text embedding of each task's class names."""
-        return self.source.embeddings
-
-    def layer(self, name: str) -> Layer:
-        """Read one parameter of all tasks and move it."""
-        layer = self.source.layer(name)
-        if isinstance(layer, LayerDeltas):
-            return replace(layer, deltas=layer.deltas.to(self.device))
-        if isinstance(layer, LayerLowRank):
-            left, right = (tuple(t.to(self.device) for t in side) for side in (layer.left, layer.right))
-            return replace(layer, left=left, right=right)
-        return replace(layer, factors=tuple(Factors(*(t.to(self.device) for t in f)) for f in layer.factors))
-
-    def __iter__(self) -> Iterator[Layer]:
-        return (self.layer(name) for name in self.names)
+def moved(layer: Layer, device: torch.device) -> Layer:
+    """Move one parameter of all tasks to a device."""
+    if isinstance(layer, LayerDeltas):
+        return replace(layer, deltas=layer.deltas.to(device))
+    if isinstance(layer, LayerLowRank):
+        left, right = (tuple(t.to(device) for t in side) for side in (layer.left, layer.right))
+        return replace(layer, left=left, right=right)
+    return replace(layer, factors=tuple(Factors(*(t.to(device) for t in f)) for f in layer.factors))
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -81,7 +46,7 @@ def merge(
     method: Method, values: dict[str, Any], source: LayerSource, base: Checkpoint, out: Path, device: torch.device
 ) -> None:
     """Merge every layer of the source onto the base and write `model.safetensors` (and the overlays) into a folder."""
-    layers = OnDevice(source, device)
+    layers = MappedLayers(source, partial(moved, device=device))
     with torch.inference_mode():
         prepared = method.first_pass(layers, values)
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
@@ -92,7 +57,7 @@ def merge(
 def _merged(
     method: Method,
     values: dict[str, Any],
-    layers: OnDevice,
+    layers: LayerSource,
     base: Checkpoint,
     prepared: Any,
     overlay: OverlayWriter | None,

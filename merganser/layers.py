@@ -3,7 +3,7 @@
 Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vectors (K <= R), Q rank of an adapter.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -124,6 +124,46 @@ class LayerSource(Protocol):
 
     def __iter__(self) -> Iterator[Layer]:
         """Read every parameter in turn; can be started again for a second pass."""
+
+
+@dataclass(frozen=True)
+class MappedLayers:
+    """A source whose layers are changed as they are read: moved, weighted, decomposed."""
+
+    source: LayerSource
+    change: Callable[[Layer], Layer]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+        return self.source.tasks
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
+        return self.source.names
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter."""
+        return self.source.shapes
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Return each parameter's kind."""
+        return self.source.kinds
+
+    @property
+    def embeddings(self) -> Mapping[str, Tensor]:
+        """Return the text embedding of each task's class names."""
+        return self.source.embeddings
+
+    def layer(self, name: str) -> Layer:
+        """Read one parameter of all tasks and change it."""
+        return self.change(self.source.layer(name))
+
+    def __iter__(self) -> Iterator[Layer]:
+        return map(self.layer, self.names)
 
 
 def weighted(layer: Layer, weights: tuple[float, ...]) -> Layer:

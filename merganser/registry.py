@@ -6,8 +6,9 @@ A method lives in `merganser/methods/<name>.py` as a function of that name, deco
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from merganser import methods
 from merganser.errors import InputError, did_you_mean
-from merganser.layers import Kind, Layer, LayerLowRank, LayerSource, weighted
+from merganser.layers import Layer, LayerLowRank, LayerSource, MappedLayers, weighted
 from merganser.operators.coefficients import check_maps, norm_coefficients, task_coefficients
 from merganser.operators.vectors import scaled_mean, whole
 from merganser.overlays.parts import Parts
@@ -97,54 +98,14 @@ class Method:
         Raises InputError when a map from tasks, such as `coefficients`, names a task that does not exist.
         """
         check_maps(values, layers.tasks)
-        return self.prepare(GivenLayers(layers, self, values), **_own(values)) if self.prepare else None
+        given = MappedLayers(layers, partial(self._given, values=values))
+        return self.prepare(given, **_own(values)) if self.prepare else None
 
     def _given(self, layer: Layer, values: Mapping[str, Any]) -> Layer:
         """Put a layer into the form the function takes: weighted by task, and dense unless it works on adapters."""
         if isinstance(layer, LayerLowRank) and not self.low_rank:
             layer = layer.dense()
         return weighted(layer, _weights(layer, values)) if self.weighted else layer
-
-
-@dataclass(frozen=True)
-class GivenLayers:
-    """A source's layers as the method's function is given them."""
-
-    source: LayerSource
-    method: Method
-    values: Mapping[str, Any]
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Return the tasks' names."""
-        return self.source.tasks
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the merged parameters' names."""
-        return self.source.names
-
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Return the shape of one task's delta of each parameter."""
-        return self.source.shapes
-
-    @property
-    def kinds(self) -> Mapping[str, Kind]:
-        """Return each parameter's kind."""
-        return self.source.kinds
-
-    @property
-    def embeddings(self) -> Mapping[str, Tensor]:
-        """Return the text embedding of each task's class names."""
-        return self.source.embeddings
-
-    def layer(self, name: str) -> Layer:
-        """Read one parameter of all tasks."""
-        return self.method._given(self.source.layer(name), self.values)
-
-    def __iter__(self) -> Iterator[Layer]:
-        return (self.layer(name) for name in self.names)
 
 
 def method(

@@ -10,7 +10,7 @@ from typing import Any
 
 from merganser import registry
 from merganser.checkpoints import Checkpoint, config_names, open_checkpoint
-from merganser.decomposed import Decomposed
+from merganser.decomposed import decomposed
 from merganser.deltas import open_deltas
 from merganser.driver import choose_device, merge
 from merganser.embeddings import read_embeddings
@@ -87,7 +87,7 @@ def open_source(entry: Entry, tasks: list[str], seed: int) -> LayerSource:
     if not method.factored:
         return deltas
     share = method.rank_fraction(len(tasks), **method.validate("", entry.values)) if method.rank_fraction else 1.0
-    return Decomposed(deltas, FactorSettings(share))
+    return decomposed(deltas, FactorSettings(share))
 
 
 def main(argv: list[str]) -> None:

@@ -19,9 +19,10 @@ from merganser.overlays.bits import bytes_of, pack_bits, unpack_bits
 from merganser.overlays.files import OverlayFile, open_overlays, task_model, write_task_model
 from merganser.overlays.index import KINDS
 from merganser.overlays.masked import Masked, Signs, signs, sparse
-from merganser.overlays.parts import Dense, LowRank, Part, Parts, delta_of, tensors_of
+from merganser.overlays.parts import Dense, LowRank, Part, Parts, tensors_of
 from merganser.overlays.thresholded import threshold, threshold_factors
 from merganser.overlays.writer import FILE, UNIFIED, OverlayWriter
+from tests.laws.layers import delta_of
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "conv.weight": (5, 3, 2, 2),

@@ -14,8 +14,9 @@ from merganser import registry
 from merganser.checkpoints import open_checkpoint
 from merganser.driver import merge
 from merganser.overlays import UNIFIED, task_model, write_task_model
-from merganser.overlays.parts import Parts, delta_of
+from merganser.overlays.parts import Parts
 from tests.laws.checkpoints import PARAMETERS, Models, write_models
+from tests.laws.layers import delta_of
 
 TASKS = 3
 Written = Callable[[torch.dtype], Models]

@@ -15,9 +15,8 @@ from merganser.linalg.select import cut_at
 from merganser.linalg.svd import joint, joint_low_rank
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import elect_sign
+from merganser.operators.joint import NO_LENGTH, NOTHING
 
-NO_LENGTH = 1e-7  # of a unit row: what rounding leaves of a zero row, which unit length would magnify
-NOTHING = 1e-12  # of a unit row: what rounding leaves of a column that a task did not change; it is no entry to count
 SAME = 1e-9  # relative: magnitudes that differ by rounding
 
 

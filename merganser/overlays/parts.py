@@ -99,14 +99,6 @@ class Parts:
     mixtures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the same for every layer
 
 
-def delta_of(parts: Parts, task: str, shape: tuple[int, ...]) -> Tensor:
-    """Return a task's own delta of this shape in float32: its part's, or its mixture of others'."""
-    weights = parts.mixtures.get(task, {task: 1.0})
-    unified = None if parts.unified is None else parts.unified.float().reshape(shape)
-    stored = ((weight, parts.tasks[other]) for other, weight in weights.items() if other in parts.tasks)
-    return mixed(((weight, part.delta(shape, unified)) for weight, part in stored), shape)
-
-
 def mixed(deltas: Iterable[tuple[float, Tensor]], shape: tuple[int, ...]) -> Tensor:
     """Add deltas, each times its weight, in float64; return float32."""
     summed: Tensor | None = None

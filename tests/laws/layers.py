@@ -10,7 +10,7 @@ from torch import Tensor
 
 from merganser import registry
 from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerFactors
-from merganser.overlays.parts import Parts
+from merganser.overlays.parts import Parts, mixed
 
 
 def matrices(deltas: Sequence[Tensor], name: str = "w", seed: int = 0) -> LayerDeltas:
@@ -94,3 +94,11 @@ def merged(name: str, *layers: Layer, **values: Any) -> list[Tensor | Parts]:
     filled = method.validate(name, values)
     prepared = method.first_pass(Layers(layers), filled)
     return [method.apply(replace(layer, prepared=prepared), filled) for layer in layers]
+
+
+def delta_of(parts: Parts, task: str, shape: tuple[int, ...]) -> Tensor:
+    """Return a task's own delta of this shape in float32: its part's, or its mixture of others'."""
+    weights = parts.mixtures.get(task, {task: 1.0})
+    unified = None if parts.unified is None else parts.unified.float().reshape(shape)
+    stored = ((weight, parts.tasks[other]) for other, weight in weights.items() if other in parts.tasks)
+    return mixed(((weight, part.delta(shape, unified)) for weight, part in stored), shape)

@@ -7,9 +7,9 @@ import torch
 from merganser import registry
 from merganser.errors import InputError
 from merganser.methods.dts_unseen import similarities
-from merganser.overlays.parts import Parts, delta_of
+from merganser.overlays.parts import Parts
 from tests.laws.dts import coded
-from tests.laws.layers import embeddings_of, merged, task_names, vectors
+from tests.laws.layers import delta_of, embeddings_of, merged, task_names, vectors
 from tests.laws.references import Array, Given
 from tests.laws.spectra import assert_close, decomposed, drawn
 

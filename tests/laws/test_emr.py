@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from merganser.overlays.masked import Masked
-from merganser.overlays.parts import Parts, delta_of
-from tests.laws.layers import merged
+from merganser.overlays.parts import Parts
+from tests.laws.layers import delta_of, merged
 from tests.laws.references import Array, Given, flat, unflat
 from tests.laws.samples import in_pieces, joined, network
 

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from merganser import registry
-from merganser.overlays.parts import Parts, delta_of
+from merganser.overlays.parts import Parts
 from tests.laws.checkpoints import PARAMETERS, Models, write_alike, write_models
+from tests.laws.layers import delta_of
 from tests.laws.references import Array, Given
 from tests.laws.test_registry_properties import choices, every_method, methods_that
 

@@ -18,8 +18,8 @@ from merganser.errors import InputError
 from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerFactors
 from merganser.linalg.svd import factorise
 from merganser.operators.counts import count_of
-from merganser.overlays.parts import Parts, delta_of
-from tests.laws.layers import factored, matrices, merged, norms_of, vectors
+from merganser.overlays.parts import Parts
+from tests.laws.layers import delta_of, factored, matrices, merged, norms_of, vectors
 
 # fmt: off
 VOCABULARY = {

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from merganser.overlays.parts import Parts, delta_of
-from tests.laws.layers import merged
+from merganser.overlays.parts import Parts
+from tests.laws.layers import delta_of, merged
 from tests.laws.references import Array, Given, counted, flat, largest, unflat
 from tests.laws.samples import in_pieces, joined, network
 

@@ -6,8 +6,8 @@ import torch
 
 from merganser import registry
 from merganser.errors import InputError
-from merganser.overlays.parts import Parts, delta_of
-from tests.laws.layers import merged
+from merganser.overlays.parts import Parts
+from tests.laws.layers import delta_of, merged
 from tests.laws.references import Array, Given, elected_mean, flat, unflat
 from tests.laws.samples import in_pieces, joined, network
 from tests.laws.test_ties import trimmed

@@ -97,8 +97,12 @@ class SafetensorsFile:
         buffer = bytearray(piece.nbytes)
         with self.path.open("rb", buffering=0) as file:
             file.seek(self._start + self._offsets[name] + start * dtype.itemsize)
-            if file.readinto(buffer) != piece.nbytes:
-                raise InputError(f"{self.path}: ends within {name}; fetch it again")
+            left = memoryview(buffer)
+            while len(left):  # one read gives 2 GiB at most
+                count = file.readinto(left)
+                if not count:
+                    raise InputError(f"{self.path}: ends within {name}; fetch it again")
+                left = left[count:]
         values = torch.frombuffer(buffer, dtype=dtype) if buffer else torch.empty(0, dtype=dtype)
         return values.reshape(shape)
 

@@ -102,3 +102,14 @@ def test_a_truncated_file_is_refused_from_its_header(tmp_path: Path, cut: int) -
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(InputError, match="truncated"):
         open_checkpoint(path)
+
+
+@pytest.mark.slow
+def test_a_tensor_larger_than_one_read_of_the_system_is_read_whole(tmp_path: Path) -> None:
+    size = 2**31 + 16  # bytes; Linux gives at most 2**31 - 4096 at a time
+    header = json.dumps({"large": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with (tmp_path / "large.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.seek(size - 3, 1)  # the file has a hole there
+        file.write(b"end")
+    assert open_checkpoint(tmp_path / "large.safetensors").read("large")[-4:].tolist() == [0, *b"end"]

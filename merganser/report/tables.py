@@ -10,17 +10,15 @@ from typing import Any
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.rows import Row
 
+IDENTITY = ("entry", "method", "reads", "family", "group")
 MEASURES = ("mean", "normalised_accuracy", "accuracy_drop_rate", "amr", "wall_s", "peak_rss_bytes")
 
 
 def write_tables(folder: Path, rows: Sequence[Row], tasks: Sequence[str]) -> None:
     """Write `results.csv` and, for the plots, `plots/accuracy.csv` and `plots/cost.csv`."""
     plots = folder / "plots"
-    results = [
-        [r.entry, r.method, r.family, r.group, *(r.scores.accuracies[task] for task in tasks), *_measures(r).values()]
-        for r in rows
-    ]
-    write_csv(folder / "results.csv", ["entry", "method", "family", "group", *tasks, *MEASURES], results)
+    results = [[*_identity(r), *(r.scores.accuracies[task] for task in tasks), *_measures(r).values()] for r in rows]
+    write_csv(folder / "results.csv", [*IDENTITY, *tasks, *MEASURES], results)
     accuracies = [[r.entry, task, r.scores.accuracies[task]] for r in rows for task in tasks]
     write_csv(plots / "accuracy.csv", ["entry", "task", "accuracy"], accuracies)
     cost = [[r.entry, *(_measures(r)[name] for name in ("normalised_accuracy", "amr", "wall_s"))] for r in rows]
@@ -55,6 +53,10 @@ def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
         }
         for row in rows
     }
+
+
+def _identity(row: Row) -> tuple[str, ...]:
+    return row.entry, row.method, "+".join(row.needs), row.family, row.group
 
 
 def _measures(row: Row) -> dict[str, float | None]:

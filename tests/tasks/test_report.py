@@ -113,6 +113,7 @@ def test_the_tables_hold_the_same_numbers_in_the_order_of_the_page(folder: Path,
     rows = list(csv.DictReader((folder / "report/results.csv").open()))
     assert [row["entry"] for row in rows] == re.findall(r'<th scope="row"[^>]*><a href="#entry-(\w+)">', page)
     assert {file.name for file in (folder / "report/plots").iterdir()} == TABLES | PLOTS
+    assert {row["entry"]: row["reads"] for row in rows} == {entry: METHODS[entry]["reads"] for entry in METHODS}
     individual = next(row for row in rows if row["entry"] == "individual")
     assert float(individual["normalised_accuracy"]) == 1
     assert float(individual["accuracy_drop_rate"]) == 0

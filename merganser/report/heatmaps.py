@@ -1,5 +1,6 @@
 """Grids of numbers as shaded cells. Shades are one colour's opacity, so that they follow the page's theme."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -74,5 +75,5 @@ def _shade(value: float, deepest: float) -> tuple[float, float, float, float]:
 
 
 def _written(value: float) -> str:
-    """Write two digits after the point, and no zero before it."""
-    return f"{value:.2f}".replace("0.", ".").replace("-.00", ".00")
+    """Write two digits after the point, and no lone zero before it."""
+    return re.sub(r"^(-?)0\.", r"\1.", f"{value:.2f}").replace("-.00", ".00")

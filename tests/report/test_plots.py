@@ -72,6 +72,12 @@ def test_a_cell_shows_its_number_its_sign_and_its_size() -> None:
     assert ">1.00<" not in svg  # a task with itself says nothing
 
 
+def test_a_large_number_keeps_its_digits() -> None:
+    svg = drawn(np.array([[1, 10.25], [-0.001, 1]]), ["a", "b"])
+    assert ">10.25<" in svg
+    assert ">.00<" in svg
+
+
 def test_a_grid_without_numbers_is_drawn_empty() -> None:
     assert "fill-opacity" not in drawn(np.full((2, 2), NAN), ["a", "b"])
 

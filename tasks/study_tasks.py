@@ -43,7 +43,8 @@ CODE = (
     "merganser/overlays",
     "merganser/parameters.py",
     "merganser/registry.py",
-    "merganser/studies",
+    "merganser/studies/merges.py",
+    "merganser/studies/subsets.py",
     "tasks/study_tasks.py",
 )
 

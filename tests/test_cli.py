@@ -134,7 +134,7 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "misspelt parameter": (lambda text: text.replace("density", "densty"), "methods.ties.densty: "),
     "out of range": (lambda text: text.replace("density: 0.5", "density: 1.4"), "methods.ties.density: "),
     "wrong type": (lambda text: text.replace("batch_size: 8", "batch_size: eight"), "evaluation.batch_size: "),
-    "wrong reads": (lambda text: text.replace("tsv_m, reads: svd", "tsv_m, reads: deltas"), "tsv_m reads svd"),
+    "wrong reads": (lambda text: text.replace("dts_d, reads: diff", "dts_d, reads: dif"), "dts_d reads differences"),
     "no methods": (lambda text: without("methods", text), "methods: there are none"),
     "no tasks": (lambda text: without("tasks", text), "tasks: there are none"),
     "a name with ..": (lambda text: text.replace("  dark:", "  ../dark:"), "tasks.../dark: not a name"),
@@ -197,7 +197,7 @@ def test_status_refuses_a_mistake_too(project: Path, refused: Refused) -> None:
 def test_status_tells_each_stage_of_a_fresh_project(project: Path) -> None:
     found = json.loads(merganser(project, "status", "--json").stdout)
     states = {stage["name"]: stage["state"] for stage in found["stages"]}
-    assert {"fetch_base", "merge@tsv_m", "evaluate@ties-dark", "record@individual", "report"} <= states.keys()
+    assert {"fetch_base", "merge@dts_d", "evaluate@ties-dark", "record@average", "report"} <= states.keys()
     assert set(states.values()).isdisjoint({"up to date", "blocked"})
     assert f"{found['counts']['stale']} stale" in merganser(project, "status").stdout
 
@@ -287,6 +287,10 @@ def test_reconstruct_gives_back_a_task_of_a_method_with_parts_per_task(models: P
         (merge_arguments("ties", "merged", "--set", "merged=svd"), "merged: svd keeps a part per task"),
         (merge_arguments("ties", "merged", "--set", "merged=avrage"), 'did you mean "average"?'),
         (merge_arguments("ties", "merged", "--set", "merged=3"), 'unknown method "3"'),
+        (
+            merge_arguments("tall_mask", "merged", "--set", "tall_lambda={task9: 0.3}"),
+            "tall_mask.tall_lambda: no such task: task9; the tasks are task0",
+        ),
         (merge_arguments("ties", "merged", "--set", "density"), "expected NAME=VALUE"),
         (merge_arguments("ties", "merged", "--set", "density=[1"), "--set density"),
         (merge_arguments("ties", "merged", "--model", "task0=task1"), "task0 is given twice"),

@@ -151,7 +151,7 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c["parameters"].update(matrices="any"), "parameters.matrices: ", "got 'any'"),
         (lambda c: c.pop("studies"), "studies: ", "missing"),
         (lambda c: c["studies"]["tasks"].update(subsets=0), "studies.tasks.subsets: ", "got 0"),
-        (lambda c: c["studies"]["tasks"].update(metods={}), "studies.tasks.metods: ", 'did you mean "methods"?'),
+        (lambda c: c["studies"]["tasks"].update(method={}), "studies.tasks.method: ", 'did you mean "methods"?'),
         (lambda c: c["studies"]["rank"].update(fractions=[0]), "studies.rank.fractions.0: ", "greater than 0"),
         (lambda c: c["studies"]["rank"].update(fractions=[0.1, 0.5]), "studies.rank.fractions: 0.5: ", "write 1.0"),
         (

@@ -100,7 +100,8 @@ def merge(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A parameter of the method; merged=METHOD: start from what that method makes, not from the base.",
+            help="A parameter of the method; merged=METHOD: start from what that method makes, not from the base; "
+            "seed=N: of random masks.",
         ),
     ] = None,
     classes: Annotated[

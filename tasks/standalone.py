@@ -40,11 +40,12 @@ def merge_checkpoints(
 ) -> None:
     """Merge models on disk onto their base, or onto their mean where there is none.
 
-    `values`: the method's parameters, and `merged`, a method whose merge takes the base's place (difference vectors).
+    `values`: the method's parameters; `merged`, a method whose merge takes the base's place (difference vectors); and
+    `seed`, of random masks (0).
     `classes`: each task's class names, for a method that needs them.
     """
     method, own = registry.get(name), dict(values)
-    merged = _start_of(method, own.pop("merged", None))
+    merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
     filled = method.validate(name, own)
     check_maps(filled, list(models), f"{name}.")
     _check_classes(method, models, classes or {})
@@ -56,10 +57,10 @@ def merge_checkpoints(
         base = start = base or _mean_of(models, folder / "base")
         if merged:
             start = folder / "merged"
-            merge_checkpoints(merged, {}, base, models, start, rules=rules, device=device)
+            merge_checkpoints(merged, {"seed": seed}, base, models, start, rules=rules, device=device)
         _extract_all(models, base, start, rules, folder / "deltas")
         embeddings = embed_classes(FAMILY, base, classes or {}) if method.embeddings else {}
-        source = _source_of(method, filled, list(models), folder, embeddings)
+        source = _source_of(method, filled, list(models), folder, seed, embeddings)
         merge_entry(method, filled, source, start, out, profile, device)
 
 
@@ -72,6 +73,12 @@ def _start_of(method: Method, merged: str | None) -> str | None:
         kind = "starts from a merge itself" if start.reads == "differences" else "keeps a part per task"
         raise InputError(f"merged: {merged} {kind}; name a method that gives one model for all tasks")
     return merged
+
+
+def _seed_of(given: Any) -> int:
+    if type(given) is not int or given < 0:
+        raise InputError(f"seed: must be a whole number from 0 on, got {given!r}")
+    return given
 
 
 def _check_classes(method: Method, models: Mapping[str, Path], classes: Mapping[str, Sequence[str]]) -> None:
@@ -100,13 +107,13 @@ def _extract_all(models: Mapping[str, Path], base: Path, start: Path, rules: Par
 
 
 def _source_of(
-    method: Method, values: dict[str, Any], tasks: list[str], folder: Path, embeddings: dict[str, Tensor]
+    method: Method, values: dict[str, Any], tasks: list[str], folder: Path, seed: int, embeddings: dict[str, Tensor]
 ) -> LayerSource:
     """Open the extracted deltas, decomposed for a method that reads factors."""
-    deltas = open_deltas(folder / "deltas", tasks, embeddings=embeddings)
+    deltas = open_deltas(folder / "deltas", tasks, seed, embeddings)
     if not method.factored:
         return deltas
     share = method.rank_fraction(len(tasks), **values) if method.rank_fraction else 1.0
     for task, file in deltas.files.items():
         decompose(file, FactorSettings(share), folder / "svd" / task)
-    return open_factors(folder / "svd", tasks, embeddings=embeddings)
+    return open_factors(folder / "svd", tasks, seed, embeddings)

@@ -37,6 +37,18 @@ def test_the_merged_checkpoint_is_base_plus_merged_delta(models: dict[str, Path]
         torch.testing.assert_close(merged[name].double(), expected, rtol=1e-6, atol=1e-6)
 
 
+def test_the_seed_draws_the_masks(models: dict[str, Path], tmp_path: Path) -> None:
+    first, again, other = (
+        merge(models, tmp_path / name, "dare", **values)
+        for name, values in {"a": {}, "b": {"seed": 0}, "c": {"seed": 1}}.items()
+    )
+    assert all(torch.equal(first[name], again[name]) for name in SHAPES)
+    assert any(not torch.equal(first[name], other[name]) for name in SHAPES)
+    for nonsense in (-1, 0.5, True, "0"):
+        with pytest.raises(InputError, match="seed: must be a whole number from 0 on"):
+            merge(models, tmp_path / "out", "dare", seed=nonsense)
+
+
 def test_frozen_parameters_are_the_bases_own(models: dict[str, Path], tmp_path: Path) -> None:
     merged = merge(models, tmp_path / "out", "average")
     assert merged["steps"].item() == 3

@@ -1,8 +1,9 @@
 """What dvc.lock still holds of stages that dvc.yaml no longer has."""
 
 import os
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,11 +34,16 @@ def find_orphans(repo: "Repo") -> Iterator[Orphan]:
             declared[stage.path].add(stage.name)
     for dvc_yaml, names in declared.items():
         lock = Path(dvc_yaml).with_suffix(".lock")
-        entries = load_yaml(str(lock)).get("stages", {}) if lock.exists() else {}
+        entries = load_yaml(str(lock)).get("stages", {}) if lock.exists() and _may_hold_others(lock, names) else {}
         for name, entry in entries.items():
             if name not in names:
                 outs = tuple(str(out) for out in _lone_outs(repo, dvc_yaml, entry) if out.exists)
                 yield Orphan(name, outs, dvc_yaml, entry)
+
+
+def _may_hold_others(lock: Path, names: Collection[str]) -> bool:
+    """Tell at a glance, before thousands of lines are parsed, whether a dvc.lock may hold other stages than these."""
+    return any(name not in names for name in re.findall(r"^  (\S.*):$", lock.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def take_out(repo: "Repo", orphan: Orphan) -> list[str]:

@@ -43,7 +43,8 @@ def find_orphans(repo: "Repo") -> Iterator[Orphan]:
 
 def _may_hold_others(lock: Path, names: Collection[str]) -> bool:
     """Tell at a glance, before thousands of lines are parsed, whether a dvc.lock may hold other stages than these."""
-    return any(name not in names for name in re.findall(r"^  (\S.*):$", lock.read_text(encoding="utf-8"), re.MULTILINE))
+    keys = re.findall(r"^  (\S.*)$", lock.read_text(encoding="utf-8"), re.MULTILINE)
+    return any(key.removesuffix(":") not in names for key in keys)  # a long or quoted name is not known at a glance
 
 
 def take_out(repo: "Repo", orphan: Orphan) -> list[str]:

@@ -24,11 +24,12 @@ MB = 1e6
 INTERVAL = 0.01  # seconds between two looks at a process's memory
 SHOWN = 2000  # characters of a failed command's complaint
 VERSIONS = """
-import json, platform, scipy, torch, threadpoolctl
-blas = sorted({f"{each['internal_api']} {each['version']}" for each in threadpoolctl.threadpool_info()
-               if each["user_api"] == "blas"})
+import json, platform, re, scipy, torch, threadpoolctl
+blas = {f"{each['internal_api']} {each['version']}" for each in threadpoolctl.threadpool_info()
+        if each["user_api"] == "blas"}
+mkl = re.findall(r"Math Kernel Library Version ([0-9.]+)", torch.__config__.show())  # linked into torch, so not listed
 print(json.dumps({"python": platform.python_version(), "torch": torch.__version__, "scipy": scipy.__version__,
-                  "blas": blas}))
+                  "blas": [*(f"MKL {version}" for version in mkl), *sorted(blas)]}))
 """
 
 
@@ -159,10 +160,9 @@ def machine() -> dict[str, Any]:
 
 def described(found: Mapping[str, Any]) -> str:
     """Write the machine's description as one sentence."""
-    return (
-        f"{found['cores']} cores of {found['cpu']}, {found['memory_gib']} GiB; {found['os']}; "
-        f"Python {found['python']}, torch {found['torch']}, scipy {found['scipy']}, BLAS {' and '.join(found['blas'])}; commit {found['commit']}"
-    )
+    hardware = f"{found['cores']} cores of {found['cpu']}, {found['memory_gib']} GiB"
+    versions = f"Python {found['python']}, torch {found['torch']}, scipy {found['scipy']}"
+    return f"{hardware}; {found['os']}; {versions}, BLAS {' and '.join(found['blas'])}; commit {found['commit']}"
 
 
 def write_results(path: Path, content: Mapping[str, Any]) -> None:

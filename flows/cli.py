@@ -112,6 +112,9 @@ def merge(
         list[str] | None, typer.Option(metavar="PATTERN", help="Merge these parameters only; the rest is the base's.")
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Layers at once; OMP_NUM_THREADS or the CPUs if not given.")
+    ] = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write time, memory and bytes as JSON.")] = None,
 ) -> None:
     """Merge checkpoints on disk into DIR/model.safetensors, and DIR/overlays.safetensors for parts per task."""
@@ -125,12 +128,24 @@ def merge(
     given = _pairs("--set", settings or [])
     values: dict[str, Any] = {key: parse_yaml(value, f"--set {key}") for key, value in given.items()}
     _refuse_existing(out)
+    from merganser.workers import threads_wanted
     from tasks.standalone import merge_checkpoints
 
     paths = {name: Path(path) for name, path in models.items()}
     named = {name: _lines("--classes", Path(path)) for name, path in _pairs("--classes", classes or []).items()}
     rules = ParameterRules(merged=tuple(only or ["*"]))
-    merge_checkpoints(method, values, base, paths, out, classes=named, rules=rules, device=device, profile=profile)
+    merge_checkpoints(
+        method,
+        values,
+        base,
+        paths,
+        out,
+        classes=named,
+        rules=rules,
+        device=device,
+        profile=profile,
+        threads=threads or threads_wanted(),
+    )
     print(f"{method} of {len(models)} models is in {out}")
 
 

@@ -94,17 +94,16 @@ class SafetensorsFile:
         """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
         piece = Spec(self.specs[name].dtype, shape)
         dtype = DTYPES[piece.dtype]
-        buffer = bytearray(piece.nbytes)
+        values = torch.empty(shape, dtype=dtype)
         with self.path.open("rb", buffering=0) as file:
             file.seek(self._start + self._offsets[name] + start * dtype.itemsize)
-            left = memoryview(buffer)
+            left = to_bytes(values)
             while len(left):  # one read gives 2 GiB at most
                 count = file.readinto(left)
                 if not count:
                     raise InputError(f"{self.path}: ends within {name}; fetch it again")
                 left = left[count:]
-        values = torch.frombuffer(buffer, dtype=dtype) if buffer else torch.empty(0, dtype=dtype)
-        return values.reshape(shape)
+        return values
 
 
 @dataclass(frozen=True)
@@ -303,7 +302,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: str | None
 
 
 def to_bytes(tensor: Tensor) -> memoryview:
-    """View a tensor's values as bytes."""
+    """View a tensor's values as bytes: its own memory, where it is contiguous and on the CPU."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 

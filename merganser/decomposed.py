@@ -2,9 +2,11 @@
 
 from functools import partial
 
+from torch.nn.functional import pad
+
 from merganser.factors import FactorSettings
-from merganser.layers import Layer, LayerDeltas, LayerFactors, LayerSource, MappedLayers
-from merganser.linalg.svd import factorise
+from merganser.layers import Factors, Layer, LayerFactors, LayerLowRank, LayerSource, MappedLayers
+from merganser.linalg.svd import factorise, factorise_low_rank
 
 
 def decomposed(source: LayerSource, settings: FactorSettings) -> LayerSource:
@@ -13,9 +15,14 @@ def decomposed(source: LayerSource, settings: FactorSettings) -> LayerSource:
 
 
 def _factorised(layer: Layer, settings: FactorSettings) -> Layer:
-    """Decompose a matrix of all tasks; vectors stay deltas."""
-    if not isinstance(layer, LayerDeltas) or layer.kind == "vector":
+    """Decompose a matrix of all tasks, adapters by their factors and to all of their rank; vectors stay deltas."""
+    if isinstance(layer, LayerFactors) or layer.kind == "vector":
         return layer
-    rank = settings.rank(layer.shape)
-    factors = tuple(factorise(delta, rank) for delta in layer.deltas)
+    if isinstance(layer, LayerLowRank):
+        full = min(layer.shape)
+        found = (factorise_low_rank(*sides) for sides in zip(layer.left, layer.right, strict=True))
+        factors = tuple(Factors(u, pad(s, (0, full - len(s))), vh) for u, s, vh in found)
+    else:
+        rank = settings.rank(layer.shape)
+        factors = tuple(factorise(delta, rank) for delta in layer.deltas)
     return LayerFactors(layer.name, layer.tasks, factors, layer.seed, norms=layer.norms)

@@ -15,7 +15,7 @@ from merganser.adapters.binding import bind
 from merganser.adapters.files import Adapter
 from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, spec_of, write_checkpoint
 from merganser.errors import InputError
-from merganser.layers import Kind, LayerDeltas, LayerLowRank
+from merganser.layers import InTurn, Kind, LayerDeltas, LayerLowRank
 from merganser.parameters import ParameterRules, as_matrix, delta_shape, is_merged, kind_of
 
 LEFT, RIGHT = ".left", ".right"  # a parameter has no parts, so no other parameter can have these names
@@ -68,13 +68,14 @@ def extract(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRules
     if isinstance(tuned, Adapter):
         _extract_adapter(base, bind(tuned, base, rules, task), kinds, task, out)
         return
-    norms = {name: _norm(tuned.read(name), name, task) for name in kinds}
+    norms = {name: checked_norm(tuned.read(name), name, task) for name in kinds}
     specs = {name: Spec("F32", base.spec(name).shape) for name in kinds}
     deltas = ((name, _delta(base, tuned, name)) for name in kinds)
     write_checkpoint(out, specs, deltas, metadata=json.dumps({"kinds": kinds, "norms": norms}))
 
 
-def _norm(weights: Tensor, name: str, model: str) -> float:
+def checked_norm(weights: Tensor, name: str, model: str) -> float:
+    """Return the Frobenius norm of a parameter; raise InputError where it holds NaN or infinity."""
     norm = float(torch.linalg.vector_norm(weights, dtype=torch.float64))
     if not isfinite(norm):
         raise InputError(f"{model}: {name} holds NaN or infinity; such a checkpoint cannot be merged")
@@ -83,7 +84,7 @@ def _norm(weights: Tensor, name: str, model: str) -> float:
 
 def _delta(base: Checkpoint, tuned: Checkpoint, name: str) -> Tensor:
     weights = base.read(name)
-    _norm(weights, name, "base")
+    checked_norm(weights, name, "base")
     return tuned.read(name).to(torch.float32) - weights.to(torch.float32)
 
 
@@ -101,10 +102,10 @@ def _extract_adapter(base: Checkpoint, adapter: Adapter, kinds: dict[str, Kind],
 
 def _adapted_norm(base: Checkpoint, adapter: Adapter, name: str, task: str) -> float:
     weights = base.read(name)
-    norm = _norm(weights, name, "base")
+    norm = checked_norm(weights, name, "base")
     if name not in adapter.updates:
         return norm
-    return _norm(weights.to(torch.float32) + adapter.delta(name, weights), name, task)
+    return checked_norm(weights.to(torch.float32) + adapter.delta(name, weights), name, task)
 
 
 def _adapter_tensors(base: Checkpoint, adapter: Adapter, factored: set[str]) -> Iterator[tuple[str, Tensor]]:
@@ -168,7 +169,7 @@ class DeltaFile(SafetensorsFile):
 
 
 @dataclass(frozen=True)
-class Deltas:
+class Deltas(InTurn):
     """The deltas of T tasks as layers, read one layer at a time; a parameter that no task touches is no layer."""
 
     files: Mapping[str, DeltaFile]
@@ -192,7 +193,7 @@ class Deltas:
         """Return the merged parameters' names."""
         return tuple(self.kinds)
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
         first = next(iter(self.files.values()))
@@ -205,11 +206,10 @@ class Deltas:
         if not any(name in file for file in files):
             left, right = zip(*(file.factors(name) for file in files), strict=True)
             return LayerLowRank(name, self.tasks, left, right, self.seed, norms=norms)
-        deltas = [file.matrix(name) if kind == "matrix" else file.delta(name) for file in files]
-        return LayerDeltas(name, kind, self.tasks, torch.stack(deltas), self.seed, norms=norms)
-
-    def __iter__(self) -> Iterator[LayerDeltas | LayerLowRank]:
-        return (self.layer(name) for name in self.names)
+        deltas = torch.empty(len(files), *self.shapes[name])
+        for delta, file in zip(deltas, files, strict=True):  # one more at a time, not all of them twice
+            delta.copy_(file.matrix(name) if kind == "matrix" else file.delta(name))
+        return LayerDeltas(name, kind, self.tasks, deltas, self.seed, norms=norms)
 
 
 def open_deltas(

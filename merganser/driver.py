@@ -1,6 +1,6 @@
 """The driver: walk the layers, merge each, add the base, write. Written once, for all methods and devices.
 
-Memory is O(T x largest layer): layers are read, merged and written one at a time.
+Memory is O(T x largest layer): layers are read, merged and written one at a time, or one a thread.
 """
 
 from collections.abc import Iterator
@@ -15,10 +15,11 @@ from torch import Tensor
 
 from merganser.checkpoints import Checkpoint, write_checkpoint
 from merganser.errors import InputError
-from merganser.layers import Factors, Layer, LayerDeltas, LayerLowRank, LayerSource, MappedLayers
+from merganser.layers import Factors, Layer, LayerDeltas, LayerLowRank, LayerSource, ThreadedLayers
 from merganser.overlays import OverlayWriter, Parts
 from merganser.parameters import added
 from merganser.registry import Method
+from merganser.workers import one_blas_thread
 
 MODEL = "model.safetensors"
 
@@ -43,11 +44,20 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def merge(
-    method: Method, values: dict[str, Any], source: LayerSource, base: Checkpoint, out: Path, device: torch.device
+    method: Method,
+    values: dict[str, Any],
+    source: LayerSource,
+    base: Checkpoint,
+    out: Path,
+    device: torch.device,
+    threads: int = 1,
 ) -> None:
-    """Merge every layer of the source onto the base and write `model.safetensors` (and the overlays) into a folder."""
-    layers = MappedLayers(source, partial(moved, device=device))
-    with torch.inference_mode():
+    """Merge every layer of the source onto the base and write `model.safetensors` (and the overlays) into a folder.
+
+    `threads`: layers at once; the bytes written do not depend on it. A GPU takes one layer after another.
+    """
+    layers = ThreadedLayers(source, partial(moved, device=device), threads if device.type == "cpu" else 1)
+    with one_blas_thread(), torch.inference_mode():
         prepared = method.first_pass(layers, values)
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
             specs = {name: base.spec(name) for name in base.names}
@@ -62,15 +72,18 @@ def _merged(
     prepared: Any,
     overlay: OverlayWriter | None,
 ) -> Iterator[tuple[str, Tensor]]:
-    merged = set(layers.names)
-    for name in base.names:
-        weights = base.read(name)
-        if name in merged:
-            result = method.apply(replace(layers.layer(name), prepared=prepared), values)
-            if isinstance(result, Parts):
-                assert overlay is not None, f"{method.name} gave parts and is not registered with overlay=True"
-                overlay.add(name, result, tuple(weights.shape))
-            else:
-                weights = added(weights, result)
-            del result  # before the next layer is read: parts may be views of this one
-        yield name, weights
+    def merged(layer: Layer) -> Tensor | Parts:
+        result = method.apply(replace(layer, prepared=prepared), values)
+        return result if isinstance(result, Parts) else added(base.read(layer.name), result)
+
+    results = layers.map(merged)
+    for name in layers.names:
+        result = next(results)
+        if isinstance(result, Parts):
+            assert overlay is not None, f"{method.name} gave parts and is not registered with overlay=True"
+            overlay.add(name, result, base.spec(name).shape)
+            result = base.read(name)
+        yield name, result
+        del result  # before the next layer is read: parts may be views of this one
+    for name in sorted(set(base.names) - set(layers.names)):
+        yield name, base.read(name)

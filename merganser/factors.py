@@ -6,7 +6,7 @@ and is used again only if the fingerprint matches: a killed decomposition loses 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import Tensor
 from merganser.checkpoints import SafetensorsFile, save_tensors, to_bytes
 from merganser.deltas import DeltaFile
 from merganser.errors import InputError
-from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerFactors
+from merganser.layers import Factors, InTurn, Kind, Layer, LayerDeltas, LayerFactors
 from merganser.linalg import svd
 from merganser.operators.counts import count_of
 from merganser.operators.shares import ALWAYS_KEPT
@@ -127,7 +127,7 @@ class FactorFolder:
 
 
 @dataclass(frozen=True)
-class FactorSource:
+class FactorSource(InTurn):
     """The factors of T tasks as layers; vectors come as deltas."""
 
     folders: Mapping[str, FactorFolder]
@@ -150,7 +150,7 @@ class FactorSource:
         """Return the merged parameters' names."""
         return tuple(self.kinds)
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
         first = next(iter(self.folders.values())).vectors
@@ -166,9 +166,6 @@ class FactorSource:
         factors, stored = zip(*(folder.factors(name) for folder in folders), strict=True)
         dtype = next(each for each in stored if each)
         return LayerFactors(name, self.tasks, factors, self.seed, norms=norms, stored=dtype)
-
-    def __iter__(self) -> Iterator[Layer]:
-        return (self.layer(name) for name in self.names)
 
 
 def open_factors(

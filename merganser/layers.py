@@ -5,10 +5,16 @@ Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vecto
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from math import prod
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+from merganser.workers import in_order
+
+R = TypeVar("R")
+WORK = 4  # times the layer itself, in float32: what merging one takes at most, seen over all methods
 
 Kind = Literal["matrix", "vector"]
 
@@ -97,7 +103,7 @@ Layer = LayerDeltas | LayerFactors | LayerLowRank
 
 
 class LayerSource(Protocol):
-    """Layers read one at a time, as often as asked: memory stays at T x the largest layer."""
+    """Layers read one at a time (or a few, in threads), as often as asked: memory stays at T x the largest layer."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -120,10 +126,27 @@ class LayerSource(Protocol):
         """Return the text embedding of each task's class names (D,), for methods that need embeddings."""
 
     def layer(self, name: str) -> Layer:
-        """Read one parameter of all tasks."""
+        """Read one parameter of all tasks; may be called from several threads."""
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Read each layer and apply a function that keeps nothing of it, maybe in threads; results in names' order."""
 
     def __iter__(self) -> Iterator[Layer]:
         """Read every parameter in turn; can be started again for a second pass."""
+
+
+class InTurn:
+    """What a source does by itself: one layer after another."""
+
+    names: Any
+    layer: Any
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Read each layer in turn and apply a function to it."""
+        return (function(self.layer(name)) for name in self.names)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return map(self.layer, self.names)
 
 
 @dataclass(frozen=True)
@@ -162,8 +185,29 @@ class MappedLayers:
         """Read one parameter of all tasks and change it."""
         return self.change(self.source.layer(name))
 
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Change each layer and apply a function to it, in as many threads as the source."""
+        return self.source.map(lambda layer: function(self.change(layer)))
+
     def __iter__(self) -> Iterator[Layer]:
         return map(self.layer, self.names)
+
+
+@dataclass(frozen=True)
+class ThreadedLayers(MappedLayers):
+    """The same, with several layers in work at once."""
+
+    threads: int
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Read, change and use as many layers at once as there are threads, fewer where memory is short."""
+        shapes, tasks = self.shapes, len(self.tasks)
+        return in_order(
+            lambda name: function(self.layer(name)),
+            self.names,
+            self.threads,
+            lambda name: WORK * 4 * tasks * prod(shapes[name]),
+        )
 
 
 def weighted(layer: Layer, weights: tuple[float, ...]) -> Layer:

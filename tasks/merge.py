@@ -18,6 +18,7 @@ from merganser.factors import FactorSettings, open_factors
 from merganser.layers import LayerSource
 from merganser.overlays import FILE
 from merganser.params import Entry, entry_of, load_params
+from merganser.workers import threads_wanted
 from tasks.stage import (
     BASE,
     DELTAS,
@@ -41,12 +42,13 @@ def merge_entry(
     out: Path,
     profile: Path | None,
     device: str = "cpu",
+    threads: int = 1,
 ) -> None:
     """Merge a source's layers onto the base into a fresh folder, with the base's configuration beside the weights."""
     start_wall, start_cpu = time.perf_counter(), time.process_time()
     checkpoint = open_checkpoint(base)
     with fresh_folder(out) as folder:
-        merge(method, values, source, checkpoint, folder, choose_device(device))
+        merge(method, values, source, checkpoint, folder, choose_device(device), threads)
         for name in config_names(path.name for path in base.iterdir() if path.is_file()) if base.is_dir() else []:
             shutil.copyfile(base / name, folder / name)
     if profile:
@@ -84,9 +86,14 @@ def open_source(entry: Entry, tasks: list[str], seed: int) -> LayerSource:
         opened = open_factors if method.factored else open_deltas
         return opened(FACTORS if method.factored else DELTAS, tasks, seed, embeddings)
     deltas = open_deltas(DIFFERENCES / entry.difference, tasks, seed, embeddings)
+    return as_taken(method, method.validate("", entry.values), deltas)
+
+
+def as_taken(method: registry.Method, values: dict[str, Any], deltas: LayerSource) -> LayerSource:
+    """Return a source as the method takes it: decomposed as it is read, for one that reads factors."""
     if not method.factored:
         return deltas
-    share = method.rank_fraction(len(tasks), **method.validate("", entry.values)) if method.rank_fraction else 1.0
+    share = method.rank_fraction(len(deltas.tasks), **values) if method.rank_fraction else 1.0
     return decomposed(deltas, FactorSettings(share))
 
 
@@ -99,7 +106,8 @@ def main(argv: list[str]) -> None:
     values = method.validate(f"methods.{key}", entry.values)
     source = open_source(entry, list(params.tasks), params.seed)
     base = DIFFERENCES / entry.difference / "base" if entry.difference else BASE
-    merge_entry(method, values, source, base, MERGED / key, MERGE_PROFILES / f"{key}.json")
+    profile = MERGE_PROFILES / f"{key}.json"
+    merge_entry(method, values, source, base, MERGED / key, profile, threads=threads_wanted())
 
 
 if __name__ == "__main__":

@@ -38,7 +38,13 @@ REPORT = Path("report")
 
 
 def run(main: Callable[[list[str]], None]) -> None:
-    """Run a stage's main on one thread (the same bytes on any machine); a user's mistake exits 2 with its message."""
+    """Run a stage's main, its linear algebra on one thread; a user's mistake exits 2 with its message.
+
+    Each layer on one thread means the same bytes on any machine; how many layers at once is left to the main.
+    """
+    from merganser.workers import VARIABLE, threads_wanted
+
+    os.environ[VARIABLE] = str(threads_wanted())
     for name in THREADS:
         os.environ[name] = "1"
     import torch

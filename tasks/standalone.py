@@ -5,23 +5,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from merganser import registry
 from merganser.adapters.adapted import open_whole
-from merganser.adapters.files import open_model
-from merganser.checkpoints import open_checkpoint
-from merganser.deltas import extract, open_deltas
+from merganser.adapters.files import Adapter, open_model
+from merganser.checkpoints import Checkpoint, open_checkpoint
+from merganser.direct import open_models
 from merganser.driver import choose_device
 from merganser.errors import InputError
-from merganser.factors import FactorSettings, decompose, open_factors
-from merganser.layers import LayerSource
 from merganser.mean import write_mean
 from merganser.models import embed_classes
 from merganser.operators.coefficients import check_maps
 from merganser.parameters import ParameterRules
 from merganser.registry import Method
-from tasks.merge import merge_entry
+from tasks.merge import as_taken, merge_entry
 
 FAMILY = "open_clip"  # of the text encoder in the base's folder
 
@@ -37,12 +33,13 @@ def merge_checkpoints(
     rules: ParameterRules | None = None,
     device: str = "auto",
     profile: Path | None = None,
+    threads: int = 1,
 ) -> None:
     """Merge models on disk onto their base, or onto their mean where there is none.
 
     `values`: the method's parameters; `merged`, a method whose merge takes the base's place (difference vectors); and
     `seed`, of random masks (0).
-    `classes`: each task's class names, for a method that needs them.
+    `classes`: each task's class names, for a method that needs them. `threads`: layers at once.
     """
     method, own = registry.get(name), dict(values)
     merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
@@ -57,11 +54,12 @@ def merge_checkpoints(
         base = start = base or _mean_of(models, folder / "base")
         if merged:
             start = folder / "merged"
-            merge_checkpoints(merged, {"seed": seed}, base, models, start, rules=rules, device=device)
-        _extract_all(models, base, start, rules, folder / "deltas")
+            merge_checkpoints(merged, {"seed": seed}, base, models, start, rules=rules, device=device, threads=threads)
+        opened = {task: _opened(path, base, start, rules, task) for task, path in models.items()}
         embeddings = embed_classes(FAMILY, base, classes or {}) if method.embeddings else {}
-        source = _source_of(method, filled, list(models), folder, seed, embeddings)
-        merge_entry(method, filled, source, start, out, profile, device)
+        deltas = open_models(open_checkpoint(start), opened, rules, seed, embeddings)
+        source = as_taken(method, filled, deltas)
+        merge_entry(method, filled, source, start, out, profile, device, threads)
 
 
 def _start_of(method: Method, merged: str | None) -> str | None:
@@ -98,22 +96,6 @@ def _mean_of(models: Mapping[str, Path], folder: Path) -> Path:
     return folder
 
 
-def _extract_all(models: Mapping[str, Path], base: Path, start: Path, rules: ParameterRules, folder: Path) -> None:
-    """Extract each model's deltas from what they start from; an adapter stays factors where that is its base."""
-    folder.mkdir()
-    for task, path in models.items():
-        tuned = open_model(path) if start == base else open_whole(path, base, rules, task)
-        extract(open_checkpoint(start), tuned, rules, task, folder / f"{task}.safetensors")
-
-
-def _source_of(
-    method: Method, values: dict[str, Any], tasks: list[str], folder: Path, seed: int, embeddings: dict[str, Tensor]
-) -> LayerSource:
-    """Open the extracted deltas, decomposed for a method that reads factors."""
-    deltas = open_deltas(folder / "deltas", tasks, seed, embeddings)
-    if not method.factored:
-        return deltas
-    share = method.rank_fraction(len(tasks), **values) if method.rank_fraction else 1.0
-    for task, file in deltas.files.items():
-        decompose(file, FactorSettings(share), folder / "svd" / task)
-    return open_factors(folder / "svd", tasks, seed, embeddings)
+def _opened(path: Path, base: Path, start: Path, rules: ParameterRules, task: str) -> Checkpoint | Adapter:
+    """Open a task's model: an adapter stays one where its base is what the deltas start from."""
+    return open_model(path) if start == base else open_whole(path, base, rules, task)

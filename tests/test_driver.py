@@ -82,6 +82,15 @@ def test_merging_twice_gives_the_same_bytes(method: str, models: dict[str, Path]
     assert one == two
 
 
+@every_method
+def test_the_number_of_threads_changes_no_byte(method: str, models: dict[str, Path], tmp_path: Path) -> None:
+    tasks = {name: path for name, path in models.items() if name != "base"}
+    for threads in (1, 2, 5):
+        merge_checkpoints(method, {}, models["base"], tasks, tmp_path / str(threads), device="cpu", threads=threads)
+    one, two, five = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("1", "2", "5"))
+    assert one == two == five
+
+
 def test_the_folder_holds_nothing_but_the_outcome(models: dict[str, Path], tmp_path: Path) -> None:
     merge(models, tmp_path / "place/out", "average")
     assert [path.name for path in (tmp_path / "place").iterdir()] == ["out"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from merganser import registry
-from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerFactors
+from merganser.layers import Factors, InTurn, Kind, Layer, LayerDeltas, LayerFactors
 from merganser.overlays.parts import Parts, mixed
 
 
@@ -42,7 +42,7 @@ def task_names(deltas: Sequence[Tensor]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Layers:
+class Layers(InTurn):
     """A LayerSource in memory."""
 
     layers: Sequence[Layer]

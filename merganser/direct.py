@@ -1,0 +1,119 @@
+"""Deltas read straight off the models: subtracted layer by layer, nothing written. What `merganser merge` reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from merganser.adapters.binding import bind
+from merganser.adapters.files import Adapter
+from merganser.checkpoints import Checkpoint
+from merganser.deltas import check_pair, checked_norm
+from merganser.layers import InTurn, Kind, Layer, LayerDeltas, LayerLowRank
+from merganser.parameters import ParameterRules, delta_shape
+
+
+@dataclass(frozen=True)
+class ModelDeltas(InTurn):
+    """The deltas of T models from a base as layers; a parameter that no model touches is no layer.
+
+    Adapters are bound to the base. Reading a layer raises InputError at a NaN or infinity.
+    """
+
+    base: Checkpoint
+    models: Mapping[str, Checkpoint | Adapter]
+    all_kinds: Mapping[str, Kind]  # of every parameter that may be merged
+    seed: int = 0
+    embeddings: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+        return tuple(self.models)
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """Return each parameter's kind."""
+        models = self.models.values()
+        touched = {name for model in models if isinstance(model, Adapter) for name in model.updates}
+        every = not all(isinstance(model, Adapter) for model in models)
+        return {name: kind for name, kind in sorted(self.all_kinds.items()) if every or name in touched}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
+        return tuple(self.kinds)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
+        return {name: delta_shape(self.base.spec(name).shape, kind) for name, kind in self.kinds.items()}
+
+    def layer(self, name: str) -> Layer:
+        """Read one parameter of the base and all tasks: as factors where every task's model is an adapter's."""
+        base = self.base.read(name)
+        own_norm = checked_norm(base, name, "base")
+        weights = base.to(torch.float32)
+        if self.kinds[name] == "matrix" and all(_is_low_rank(model, name) for model in self.models.values()):
+            return self._low_rank(name, weights, own_norm)
+        deltas = torch.empty(len(self.models), *weights.shape)
+        norms = []
+        for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
+            if isinstance(model, Adapter):
+                norms.append(_adapted(model, name, task, weights, own_norm, delta))
+            else:
+                tuned = model.read(name)
+                norms.append(checked_norm(tuned, name, task))
+                torch.sub(tuned, weights, out=delta)
+        stacked = deltas.view(len(deltas), *self.shapes[name])
+        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=tuple(norms))
+
+    def _low_rank(self, name: str, weights: Tensor, own_norm: float) -> LayerLowRank:
+        rows, columns = self.shapes[name]
+        sides, norms = [], []
+        for task, model in self.models.items():
+            assert isinstance(model, Adapter)
+            if name in model.updates:
+                sides.append(model.factors(name))
+                norms.append(checked_norm(weights + model.delta(name, weights), name, task))
+            else:
+                sides.append((torch.zeros(rows, 0), torch.zeros(0, columns)))
+                norms.append(own_norm)
+        left, right = zip(*sides, strict=True)
+        return LayerLowRank(name, self.tasks, left, right, self.seed, norms=tuple(norms))
+
+
+def _adapted(adapter: Adapter, name: str, task: str, weights: Tensor, own_norm: float, delta: Tensor) -> float:
+    """Write what an adapter changes of a parameter into `delta`; return the norm of the adapted weights."""
+    if name not in adapter.updates:
+        delta.zero_()
+        return own_norm
+    delta.copy_(adapter.delta(name, weights))
+    return checked_norm(weights + delta, name, task)
+
+
+def _is_low_rank(model: Checkpoint | Adapter, name: str) -> bool:
+    return isinstance(model, Adapter) and (name not in model.updates or model.is_low_rank(name))
+
+
+def open_models(
+    base: Checkpoint,
+    models: Mapping[str, Checkpoint | Adapter],
+    rules: ParameterRules,
+    seed: int = 0,
+    embeddings: Mapping[str, Tensor] | None = None,
+) -> ModelDeltas:
+    """Check every model against the base, from headers alone, and open their deltas, in the order of their names.
+
+    Raises InputError naming the model, the parameter and both shapes when they do not belong together.
+    """
+    kinds: dict[str, Kind] = {}
+    for task in sorted(models):
+        kinds = check_pair(base, models[task], rules, task)
+    bound = {
+        task: bind(model, base, rules, task) if isinstance(model, Adapter) else model
+        for task, model in sorted(models.items())
+    }
+    return ModelDeltas(base, bound, kinds, seed, embeddings or {})

@@ -1,0 +1,77 @@
+"""Layers in parallel: threads with one BLAS thread each, so that results are the same however many there are.
+
+Torch and the LAPACK calls of `linalg` let go of Python's lock while they compute.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import psutil  # type: ignore[import-untyped]
+import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+VARIABLE = "MERGANSER_THREADS"
+SHARE = 0.5  # of the memory that is free: what the items in work may be expected to take together
+
+Item = TypeVar("Item")
+R = TypeVar("R")
+
+
+def threads_wanted() -> int:
+    """Return how many layers to work on at once: MERGANSER_THREADS, else OMP_NUM_THREADS, else the usable CPUs."""
+    for name in (VARIABLE, "OMP_NUM_THREADS"):
+        if (value := os.environ.get(name, "")).isdecimal() and int(value):
+            return int(value)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let torch and every BLAS library that is loaded use one thread a call."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_order(
+    function: Callable[[Item], R],
+    items: Iterable[Item],
+    threads: int,
+    weigh: Callable[[Item], int] = lambda _: 0,
+) -> Iterator[R]:
+    """Apply a function to each item in that many threads; yield the results in the items' order.
+
+    `weigh` says how many bytes an item's work is expected to take: fewer are in work at once when memory is short.
+    An error of the function is raised here, and what has not begun is not begun any more.
+    """
+    if threads == 1:
+        yield from map(function, items)
+        return
+    budget = psutil.virtual_memory().available * SHARE
+    inference = torch.is_inference_mode_enabled()
+
+    def work(item: Item) -> R:
+        with torch.inference_mode(inference):  # a thread begins without it
+            return function(item)
+
+    waiting: deque[tuple[int, Future[R]]] = deque()
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for item in items:
+            weight = weigh(item)
+            # Two more than can run: a thread that is done early need not wait for the one whose turn it is.
+            while waiting and (len(waiting) >= threads + 2 or sum(w for w, _ in waiting) + weight > budget):
+                yield waiting.popleft()[1].result()
+            waiting.append((weight, pool.submit(work, item)))
+        while waiting:
+            yield waiting.popleft()[1].result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -5,11 +5,11 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.layers import Factors
+from merganser.linalg.joint import joint
 from merganser.linalg.svd import (
     compact,
     factorise,
     factorise_low_rank,
-    joint,
     joint_low_rank,
     leading,
     numerical_rank,

@@ -3,7 +3,7 @@
 Shape legend: T tasks, M rows, N columns, R = min(M, N), K singular vectors, Q rank of an adapter.
 
 The vectors of zero singular values are arbitrary: two LAPACK drivers return different ones. Whoever uses singular
-vectors for more than multiplying the factors out works on the numerical rank only: `compact`, `joint`, `leading`.
+vectors for more than multiplying the factors out works on the numerical rank only: `compact`, `leading`, `joint.joint`.
 """
 
 from collections.abc import Sequence
@@ -39,12 +39,6 @@ def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | Non
     return Factors(u[:, :known], s[:known], vh[:known])
 
 
-def joint(deltas: Tensor) -> Factors:
-    """Decompose T matrices (T, M, N) set side by side on their numerical rank K: U (M, K), S (K), Vh (K, T * N)."""
-    by_gram = None if deltas.dtype == torch.float64 else _joint_by_gram(deltas)
-    return by_gram or compact(deltas.transpose(0, 1).flatten(1))
-
-
 def factorise_low_rank(left: Tensor, right: Tensor) -> Factors:
     """Decompose the product of left (M, Q) and right (Q, N) on its numerical rank K <= Q: U (M, K), S (K), Vh (K, N).
 
@@ -62,7 +56,7 @@ def compact_low_rank(
 
 
 def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor], exact_to: torch.dtype | None = None) -> Factors:
-    """Decompose T products left[t] (M, Q) @ right[t] (Q, N) as `joint` does, without multiplying one of them out.
+    """Decompose T products left[t] (M, Q) @ right[t] (Q, N) side by side, without multiplying one of them out.
 
     Q may differ from task to task. The SVD is that of a core as small as the sum of the ranks.
     """
@@ -148,10 +142,10 @@ def _by_gram(tall: Tensor, rank: int | None) -> tuple[Tensor, Tensor, Tensor] | 
 
     Below the numerical rank any orthonormal vectors will do, and a QR decomposition completes them.
     """
-    s, vectors, known = _of_gram(tall.mT @ tall, max(tall.shape))
+    s, vectors, known = of_gram(tall.mT @ tall, max(tall.shape))
     v = vectors[:, :rank]
     counted = s[: min(known, v.shape[1])]
-    if not _is_safe(counted):
+    if not is_safe(counted):
         return None
     if len(counted) == v.shape[1]:
         return tall @ (v / counted), s, v.mT
@@ -159,27 +153,7 @@ def _by_gram(tall: Tensor, rank: int | None) -> tuple[Tensor, Tensor, Tensor] | 
     return q * torch.where(r.diagonal() < 0, -1.0, 1.0), s, v.mT
 
 
-def _joint_by_gram(deltas: Tensor) -> Factors | None:
-    """Decompose T float32 matrices side by side by the sum of their Gram matrices; None where that is of no use."""
-    tasks, rows, columns = deltas.shape
-    if rows > tasks * columns:
-        return None
-    gram = torch.zeros(rows, rows, dtype=torch.float64, device=deltas.device)
-    for delta in deltas:
-        exact = delta.double()
-        gram.addmm_(exact, exact.mT)
-    s, vectors, known = _of_gram(gram, tasks * columns)
-    s, u = s[:known], vectors[:, :known]
-    if not _is_safe(s):
-        return None
-    inverse = (u / s).mT
-    vh = torch.empty(known, tasks, columns, dtype=torch.float64, device=deltas.device)
-    for t, delta in enumerate(deltas):
-        vh[:, t] = inverse @ delta.double()
-    return Factors(u, s, vh.flatten(1))
-
-
-def _of_gram(gram: Tensor, longer: int) -> tuple[Tensor, Tensor, int]:
+def of_gram(gram: Tensor, longer: int) -> tuple[Tensor, Tensor, int]:
     """Return singular values, vectors in columns and numerical rank of a float32 matrix, given its smaller Gram matrix.
 
     `longer` is the matrix's longer side.
@@ -189,6 +163,6 @@ def _of_gram(gram: Tensor, longer: int) -> tuple[Tensor, Tensor, int]:
     return s, vectors.flip(1), numerical_rank(s.float(), (longer, len(s)))
 
 
-def _is_safe(s: Tensor) -> bool:
+def is_safe(s: Tensor) -> bool:
     """Tell whether the vectors of these singular values are exact enough, although a Gram matrix squares the values."""
     return len(s) == 0 or bool(s[-1] >= SAFE * s[0])

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from merganser.layers import Factors, LayerDeltas, LayerLowRank
+from merganser.linalg.joint import joint
 from merganser.linalg.select import cut_at
-from merganser.linalg.svd import joint, joint_low_rank
+from merganser.linalg.svd import joint_low_rank
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import elect_sign
 from merganser.operators.joint import NO_LENGTH, NOTHING

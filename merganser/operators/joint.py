@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerLowRank, LayerSource
-from merganser.linalg.svd import joint, joint_low_rank, orientation
+from merganser.linalg.joint import joint
+from merganser.linalg.svd import joint_low_rank, orientation
 from merganser.operators.spool import Spool
 
 NO_LENGTH = 1e-7  # of a unit row: what rounding leaves of the row of a task that has no part in a direction

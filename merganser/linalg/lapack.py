@@ -1,0 +1,184 @@
+"""Gram matrices, eigenvectors and Cholesky factors, so that layers can be decomposed in parallel threads.
+
+On the CPU these are the LAPACK and BLAS routines that SciPy brings (OpenBLAS), called through the pointers that SciPy
+publishes: ctypes gives Python's lock up for the time of a call, which SciPy's and numpy's own wrappers do not. Calls
+are to be made with one BLAS thread (`merganser.threads`): then a result has the same bits wherever it is computed. On a
+GPU they are torch's.
+
+Legend: a *Gram matrix* (N, N) is symmetric, in float64 and contiguous; only the entries on and above its diagonal are
+ever read or written. Functions whose name ends in `_` overwrite what they are given. Eigenvalues ascend.
+"""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from scipy.linalg import cython_blas, cython_lapack
+from torch import Tensor, linalg
+
+BLOCK = 2**20  # entries that are in float64 at a time: 8 MiB
+PANEL = 64  # columns LAPACK may work on at a time
+FEW = 4  # up to a FEW-th of the vectors are quicker found one by one than all together: 33 ms, not 63, for 96 of 768
+LETTERS = {torch.float32: "s", torch.float64: "d"}
+
+
+def gram(matrix: Tensor, out: Tensor | None = None, sign: float = 1.0) -> Tensor:
+    """Return matrix^T matrix (N, N) of an M x N matrix, or add it, times `sign`, to a Gram matrix `out` in place.
+
+    Rows are turned to float64 a block at a time. For the Gram matrix of the rows give the matrix's transpose.
+    """
+    size = matrix.shape[1]
+    if out is None:
+        out = matrix.new_zeros((size, size), dtype=torch.float64)
+    if matrix.is_cuda:
+        exact = matrix.double()
+        return out.addmm_(exact.mT, exact, alpha=sign)
+    for rows in matrix.split(max(1, BLOCK // max(size, 1))):
+        block = rows.double()
+        if 1 not in block.stride():
+            block = block.contiguous()
+        as_rows = block.stride(1) == 1  # to Fortran, the transpose of what is stored row by row
+        leading = max(1, size if as_rows else len(rows), block.stride(0 if as_rows else 1))
+        trans = b"N" if as_rows else b"T"
+        _call("dsyrk", b"L", trans, size, len(rows), sign, block, leading, 1.0, out, max(1, size))
+    return out
+
+
+def eigenvalues_(gram: Tensor) -> Tensor:
+    """Return the eigenvalues (N,) of a Gram matrix."""
+    return eigh_top_(gram, 0)[0]
+
+
+def eigh_(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues (N,) of a Gram matrix and its eigenvectors (N, N), in columns."""
+    return eigh_top_(gram, len(gram))
+
+
+def eigh_top_(gram: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return all eigenvalues (N,) of a Gram matrix and the eigenvectors (N, K) of its `count` largest, in columns.
+
+    One reduction to tridiagonal form serves both. Raises ValueError at NaN or infinity.
+    """
+    size = len(gram)
+    count = min(count, size)
+    if not bool(gram.diagonal().isfinite().all()):  # LAPACK may not come back from it
+        raise ValueError("a matrix to decompose holds NaN or infinity")
+    if gram.is_cuda:
+        values, vectors = linalg.eigh(gram, UPLO="U") if count else (linalg.eigvalsh(gram, UPLO="U"), gram[:, :0])
+        return values, vectors[:, size - count :]
+    if size == 0:
+        return gram.new_empty(0), gram.new_empty(0, 0)
+    diagonal, beside, reflectors = _tridiagonal_(gram)
+    values = _eigenvalues(diagonal, beside)
+    if count == 0:
+        return values, gram.new_empty(size, 0)
+    rows = _some_vectors(diagonal, beside, values[-count:]) if FEW * count <= size else None
+    if rows is None:
+        values, rows = _all_vectors(diagonal, beside)
+        rows = rows[size - count :]
+    room, info = gram.new_empty(PANEL * (size + PANEL + 1)), ctypes.c_int()
+    orders = (b"L", b"L", b"N", size, count, gram, size, reflectors, rows, size, room, len(room), info)
+    _call("dormtr", *orders)
+    return values, rows.mT
+
+
+def cholesky_(gram: Tensor) -> Tensor:
+    """Return the upper triangular R with R^T R = gram, of a positive definite matrix in float32 or float64.
+
+    Raises torch.linalg.LinAlgError where it is not positive definite.
+    """
+    if gram.is_cuda:
+        return linalg.cholesky(gram, upper=True)
+    info = ctypes.c_int()
+    _call(f"{LETTERS[gram.dtype]}potrf", b"L", len(gram), gram, max(1, len(gram)), info)
+    if info.value:
+        raise linalg.LinAlgError(f"not positive definite: its leading minor of order {info.value} is not")
+    return gram.triu_()
+
+
+def solve_(upper: Tensor, right: Tensor, *, transposed: bool = False) -> Tensor:
+    """Return X (N, K) with R X = right, or R^T X = right, for an upper triangular R (N, N) of the same dtype."""
+    if upper.is_cuda:
+        return linalg.solve_triangular(upper.mT if transposed else upper, right, upper=not transposed)
+    rows, columns = right.shape
+    assert right.is_contiguous()
+    sides = (b"R", b"L", b"T" if transposed else b"N", b"N")  # X^T stands left of what Fortran reads as R^T
+    one = ctypes.c_float(1.0) if upper.dtype == torch.float32 else ctypes.c_double(1.0)
+    leading = (max(1, rows), max(1, columns))
+    _call(f"{LETTERS[upper.dtype]}trsm", *sides, columns, rows, one, upper, leading[0], right, leading[1])
+    return right
+
+
+def _tridiagonal_(gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Reduce a Gram matrix; return the diagonal (N,), what is beside it and the scales of the reflectors left in it."""
+    size = len(gram)
+    diagonal, beside, reflectors = (gram.new_zeros(size) for _ in range(3))
+    room, info = gram.new_empty(PANEL * size), ctypes.c_int()
+    _call("dsytrd", b"L", size, gram, size, diagonal, beside, reflectors, room, len(room), info)
+    return diagonal, beside, reflectors
+
+
+def _eigenvalues(diagonal: Tensor, beside: Tensor) -> Tensor:
+    values, info = diagonal.clone(), ctypes.c_int()
+    _call("dsterf", len(values), values, beside.clone(), info)
+    if info.value:
+        raise linalg.LinAlgError(f"dsterf: {info.value} eigenvalues did not converge")
+    return values
+
+
+def _some_vectors(diagonal: Tensor, beside: Tensor, values: Tensor) -> Tensor | None:
+    """Return the eigenvectors (K, N) of these eigenvalues of a tridiagonal matrix; None where it falls into parts."""
+    size, count = len(diagonal), len(values)
+    magnitudes = diagonal.abs().sqrt()
+    smallest = torch.finfo(torch.float64).eps * magnitudes[:-1] * magnitudes[1:]
+    if bool((beside[:-1].abs() <= smallest).any()):
+        return None
+    rows, room, info = diagonal.new_empty(count, size), diagonal.new_empty(5 * size), ctypes.c_int()
+    blocks, ends = torch.ones(size, dtype=torch.int32), torch.full((size,), size, dtype=torch.int32)
+    counts, failed = torch.empty(size, dtype=torch.int32), torch.empty(size, dtype=torch.int32)
+    whole = (size, diagonal, beside, count, values, blocks, ends)
+    _call("dstein", *whole, rows, size, room, counts, failed, info)
+    return None if info.value else rows
+
+
+def _all_vectors(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues (N,) and eigenvectors (N, N) in rows of a tridiagonal matrix, by divide and conquer."""
+    size = len(diagonal)
+    values, rows, info = diagonal.clone(), diagonal.new_empty(size, size), ctypes.c_int()
+    room, numbers = diagonal.new_empty(1 + 4 * size + size**2), torch.empty(3 + 5 * size, dtype=torch.int32)
+    spaces = (room, len(room), numbers, len(numbers), info)
+    _call("dstedc", b"I", size, values, beside.clone(), rows, size, *spaces)
+    if info.value:
+        raise linalg.LinAlgError(f"dstedc: an eigenvalue did not converge ({info.value})")
+    return values, rows
+
+
+def _call(name: str, *arguments: Any) -> None:
+    """Call a routine; every argument goes by its address, as Fortran has it."""
+    _routine(name)(*map(_address, arguments))
+
+
+@cache
+def _routine(name: str) -> Callable[..., None]:
+    """Find a routine by the pointer that SciPy publishes; its C declaration is the pointer's name."""
+    table = {**cython_blas.__pyx_capi__, **cython_lapack.__pyx_capi__}
+    declaration, pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    declaration.restype, declaration.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    declared = declaration(table[name])
+    if b", int *" not in declared:
+        raise ImportError(f"scipy.linalg declares {name} as {declared!r}: it counts in other than 32-bit integers")
+    prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (declared.count(b",") + 1))
+    return prototype(pointer(table[name], declared))
+
+
+def _address(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    if isinstance(value, bytes):
+        return ctypes.c_char_p(value)
+    if isinstance(value, int):
+        return ctypes.byref(ctypes.c_int(value))
+    return ctypes.byref(ctypes.c_double(value) if isinstance(value, float) else value)

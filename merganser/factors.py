@@ -47,12 +47,12 @@ def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path) -> tupl
     folder.mkdir(parents=True, exist_ok=True)
     touched = [name for name in deltas.kinds if deltas.is_touched(name)]
     matrices = [name for name in touched if deltas.kinds[name] == "matrix"]
-    _remove_strangers(folder, {file_name(name) for name in matrices} | {VECTORS})
+    remove_strangers(folder, {file_name(name) for name in matrices} | {VECTORS})
     done = sum(_decompose_one(deltas, name, settings, folder / file_name(name)) for name in matrices)
     vectors = {name: deltas.delta(name) for name in touched if deltas.kinds[name] == "vector"}
     index = {**deltas.index, "shapes": {name: deltas.shape(name) for name in deltas.kinds}, "touched": touched}
-    fingerprint = _fingerprint(json.dumps(index), *vectors.values())
-    if _fingerprint_of(folder / VECTORS) != fingerprint:
+    fingerprint = fingerprint_from(json.dumps(index), *vectors.values())
+    if fingerprint_of(folder / VECTORS) != fingerprint:
         save_tensors(folder / VECTORS, vectors, json.dumps({**index, "fingerprint": fingerprint}))
     return done, len(matrices) - done
 
@@ -68,8 +68,8 @@ def _decompose_one(deltas: DeltaFile, name: str, settings: FactorSettings, path:
     factored = deltas.is_factored(name)
     given = deltas.factors(name) if factored else (deltas.matrix(name),)
     rank = None if factored else settings.rank(shape)
-    fingerprint = _fingerprint(f"{CODE} {rank} {settings.dtype} {shape}", *given)
-    if _fingerprint_of(path) == fingerprint:
+    fingerprint = fingerprint_from(f"{CODE} {rank} {settings.dtype} {shape}", *given)
+    if fingerprint_of(path) == fingerprint:
         return False
     u, s, vh = svd.factorise_low_rank(*given) if factored else svd.factorise(given[0], rank)
     dtype = DTYPES[settings.dtype]
@@ -79,14 +79,15 @@ def _decompose_one(deltas: DeltaFile, name: str, settings: FactorSettings, path:
     return True
 
 
-def _fingerprint(settings: str, *tensors: Tensor) -> str:
+def fingerprint_from(settings: str, *tensors: Tensor) -> str:
+    """Identify what a file is computed from: settings, and the values of tensors."""
     digest = hashlib.sha256(settings.encode())
     for tensor in tensors:
         digest.update(to_bytes(tensor))
     return digest.hexdigest()
 
 
-def _fingerprint_of(path: Path) -> str | None:
+def fingerprint_of(path: Path) -> str | None:
     """Read a file's fingerprint; None when there is no whole file."""
     try:
         return json.loads(SafetensorsFile(path).metadata["merganser"])["fingerprint"]
@@ -94,7 +95,8 @@ def _fingerprint_of(path: Path) -> str | None:
         return None
 
 
-def _remove_strangers(folder: Path, known: set[str]) -> None:
+def remove_strangers(folder: Path, known: set[str]) -> None:
+    """Remove the files whose names are not known: of parameters no longer there, and what a kill left."""
     for path in folder.iterdir():
         if path.name not in known:
             path.unlink()

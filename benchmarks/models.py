@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import open_clip
 import torch
@@ -14,17 +15,26 @@ from merganser.parameters import ParameterRules, kind_of
 
 ARCHITECTURE = "ViT-B-32"
 TOWER = "visual."  # what is fine-tuned
+TASKS, BLOCKS = 8, 12
 RANK = 16  # of the large part of a task matrix
 NOISE, SIZE, STEP = 0.02, 0.02, 1e-3  # noise against the low-rank part; entries of the base; of a delta
 
 
-def make_models(folder: Path, tasks: int) -> tuple[Path, dict[str, Path]]:
-    """Write a base (both towers, with its configuration) and fine-tuned image towers; keep what is there already."""
+def make_models(folder: Path, tasks: int = TASKS, blocks: int = BLOCKS) -> tuple[Path, dict[str, Path]]:
+    """Write a base (both towers, with its configuration) and fine-tuned image towers; keep what is there already.
+
+    `blocks`: of the image tower, another number than ViT-B/32's to see what grows with the number of layers.
+    """
+    return write_models(folder / f"{blocks}-blocks", _settings(blocks), tasks)
+
+
+def write_models(folder: Path, settings: dict[str, Any], tasks: int) -> tuple[Path, dict[str, Path]]:
+    """Write models of the architecture that open_clip's settings describe; keep what is there already."""
     base = folder / "base"
-    specs = _specs()
+    specs = _specs(settings)
     if not (base / "model.safetensors").is_file():
         base.mkdir(parents=True, exist_ok=True)
-        config = {"model_cfg": open_clip.get_model_config(ARCHITECTURE), "preprocess_cfg": {}}
+        config = {"model_cfg": settings, "preprocess_cfg": {}}
         (base / "open_clip_config.json").write_text(json.dumps(config))
         write_checkpoint(base / "model.safetensors", specs, ((name, _weights(name, specs[name])) for name in specs))
     tower = {name: spec for name, spec in specs.items() if name.startswith(TOWER)}
@@ -36,9 +46,15 @@ def make_models(folder: Path, tasks: int) -> tuple[Path, dict[str, Path]]:
     return base, models
 
 
-def _specs() -> dict[str, Spec]:
+def _settings(blocks: int) -> dict[str, Any]:
+    settings: dict[str, Any] = open_clip.get_model_config(ARCHITECTURE)
+    settings["vision_cfg"]["layers"] = blocks
+    return settings
+
+
+def _specs(settings: dict[str, Any]) -> dict[str, Spec]:
     with torch.device("meta"):
-        model = open_clip.CLIP(**open_clip.get_model_config(ARCHITECTURE))
+        model = open_clip.CLIP(**settings)
     return {name: Spec("F32", tuple(value.shape)) for name, value in model.state_dict().items()}
 
 

@@ -199,11 +199,15 @@ class Deltas(InTurn):
         first = next(iter(self.files.values()))
         return {name: delta_shape(first.shape(name), kind) for name, kind in self.kinds.items()}
 
+    def is_low_rank(self, name: str) -> bool:
+        """Tell whether no task stores a parameter whole: it is read as factors then."""
+        return not any(name in file for file in self.files.values())
+
     def layer(self, name: str) -> LayerDeltas | LayerLowRank:
         """Read one parameter of all tasks: as factors where no task stores it whole."""
         kind, files = self.kinds[name], self.files.values()
         norms = tuple(file.index["norms"][name] for file in files)
-        if not any(name in file for file in files):
+        if self.is_low_rank(name):
             left, right = zip(*(file.factors(name) for file in files), strict=True)
             return LayerLowRank(name, self.tasks, left, right, self.seed, norms=norms)
         deltas = torch.empty(len(files), *self.shapes[name])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from merganser.checkpoints import Checkpoint, write_checkpoint
 from merganser.errors import InputError
-from merganser.layers import Factors, Layer, LayerDeltas, LayerLowRank, LayerSource, ThreadedLayers
+from merganser.layers import Basis, Factors, Layer, LayerDeltas, LayerLowRank, LayerSource, ThreadedLayers
 from merganser.overlays import OverlayWriter, Parts
 from merganser.parameters import added
 from merganser.registry import Method
@@ -27,7 +27,8 @@ MODEL = "model.safetensors"
 def moved(layer: Layer, device: torch.device) -> Layer:
     """Move one parameter of all tasks to a device."""
     if isinstance(layer, LayerDeltas):
-        return replace(layer, deltas=layer.deltas.to(device))
+        basis = layer.basis and Basis(*(part.to(device) for part in layer.basis))
+        return replace(layer, deltas=layer.deltas.to(device), basis=basis)
     if isinstance(layer, LayerLowRank):
         left, right = (tuple(t.to(device) for t in side) for side in (layer.left, layer.right))
         return replace(layer, left=left, right=right)

@@ -17,6 +17,7 @@ R = TypeVar("R")
 WORK = 4  # times the layer itself, in float32: what merging one takes at most, seen over all methods
 
 Kind = Literal["matrix", "vector"]
+Side = Literal["rows", "columns"]  # how matrices are decomposed together: side by side, or one above the other
 
 
 class Factors(NamedTuple):
@@ -25,6 +26,13 @@ class Factors(NamedTuple):
     u: Tensor  # (M, K)
     s: Tensor  # (R,)
     vh: Tensor  # (K, N)
+
+
+class Basis(NamedTuple):
+    """What the tasks' matrices side by side share: the left part of the SVD of [D_1 .. D_T], on its numerical rank."""
+
+    u: Tensor  # (M, K), in float64
+    s: Tensor  # (K,)
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class LayerDeltas:
     seed: int = 0
     prepared: Any = None  # what the method's first pass returned
     norms: tuple[float, ...] = ()  # T Frobenius norms of the fine-tuned weights themselves
+    basis: Basis | None = None  # of these deltas, or of their transposes: what the method asks for, where it is cached
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -211,7 +220,7 @@ class ThreadedLayers(MappedLayers):
 
 
 def weighted(layer: Layer, weights: tuple[float, ...]) -> Layer:
-    """Multiply each task's delta by its weight."""
+    """Multiply each task's delta by its weight; a basis of the deltas as they were is none of these."""
     if all(weight == 1 for weight in weights):
         return layer
     if isinstance(layer, LayerFactors):
@@ -220,4 +229,4 @@ def weighted(layer: Layer, weights: tuple[float, ...]) -> Layer:
     if isinstance(layer, LayerLowRank):
         return replace(layer, left=tuple(left * w for left, w in zip(layer.left, weights, strict=True)))
     factors = torch.tensor(weights, dtype=layer.deltas.dtype, device=layer.deltas.device)
-    return replace(layer, deltas=layer.deltas * factors.view(-1, *[1] * (layer.deltas.ndim - 1)))
+    return replace(layer, deltas=layer.deltas * factors.view(-1, *[1] * (layer.deltas.ndim - 1)), basis=None)

@@ -78,19 +78,33 @@ class Entry(Strict):
     @property
     def difference(self) -> str | None:
         """The name of the difference vectors it reads, None when it reads something else."""
-        kind, _, name = self.reads.partition("/")
-        return name if kind == "differences" and name else None
+        return self._named("differences")
+
+    @property
+    def joint(self) -> str | None:
+        """The name of the joint decompositions it reads, None when it reads something else."""
+        return self._named("joints")
 
     @property
     def values(self) -> dict[str, Any]:
         """The method's own parameters, as written."""
         return dict(self.model_extra or {})
 
+    def _named(self, kind: str) -> str | None:
+        found, _, name = self.reads.partition("/")
+        return name if found == kind and name else None
+
 
 class Difference(Strict):
     """Difference vectors: the tasks' models minus what an entry of methods merged them into."""
 
     merged: Text
+
+
+class Joint(Strict):
+    """Joint decompositions of the tasks' matrices, set side by side (rows) or one above the other (columns)."""
+
+    side: Literal["rows", "columns"]
 
 
 class Evaluation(Strict):
@@ -128,6 +142,7 @@ class Params(Strict):
     parameters: Parameters
     tasks: Annotated[dict[str, Task], Field(min_length=1)]
     decompose: Decompose
+    joints: dict[str, Joint]
     differences: dict[str, Difference]
     methods: Annotated[dict[str, Entry], Field(min_length=1)]
     evaluation: Evaluation
@@ -171,6 +186,13 @@ def difference_of(params: Params, name: str) -> Difference:
     return params.differences[name]
 
 
+def joint_of(params: Params, name: str) -> Joint:
+    """Return declared joint decompositions; raise InputError with the nearest name when there are none of this one."""
+    if name not in params.joints:
+        raise InputError(f'no "{name}" under joints in params.yaml{did_you_mean(name, params.joints)}')
+    return params.joints[name]
+
+
 def study_of(params: Params, name: str) -> Entry:
     """Return a declared entry of the study of the number of tasks; raise InputError with the nearest name."""
     entries = params.studies.tasks.methods
@@ -203,7 +225,7 @@ def parse_yaml(text: str, where: str) -> Any:
 def _misnamed(content: dict[Any, Any]) -> list[str]:
     """Names become folders and words of a shell command: refuse what could leave the folder or the command."""
     mistakes = []
-    for section in ("tasks", "differences", "methods", "studies.tasks.methods"):
+    for section in ("tasks", "joints", "differences", "methods", "studies.tasks.methods"):
         names = _section(content, section)
         for name in names if isinstance(names, dict) else []:
             if not isinstance(name, str):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from merganser import methods
 from merganser.errors import InputError, did_you_mean
-from merganser.layers import Layer, LayerLowRank, LayerSource, MappedLayers, weighted
+from merganser.layers import Layer, LayerLowRank, LayerSource, MappedLayers, Side, weighted
 from merganser.operators.coefficients import check_maps, norm_coefficients, task_coefficients
 from merganser.operators.vectors import scaled_mean, whole
 from merganser.overlays.parts import Parts
@@ -53,6 +53,7 @@ class Method:
     reads: Reads
     embeddings: bool  # needs the text embeddings of the tasks' class names too
     overlay: bool  # stores something per task
+    joint: Side | None  # which joint decomposition of the tasks' matrices it starts with
     weighted: bool  # takes a coefficient per task
     low_rank: bool  # works on adapters without multiplying them out
     vectors: Callable[..., Result] | Literal["alike"]
@@ -120,6 +121,7 @@ def method(
     ours: Collection[str] = (),
     embeddings: bool = False,
     overlay: bool = False,
+    joint: Side | None = None,
     weighted: bool | None = None,
     low_rank: bool = False,
     vectors: Callable[..., Result] | Literal["alike"] | None = None,
@@ -132,6 +134,8 @@ def method(
     `involvement`, `efficiency`: data involvement and computational efficiency as the survey of merging classes them
     (NDI no data, VDI validation data for tuning, TTA test-time adaptation).
     `ours`: the parameters whose default is not from the paper.
+    `joint`: the function starts by decomposing the tasks' matrices together, set side by side ("rows") or one above the
+    other ("columns"), and takes `layer.basis` where that was done before.
     `weighted`: take `coefficients`, one per task or "nan", and per-task `scaling`: the function is given the tasks'
     deltas already multiplied by them. By default what gives one model for all tasks does.
     `low_rank`: the function takes a LayerLowRank too; otherwise adapters are multiplied out first, layer by layer.
@@ -150,6 +154,7 @@ def method(
             reads=reads,
             embeddings=embeddings,
             overlay=overlay,
+            joint=joint,
             weighted=takes_weights,
             low_rank=low_rank,
             vectors=vectors or (whole if overlay else scaled_mean),

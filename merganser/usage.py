@@ -3,7 +3,8 @@
 Apart from `params`, because the registry of methods brings torch.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from merganser import registry
 from merganser.errors import InputError, did_you_mean
@@ -34,6 +35,9 @@ def _misused(params: Params, where: str, entry: Entry, counts: Iterable[int]) ->
         check_maps(values, list(params.tasks), f"{where}.")
     except InputError as error:
         return [*mistakes, *str(error).splitlines()]
+    if entry.joint is not None and (changing := _changing(values)):
+        reason = f"{changing} changes the matrices before they are decomposed, so {entry.reads} is of no use"
+        mistakes.append(f"{where}.reads: {reason}; read deltas")
     if method.rank_fraction is None or entry.reads != "svd":
         return mistakes
     for count in counts:
@@ -45,15 +49,38 @@ def _misused(params: Params, where: str, entry: Entry, counts: Iterable[int]) ->
 
 
 def _misread(params: Params, entry: Entry, method: registry.Method) -> Iterator[str]:
-    """Check what an entry reads: what its method does, or difference vectors in its place."""
-    own = "" if method.reads == "differences" else f"{method.reads}, or "
-    if entry.difference is None:
-        if entry.reads != method.reads or not own:
-            yield f"{method.name} reads {own}differences/NAME, got {entry.reads!r}"
-    elif entry.difference not in params.differences:
-        declared = f"there are {', '.join(params.differences)}" if params.differences else "there are none"
-        near = did_you_mean(entry.difference, params.differences)
-        yield f"no {entry.difference!r} under differences, {declared}, got {entry.reads!r}{near}"
+    """Check what an entry reads: what its method does, difference vectors in its place, or a joint it starts with."""
+    if entry.difference is not None:
+        yield from _undeclared("differences", params.differences, entry.difference, entry.reads)
+    elif entry.joint is not None and method.joint is not None:
+        yield from _undeclared("joints", params.joints, entry.joint, entry.reads)
+        yield from _missided(params, entry.joint, method)
+    elif entry.reads != method.reads or method.reads == "differences":
+        own = "" if method.reads == "differences" else f"{method.reads}, or "
+        joint = f"joints/NAME of side {method.joint}, or " if method.joint else ""
+        reason = f"{method.name} decomposes nothing jointly: it" if entry.joint else method.name
+        yield f"{reason} reads {own}{joint}differences/NAME, got {entry.reads!r}"
+
+
+def _undeclared(section: str, declared: Mapping[str, object], name: str, reads: str) -> Iterator[str]:
+    if name not in declared:
+        there = f"there are {', '.join(declared)}" if declared else "there are none"
+        yield f"no {name!r} under {section}, {there}, got {reads!r}{did_you_mean(name, declared)}"
+
+
+def _missided(params: Params, name: str, method: registry.Method) -> Iterator[str]:
+    """Check that a declared joint decomposition is the one that a method starts with."""
+    if name in params.joints and params.joints[name].side != method.joint:
+        fitting = [other for other, joint in params.joints.items() if joint.side == method.joint]
+        remedy = f"read joints/{fitting[0]}" if fitting else f"declare one under joints with side: {method.joint}"
+        yield f"{method.name} decomposes {method.joint}, joints.{name} is of {params.joints[name].side}; {remedy}"
+
+
+def _changing(values: Mapping[str, Any]) -> str | None:
+    """Return the parameter by which an entry weighs the tasks' deltas, None where it takes them as they are."""
+    if values.get("coefficients") is not None:
+        return "coefficients"
+    return "a scaling by task" if isinstance(values.get("scaling"), Mapping) else None
 
 
 def _misstarted(params: Params) -> Iterator[str]:
@@ -94,6 +121,8 @@ def _unfit(where: str, entry: Entry) -> list[str]:
     if entry.difference is not None:
         reason = "difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too"
         return [f"{where}.reads: {reason}; study a method that reads deltas or svd"]
+    if entry.joint is not None:
+        return [f"{where}.reads: {entry.reads} decomposes all tasks' matrices, not a subset's; read deltas"]
     if registry.get(entry.method).embeddings:
         return [
             f"{where}: {entry.method} needs the tasks' text embeddings, which this study does not read; take it out"

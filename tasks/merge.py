@@ -15,6 +15,7 @@ from merganser.deltas import open_deltas
 from merganser.driver import choose_device, merge
 from merganser.embeddings import read_embeddings
 from merganser.factors import FactorSettings, open_factors
+from merganser.joints import open_joint
 from merganser.layers import LayerSource
 from merganser.overlays import FILE
 from merganser.params import Entry, entry_of, load_params
@@ -25,6 +26,7 @@ from tasks.stage import (
     DIFFERENCES,
     EMBEDDINGS,
     FACTORS,
+    JOINTS,
     MERGE_PROFILES,
     MERGED,
     fresh_folder,
@@ -81,6 +83,8 @@ def _usage() -> dict[str, Any]:
 def open_source(entry: Entry, tasks: list[str], seed: int) -> LayerSource:
     """Open what an entry reads, as its method takes it: difference vectors are decomposed on the fly."""
     method = registry.get(entry.method)
+    if entry.joint is not None:
+        return open_joint(JOINTS / entry.joint, tasks, seed)
     embeddings = read_embeddings(EMBEDDINGS, sorted(tasks)) if method.embeddings else None
     if entry.difference is None:
         opened = open_factors if method.factored else open_deltas

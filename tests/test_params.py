@@ -22,6 +22,7 @@ GOOD: Content = {
         for name in ("digits", "greek", "signs", "street")
     },
     "decompose": {"rank_fraction": 0.3, "dtype": "float32"},
+    "joints": {"rows": {"side": "rows"}},
     "differences": {"from_average": {"merged": "average"}},
     "methods": {
         "average": {"method": "average", "reads": "deltas"},

@@ -34,6 +34,7 @@ def params(tmp_path: Path) -> Params:
                 for task in tasks
             },
             "decompose": {"rank_fraction": 1.0, "dtype": "float32"},
+            "joints": {},
             "differences": {},
             "methods": {"average": {"method": "average", "reads": "deltas"}},
             "evaluation": {"split": "test", "batch_size": 8},

@@ -17,6 +17,7 @@ from merganser.registry import PositiveFraction, Scaling, method
     paper="Chaichana et al., 2025, arXiv:2505.23117",
     cost="joint svd",
     low_rank=True,
+    joint="rows",
 )
 def drm_h(layer: LayerDeltas | LayerLowRank, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
     """Decompose the deltas jointly, renormalise each task's right vectors, prune all together, elect signs, average."""

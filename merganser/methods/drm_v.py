@@ -16,6 +16,7 @@ from merganser.registry import PositiveFraction, Scaling, method
     paper="Chaichana et al., 2025, arXiv:2505.23117",
     cost="joint svd",
     low_rank=True,
+    joint="columns",
 )
 def drm_v(layer: LayerDeltas | LayerLowRank, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
     """Merge the transposed deltas as drm_h does, and transpose the result."""

@@ -35,6 +35,7 @@ def survey(layers: LayerSource, *, inner: Inner, density: float, drop_rate: floa
     cost="joint svd",
     vectors="alike",
     low_rank=True,
+    joint="rows",
     prepare=survey,
     ours=("density", "drop_rate", "scaling"),
 )

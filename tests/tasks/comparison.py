@@ -41,6 +41,7 @@ def write_params(folder: Path, methods: dict[str, dict[str, Any]] = METHODS) -> 
         "parameters": {"merged": ["visual.*"], "matrices": "linear"},
         "tasks": data,
         "decompose": {"rank_fraction": 1.0, "dtype": "float32"},
+        "joints": {},
         "differences": {},
         "methods": methods,
         "evaluation": {"split": "test", "batch_size": 8},

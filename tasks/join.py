@@ -1,0 +1,31 @@
+"""Decompose all tasks' matrices together, once for all methods that need it; what is there and matches is kept."""
+
+from pathlib import Path
+
+from merganser.deltas import open_deltas
+from merganser.joints import BASES, join, link_deltas
+from merganser.joints import DELTAS as OWN_DELTAS
+from merganser.layers import Side
+from merganser.params import joint_of, load_params
+from merganser.workers import threads_wanted
+from tasks.stage import DELTAS, JOINTS, fresh_folder, only_name, run
+
+
+def join_tasks(name: str, tasks: list[str], side: Side, threads: int = 1) -> tuple[int, int]:
+    """Write the bases of all tasks' matrices, and the deltas beside them; return how many were made, and kept."""
+    with fresh_folder(JOINTS / name / OWN_DELTAS) as folder:
+        link_deltas({task: DELTAS / f"{task}.safetensors" for task in tasks}, folder)
+    return join(open_deltas(DELTAS, tasks), side, JOINTS / name / BASES, threads)
+
+
+def main(argv: list[str]) -> None:
+    """Decompose what the command line names."""
+    name = only_name(argv, "join")
+    params = load_params(Path("params.yaml"))
+    joint = joint_of(params, name)
+    done, kept = join_tasks(name, list(params.tasks), joint.side, threads_wanted())
+    print(f"{name}: {done} matrices of all tasks decomposed, {kept} were there")
+
+
+if __name__ == "__main__":
+    run(main)

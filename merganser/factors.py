@@ -1,7 +1,7 @@
 """The factor cache: one file of U, S, Vh per matrix parameter of a task, beside one file with its vectors.
 
 Each file carries a fingerprint of the delta and the settings it came from, appears under its name only when whole,
-and is used again only if the fingerprint matches: a killed decomposition loses one layer.
+and is used again only if the fingerprint matches: a killed decomposition loses the layers that were in work.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,13 +20,16 @@ from merganser.checkpoints import SafetensorsFile, save_tensors, to_bytes
 from merganser.deltas import DeltaFile
 from merganser.errors import InputError
 from merganser.layers import Factors, InTurn, Kind, Layer, LayerDeltas, LayerFactors
-from merganser.linalg import svd
+from merganser.linalg import lapack, svd
 from merganser.operators.counts import count_of
 from merganser.operators.shares import ALWAYS_KEPT
 from merganser.parameters import delta_shape
+from merganser.workers import in_order, one_blas_thread
 
-CODE = hashlib.sha256(Path(svd.__file__).read_bytes()).hexdigest()  # another factorisation, other factors
+SOURCES = (Path(svd.__file__), Path(lapack.__file__))
+CODE = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()  # another one, other factors
 VECTORS = "vectors.safetensors"
+WORK = 4  # times a matrix in float32: what decomposing it takes at most
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -42,13 +46,24 @@ class FactorSettings:
         return max(count_of(self.rank_fraction, full), min(full, ALWAYS_KEPT))
 
 
-def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path) -> tuple[int, int]:
-    """Fill a task's factor folder; return how many matrices were decomposed, and how many found done."""
+def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path, threads: int = 1) -> tuple[int, int]:
+    """Fill a task's factor folder; return how many matrices were decomposed, and how many found done.
+
+    `threads`: matrices at once; the bytes written do not depend on it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     touched = [name for name in deltas.kinds if deltas.is_touched(name)]
     matrices = [name for name in touched if deltas.kinds[name] == "matrix"]
     remove_strangers(folder, {file_name(name) for name in matrices} | {VECTORS})
-    done = sum(_decompose_one(deltas, name, settings, folder / file_name(name)) for name in matrices)
+
+    def decompose_one(name: str) -> bool:
+        return _decompose_one(deltas, name, settings, folder / file_name(name))
+
+    def bytes_in_work(name: str) -> int:
+        return WORK * 4 * prod(deltas.shape(name))
+
+    with one_blas_thread(), torch.inference_mode():
+        done = sum(in_order(decompose_one, matrices, threads, bytes_in_work))
     vectors = {name: deltas.delta(name) for name in touched if deltas.kinds[name] == "vector"}
     index = {**deltas.index, "shapes": {name: deltas.shape(name) for name in deltas.kinds}, "touched": touched}
     fingerprint = fingerprint_from(json.dumps(index), *vectors.values())

@@ -5,6 +5,7 @@ from pathlib import Path
 from merganser.deltas import DeltaFile
 from merganser.factors import FactorSettings, decompose
 from merganser.params import load_params, task_of
+from merganser.workers import threads_wanted
 from tasks.stage import DELTAS, FACTORS, only_name, run
 
 
@@ -14,7 +15,7 @@ def main(argv: list[str]) -> None:
     params = load_params(Path("params.yaml"))
     task_of(params, task)
     settings = FactorSettings(params.decompose.rank_fraction, params.decompose.dtype)
-    done, kept = decompose(DeltaFile(DELTAS / f"{task}.safetensors"), settings, FACTORS / task)
+    done, kept = decompose(DeltaFile(DELTAS / f"{task}.safetensors"), settings, FACTORS / task, threads_wanted())
     print(f"{task}: {done} matrices decomposed, {kept} were there")
 
 

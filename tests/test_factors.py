@@ -42,6 +42,13 @@ def test_a_second_decomposition_does_nothing(deltas: DeltaFile, tmp_path: Path) 
     assert stamps(tmp_path / "svd") == before
 
 
+def test_matrices_decomposed_at_once_give_the_same_bytes(deltas: DeltaFile, tmp_path: Path) -> None:
+    for threads in (1, 3):
+        decompose(deltas, SETTINGS, tmp_path / str(threads), threads)
+    one, three = ({file.name: file.read_bytes() for file in (tmp_path / n).iterdir()} for n in ("1", "3"))
+    assert one == three
+
+
 def test_a_lost_or_cut_layer_is_the_only_one_decomposed_again(deltas: DeltaFile, tmp_path: Path) -> None:
     decompose(deltas, SETTINGS, tmp_path / "svd")
     whole = {path.name: path.read_bytes() for path in (tmp_path / "svd").iterdir()}

@@ -1,4 +1,4 @@
-"""Gram matrices, eigenvectors and Cholesky factors, so that layers can be decomposed in parallel threads.
+"""Gram matrices, eigenvectors, Cholesky factors, in a way that lets layers be decomposed in parallel threads.
 
 On the CPU these are the LAPACK and BLAS routines that SciPy brings (OpenBLAS), called through the pointers that SciPy
 publishes: ctypes gives Python's lock up for the time of a call, which SciPy's and numpy's own wrappers do not. Calls
@@ -32,18 +32,35 @@ def gram(matrix: Tensor, out: Tensor | None = None, sign: float = 1.0) -> Tensor
     size = matrix.shape[1]
     if out is None:
         out = matrix.new_zeros((size, size), dtype=torch.float64)
-    if matrix.is_cuda:
-        exact = matrix.double()
-        return out.addmm_(exact.mT, exact, alpha=sign)
-    for rows in matrix.split(max(1, BLOCK // max(size, 1))):
-        block = rows.double()
-        if 1 not in block.stride():
-            block = block.contiguous()
-        as_rows = block.stride(1) == 1  # to Fortran, the transpose of what is stored row by row
-        leading = max(1, size if as_rows else len(rows), block.stride(0 if as_rows else 1))
+    for rows in in_blocks(matrix):
+        exact = rows.double()
+        if exact.is_cuda:
+            out.addmm_(exact.mT, exact, alpha=sign)
+            continue
+        if 1 not in exact.stride():
+            exact = exact.contiguous()
+        as_rows = exact.stride(1) == 1  # to Fortran, the transpose of what is stored row by row
+        leading = max(1, size if as_rows else len(rows), exact.stride(0 if as_rows else 1))
         trans = b"N" if as_rows else b"T"
-        _call("dsyrk", b"L", trans, size, len(rows), sign, block, leading, 1.0, out, max(1, size))
+        _call("dsyrk", b"L", trans, size, len(rows), sign, exact, leading, 1.0, out, max(1, size))
     return out
+
+
+def product(matrix: Tensor, right: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return matrix (M, N) @ right (N, K), computed in float64; rows are turned to it a block at a time."""
+    out = matrix.new_empty((len(matrix), right.shape[1]), dtype=dtype)
+    for rows, into in zip(in_blocks(matrix), in_blocks(out, matrix.shape[1]), strict=True):
+        if dtype == torch.float64:
+            torch.mm(rows.double(), right, out=into)
+        else:
+            into.copy_(rows.double() @ right)
+    return out
+
+
+def in_blocks(matrix: Tensor, columns: int | None = None) -> tuple[Tensor, ...]:
+    """Cut a matrix, of as many columns as it has or as are given, into blocks of rows; one block on a GPU."""
+    rows = BLOCK // max(matrix.shape[1] if columns is None else columns, 1)
+    return matrix.split(max(1, len(matrix) if matrix.is_cuda else rows))
 
 
 def eigenvalues_(gram: Tensor) -> Tensor:

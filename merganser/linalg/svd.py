@@ -14,6 +14,7 @@ from torch import Tensor, linalg
 
 from merganser.errors import InputError
 from merganser.layers import Factors
+from merganser.linalg import lapack
 
 SAFE = 1e-4  # of the largest singular value. Vectors from a float64 Gram matrix are exact to about eps / SAFE**2 = 2e-8
 
@@ -23,9 +24,16 @@ def factorise(matrix: Tensor, rank: int | None = None) -> Factors:
 
     Works in float64 and returns the matrix's dtype. U and V have orthonormal columns, whatever the rank of the matrix.
     """
-    u, s, vh = _in_float64(matrix, rank)
-    kept = slice(0, rank)
-    return Factors(*(part.to(matrix.dtype).contiguous() for part in (u[:, kept], s, vh[kept])))
+    full = min(matrix.shape)
+    rank = full if rank is None else min(rank, full)
+    if matrix.shape[0] < matrix.shape[1]:
+        return _transposed(factorise(matrix.mT, rank))
+    by_gram = _by_gram(matrix, rank, matrix.dtype, matrix.dtype) if matrix.dtype != torch.float64 else None
+    if by_gram and len(by_gram.vh) == rank:
+        return by_gram
+    u, s, vh = by_gram or linalg.svd(matrix.double(), full_matrices=False)
+    u, v = (_completed(known[:, :rank], rank) for known in (u, vh.mT))
+    return Factors(*(part.to(matrix.dtype).contiguous() for part in (u, s, v.mT)))
 
 
 def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None) -> Factors:
@@ -33,10 +41,31 @@ def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | Non
 
     `rank` caps K. `exact_to`: what a float64 matrix was computed from, if from less: it needs no better vectors.
     """
+    if matrix.shape[0] < matrix.shape[1]:
+        return _transposed(compact(matrix.mT, rank, exact_to))
     exact_to = exact_to or matrix.dtype
-    u, s, vh = _in_float64(matrix, rank, exact_to)
+    if exact_to != torch.float64 and (by_gram := _by_gram(matrix, rank, exact_to, torch.float64)):
+        u, s, vh = by_gram
+        return Factors(u, s[: len(vh)], vh)
+    u, s, vh = linalg.svd(matrix.double(), full_matrices=False)
     known = numerical_rank(s[:rank].to(exact_to), (matrix.shape[0], matrix.shape[1]))
     return Factors(u[:, :known], s[:known], vh[:known])
+
+
+def truncation(matrix: Tensor, rank: int, exact_to: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+    """Return left (M, K) and right (K, N) in float64 whose product is the best approximation of this rank.
+
+    Projects on the leading singular vectors of one side. Where a Gram matrix cannot tell two small singular values
+    apart, neither does the approximation care: its error is about eps * largest**2 / smallest kept, whatever the gap.
+    """
+    if matrix.shape[0] < matrix.shape[1]:
+        left, right = truncation(matrix.mT, rank, exact_to)
+        return right.mT, left.mT
+    if (exact_to or matrix.dtype) == torch.float64:
+        u, s, vh = compact(matrix, rank)
+        return u * s, vh
+    _, vectors = lapack.eigh_top_(lapack.gram(matrix), rank)
+    return lapack.product(matrix, vectors), vectors.mT
 
 
 def factorise_low_rank(left: Tensor, right: Tensor) -> Factors:
@@ -80,8 +109,8 @@ def numerical_rank(s: Tensor, shape: tuple[int, int], largest: Tensor | None = N
 
 def spectral_norm(matrix: Tensor) -> Tensor:
     """Return the largest singular value, from the smaller Gram matrix in float64."""
-    small = (matrix if matrix.shape[0] < matrix.shape[1] else matrix.mT).double()
-    return linalg.eigvalsh(small @ small.mT)[-1].clamp(min=0).sqrt()
+    tall = matrix.mT if matrix.shape[0] < matrix.shape[1] else matrix
+    return lapack.eigenvalues_(lapack.gram(tall))[-1].clamp(min=0).sqrt()
 
 
 def leading(factors: Factors, count: int) -> Factors:
@@ -122,43 +151,20 @@ def rebuilt(factors: Factors) -> Tensor:
     return (u * s[: u.shape[1]]) @ vh
 
 
-def truncated(matrix: Tensor, rank: int) -> Tensor:
-    """Return the best approximation of this rank."""
-    return rebuilt(factorise(matrix, rank))
+def complement(basis: Tensor, count: int) -> Tensor:
+    """Return `count` orthonormal columns that are orthogonal to those of a basis (M, K), count <= M - K, in float64."""
+    rows, known = basis.shape
+    units = torch.zeros(rows, count, dtype=torch.float64, device=basis.device)
+    units[known : known + count].fill_diagonal_(1)
+    return torch.ormqr(*torch.geqrf(basis.double()), units)
 
 
-def _in_float64(
-    matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    if matrix.shape[0] < matrix.shape[1]:
-        u, s, vh = _in_float64(matrix.mT, rank, exact_to)
-        return vh.mT, s, u.mT
-    by_gram = None if (exact_to or matrix.dtype) == torch.float64 else _by_gram(matrix.double(), rank)
-    return by_gram or linalg.svd(matrix.double(), full_matrices=False)
+def of_gram(gram: Tensor, longer: int, count: int | None = None) -> tuple[Tensor, Tensor, int]:
+    """Return a float32 matrix's singular values, `count` leading vectors (all by default) in columns, and its rank.
 
-
-def _by_gram(tall: Tensor, rank: int | None) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Decompose a tall float64 matrix made of float32 numbers by its Gram matrix; None where that is not exact enough.
-
-    Below the numerical rank any orthonormal vectors will do, and a QR decomposition completes them.
+    Given its smaller Gram matrix, which is overwritten, and its longer side. The rank is the numerical one.
     """
-    s, vectors, known = of_gram(tall.mT @ tall, max(tall.shape))
-    v = vectors[:, :rank]
-    counted = s[: min(known, v.shape[1])]
-    if not is_safe(counted):
-        return None
-    if len(counted) == v.shape[1]:
-        return tall @ (v / counted), s, v.mT
-    q, r = linalg.qr(tall @ v)
-    return q * torch.where(r.diagonal() < 0, -1.0, 1.0), s, v.mT
-
-
-def of_gram(gram: Tensor, longer: int) -> tuple[Tensor, Tensor, int]:
-    """Return singular values, vectors in columns and numerical rank of a float32 matrix, given its smaller Gram matrix.
-
-    `longer` is the matrix's longer side.
-    """
-    squares, vectors = linalg.eigh(gram)
+    squares, vectors = lapack.eigh_top_(gram, len(gram) if count is None else count)
     s = squares.flip(0).clamp_(min=0).sqrt_()
     return s, vectors.flip(1), numerical_rank(s.float(), (longer, len(s)))
 
@@ -166,3 +172,26 @@ def of_gram(gram: Tensor, longer: int) -> tuple[Tensor, Tensor, int]:
 def is_safe(s: Tensor) -> bool:
     """Tell whether the vectors of these singular values are exact enough, although a Gram matrix squares the values."""
     return len(s) == 0 or bool(s[-1] >= SAFE * s[0])
+
+
+def _by_gram(tall: Tensor, rank: int | None, exact_to: torch.dtype, dtype: torch.dtype) -> Factors | None:
+    """Decompose a tall matrix of float32 precision by its Gram matrix; None where that is not exact enough.
+
+    Gives the whole spectrum, and vectors on the numerical rank in `dtype`.
+    """
+    s, vectors, known = of_gram(lapack.gram(tall), len(tall), rank)
+    v = vectors[:, :known]
+    counted = s[: v.shape[1]]
+    if not is_safe(counted):
+        return None
+    return Factors(lapack.product(tall, v / counted, dtype), s.to(dtype), v.mT.to(dtype).contiguous())
+
+
+def _completed(known: Tensor, count: int) -> Tensor:
+    missing = count - known.shape[1]
+    return torch.cat([known, complement(known, missing)], 1) if missing else known
+
+
+def _transposed(factors: Factors) -> Factors:
+    u, s, vh = factors
+    return Factors(vh.mT.contiguous(), s, u.mT.contiguous())

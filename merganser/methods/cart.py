@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from merganser.layers import LayerDeltas
-from merganser.linalg.svd import compact, rebuilt
+from merganser.linalg.svd import truncation
 from merganser.operators.counts import count_of
 from merganser.operators.sums import total
 from merganser.operators.vectors import mean
@@ -27,5 +27,5 @@ def cart(layer: LayerDeltas, *, rank_fraction: Fraction = 0.08, scaling: Scaling
     average = total(layer.deltas) / len(layer.deltas)
     merged = average.clone()
     for delta in layer.deltas:
-        merged.add_(rebuilt(compact(delta - average, rank, layer.dtype)), alpha=scaling)
+        merged.addmm_(*truncation(delta - average, rank, layer.dtype), alpha=scaling)
     return merged.to(layer.dtype)

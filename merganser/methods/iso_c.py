@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerLowRank
-from merganser.operators.isotropic import summed
+from merganser.linalg.lapack import product
+from merganser.operators.isotropic import whitened_sum
 from merganser.registry import Scaling, method
 
 
@@ -21,5 +22,5 @@ from merganser.registry import Scaling, method
 )
 def iso_c(layer: LayerDeltas | LayerLowRank, *, scaling: Scaling = 1.0) -> Tensor:
     """Replace the singular values of the sum by their mean over min(M, N), in the directions of its numerical rank."""
-    u, s, vh = summed(layer)
-    return (scaling * s.sum() / min(layer.shape) * (u @ vh)).to(layer.dtype)
+    left, s, right = whitened_sum(layer)
+    return product(left, right.double() * (scaling * s.sum() / min(layer.shape)), layer.dtype)

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerLowRank
-from merganser.linalg.polar import polar
+from merganser.linalg.lapack import product
+from merganser.linalg.polar import polar, polar_factors
 from merganser.operators.counts import count_of
 from merganser.operators.isotropic import specifics, summed
 from merganser.registry import Fraction, Scaling, method
@@ -34,5 +35,8 @@ def iso_cts(layer: LayerDeltas | LayerLowRank, *, common_fraction: Fraction = 0.
     own = (rank - count_of(common_fraction, rank)) // tasks
     common = summed(layer, rank - tasks * own)
     us, ss, vhs = zip(common, *specifics(layer, common.u, own), strict=True)
-    u, vh = polar(torch.cat(us, 1), layer.dtype), polar(torch.cat(vhs), layer.dtype)
-    return (scaling * torch.cat(ss).sum() / rank * (u @ vh)).to(layer.dtype)
+    # The tasks' own left directions are orthogonal to the common ones, which stay as they are.
+    u = torch.cat([common.u, polar(torch.cat([common.u[:, :0], *us[1:]], 1), layer.dtype)], 1)
+    whitening, _, right = polar_factors(torch.cat(vhs), layer.dtype)
+    value = scaling * torch.cat(ss).sum() / rank
+    return product(u, value * torch.linalg.multi_dot([whitening, right]), layer.dtype)

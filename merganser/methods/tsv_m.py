@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from merganser.layers import Factors, LayerFactors
-from merganser.linalg.polar import polar
+from merganser.layers import LayerFactors
+from merganser.linalg.polar import polar_factors
 from merganser.linalg.svd import leading, rebuilt
 from merganser.operators.shares import share_needed, triples_kept
 from merganser.operators.sums import total
@@ -34,4 +34,8 @@ def tsv_m(layer: LayerFactors, *, rank_fraction: Fraction | None = None, scaling
         deltas = torch.stack([rebuilt(leading(f, len(f.s))) for f in layer.factors])
         return (scaling * total(deltas) / len(deltas)).to(deltas.dtype)
     us, ss, vhs = zip(*(leading(factors, count) for factors in layer.factors), strict=True)
-    return scaling * rebuilt(Factors(polar(torch.cat(us, 1)), torch.cat(ss), polar(torch.cat(vhs))))
+    (left, _, u), (vh, _, right) = polar_factors(torch.cat(us, 1)), polar_factors(torch.cat(vhs))
+    merged = torch.linalg.multi_dot(
+        [left.double(), u.double() * (scaling * torch.cat(ss)), vh.double(), right.double()]
+    )
+    return merged.to(layer.factors[0].s.dtype)

@@ -7,15 +7,32 @@ import torch
 from torch import Tensor
 
 from merganser.layers import Factors, LayerDeltas, LayerLowRank
-from merganser.linalg.svd import compact, compact_low_rank, numerical_rank, spectral_norm
+from merganser.linalg.lapack import gram, product
+from merganser.linalg.polar import polar_factors
+from merganser.linalg.svd import (
+    SAFE,
+    compact,
+    compact_low_rank,
+    complement,
+    numerical_rank,
+    of_gram,
+    spectral_norm,
+)
 from merganser.operators.sums import total
+
+
+def whitened_sum(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, Tensor, Tensor]:
+    """Return U Vh of the sum of the tasks' matrices, on its numerical rank, as two factors with S (K,) between them."""
+    if isinstance(layer, LayerLowRank):
+        return summed(layer)
+    return polar_factors(total(layer.deltas), layer.dtype)
 
 
 def summed(layer: LayerDeltas | LayerLowRank, rank: int | None = None) -> Factors:
     """Decompose the sum of the tasks' matrices on its numerical rank, or less; adapters add up to one of all ranks."""
     if isinstance(layer, LayerLowRank):
         return compact_low_rank(torch.cat(layer.left, 1), torch.cat(layer.right), rank)
-    return compact(total(layer.deltas), rank, layer.deltas.dtype)
+    return compact(total(layer.deltas), rank, layer.dtype)
 
 
 def specifics(layer: LayerDeltas | LayerLowRank, common: Tensor, count: int) -> list[Factors]:
@@ -27,24 +44,58 @@ def specifics(layer: LayerDeltas | LayerLowRank, common: Tensor, count: int) -> 
         return []
     if isinstance(layer, LayerLowRank):
         return [_of_adapter(*sides, common, count) for sides in zip(layer.left, layer.right, strict=True)]
-    return [_of_matrix(delta, common, count) for delta in layer.deltas]
+    rows, known = common.shape
+    if 2 * (rows - known) < rows:  # little is left: into its own coordinates
+        rest = complement(common, rows - known)
+        return [_within(delta, rest, count) for delta in layer.deltas]
+    return [_by_gram(delta, common, count) or _outside(delta, common, count) for delta in layer.deltas]
 
 
-def _of_matrix(delta: Tensor, common: Tensor, count: int) -> Factors:
+def _within(delta: Tensor, rest: Tensor, count: int) -> Factors:
+    """Decompose what a matrix has within the span of orthonormal columns (M, K)."""
+    u, s, vh = compact(product(delta.mT, rest).mT, count, delta.dtype)
+    known = _count(s, delta)
+    return Factors(rest @ u[:, :known], s[:known], vh[:known])
+
+
+def _by_gram(delta: Tensor, common: Tensor, count: int) -> Factors | None:
+    """Decompose what a tall matrix has outside the span, by Gram matrices; None where their difference is inexact."""
+    rows, columns = delta.shape
+    if delta.dtype == torch.float64 or rows < columns:
+        return None
+    inside = product(delta.mT, common).mT
+    s, v, _ = of_gram(gram(inside, gram(delta), -1.0), rows, count)
+    known = _count(s[:count], delta)
+    s, v = s[:known], v[:, :known]
+    if known and bool(s[-1] < SAFE * _frobenius_norm(delta)):
+        return None
+    return Factors((product(delta, v) - common @ (inside @ v)) / s, s, v.mT)
+
+
+def _outside(delta: Tensor, common: Tensor, count: int) -> Factors:
+    """Project a matrix and decompose what is left."""
     exact = delta.double()
-    return _known(compact(_outside(exact, common), count, delta.dtype), spectral_norm(exact), delta.dtype)
+    u, s, vh = compact(exact - common @ (common.mT @ exact), count, delta.dtype)
+    known = _count(s, delta)
+    return Factors(u[:, :known], s[:known], vh[:known])
 
 
 def _of_adapter(left: Tensor, right: Tensor, common: Tensor, count: int) -> Factors:
-    outside = compact_low_rank(_outside(left.double(), common), right, count, left.dtype)
-    return _known(outside, compact_low_rank(left, right).s[:1], left.dtype)
+    exact = left.double()
+    u, s, vh = compact_low_rank(exact - common @ (common.mT @ exact), right, count, left.dtype)
+    known = numerical_rank(s.to(left.dtype), (len(left), right.shape[1]), compact_low_rank(left, right).s[:1])
+    return Factors(u[:, :known], s[:known], vh[:known])
 
 
-def _outside(matrix: Tensor, common: Tensor) -> Tensor:
-    return matrix - common @ (common.mT @ matrix)
+def _count(s: Tensor, delta: Tensor) -> int:
+    """Count what is more than rounding beside the largest singular value of a whole matrix."""
+    known = 0
+    for norm in (_frobenius_norm, spectral_norm):  # the first is no smaller, and quicker to be had: it may do
+        known = numerical_rank(s.to(delta.dtype), (delta.shape[0], delta.shape[1]), norm(delta))
+        if known == len(s):
+            break
+    return known
 
 
-def _known(factors: Factors, largest: Tensor, dtype: torch.dtype) -> Factors:
-    u, s, vh = factors
-    rank = numerical_rank(s.to(dtype), (u.shape[0], vh.shape[1]), largest)
-    return Factors(u[:, :rank], s[:rank], vh[:rank])
+def _frobenius_norm(delta: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(delta, dtype=torch.float64)

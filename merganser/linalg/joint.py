@@ -1,36 +1,64 @@
-"""Decompositions of the tasks' matrices side by side, [D_1 .. D_T] = U S [V_1^T .. V_T^T].
+"""Decompositions of the tasks' matrices side by side, [D_1 .. D_T] = U S [V_1^T .. V_T^T], in float64.
 
-Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side.
+Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side, Q rank of an adapter.
 """
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from merganser.layers import Factors
-from merganser.linalg.svd import compact, is_safe, of_gram
+from merganser.layers import Basis, Factors
+from merganser.linalg import lapack, svd
 
 
-def joint(deltas: Tensor) -> Factors:
-    """Decompose T matrices (T, M, N) set side by side on their numerical rank K: U (M, K), S (K), Vh (K, T * N)."""
-    by_gram = None if deltas.dtype == torch.float64 else _by_gram(deltas)
-    return by_gram or compact(deltas.transpose(0, 1).flatten(1))
+class Joint(NamedTuple):
+    """T matrices in the left basis they share; their coordinates in it, which take more room, are asked for by task."""
+
+    u: Tensor  # (M, K), orthonormal columns
+    s: Tensor  # (K,), descending
+    coordinates: Callable[[int], Tensor]  # of task t: S V_t^T (K, N), the caller's own
+    is_product: bool  # the coordinates of task t are U^T D_t, so one entry is a dot product
 
 
-def _by_gram(deltas: Tensor) -> Factors | None:
-    """Decompose T float32 matrices side by side by the sum of their Gram matrices; None where that is of no use."""
+def joint(deltas: Tensor, basis: Basis | None = None) -> Joint:
+    """Decompose T matrices (T, M, N) side by side on their numerical rank. What is returned holds on to them.
+
+    `basis`: what is known of the decomposition of float32 matrices.
+    """
+    if deltas.dtype == torch.float64:
+        return of_factors(_compact(deltas), len(deltas))
+    u, s = basis or _by_gram(deltas) or Basis(*_compact(deltas)[:2])
+    return Joint(u, s, lambda task: u.mT @ deltas[task].double(), is_product=True)
+
+
+def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor]) -> Joint:
+    """Decompose T products left[t] (M, Q) @ right[t] (Q, N) as `joint` does, without multiplying one of them out."""
+    return of_factors(svd.joint_low_rank(left, right), len(left))
+
+
+def of_factors(factors: Factors, tasks: int) -> Joint:
+    """Cut factors (M, K), (K,), (K, T * N) into tasks."""
+    u, s, vh = factors
+    rows = vh.unflatten(1, (tasks, -1))
+    return Joint(u, s, lambda task: rows[:, task] * s.unsqueeze(1), is_product=False)
+
+
+def _compact(deltas: Tensor) -> Factors:
+    return svd.compact(deltas.transpose(0, 1).flatten(1))
+
+
+def _by_gram(deltas: Tensor) -> Basis | None:
+    """Find the basis of T float32 matrices by the sum of their Gram matrices; None where that is of no use."""
     tasks, rows, columns = deltas.shape
     if rows > tasks * columns:
         return None
     gram = torch.zeros(rows, rows, dtype=torch.float64, device=deltas.device)
     for delta in deltas:
-        exact = delta.double()
-        gram.addmm_(exact, exact.mT)
-    s, vectors, known = of_gram(gram, tasks * columns)
-    s, u = s[:known], vectors[:, :known]
-    if not is_safe(s):
-        return None
-    inverse = (u / s).mT
-    vh = torch.empty(known, tasks, columns, dtype=torch.float64, device=deltas.device)
-    for t, delta in enumerate(deltas):
-        vh[:, t] = inverse @ delta.double()
-    return Factors(u, s, vh.flatten(1))
+        lapack.gram(delta.mT, out=gram)
+    squares, vectors = lapack.eigh_(gram)
+    del gram
+    s = squares.flip(0).clamp_(min=0).sqrt_()
+    s = s[: svd.numerical_rank(s.float(), (tasks * columns, rows))]
+    return Basis(vectors.mT[rows - len(s) :].flip(0).mT, s) if svd.is_safe(s) else None

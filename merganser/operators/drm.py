@@ -1,70 +1,158 @@
-"""The steps of Decom-Renorm-Merge (Chaichana et al., 2025, arXiv:2505.23117), in float64.
+"""The steps of Decom-Renorm-Merge (Chaichana et al., 2025, arXiv:2505.23117), exact to float64 where it matters.
 
-Which entries are pruned hangs on their last digits.
-Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side.
+Which entries are pruned and which signs are elected hangs on last digits. In float32 the tasks' unit rows take as much
+room as the deltas, in float64 twice that: so they are kept in float32, and the few entries in doubt are computed again
+in float64. Rounding keeps the order of magnitudes: in doubt at the cut are only those that are rounded to the same.
+Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side, P places in (T, K, N).
 """
 
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from merganser.layers import Factors, LayerDeltas, LayerLowRank
-from merganser.linalg.joint import joint
+from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.linalg.joint import Joint
 from merganser.linalg.select import cut_at
-from merganser.linalg.svd import joint_low_rank
-from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.elect import elect_sign
-from merganser.operators.joint import NO_LENGTH, NOTHING
+from merganser.operators.joint import NO_LENGTH, NOTHING, decomposed
 
+INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}  # as wide
 SAME = 1e-9  # relative: magnitudes that differ by rounding
+BLOCK = 2**18  # entries of each task that are averaged at a time
+PLACES = 64  # entries that are computed again at a time
+DOUBTS = 2**11  # so many are worth a dot product each; with more, all are kept in float64
 
 
-class JointSpace(NamedTuple):
+@dataclass(frozen=True)
+class JointSpace:
     """T matrices in the left basis they share: task t is u @ diag(s[t]) @ vh[t], the rows of vh[t] unit or zero."""
 
     u: Tensor  # (M, K)
     s: Tensor  # (T, K)
-    vh: Tensor  # (T, K, N)
+    vh: Tensor  # (T, K, N), in float64, or rounded to float32
+    deltas: Tensor | None = None  # (T, M, N): what rounded entries can be computed from again
+
+    def exact(self, places: Tensor) -> Tensor:
+        """Return the entries s * vh of rounded rows at P places (P, 3) before they were rounded, in float64."""
+        left, right = self.u.mT, cast(Tensor, self.deltas).mT
+        parts = (part.unbind(1) for part in places.split(PLACES))
+        return torch.cat([self.s[:0, 0], *((left[k] * right[t, n]).sum(1) for t, k, n in parts)])
 
 
 def joint_space(layer: LayerDeltas | LayerLowRank) -> JointSpace:
-    """Decompose a layer's T matrices side by side and renormalise each task's rows (equations 1 to 6)."""
-    if isinstance(layer, LayerLowRank):
-        return renormalised(joint_low_rank(layer.left, layer.right), len(layer.tasks))
-    return renormalised(joint(layer.deltas), len(layer.tasks))
+    """Decompose a layer's T matrices side by side and renormalise each task's rows (equations 1 to 6), in float64."""
+    return renormalised(decomposed(layer), layer, torch.float64)
 
 
-def renormalised(factors: Factors, tasks: int) -> JointSpace:
-    """Cut the joint factors (M, K), (K), (K, T * N) into tasks, and give their rows unit length in place."""
-    rows = factors.vh.unflatten(1, (tasks, -1)).transpose(0, 1)
-    lengths = rows.norm(dim=2)
-    some = lengths > NO_LENGTH
-    rows.div_(torch.where(some, lengths, torch.inf).unsqueeze(2))
-    return JointSpace(factors.u, factors.s * torch.where(some, lengths, 0), rows)
+def renormalised(space: Joint, layer: LayerDeltas | LayerLowRank, dtype: torch.dtype) -> JointSpace:
+    """Give each task's rows unit length. They are rounded to the dtype only if they can be computed again."""
+    deltas = layer.deltas if space.is_product and dtype != torch.float64 and isinstance(layer, LayerDeltas) else None
+    tasks, rank = len(layer.tasks), len(space.s)
+    s = space.s.new_empty(tasks, rank)
+    vh = space.s.new_empty((tasks, rank, layer.shape[1]), dtype=torch.float64 if deltas is None else dtype)
+    for task, (lengths, unit) in enumerate(zip(s, vh, strict=True)):
+        rows = space.coordinates(task)
+        torch.linalg.vector_norm(rows, dim=1, out=lengths)
+        lengths[lengths <= NO_LENGTH * space.s] = 0
+        unit.copy_(rows.div_(torch.where(lengths > 0, lengths, torch.inf).unsqueeze(1)))
+        del rows  # before the next are computed
+    return JointSpace(space.u, s, vh, deltas)
 
 
-def largest(values: Tensor, density: float) -> Tensor:
-    """Mark the floor(density * n) largest magnitudes of n, and all that equal the least of them but for rounding.
+def prune_(space: JointSpace, density: float) -> bool:
+    """Zero all but the floor(density * n) largest of the n unit rows' entries, and those that equal the least of them.
 
-    So identical tasks are pruned alike, and the order of the tasks changes nothing.
+    Equal but for rounding: so identical tasks are pruned alike, and the order of the tasks changes nothing.
+    Returns False, the work half done, where too many entries were rounded to the same.
     """
-    cut = cut_at(lambda: (part.reshape(1, -1) for part in values), density)
-    least = torch.tensor(cut.patterns, device=values.device).view(values.dtype)[0]  # not a number if none is kept
-    return torch.stack([part.abs() >= (least * (1 - SAME)).clamp(min=NOTHING) for part in values])
+    cut = cut_at(lambda: (part.reshape(1, -1) for part in space.vh), density)
+    pattern = torch.tensor(cut.patterns, dtype=INTEGERS[space.vh.dtype], device=space.vh.device)
+    least = pattern.view(space.vh.dtype)[0]  # NaN if none is kept
+    slack = SAME if space.deltas is None else 4 * torch.finfo(space.vh.dtype).eps
+    for unit in space.vh:
+        unit.masked_fill_((unit.abs() >= (least * (1 - slack)).clamp(min=NOTHING)).logical_not_(), 0)
+    if space.deltas is None or not least > NOTHING:
+        return True
+    places = torch.cat([_placed(task, (unit != 0) & (unit.abs() <= least)) for task, unit in enumerate(space.vh)])
+    if len(places) > DOUBTS:
+        return False
+    t, k, n = places.unbind(1)
+    exact = space.exact(places).abs_() / space.s[t, k]
+    at_cut = exact[space.vh[t, k, n].abs() == least]
+    dropped = exact < at_cut.topk(cut.ties[0]).values[-1] * (1 - SAME)
+    space.vh[t[dropped], k[dropped], n[dropped]] = 0
+    return True
+
+
+def _placed(task: int, mask: Tensor) -> Tensor:
+    """Return the places of a task's marked entries (K, N)."""
+    return torch.nn.functional.pad(mask.nonzero(), (1, 0), value=task)
 
 
 def pruned(space: JointSpace, density: float) -> Tensor:
     """Keep the largest of all tasks' renormalised entries together, then give the rows their scale back: (T, K, N)."""
-    return torch.where(largest(space.vh, density), space.vh, 0).mul_(space.s.unsqueeze(2))
+    kept = replace(space, vh=space.vh.clone())
+    prune_(kept, density)
+    return kept.vh.mul_(space.s.unsqueeze(2))
+
+
+def averaged(space: JointSpace) -> Tensor | None:
+    """Elect a sign per entry of S V^T and average the tasks that agree: (K, N). None where too many are in doubt."""
+    tasks, rank, columns = space.vh.shape
+    s, doubts = space.s.to(space.vh.dtype).unsqueeze(2), []
+    merged = space.vh.new_empty(rank, columns)
+    step = max(1, BLOCK // max(1, columns))
+    for first in range(0, max(1, rank), step):
+        rows = slice(first, first + step)
+        doubt = _mean_of_majority(space.vh[:, rows], s[:, rows], merged[rows])
+        doubts.append(doubt.nonzero() + torch.tensor([first, 0], device=doubt.device))
+    k, n = torch.cat(doubts).T
+    if space.deltas is None or len(k) == 0:
+        return merged
+    some = (space.vh[:, k, n] != 0).nonzero()
+    if len(some) > DOUBTS:
+        return None
+    t, place = some.unbind(1)
+    entries = space.s.new_zeros(tasks, len(k), 1)
+    entries[t, place, 0] = space.exact(torch.stack([t, k[place], n[place]], 1))
+    exact = entries.new_empty(len(k), 1)
+    _mean_of_majority(entries, torch.ones_like(entries), exact)
+    merged[k, n] = exact.squeeze(1).to(merged.dtype)
+    return merged
+
+
+def _mean_of_majority(units: Tensor, scales: Tensor, out: Tensor) -> Tensor:
+    """Average the entries units * scales (T, K, N) on the side of zero that weighs more; 0 where both weigh the same.
+
+    Returns where, beyond that, rounding may have decided between the sides.
+    """
+    sums, counts = out.new_zeros(2, *out.shape), out.new_zeros(2, *out.shape)
+    for unit, scale in zip(units, scales, strict=True):
+        entries = unit * scale
+        counts[0] += entries > 0
+        counts[1] += entries < 0
+        sums[0] += entries.clamp(min=0)
+        sums[1] -= entries.clamp_(max=0)
+    lead, weight = sums[0] - sums[1], sums[0] + sums[1]
+    means = sums.div_(counts.clamp_(min=1))
+    torch.where(lead > 0, means[0], -means[1], out=out)
+    out.masked_fill_(lead.abs_() <= SAME * weight, 0)
+    rounding = (len(units) + 4) * torch.finfo(out.dtype).eps
+    return (lead <= rounding * weight) & (weight > 0)
 
 
 def drm(layer: LayerDeltas | LayerLowRank, density: float) -> Tensor:
     """Merge T matrices in their joint space: prune, elect a sign per entry, average the entries that agree: (M, N)."""
-    space = joint_space(layer)
-    entries = pruned(space, density)
-    return (space.u @ disjoint_mean(entries, elect_sign(entries))).to(layer.dtype)
+    space = decomposed(layer)
+    merged = _merged(renormalised(space, layer, torch.float32), density)
+    if merged is None:
+        merged = _merged(renormalised(space, layer, torch.float64), density)
+    return (space.u @ cast(Tensor, merged).double()).to(layer.dtype)
+
+
+def _merged(space: JointSpace, density: float) -> Tensor | None:
+    return averaged(space) if prune_(space, density) else None
 
 
 def transposed(layer: LayerDeltas | LayerLowRank) -> LayerDeltas | LayerLowRank:

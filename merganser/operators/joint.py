@@ -3,6 +3,7 @@
 Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import cast
@@ -10,9 +11,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerLowRank, LayerSource
-from merganser.linalg.joint import joint
-from merganser.linalg.svd import joint_low_rank, orientation
+from merganser.layers import Layer, LayerDeltas, LayerLowRank, LayerSource
+from merganser.linalg.joint import Joint, joint, joint_low_rank
+from merganser.linalg.svd import orientation
 from merganser.operators.spool import Spool
 
 NO_LENGTH = 1e-7  # of a unit row: what rounding leaves of the row of a task that has no part in a direction
@@ -31,8 +32,11 @@ class JointLayers:
     coordinates: Spool = field(default_factory=Spool)
     seeds: dict[str, int] = field(default_factory=dict)
 
-    def add(self, layer: LayerDeltas | LayerLowRank) -> None:
+    def add(self, layer: Layer) -> None:
         """Decompose a matrix of all tasks and set it aside."""
+        if isinstance(layer, LayerDeltas) and layer.kind == "vector":
+            return
+        assert isinstance(layer, LayerDeltas | LayerLowRank)
         basis, coordinates = in_joint_basis(layer)
         self.bases.put(layer.name, basis)
         self.coordinates.put(layer.name, coordinates)
@@ -51,29 +55,33 @@ class JointLayers:
 def joint_layers(layers: LayerSource) -> JointLayers:
     """Decompose each matrix once, and keep what the decompositions give on disk."""
     found = JointLayers(layers)
-    for name in layers.names:
-        if layers.kinds[name] == "matrix":
-            found.add(cast(LayerDeltas | LayerLowRank, layers.layer(name)))
+    deque(layers.map(found.add), maxlen=0)
     return found
 
 
+def decomposed(layer: LayerDeltas | LayerLowRank) -> Joint:
+    """Decompose a layer's T matrices side by side. Adapters are not multiplied out."""
+    if isinstance(layer, LayerLowRank):
+        return joint_low_rank(layer.left, layer.right)
+    return joint(layer.deltas, layer.basis)
+
+
 def in_joint_basis(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, Tensor]:
-    """Return U (M, K) and the S V_t (T, K, N) of the tasks' matrices side by side, U S [V_1 .. V_T], in their dtype.
-
-    Adapters are not multiplied out.
-    """
-    u, s, vh = joint_low_rank(layer.left, layer.right) if isinstance(layer, LayerLowRank) else joint(layer.deltas)
-    signs = orientation(u)
-    rows = vh.unflatten(1, (len(layer.tasks), -1)).unbind(1)
-    coordinates = torch.empty(len(rows), *rows[0].shape, dtype=layer.dtype, device=vh.device)
-    for row, out in zip(rows, coordinates, strict=True):
-        out.copy_(known(row) * (signs * s).unsqueeze(1))
-    return (u * signs).to(layer.dtype), coordinates
+    """Return U (M, K) and the S V_t (T, K, N) of the tasks' matrices side by side, U S [V_1 .. V_T], in their dtype."""
+    space = decomposed(layer)
+    signs = orientation(space.u)
+    coordinates = space.s.new_empty(len(layer.tasks), len(space.s), layer.shape[1], dtype=layer.dtype)
+    for task, out in enumerate(coordinates):
+        rows = space.coordinates(task)
+        out.copy_(known_(rows, space.s).mul_(signs.unsqueeze(1)))
+        del rows  # before the next are computed
+    return (space.u * signs).to(layer.dtype), coordinates
 
 
-def known(rows: Tensor) -> Tensor:
-    """Zero what rounding leaves of a task's rows (K, N) of [V_1 .. V_T], whose whole rows are of unit length.
+def known_(rows: Tensor, s: Tensor) -> Tensor:
+    """Zero what rounding leaves of a task's rows (K, N) of S [V_1 .. V_T], whose whole rows are of length s.
 
     That is where the task has no part in a direction, or did not change a column: no entry to elect a sign by.
     """
-    return torch.where((rows.abs() > NOTHING) & (rows.norm(dim=1, keepdim=True) > NO_LENGTH), rows, 0.0)
+    some = rows.norm(dim=1) > NO_LENGTH * s
+    return rows.masked_fill_((rows.abs() > torch.where(some, NOTHING * s, torch.inf).unsqueeze(1)).logical_not_(), 0)

@@ -4,6 +4,7 @@ import os
 from errno import EDQUOT, ENOSPC
 from math import prod
 from tempfile import TemporaryFile
+from threading import Lock
 from typing import NamedTuple
 from weakref import finalize
 
@@ -27,7 +28,8 @@ class Place(NamedTuple):
 class Spool:
     """Tensors by name, in a file without a name: it is gone with the spool or the process, however that ends.
 
-    The file is in $TMPDIR if that is set, otherwise in /var/tmp or where the system keeps temporary files.
+    The file is in $TMPDIR if that is set, otherwise in /var/tmp or where the system keeps temporary files. Threads may
+    put and get at the same time.
     """
 
     def __init__(self) -> None:
@@ -35,32 +37,36 @@ class Spool:
         # Without a buffer: what a full disk refused is not tried again when the file is closed.
         self._file = TemporaryFile(buffering=0, dir=ROOMY if roomy else None)  # noqa: SIM115 (closed by finalize)
         self._places: dict[str, Place] = {}
+        self._size, self._lock = 0, Lock()
         finalize(self, self._file.close)
 
     def put(self, name: str, tensor: Tensor) -> None:
         """Write a tensor. Raises InputError when the disk is full."""
         assert name not in self._places
-        offset = self._file.seek(0, os.SEEK_END)
         left = tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
+        with self._lock:
+            start, self._size = self._size, self._size + len(left)
+        offset = start
         try:
             while len(left):
-                left = left[self._file.write(left) :]
+                written = os.pwrite(self._file.fileno(), left, offset)
+                left, offset = left[written:], offset + written
         except OSError as error:
             if error.errno not in (ENOSPC, EDQUOT):
                 raise
             raise InputError(
                 "no space left for temporary files: set TMPDIR to a folder with room for the tasks' models"
             ) from error
-        self._places[name] = Place(offset, tensor.shape, tensor.dtype, tensor.device)
+        self._places[name] = Place(start, tensor.shape, tensor.dtype, tensor.device)
 
     def get(self, name: str) -> Tensor:
         """Read a tensor back, to the device it was on."""
         offset, shape, dtype, device = self._places[name]
         read = torch.empty(prod(shape) * dtype.itemsize, dtype=torch.uint8)
-        self._file.seek(offset)
         left = read.numpy().data
         while len(left):
-            left = left[self._file.readinto(left) :]
+            count = os.preadv(self._file.fileno(), [left], offset)
+            left, offset = left[count:], offset + count
         return read.view(dtype).view(shape).to(device)
 
     def __contains__(self, name: str) -> bool:

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from merganser.layers import Factors
 from merganser.operators import drm as operator
-from merganser.operators.drm import joint_space, largest, pruned
+from merganser.operators.drm import JointSpace, joint_space, pruned
 from tests.laws.layers import matrices, merged, vectors
 from tests.laws.references import Array, Given, counted
 from tests.laws.references import svd as known
@@ -78,9 +77,10 @@ def test_the_order_of_the_tasks_changes_nothing(name: str, dtype: torch.dtype) -
 def test_flipping_a_singular_vectors_sign_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     deltas = drawn(3, (8, 10))
     straight = merged("drm_h", matrices(list(deltas)))[0]
-    u, s, vh = operator.joint(deltas)
+    space = operator.decomposed(matrices(list(deltas)))
     flips = torch.tensor([1.0, -1.0] * 4, dtype=torch.float64)
-    monkeypatch.setattr(operator, "joint", lambda _: Factors(u * flips, s, vh * flips.unsqueeze(1)))
+    rows = lambda task: space.coordinates(task) * flips.unsqueeze(1)  # noqa: E731
+    monkeypatch.setattr(operator, "decomposed", lambda _: space._replace(u=space.u * flips, coordinates=rows))
     assert_close(merged("drm_h", matrices(list(deltas)))[0], numpy_of(straight), 1e-12)  # type: ignore[arg-type]
 
 
@@ -104,7 +104,8 @@ def test_tasks_that_changed_different_rows_do_not_dilute_each_other(name: str) -
 )
 def test_equal_magnitudes_are_kept_or_pruned_together(density: float, kept: list[int]) -> None:
     values = torch.tensor([1.0, 2.0, 0.5, -2.0 * (1 + 1e-12), 3.0], dtype=torch.float64)
-    assert largest(values, density).nonzero().flatten().tolist() == kept
+    space = JointSpace(torch.eye(1), torch.ones(1, 1, dtype=torch.float64), values.view(1, 1, 5).clone())
+    assert pruned(space, density).nonzero()[:, 2].tolist() == kept
 
 
 @both_ways

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import IO, Any, NamedTuple
@@ -21,7 +22,7 @@ from typing import IO, Any, NamedTuple
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "build" / "benchmarks"
 MB = 1e6
-INTERVAL = 0.01  # seconds between two looks at a process's memory
+INTERVAL = 0.02  # seconds between two looks at a process's memory
 SHOWN = 2000  # characters of a failed command's complaint
 VERSIONS = """
 import json, platform, re, scipy, torch, threadpoolctl
@@ -48,7 +49,7 @@ class Measured:
     """What one run of a command took.
 
     The CPU time is the process's and that of the processes it waited for. Memory is the sum over the process and all
-    its descendants, looked at every hundredth of a second: a shorter peak may be missed, but not the resident peak of
+    its descendants, looked at fifty times a second: a shorter peak may be missed, but not the resident peak of
     one process, which the system keeps.
     """
 
@@ -145,6 +146,7 @@ def as_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(heads), f"|{rule}|", *map(line, rows)])
 
 
+@cache
 def machine() -> dict[str, Any]:
     """Describe the machine and the versions: all that a figure depends on, and no name or path."""
     versions = subprocess.run([sys.executable, "-c", VERSIONS], check=True, capture_output=True, text=True).stdout

@@ -1,106 +1,212 @@
-"""Merge eight ViT-B/32-sized checkpoints by every method: `python -m benchmarks.merges`.
+"""Measure merges of ViT-B/32-sized checkpoints against plain programs: `python -m benchmarks.merges [METHOD ...]`.
 
-Each merge is one `merganser merge`, a process of its own, from checkpoints on disk to a merged checkpoint on disk.
+Every side is a process of its own, from checkpoints on disk to a merged checkpoint on disk:
+
+    cold     `merganser merge METHOD`
+    cached   the pipeline's own stage, where a method reads the factors that `decompose` has written
+    plain    the formula on whole state dicts (benchmarks/plain)
+    copy     reading all the inputs and writing as many bytes as the merged model has, for task arithmetic
 """
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from benchmarks.models import TOWER, make_models
+from benchmarks.errors import far
+from benchmarks.harness import (
+    MB,
+    RESULTS,
+    Measured,
+    Run,
+    alternate,
+    as_table,
+    as_text,
+    described,
+    field_of,
+    machine,
+    ratio,
+    spread,
+    write_results,
+)
+from benchmarks.models import BLOCKS
+from benchmarks.plain.__main__ import METHODS
+from benchmarks.sides import Setting, cached, cold, copying, made, plain
 from merganser import registry
 
-ROOT = Path(__file__).parent.parent
-RUN = "from flows.cli import main; main()"
-CLASSES = ("cat", "dog", "ship", "lorry")  # dts_unseen asks for the tasks' class names
-MIB = 2**20
+FEW = 3  # blocks: a quarter of the layers
+TIMES = 3
+ONCE = ("tsv_m", "iso_cts", "sftm", "drm_h", "knots", "dts_t")  # their plain programs take more than a minute
+LONG = ("sftm", "drm_h", "knots")  # theirs take more than that: in short they run on few blocks
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A method to measure on models of so many blocks, ours alone or against the others."""
+
+    method: str
+    blocks: int
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one method on models of so many blocks."""
+
+    method: str
+    blocks: int
+    runs: dict[str, list[Measured]]  # by side
+    error: float | None  # of the merged delta: ours from the plain one, relative
+    amr: float  # bytes a task keeps for itself, over those of the merged parameters
 
 
 def main() -> None:
-    """Merge by each method in turn; print a table of times and memory as Markdown, and write it as JSON if asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("methods", nargs="*", help="only these (all registered ones)")
-    parser.add_argument("--tasks", type=int, default=8, help="fine-tuned models (8)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of a merge (the CPUs' number)")
-    parser.add_argument("--folder", type=Path, help="keep the models here, and use them again (a temporary folder)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file too, after each merge")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="merganser-bench-") as temporary:
-        base, models = make_models(options.folder or Path(temporary), options.tasks)
-        print("| method | wall, s | CPU, s | peak memory, MiB | of it anonymous | AMR, % |\n|---|---|---|---|---|---|")
-        rows = {}
-        for name in options.methods or registry.names():
-            rows[name] = measure(name, base, models, Path(temporary), options.threads)
-            print(as_row(name, rows[name]), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps({"threads": options.threads, "methods": rows}, indent=2))
-
-
-def measure(method: str, base: Path, models: dict[str, Path], folder: Path, threads: int) -> dict[str, Any]:
-    """Return wall and CPU seconds, peak memory in bytes and the additional memory rate of one merge."""
-    out, profile = folder / "merged", folder / "profile.json"
-    command = [
-        sys.executable,
-        "-c",
-        RUN,
-        "merge",
-        method,
-        "--base",
-        str(base),
-        "--only",
-        f"{TOWER}*",
-        "--out",
-        str(out),
-    ]
-    command += ["--profile", str(profile), "--device", "cpu"]
-    for task, path in models.items():
-        command += ["--model", f"{task}={path}"]
-        if registry.get(method).embeddings:
-            file = folder / f"{task}.txt"
-            file.write_text("\n".join(f"{name} {task}" for name in CLASSES))
-            command += ["--classes", f"{task}={file}"]
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": str(threads)}, stdout=subprocess.DEVNULL
+    """Measure the methods asked for; print tables as Markdown, and write the figures to a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"({', '.join(METHODS)})")
+    parser.add_argument("--all", action="store_true", help="every registered method, ours alone")
+    parser.add_argument(
+        "--short", action="store_true", help=f"{FEW} blocks where a plain program takes minutes; ours on both sizes"
     )
-    anonymous = _watched(process)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
-    wall = time.perf_counter() - started
-    rate = json.loads(profile.read_text())["amr"]
-    shutil.rmtree(out)
-    return {
-        "wall_s": wall,
-        "cpu_s": usage.ru_utime + usage.ru_stime,
-        "peak_rss_bytes": usage.ru_maxrss * 1024,
-        "peak_anonymous_bytes": anonymous,
-        "amr": rate,
-    }
+    parser.add_argument("--blocks", type=int, default=BLOCKS, help=f"of the image tower ({BLOCKS}: ViT-B/32)")
+    parser.add_argument("--times", type=int, help=f"each side ({TIMES}; a plain program of more than a minute once)")
+    parser.add_argument("--threads", type=int, default=2, help="of a merge, and BLAS threads of a plain program (2)")
+    parser.add_argument("--folder", type=Path, help="keep the models here, and use them again (a temporary folder)")
+    parser.add_argument("--json", type=Path, default=RESULTS / "merges.json", help="where the figures go")
+    options = parser.parse_args()
+    print(f"{described(machine())}; {options.threads} threads a merge\n", flush=True)
+    jobs = [Job(name, options.blocks, alone=True) for name in registry.names()] if options.all else []
+    jobs = jobs or planned(options.methods or METHODS, options.blocks, options.short)
+    rows = []
+    with ExitStack() as stack:
+        sizes = {job.blocks for job in jobs}
+        models = {size: stack.enter_context(made(options.folder, size, options.threads)) for size in sizes}
+        for job in jobs:
+            rows.append(measured(job, models[job.blocks], options.times))
+            write_results(options.json, {"threads": options.threads, "rows": rows})
+    print("\n\n".join(tables(rows)))
 
 
-def _watched(process: "subprocess.Popen[bytes]") -> int:
-    """Wait until a process has ended, without reaping it; return the most anonymous memory it was seen to hold."""
-    most = 0
-    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-        most = max(most, *(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon")), 0)
-        time.sleep(0.02)
-    return most
+def planned(methods: Iterable[str], blocks: int, short: bool) -> list[Job]:
+    """List what to measure; in short, ours on two sizes and the slowest programs on the smaller one only."""
+    if not short:
+        return [Job(method, blocks) for method in methods]
+    return [Job(name, size, (name in LONG) == (size != FEW)) for name in methods for size in (blocks, FEW)]
 
 
-def as_row(name: str, found: dict[str, Any]) -> str:
-    """Write one line of the table."""
-    memory = f"{found['peak_rss_bytes'] / MIB:.0f} | {found['peak_anonymous_bytes'] / MIB:.0f}"
-    return f"| `{name}` | {found['wall_s']:.1f} | {found['cpu_s']:.1f} | {memory} | {100 * found['amr']:.2f} |"
+def measured(job: Job, setting: Setting, times: int | None = None) -> Row:
+    """Measure all sides of one method in alternation, and how far their results are apart."""
+    sides = dict(sides_of(job, setting))
+    counts = {side: times or (1 if side == "plain" and job.method in ONCE else TIMES) for side in sides}
+
+    def said(side: str, run: Measured) -> None:
+        memory = f"{run.peak_anonymous_bytes / MB:.0f} MB anonymous"
+        print(f"{label(job)}, {side}: {run.wall_s:.1f} s, CPU {run.cpu_s:.1f} s, {memory}", file=sys.stderr, flush=True)
+
+    runs = alternate(sides, counts, said)
+    rate = json.loads(setting.profile.read_text())["amr"]
+    error = far(setting.folder / "cold", setting.folder / "plain", setting.base) if "plain" in sides else None
+    return Row(job.method, job.blocks, runs, error, rate)
+
+
+def sides_of(job: Job, setting: Setting) -> Iterator[tuple[str, Run]]:
+    """Give the sides of a comparison."""
+    yield "cold", cold(job.method, setting)
+    if job.alone:
+        return
+    if registry.get(job.method).reads == "svd":
+        yield "cached", cached(job.method, setting)
+    if job.method in METHODS:
+        yield "plain", plain(job.method, setting)
+    if job.method == "task_arithmetic":
+        yield "copy", copying(setting)
+
+
+def tables(rows: Sequence[Row]) -> Iterator[str]:
+    """Write what was measured: times against the plain programs', memory against the number of layers, and the rest."""
+    if compared := [row for row in rows if "plain" in row.runs]:
+        yield comparison(compared)
+    if copies := [row for row in rows if "copy" in row.runs]:
+        yield "\n".join(map(against_copying, copies))
+    if sizes := growths(rows):
+        yield growth(sizes)
+    if alone := [
+        row for row in rows if "plain" not in row.runs and row.method not in {large.method for _, large in sizes}
+    ]:
+        yield costs(alone)
+
+
+def comparison(rows: Sequence[Row]) -> str:
+    """Write the times and the memory of each side, and the plain program's over ours."""
+    heads = ["method", "cold, s", "cached, s", "plain, s", "plain / cold", "plain / cached"]
+    heads += ["cold, MB", "plain, MB", "plain / cold", "difference"]
+    lines = []
+    for row in rows:
+        walls = {side: field_of(runs, "wall_s") for side, runs in row.runs.items()}
+        held = {side: [b / MB for b in field_of(runs, "peak_anonymous_bytes")] for side, runs in row.runs.items()}
+        warm = "cached" in walls
+        lines.append(
+            [
+                label(row),
+                as_text(spread(walls["cold"])),
+                as_text(spread(walls["cached"])) if warm else NONE,
+                as_text(spread(walls["plain"])),
+                as_text(ratio(walls["plain"], walls["cold"])),
+                as_text(ratio(walls["plain"], walls["cached"])) if warm else NONE,
+                as_text(spread(held["cold"]), 0),
+                as_text(spread(held["plain"]), 0),
+                as_text(ratio(held["plain"], held["cold"])),
+                f"{row.error:.0e}",
+            ]
+        )
+    return as_table(heads, lines)
+
+
+def against_copying(row: Row) -> str:
+    """Say how many times the time of reading and writing a merge takes."""
+    ours, copy = (field_of(row.runs[side], "wall_s") for side in ("cold", "copy"))
+    times, least = as_text(ratio(ours, copy), 2), as_text(spread(copy), 2)
+    return f"Reading the inputs and writing the output: {least} s; {label(row)} takes {times} times that."
+
+
+def growths(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Pair the rows of methods that were measured on two sizes, the smaller first."""
+    by_method = {row.method: [other for other in rows if other.method == row.method] for row in rows}
+    pairs = [sorted(found, key=lambda row: row.blocks) for found in by_method.values()]
+    return [(small, large) for small, large in (pair for pair in pairs if len(pair) == 2)]
+
+
+def growth(pairs: Sequence[tuple[Row, Row]]) -> str:
+    """Write the memory of the smaller and the larger models' merges."""
+    small, large = pairs[0]
+    heads = ["method", f"{small.blocks} blocks, MB", f"{large.blocks} blocks, MB", "ratio", f"{large.blocks} blocks, s"]
+    lines = []
+    for pair in pairs:
+        few, many = ([b / MB for b in field_of(row.runs["cold"], "peak_anonymous_bytes")] for row in pair)
+        walls = field_of(pair[1].runs["cold"], "wall_s")
+        sizes = [as_text(spread(few), 0), as_text(spread(many), 0)]
+        lines.append([f"`{pair[0].method}`", *sizes, as_text(ratio(many, few), 2), as_text(spread(walls))])
+    return as_table(heads, lines)
+
+
+def costs(rows: Sequence[Row]) -> str:
+    """Write what each merge takes, and what it stores for each task."""
+    heads = ["method", "wall, s", "CPU, s", "peak memory, MB", "of it anonymous", "AMR, %"]
+    lines = []
+    for row in rows:
+        times = [as_text(spread(field_of(row.runs["cold"], name))) for name in ("wall_s", "cpu_s")]
+        sizes = [[b / MB for b in field_of(row.runs["cold"], f"peak_{name}_bytes")] for name in ("rss", "anonymous")]
+        lines.append([label(row), *times, *(as_text(spread(size), 0) for size in sizes), f"{100 * row.amr:.2f}"])
+    return as_table(heads, lines)
+
+
+def label(row: Job | Row) -> str:
+    """Name a method, and the number of blocks where it is not ViT-B/32's."""
+    return f"`{row.method}`" + ("" if row.blocks == BLOCKS else f", {row.blocks} of {BLOCKS} blocks")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,157 @@
+"""The sides of a comparison of merges: each a process of its own, from checkpoints on disk to a checkpoint on disk."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from benchmarks.harness import ROOT, Run
+from benchmarks.models import TASKS, TOWER, make_models
+from merganser import registry
+
+CLASSES = ("cat", "dog", "ship", "lorry")  # dts_unseen asks for the tasks' class names
+CHUNK = 2**24
+COPY = """
+import os, sys
+*sources, out = sys.argv[1:]
+buffer = memoryview(bytearray(2**24))
+for source in sources:
+    with open(source, "rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+with open(sources[0], "rb", buffering=0) as file, open(out, "wb", buffering=0) as copy:
+    while count := file.readinto(buffer):
+        copy.write(buffer[:count])
+    os.fsync(copy.fileno())
+"""
+PREPARE = """
+import sys
+from tasks import decompose, extract, fetch
+fetch.main(["base"])
+for task in sys.argv[1:]:
+    extract.main([task])
+    decompose.main([task])
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Models on disk, how many threads merge them, and a folder for what is written."""
+
+    base: Path
+    models: Mapping[str, Path]
+    folder: Path
+    threads: int
+
+    @property
+    def profile(self) -> Path:
+        """Return the file in which a cold merge says what it did."""
+        return self.folder / "profile.json"
+
+    @property
+    def inputs(self) -> list[Path]:
+        """List the files that are merged, the base's first."""
+        return [path / "model.safetensors" for path in (self.base, *self.models.values())]
+
+    @property
+    def words(self) -> list[str]:
+        """Name the inputs as the command lines take them."""
+        models = [f"--model={task}={path}" for task, path in self.models.items()]
+        return ["--base", str(self.base), "--only", f"{TOWER}*", *models]
+
+
+@contextmanager
+def made(folder: Path | None, blocks: int, threads: int) -> Iterator[Setting]:
+    """Make models of so many blocks, unless they are in the folder, and a temporary folder for what is written."""
+    with tempfile.TemporaryDirectory(prefix="merganser-bench-") as temporary:
+        base, models = make_models((folder or Path(temporary)).absolute(), TASKS, blocks)
+        yield Setting(base, models, Path(temporary), threads)
+
+
+def cold(method: str, setting: Setting) -> Run:
+    """Merge by the command line."""
+    command = [sys.executable, "-m", "flows", "merge", method, *setting.words, "--device", "cpu"]
+    command += ["--threads", str(setting.threads), "--profile", str(setting.profile)]
+    if registry.get(method).embeddings:
+        for task in setting.models:
+            file = setting.folder / f"{task}.txt"
+            file.write_text("\n".join(f"{name} {task}" for name in CLASSES))
+            command += ["--classes", f"{task}={file}"]
+    return _writing("cold", command, setting)
+
+
+def plain(method: str, setting: Setting) -> Run:
+    """Merge by the plain program."""
+    return _writing("plain", [sys.executable, "-m", "benchmarks.plain", method, *setting.words], setting)
+
+
+def copying(setting: Setting) -> Run:
+    """Read the bytes of all inputs, and write as many as the merged model has."""
+    return _writing("copy", [sys.executable, "-c", COPY, *map(str, setting.inputs)], setting, option=None)
+
+
+def cached(method: str, setting: Setting) -> Run:
+    """Merge by the pipeline's own stage, from factors that `decompose` wrote before."""
+    project = _project(method, setting)
+    factors = [*project.glob("data/svd/*/*"), *project.glob("data/base/*.safetensors")]
+    return Run(
+        [sys.executable, "-m", "tasks.merge", method], project, threads_of(setting), before=lambda: warm(factors)
+    )
+
+
+def threads_of(setting: Setting) -> dict[str, str]:
+    """Return the environment in which torch takes so many threads."""
+    return {"OMP_NUM_THREADS": str(setting.threads)}
+
+
+def warm(files: Sequence[Path]) -> None:
+    """Read files, so that every side finds its input in the system's cache."""
+    buffer = memoryview(bytearray(CHUNK))
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def _writing(side: str, command: Sequence[str], setting: Setting, option: str | None = "--out") -> Run:
+    """Make a run that writes what has its side's name, anew each time."""
+    out = setting.folder / side
+
+    def before() -> None:
+        if out.is_dir():
+            shutil.rmtree(out)
+        out.unlink(missing_ok=True)
+        warm(setting.inputs)
+
+    return Run([*command, *([option] if option else []), str(out)], ROOT, threads_of(setting), before)
+
+
+def _project(method: str, setting: Setting) -> Path:
+    """Make a project of the models, with this method as its one entry; its factors are computed once."""
+    project = setting.folder / "project"
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params["base"] = {"source": str(setting.base), "family": "open_clip"}
+    params["parameters"] = {"merged": [f"{TOWER}*"], "matrices": "linear"}
+    data = {"source": "none", "templates": ["{}"]}  # a merge sees no data
+    params["tasks"] = {task: {"source": str(path), "data": data} for task, path in setting.models.items()}
+    params |= {name: {} for name in ("differences", "joints") if name in params}
+    params["methods"] = {method: {"method": method, "reads": registry.get(method).reads}}
+    params["studies"] = {"tasks": {"subsets": 1, "methods": {}}, "rank": {"fractions": []}}
+    fresh = not project.is_dir()
+    (project / "data").mkdir(parents=True, exist_ok=True)
+    (project / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    if fresh:
+        checkpoints = project / "data/checkpoints"
+        checkpoints.mkdir()
+        for task, path in setting.models.items():
+            (checkpoints / task).symlink_to(path)
+        environment = os.environ | threads_of(setting)
+        subprocess.run([sys.executable, "-c", PREPARE, *setting.models], cwd=project, env=environment, check=True)
+    return project

@@ -9,9 +9,13 @@ from merganser.layers import Factors, Layer, LayerFactors, LayerLowRank, LayerSo
 from merganser.linalg.svd import factorise, factorise_low_rank
 
 
+class DecomposedLayers(MappedLayers):
+    """Deltas with the matrices as factors: decomposed whenever they are read, on the device they are on."""
+
+
 def decomposed(source: LayerSource, settings: FactorSettings) -> LayerSource:
-    """Return a source of deltas with its matrices as factors, decomposed whenever they are read."""
-    return MappedLayers(source, partial(_factorised, settings=settings))
+    """Return a source of deltas with its matrices as factors."""
+    return DecomposedLayers(source, partial(_factorised, settings=settings))
 
 
 def _factorised(layer: Layer, settings: FactorSettings) -> Layer:

@@ -6,7 +6,6 @@ Memory is O(T x largest layer): layers are read, merged and written one at a tim
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,15 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints import Checkpoint, write_checkpoint
+from merganser.devices import Streams, full_precision, on_device
 from merganser.errors import InputError
-from merganser.layers import Basis, Factors, Layer, LayerDeltas, LayerLowRank, LayerSource, ThreadedLayers
+from merganser.layers import Layer, LayerSource, ThreadedLayers
 from merganser.overlays import OverlayWriter, Parts
 from merganser.parameters import added
 from merganser.registry import Method
 from merganser.workers import one_blas_thread
 
 MODEL = "model.safetensors"
-
-
-def moved(layer: Layer, device: torch.device) -> Layer:
-    """Move one parameter of all tasks to a device."""
-    if isinstance(layer, LayerDeltas):
-        basis = layer.basis and Basis(*(part.to(device) for part in layer.basis))
-        return replace(layer, deltas=layer.deltas.to(device), basis=basis)
-    if isinstance(layer, LayerLowRank):
-        left, right = (tuple(t.to(device) for t in side) for side in (layer.left, layer.right))
-        return replace(layer, left=left, right=right)
-    return replace(layer, factors=tuple(Factors(*(t.to(device) for t in f)) for f in layer.factors))
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -57,8 +46,8 @@ def merge(
 
     `threads`: layers at once; the bytes written do not depend on it. A GPU takes one layer after another.
     """
-    layers = ThreadedLayers(source, partial(moved, device=device), threads if device.type == "cpu" else 1)
-    with one_blas_thread(), torch.inference_mode():
+    layers = ThreadedLayers(source, threads) if device.type == "cpu" else on_device(source, Streams(device))
+    with one_blas_thread(), full_precision(), torch.inference_mode():
         prepared = method.first_pass(layers, values)
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
             specs = {name: base.spec(name) for name in base.names}
@@ -74,10 +63,15 @@ def _merged(
     overlay: OverlayWriter | None,
 ) -> Iterator[tuple[str, Tensor]]:
     def merged(layer: Layer) -> Tensor | Parts:
-        result = method.apply(replace(layer, prepared=prepared), values)
-        return result if isinstance(result, Parts) else added(base.read(layer.name), result)
+        return method.apply(replace(layer, prepared=prepared), values)
 
-    results = layers.map(merged)
+    def onto_base(name: str, result: Tensor | Parts) -> Tensor | Parts:
+        return result if isinstance(result, Parts) else added(base.read(name), result)
+
+    if isinstance(layers, ThreadedLayers):
+        results = layers.map(lambda layer: onto_base(layer.name, merged(layer)))
+    else:  # results come back from a GPU, which goes on with the next meanwhile
+        results = map(onto_base, layers.names, layers.map(merged))
     for name in layers.names:
         result = next(results)
         if isinstance(result, Parts):

@@ -159,11 +159,10 @@ class InTurn:
 
 
 @dataclass(frozen=True)
-class MappedLayers:
-    """A source whose layers are changed as they are read: moved, weighted, decomposed."""
+class LayersOfAnother:
+    """What a source says that gives another source's layers in its own way."""
 
     source: LayerSource
-    change: Callable[[Layer], Layer]
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -191,6 +190,20 @@ class MappedLayers:
         return self.source.embeddings
 
     def layer(self, name: str) -> Layer:
+        """Read one parameter of all tasks."""
+        return self.source.layer(name)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return map(self.layer, self.names)
+
+
+@dataclass(frozen=True)
+class MappedLayers(LayersOfAnother):
+    """A source whose layers are changed as they are read: weighted, decomposed."""
+
+    change: Callable[[Layer], Layer]
+
+    def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks and change it."""
         return self.change(self.source.layer(name))
 
@@ -198,18 +211,15 @@ class MappedLayers:
         """Change each layer and apply a function to it, in as many threads as the source."""
         return self.source.map(lambda layer: function(self.change(layer)))
 
-    def __iter__(self) -> Iterator[Layer]:
-        return map(self.layer, self.names)
-
 
 @dataclass(frozen=True)
-class ThreadedLayers(MappedLayers):
-    """The same, with several layers in work at once."""
+class ThreadedLayers(LayersOfAnother):
+    """A source with several layers in work at once."""
 
     threads: int
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Read, change and use as many layers at once as there are threads, fewer where memory is short."""
+        """Read and use as many layers at once as there are threads, fewer where memory is short."""
         shapes, tasks = self.shapes, len(self.tasks)
         return in_order(
             lambda name: function(self.layer(name)),

@@ -5,7 +5,7 @@ from merganser.errors import InputError
 from merganser.operators.coefficients import task_coefficients
 from merganser.operators.counts import count_of
 from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.drop import drop_and_rescale
+from merganser.operators.drop import drop_and_rescale, uniforms
 from merganser.operators.elect import balance_of, elect_sign, majority_of, settle_draws
 from merganser.operators.masks import tall_mask, wanted_by
 from merganser.operators.sums import scaled_sum, total
@@ -38,7 +38,7 @@ def test_a_weighted_sum_weighs_each_task() -> None:
 
 
 def test_weights_for_another_number_of_tasks_are_an_error() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="2 weights for 3 tasks"):
         total(torch.ones(3, 2), [1.0, 2.0])
 
 
@@ -75,7 +75,7 @@ def test_the_disjoint_mean_counts_only_those_who_agree() -> None:
 
 def test_what_is_not_dropped_is_rescaled() -> None:
     delta = torch.full((10_000,), 3.0)
-    dropped = drop_and_rescale(delta, 0.75, seed=0, task="a", parameter="w")
+    dropped = drop_and_rescale(delta, 0.75, uniforms(delta.shape, seed=0, task="a", parameter="w"))
     assert set(dropped.tolist()) == {0.0, 12.0}
 
 

@@ -1,60 +1,139 @@
 """The largest entries of a vector that is never in memory as a whole: exact radix selection over a stream.
 
-A magnitude's bit pattern, read as an integer, sorts like the magnitude, in every floating-point dtype. Each pass over
-the stream counts sixteen bits of the patterns (two passes for float32, four for float64, one for float16 and
-bfloat16), so the cut is exact, nothing is converted, and memory is one stack and one histogram per task.
+A magnitude's bit pattern, read as an integer, sorts like the magnitude, in every floating-point dtype. A first pass
+over the stream counts the patterns by their leading bits, which tells the bin of the cut; a second takes the few
+entries of that bin out, which tells the cut, and how many entries of each part of the stream are equal to it. Nothing
+is converted, and memory is one part of the stream, a histogram per task and the entries of one bin.
 
-Legend: T tasks; a *stack* is a tensor (T, ...) of all tasks; every reading of the stream gives the same stacks in the
-same order.
+Legend: T tasks, C entries; a *stack* is a tensor (T, ...) of all tasks; every walk over the stream gives the same
+stacks in the same order.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from merganser.operators.blocks import blocks
 from merganser.operators.counts import count_of
 
-DIGIT = 16  # bits counted in one pass
-BINS = 1 << DIGIT
-INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of the floating-point dtype
+R = TypeVar("R")
+Change = Callable[[Tensor], Tensor]
+BINS = 1 << 16
+
+
+class Digits(NamedTuple):
+    """How to read the floating-point numbers of one size: the bin of a pattern is (pattern >> shift) - first."""
+
+    integer: torch.dtype
+    shift: int
+    first: int = 0  # patterns below count to bin 0, those above all bins to the last
+
+
+DIGITS = {  # eight bits of the mantissa, where there are so many, and of the exponent what float32 has
+    2: Digits(torch.int16, 0),
+    4: Digits(torch.int32, 15),
+    8: Digits(torch.int64, 44, (1023 - 127) << 8),
+}
 
 
 @dataclass(frozen=True)
 class Cut:
     """Where each task's magnitudes are cut: those above are kept, and the first few of those equal to it."""
 
-    patterns: tuple[int, ...]  # T bit patterns
+    patterns: tuple[int, ...]  # T bit patterns; -1 is below them all
     ties: tuple[int, ...]  # T: how many entries with just this pattern are kept, in reading order
 
 
+class Walk(Protocol):
+    """Look at each stack of a stream: apply a function, which keeps nothing of it, and give the results in order."""
+
+    def __call__(self, look: Callable[[Tensor], R], /) -> Iterable[R]:
+        """Walk once."""
+
+
+class Counted(NamedTuple):
+    """What the first pass learns of a stack."""
+
+    entries: int  # of one task
+    digits: Digits
+    counts: Tensor  # (T, BINS): of the patterns in each bin
+
+
+class Taken(NamedTuple):
+    """The patterns of one task that a stack has in the bin of the cut, each once, and how often it is there."""
+
+    patterns: Tensor
+    counts: Tensor
+
+
 def cut_at(read: Callable[[], Iterable[Tensor]], density: float) -> Cut:
-    """Find, per task, the cut that keeps floor(density * n) of the n entries of the stream."""
-    dtype = next(iter(read())).dtype
-    width = dtype.itemsize * 8
-    prefixes: list[int] = []
-    ranks: list[int] = []
-    for shift in range(width - DIGIT, -1, -DIGIT):
-        counts = _histograms(read(), shift, prefixes)
-        ranks = ranks or [count_of(density, int(row.sum())) for row in counts]
-        found = [_digit_at(row, rank) for row, rank in zip(counts, ranks, strict=True)]
-        ranks = [rank for _, rank in found]
-        prefixes = [p << DIGIT | digit for p, (digit, _) in zip(prefixes or [0] * len(found), found, strict=True)]
-    highest = torch.iinfo(INTEGERS[dtype.itemsize]).max  # where nothing is kept, the digits are all ones, sign bit too
-    return Cut(tuple(min(p, highest) for p in prefixes), tuple(ranks))
+    """Find, per task, the cut that keeps floor(density * n) of the n entries of the stacks that `read` gives."""
+
+    def walk(look: Callable[[Tensor], R]) -> Iterator[R]:
+        return map(look, read())
+
+    return whole_cut(walk, partial(count_of, density))
 
 
-def kept(stack: Tensor, cut: Cut) -> Tensor:
-    """Mark the entries of a stack (T, ...) that the cut keeps."""
-    rows = zip(stack, cut.patterns, cut.ties, strict=True)
-    return torch.stack([_kept(row, pattern, ties) for row, pattern, ties in rows])
+def whole_cut(walk: Walk, count: Callable[[int], int], change: Change | None = None) -> Cut:
+    """Find, per task, the cut that keeps `count(n)` of the n entries of the stream.
+
+    `change` makes of each block (T, C), entry by entry, what is cut in its place.
+    """
+    return _found(walk, count, change or _same)[0]
+
+
+def cuts(walk: Walk, count: Callable[[int], int], change: Change | None = None) -> list[Cut]:
+    """Find the same as it applies to each stack: of the entries equal to it, the first of the whole stream are kept."""
+    cut, stacks = _found(walk, count, change or _same)
+    found, left = [], list(cut.ties)
+    for equal in stacks:
+        found.append(_within(cut.patterns, left, equal))
+        left = [max(0, ties - own) for ties, own in zip(left, equal, strict=True)]
+    return found
+
+
+def each_trimmed(stack: Tensor, cut: Cut) -> Iterator[Tensor]:
+    """Give a stack (T, ...) block by block (T, C), with zeros for the entries that the cut does not keep."""
+    levels = [_value(pattern, stack.dtype) for pattern in cut.patterns]
+    for block in blocks(stack):
+        trimmed = torch.empty_like(block)
+        for row, level, out in zip(block, levels, trimmed, strict=True):
+            torch.hardshrink(row, level, out=out)
+        for t, (row, pattern, ties) in enumerate(zip(block, cut.patterns, cut.ties, strict=True)):
+            if ties:
+                first = (_patterns(row) == pattern).nonzero().flatten()[:ties]
+                trimmed[t, first] = row[first]
+        cut = after(block, cut)
+        yield trimmed
+
+
+def kept(stack: Tensor, cut: Cut, change: Change | None = None) -> Tensor:
+    """Mark the entries of a stack (T, ...) that the cut keeps: by what `change` makes of them, where it is given."""
+    change = change or _same
+    masks = torch.empty(stack.shape, dtype=torch.bool, device=stack.device)
+    for block, out in zip(blocks(stack), blocks(masks), strict=True):
+        changed = change(block)
+        patterns = _patterns(changed)
+        torch.gt(patterns, _column(cut.patterns, patterns), out=out)
+        for mask, row, pattern, ties in zip(out, patterns, cut.patterns, cut.ties, strict=True):
+            if ties:
+                mask[(row == pattern).nonzero().flatten()[:ties]] = True
+        cut = after(changed, cut)
+    return masks
 
 
 def after(stack: Tensor, cut: Cut) -> Cut:
     """Return the cut for what follows this stack in the stream: fewer entries equal to it are still to be kept."""
+    if not any(cut.ties):
+        return cut
     rows = zip(stack, cut.patterns, cut.ties, strict=True)
-    left = (max(0, ties - int((_patterns(row) == pattern).sum())) for row, pattern, ties in rows)
+    left = (ties and max(0, ties - int((_patterns(row) == pattern).sum())) for row, pattern, ties in rows)
     return Cut(cut.patterns, tuple(left))
 
 
@@ -75,43 +154,119 @@ def largest(values: Tensor, count: int) -> Tensor:
     return mask.view(values.shape)
 
 
+def _same(block: Tensor) -> Tensor:
+    return block
+
+
 def _patterns(values: Tensor) -> Tensor:
-    return values.abs().contiguous().view(INTEGERS[values.dtype.itemsize])
+    return values.abs().contiguous().view(DIGITS[values.dtype.itemsize].integer)
 
 
-def _histograms(stacks: Iterable[Tensor], shift: int, prefixes: list[int]) -> Tensor:
-    """Count the digit at `shift` per task, among the patterns that begin with the task's prefix (any, without one)."""
-    counts = torch.zeros(0)
-    for stack in stacks:
-        if not len(counts):
-            counts = torch.zeros(len(stack), BINS, dtype=torch.int64, device=stack.device)
-        for t, row in enumerate(stack):
-            _count(row, shift, prefixes[t] if prefixes else None, counts[t])
-        del stack, row  # before the next is read: only one is ever in memory
-    return counts
+def _value(pattern: int, dtype: torch.dtype) -> float:
+    """Return the magnitude of a pattern: of one that no magnitude has, infinity; of -1, a number below them all."""
+    if pattern < 0:
+        return -1.0
+    most = torch.tensor(torch.inf, dtype=dtype).view(DIGITS[dtype.itemsize].integer)
+    return float(most.clamp(max=pattern).view(dtype))
 
 
-def _count(row: Tensor, shift: int, prefix: int | None, counts: Tensor) -> None:
-    """Add one task's digits to its counts."""
-    leading = _patterns(row).flatten() >> shift
-    if prefix is not None:
-        leading = leading[leading >> DIGIT == prefix]
-    digits = leading & (BINS - 1)
-    if len(digits) < BINS:  # a histogram of its own would be longer than the parameter
-        counts.scatter_add_(0, digits.long(), torch.ones_like(digits, dtype=torch.int64))
-    else:
-        counts += torch.bincount(digits, minlength=BINS)
+def _column(numbers: Sequence[int], patterns: Tensor) -> Tensor:
+    """Set one number a task (T, 1) beside the patterns (T, C)."""
+    return torch.tensor(numbers, dtype=patterns.dtype, device=patterns.device).unsqueeze(1)
 
 
-def _digit_at(counts: Tensor, rank: int) -> tuple[int, int]:
-    """Find the digit of the entry at this rank from the top, and its rank among the entries with that digit."""
-    from_top = counts.flip(0).cumsum(0)
-    place = int(torch.searchsorted(from_top, rank))
-    return BINS - 1 - place, rank - (int(from_top[place - 1]) if place else 0)
+def _found(walk: Walk, count: Callable[[int], int], change: Change) -> tuple[Cut, list[list[int]]]:
+    """Find the cut, and how many entries of each stack are equal to it (T)."""
+    entries, digits, counts = _counted(walk(lambda stack: _count(stack, change)))
+    rank = count(sum(entries))
+    if rank == 0:  # nothing is kept: no magnitude has this pattern
+        tasks = len(counts)
+        return Cut((torch.iinfo(digits.integer).max,) * tasks, (0,) * tasks), [[0] * tasks for _ in entries]
+    bins, ranks = zip(*(_place(row, rank) for row in counts), strict=True)
+    stacks = list(walk(lambda stack: _take(stack, bins, change)))
+    found = [_nth([stack[t] for stack in stacks], rank) for t, rank in enumerate(ranks)]
+    patterns, ties = zip(*found, strict=True)
+    equal = [
+        [int(own.counts[own.patterns == pattern].sum()) for own, pattern in zip(stack, patterns, strict=True)]
+        for stack in stacks
+    ]
+    return Cut(patterns, ties), equal
 
 
-def _kept(row: Tensor, pattern: int, ties: int) -> Tensor:
-    patterns = _patterns(row).flatten()
-    mask = patterns > pattern
-    mask[(patterns == pattern).nonzero().flatten()[:ties]] = True
-    return mask.view(row.shape)
+def _counted(stacks: Iterable[Counted]) -> tuple[list[int], Digits, Tensor]:
+    """Return each stack's number of entries, how to read them, and the counts of all stacks together (T, BINS)."""
+    all_stacks = iter(stacks)
+    entries, digits, counts = next(all_stacks)
+    each, counts = [entries], counts.long()
+    for entries, _, more in all_stacks:
+        each.append(entries)
+        counts += more
+    return each, digits, counts
+
+
+def _count(stack: Tensor, change: Change) -> Counted:
+    """Count a stack's patterns (T, ...) by their bins."""
+    counts = torch.zeros(len(stack), BINS, dtype=torch.int32, device=stack.device)
+    one = torch.ones((), dtype=torch.int32, device=stack.device)
+    for block in blocks(stack):
+        patterns = _patterns(change(block))
+        digits = DIGITS[patterns.dtype.itemsize]
+        counts.scatter_add_(1, _bins(patterns, digits).long(), one.expand_as(patterns))
+    return Counted(stack[0].numel(), digits, counts)
+
+
+def _bins(patterns: Tensor, digits: Digits) -> Tensor:
+    """Return the bin of each pattern."""
+    leading = patterns >> digits.shift
+    return leading.sub_(digits.first).clamp_(0, BINS - 1) if digits.first else leading
+
+
+def _place(counts: Tensor, rank: int) -> tuple[int, int]:
+    """Find the place in counts (n,) of the one at this rank from the end, and its rank from the end of that place."""
+    from_end = counts.flip(0).cumsum(0)
+    place = int(torch.searchsorted(from_end, rank))
+    return len(counts) - 1 - place, rank - (int(from_end[place - 1]) if place else 0)
+
+
+def _take(stack: Tensor, bins: Sequence[int], change: Change) -> list[Taken]:
+    """Take the patterns in each task's bin out of a stack (T, ...)."""
+    zeros = torch.zeros(len(bins), dtype=torch.int64, device=stack.device)
+    rows, found = [], []
+    for block in blocks(stack):
+        patterns = _patterns(change(block))
+        inside = _bins(patterns, DIGITS[patterns.dtype.itemsize]) == _column(bins, patterns)
+        if 0 in bins:  # there may be many zeros: those are counted, not taken
+            nothing = inside & (patterns == 0)
+            zeros += nothing.sum(1)
+            inside ^= nothing
+        row, column = inside.nonzero(as_tuple=True)
+        rows.append(row)
+        found.append(patterns[row, column])
+    row, values = torch.cat(rows), torch.cat(found)
+    return [_once(values[row == t], number) for t, number in enumerate(zeros)]
+
+
+def _once(values: Tensor, zeros: Tensor) -> Taken:
+    """Say which patterns there are and how often, and how many zeros beside them."""
+    patterns, counts = values.unique(return_counts=True)
+    return Taken(pad(patterns, (1, 0)), torch.cat([zeros.view(1), counts])) if zeros else Taken(patterns, counts)
+
+
+def _nth(stacks: Sequence[Taken], rank: int) -> tuple[int, int]:
+    """Find the pattern at this rank from the top among those taken, and its rank among the equal ones."""
+    patterns, order = torch.cat([stack.patterns for stack in stacks]).sort()
+    counts = torch.cat([stack.counts for stack in stacks])[order]
+    pattern = patterns[_place(counts, rank)[0]]
+    return int(pattern), rank - int(counts[patterns > pattern].sum())
+
+
+def _within(patterns: Sequence[int], ties: Sequence[int], equal: Sequence[int]) -> Cut:
+    """Return the cut for one stack, of which so many entries equal the patterns, and `ties` of all to come are kept.
+
+    Where all or none of them are, no ties are left to tell apart.
+    """
+    pairs = [
+        (pattern - 1, 0) if own <= left else (pattern, left)
+        for pattern, left, own in zip(patterns, ties, equal, strict=True)
+    ]
+    return Cut(*zip(*pairs, strict=True))

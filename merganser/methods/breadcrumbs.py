@@ -6,8 +6,9 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.layers import LayerDeltas, LayerSource
-from merganser.operators.band import band_mask
-from merganser.operators.sums import scaled_sum
+from merganser.operators.band import each_band
+from merganser.operators.blocks import joined
+from merganser.operators.sums import total
 from merganser.registry import Fraction, Scaling, method
 
 
@@ -36,4 +37,5 @@ def breadcrumbs(
 
     `beta` is the share of small entries dropped of each parameter; above the share `gamma` begin the outliers.
     """
-    return scaled_sum(layer.deltas * band_mask(layer.deltas, beta, gamma), scaling)
+    summed = (total(block).mul_(scaling) for block in each_band(layer.deltas, beta, gamma))
+    return joined(summed, layer.shape, layer.dtype, layer.deltas.device)

@@ -5,28 +5,22 @@ from functools import partial
 from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerSource
-from merganser.linalg.select import Cut, after, cut_at, kept
-from merganser.operators.streams import each_deltas
+from merganser.linalg.select import Cut, kept
 from merganser.operators.sums import scaled_sum
+from merganser.operators.trim import layer_cuts
 from merganser.overlays.masked import sparse
 from merganser.overlays.parts import Parts
 from merganser.registry import PositiveFraction, Scaling, method
 
 
-def difference(layer: LayerDeltas, scaling: float) -> Tensor:
-    """Return a layer's deltas (T, ...) without what the tasks share."""
-    return layer.deltas - scaled_sum(layer.deltas, scaling)
+def differences(block: Tensor, scaling: float) -> Tensor:
+    """Return the tasks' deltas (T, ...) without what they share."""
+    return block - scaled_sum(block, scaling)
 
 
-def cuts(layers: LayerSource, *, scaling: float, density: float) -> dict[str, Cut]:
+def survey(layers: LayerSource, *, scaling: float, density: float) -> dict[str, Cut]:
     """Find, for each layer, where each task's differences are cut: one threshold over the whole vector."""
-    own = partial(difference, scaling=scaling)
-    cut = cut_at(lambda: map(own, each_deltas(layers)), density)
-    found, names = {}, iter(layers.names)
-    for deltas in map(own, each_deltas(layers)):
-        found[next(names)], cut = cut, after(deltas, cut)
-        del deltas  # before the next are read
-    return found
+    return layer_cuts(layers, density, partial(differences, scaling=scaling))
 
 
 @method(
@@ -40,7 +34,7 @@ def cuts(layers: LayerSource, *, scaling: float, density: float) -> dict[str, Cu
     ours=("scaling",),
     overlay=True,
     vectors="alike",
-    prepare=cuts,
+    prepare=survey,
 )
 def byom_fft(layer: LayerDeltas, *, scaling: Scaling = 0.3, density: PositiveFraction = 0.1) -> Parts:
     """Share the scaled sum of the tasks' deltas; restore, for each task, the entries in which its own differs most.
@@ -49,6 +43,6 @@ def byom_fft(layer: LayerDeltas, *, scaling: Scaling = 0.3, density: PositiveFra
     adding it to what is shared rounds nothing.
     """
     shared = scaled_sum(layer.deltas, scaling)
-    masks = kept(layer.deltas - shared, layer.prepared[layer.name])
+    masks = kept(layer.deltas, layer.prepared[layer.name], partial(differences, scaling=scaling))
     own = zip(layer.tasks, layer.deltas, masks, strict=True)
     return Parts({task: sparse(delta, mask) for task, delta, mask in own}, unified=shared)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerSource
 from merganser.operators import inner as inner_merge
+from merganser.operators.blocks import blocks, joined
 from merganser.operators.masks import wanted_by
 from merganser.registry import Count, NonNegative, PositiveFraction, Scaling, method
 
@@ -46,6 +47,7 @@ def consensus(
     arithmetic what the other tasks add up to. `density` is what ties keeps of each whole task vector. `scaling` is by
     default 0.4 for task arithmetic and 1 for ties.
     """
-    merged = inner_merge.merge(layer, layer.prepared)
-    wanted = wanted_by(layer.deltas, merged, tall_lambda) >= k
-    return (inner_merge.factor(inner, scaling) * merged * wanted).to(layer.deltas.dtype)
+    own = inner_merge.factor(inner, scaling)
+    pairs = zip(blocks(layer.deltas), inner_merge.merged_blocks(layer, layer.prepared), strict=True)
+    merged = (own * merged * (wanted_by(block, merged, tall_lambda) >= k) for block, merged in pairs)
+    return joined(merged, layer.shape, layer.dtype, layer.deltas.device)

@@ -7,16 +7,11 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.layers import LayerDeltas, LayerSource
+from merganser.operators.blocks import joined
 from merganser.operators.disjoint import elected_mean
-from merganser.operators.drop import drop_layer, rates_by_magnitude
+from merganser.operators.drop import each_dropped_by_magnitude
 from merganser.operators.elect import winning_sign
-from merganser.operators.streams import each_deltas
 from merganser.registry import NonNegative, Rate, Scaling, method
-
-
-def dropped(layer: LayerDeltas, drop_rate: float, eps: float) -> Tensor:
-    """Drop and rescale each task's delta by its magnitudes, with its own random numbers."""
-    return drop_layer(layer, partial(rates_by_magnitude, drop_rate=drop_rate, eps=eps))
 
 
 def survey(layers: LayerSource, *, drop_rate: float, eps: float, **_: Any) -> int:
@@ -27,7 +22,7 @@ def survey(layers: LayerSource, *, drop_rate: float, eps: float, **_: Any) -> in
     if not eps / 2 <= drop_rate < 1 - eps / 2:
         room = 2 * min(drop_rate, 1 - drop_rate)
         raise InputError(f"eps: {eps} around a drop_rate of {drop_rate} leaves [0, 1); choose eps below {room:g}")
-    return winning_sign(map(partial(dropped, drop_rate=drop_rate, eps=eps), each_deltas(layers)))
+    return winning_sign(layers, partial(each_dropped_by_magnitude, drop_rate=drop_rate, eps=eps))
 
 
 @method(
@@ -50,5 +45,6 @@ def della(layer: LayerDeltas, *, drop_rate: Rate = 0.8, eps: NonNegative = 0.1, 
     The probabilities span `eps` around `drop_rate`: the largest of a row is dropped least. With eps 0 this is DARE
     combined by TIES, with the same random numbers.
     """
-    merged = elected_mean(dropped(layer, drop_rate, eps), layer.prepared)
-    return (scaling * merged).to(layer.deltas.dtype)
+    sparse = each_dropped_by_magnitude(layer, drop_rate, eps)
+    merged = (elected_mean(block, layer.prepared).mul_(scaling) for block in sparse)
+    return joined(merged, layer.shape, layer.dtype, layer.deltas.device)

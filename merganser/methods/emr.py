@@ -4,38 +4,45 @@ import torch
 from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerSource
+from merganser.operators.blocks import blocks, by_blocks
 from merganser.operators.elect import elect_sign
-from merganser.operators.streams import each_deltas
+from merganser.operators.streams import over_deltas
 from merganser.overlays.bits import pack_bits
 from merganser.overlays.masked import Masked
 from merganser.overlays.parts import Parts
 from merganser.registry import method
 
 
-def elected(deltas: Tensor) -> Tensor:
+def aligned(block: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the elected sign (C,), and the tasks' deltas (T, C) times it: those above 0 agree."""
+    sign = elect_sign(block)
+    return sign, block * sign
+
+
+def elected(block: Tensor) -> Tensor:
     """Take, entry by entry, the largest magnitude among the tasks (T, ...) of the elected sign, with that sign."""
-    sign = elect_sign(deltas)
-    largest = torch.zeros_like(sign)
-    for delta in deltas:
-        torch.maximum(largest, delta * sign, out=largest)
-    return sign * largest
+    sign, agreeing = aligned(block)
+    return agreeing.amax(0).clamp_(min=0).mul_(sign)
 
 
-def agrees(delta: Tensor, unified: Tensor) -> Tensor:
-    """Mark the entries in which a task has the unified vector's sign."""
-    return (delta.sign() == unified.sign()) & (unified != 0)
+def agrees(deltas: Tensor, unified: Tensor) -> Tensor:
+    """Mark the entries (T, ...) in which a task has the unified vector's sign."""
+    return deltas * unified.sign() > 0
 
 
 def magnitudes(layer: LayerDeltas) -> Tensor:
-    """Sum, in float64, the magnitudes of each task's own entries and of the elected ones under its mask: (T, 2)."""
-    unified = elected(layer.deltas)
-    pairs = ((delta, unified[agrees(delta, unified)]) for delta in layer.deltas)
-    return torch.stack([torch.stack([side.abs().sum(dtype=torch.float64) for side in pair]) for pair in pairs])
+    """Sum, in float64, the magnitudes of each task's own entries and of the elected ones under its mask: (2, T)."""
+    sums = torch.zeros(2, len(layer.tasks), dtype=torch.float64, device=layer.deltas.device)
+    for block in blocks(layer.deltas):
+        agreeing = aligned(block)[1]
+        masked = torch.where(agreeing > 0, agreeing.amax(0), 0)
+        sums += torch.stack([side.sum(1, dtype=torch.float64) for side in (block.abs(), masked)])
+    return sums
 
 
 def rescalers(layers: LayerSource) -> Tensor:
     """Return each task's rescaler (T,), from one pass over all layers; 0 for a task whose mask is empty."""
-    own, masked = torch.stack(list(map(magnitudes, each_deltas(layers)))).sum(0).T
+    own, masked = torch.stack(list(over_deltas(layers, magnitudes))).sum(0)
     return torch.where(masked > 0, own / masked, 0).float()
 
 
@@ -58,7 +65,7 @@ def emr(layer: LayerDeltas) -> Parts:
     A task's mask is where its own sign is the elected one; its rescaler gives the masked vector the task's total
     magnitude, over all parameters.
     """
-    unified = elected(layer.deltas)
+    unified = by_blocks(elected, layer.deltas, layer.dtype)
     parts = {}
     for task, rescaler, delta in zip(layer.tasks, layer.prepared, layer.deltas, strict=True):
         mask = agrees(delta, unified)

@@ -5,19 +5,16 @@ from typing import Any
 from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerSource
-from merganser.linalg.select import Cut, kept
+from merganser.linalg.select import Cut, each_trimmed
+from merganser.operators.blocks import joined
 from merganser.operators.stitch import stitch
-from merganser.operators.trim import with_cuts
+from merganser.operators.trim import layer_cuts
 from merganser.registry import PositiveFraction, method
 
 
 def survey(layers: LayerSource, *, density: float, **_: Any) -> dict[str, Cut]:
     """Find where each task's whole vector is cut, as it applies to each layer."""
-    cuts = {}
-    for layer, cut in with_cuts(layers, density):
-        cuts[layer.name] = cut
-        del layer  # before the next is read
-    return cuts
+    return layer_cuts(layers, density)
 
 
 @method(
@@ -38,5 +35,5 @@ def localize_stitch(layer: LayerDeltas, *, density: PositiveFraction = 0.01) -> 
     `density` is a share of the whole task vector: the paper's rule where there is no data to learn the regions from.
     An entry that a task left as it was is never its own, even where its other entries are fewer.
     """
-    masks = kept(layer.deltas, layer.prepared[layer.name]) & (layer.deltas != 0)
-    return stitch(layer.deltas, masks)
+    stitched = map(stitch, each_trimmed(layer.deltas, layer.prepared[layer.name]))
+    return joined(stitched, layer.shape, layer.dtype, layer.deltas.device)

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerSource
-from merganser.linalg.select import cut_at
+from merganser.linalg.select import whole_cut
+from merganser.operators.blocks import by_blocks
 from merganser.operators.competition import Softmaxes, balanced_mean, scores, softmaxes
-from merganser.operators.streams import each_stack
+from merganser.operators.counts import count_of
+from merganser.operators.streams import over_stacks
 from merganser.registry import PositiveFraction, Scaling, method
 
 TIED = 1e-12  # relative: scores this close differ by the rounding of their sums, which the order of the tasks decides
@@ -25,9 +27,9 @@ class WholeVector:
 
 
 def survey(layers: LayerSource, *, ratio: float, **_: Any) -> WholeVector:
-    """Find the products' ranges, the softmaxes' sums, and the threshold: three passes, the last in four readings."""
-    known = softmaxes(partial(each_stack, layers), len(layers.tasks))
-    cut = cut_at(lambda: map(partial(scores, known=known), each_stack(layers)), ratio)
+    """Find the products' ranges, the softmaxes' sums, and the thresholds, which takes two readings."""
+    known = softmaxes(layers)
+    cut = whole_cut(partial(over_stacks, layers), partial(count_of, ratio), partial(scores, known=known))
     return WholeVector(known, tuple(torch.tensor(cut.patterns).view(torch.float64).tolist()))
 
 
@@ -53,7 +55,10 @@ def pcb(layer: LayerDeltas, *, ratio: PositiveFraction = 0.1, scaling: Scaling =
     where all are equal, as for a task that changed nothing. Of entries with one score all are kept or none.
     """
     whole: WholeVector = layer.prepared
-    found = scores(layer.deltas, whole.softmaxes)
-    for row, threshold in zip(found, whole.thresholds, strict=True):
-        row.mul_(row >= threshold * (1 - TIED))
-    return scaling * balanced_mean(layer.deltas, found)
+    least = torch.tensor(whole.thresholds, dtype=torch.float64, device=layer.deltas.device).mul_(1 - TIED).unsqueeze(1)
+
+    def weighed(block: Tensor) -> Tensor:
+        found = scores(block, whole.softmaxes)
+        return balanced_mean(block, found.mul_(found >= least)).mul_(scaling)
+
+    return by_blocks(weighed, layer.deltas, layer.dtype)

@@ -1,14 +1,16 @@
 """T-Switch: each task's largest entries by their signs alone, with one scale for each sign."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerSource
-from merganser.linalg.select import Cut, kept
-from merganser.operators.trim import with_cuts
+from merganser.linalg.select import Cut, each_trimmed, kept
+from merganser.operators.streams import over_deltas
+from merganser.operators.trim import layer_cuts
 from merganser.overlays.masked import signs
 from merganser.overlays.parts import Parts
 from merganser.registry import PositiveFraction, method
@@ -24,29 +26,19 @@ class WholeVector:
 
 def survey(layers: LayerSource, *, density: float) -> WholeVector:
     """Find the cuts, and the root mean square of each task's kept entries by sign over the whole vector."""
-    cuts: dict[str, Cut] = {}
-    sums = torch.zeros(len(layers.tasks), 2, 2, dtype=torch.float64)
-    for layer, cut in with_cuts(layers, density):
-        cuts[layer.name] = cut
-        sums += squares(layer, cut)
-        del layer  # before the next is read
-    summed, counts = sums.unbind(2)
+    cuts = layer_cuts(layers, density)
+    summed, counts = torch.stack(list(over_deltas(layers, partial(squares, cuts=cuts)))).sum(0)
     return WholeVector(cuts, (summed / counts.clamp(min=1)).sqrt() * torch.tensor([1.0, -1.0]))
 
 
-def squares(layer: LayerDeltas, cut: Cut) -> Tensor:
-    """Sum the squares of each task's kept entries by sign, and count them: (T, 2, 2), on the CPU."""
-    return torch.stack(
-        [
-            torch.stack([_squares(delta[mask & side]) for side in (delta > 0, delta < 0)])
-            for delta, mask in switched(layer, cut)
-        ]
-    )
-
-
-def switched(layer: LayerDeltas, cut: Cut) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give each task's delta and the mask of its entries that are kept; a zero has no sign, so it is none of them."""
-    return ((delta, mask & (delta != 0)) for delta, mask in zip(layer.deltas, kept(layer.deltas, cut), strict=True))
+def squares(layer: LayerDeltas, cuts: Mapping[str, Cut]) -> Tensor:
+    """Sum the squares of each task's kept entries by sign, and count them: (2, T, 2), on the CPU."""
+    summed = torch.zeros(2, len(layer.tasks), 2, dtype=torch.float64, device=layer.deltas.device)
+    for block in each_trimmed(layer.deltas, cuts[layer.name]):
+        sides = block.clamp(min=0), block.clamp(max=0)
+        summed[0] += torch.stack([side.double().square_().sum(1) for side in sides], dim=1)
+        summed[1] += torch.stack([(side != 0).sum(1) for side in sides], dim=1)
+    return summed.cpu()
 
 
 @method(
@@ -71,13 +63,8 @@ def t_switch(layer: LayerDeltas, *, density: PositiveFraction = 0.5) -> Parts:
     """
     whole: WholeVector = layer.prepared
     parts = {}
-    for task, scales, (delta, mask) in zip(
-        layer.tasks, whole.scales, switched(layer, whole.cuts[layer.name]), strict=True
-    ):
+    masks = kept(layer.deltas, whole.cuts[layer.name]).logical_and_(layer.deltas)  # a zero has no sign
+    for task, scales, delta, mask in zip(layer.tasks, whole.scales, layer.deltas, masks, strict=True):
         if mask.any():
             parts[task] = signs(delta, mask, scales)
     return Parts(parts)
-
-
-def _squares(values: Tensor) -> Tensor:
-    return torch.tensor([float(values.double().square().sum()), len(values)], dtype=torch.float64)

@@ -1,13 +1,15 @@
 """TALL masks: one merged task vector, and for each task a mask of the entries that are its own."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerSource
 from merganser.operators import inner as inner_merge
 from merganser.operators import masks
+from merganser.operators.blocks import blocks, joined
 from merganser.overlays.bits import pack_bits
 from merganser.overlays.masked import Masked
 from merganser.overlays.parts import Parts
@@ -49,11 +51,18 @@ def tall_mask(
     arithmetic what the other tasks add up to. `tall_lambda` is a number, or a map from tasks to numbers (0.4 for a task
     it does not name): the paper tunes it per task, from 0.2 to 0.6. `density` is what ties keeps of each whole vector.
     """
-    merged = inner_merge.merge(layer, layer.prepared)
-    parts: dict[str, Masked] = {}
-    for task, delta in zip(layer.tasks, layer.deltas, strict=True):
-        own = tall_lambda.get(task, UNNAMED) if isinstance(tall_lambda, Mapping) else tall_lambda
-        mask = masks.tall_mask(delta, merged, own) & (merged != 0)
-        if mask.any():
-            parts[task] = Masked(pack_bits(mask), torch.ones(()))
-    return Parts(parts, unified=merged.to(torch.float32))
+    named = tall_lambda if isinstance(tall_lambda, Mapping) else dict.fromkeys(layer.tasks, tall_lambda)
+    factors = [named.get(task, UNNAMED) for task in layer.tasks]
+    own = torch.tensor(factors, dtype=torch.float64, device=layer.deltas.device).unsqueeze(1)
+    wanted = torch.empty(layer.deltas.shape, dtype=torch.bool, device=layer.deltas.device)
+
+    def masked() -> Iterator[Tensor]:
+        merged_blocks = inner_merge.merged_blocks(layer, layer.prepared)
+        for block, merged, out in zip(blocks(layer.deltas), merged_blocks, blocks(wanted), strict=True):
+            torch.logical_and(masks.tall_mask(block, merged, own), merged, out=out)
+            yield merged
+
+    unified = joined(masked(), layer.shape, torch.float32, layer.deltas.device)
+    marked = zip(layer.tasks, wanted, strict=True)
+    parts = {task: Masked(pack_bits(mask), torch.ones(())) for task, mask in marked if mask.any()}
+    return Parts(parts, unified=unified)

@@ -1,17 +1,26 @@
 """Keep the middle of each task's magnitudes, layer by layer (Model Breadcrumbs, arXiv:2312.06795). Legend: T tasks."""
 
-import torch
+from collections.abc import Iterator
+
 from torch import Tensor
 
-from merganser.linalg.select import largest
+from merganser.linalg.select import cuts, each_trimmed
 from merganser.operators.counts import ceiling_of, count_of
 
 
-def band_mask(deltas: Tensor, low: float, high: float) -> Tensor:
-    """Mark, per task of (T, ...), the entries whose rank from the smallest is in [floor(low * n), ceil(high * n)).
+def each_band(deltas: Tensor, low: float, high: float) -> Iterator[Tensor]:
+    """Give the deltas (T, ...) in blocks (T, C), with zeros for the entries outside the band.
 
-    Ranks count from 0 among the task's n magnitudes; of equal ones the first has the highest rank.
+    In it are the entries whose rank from the smallest is in [floor(low * n), ceil(high * n)). Ranks count from 0 among
+    the task's n magnitudes; of equal ones the first has the highest rank.
     """
     n = deltas[0].numel()
-    not_small, outliers = n - count_of(low, n), n - ceiling_of(high, n)
-    return torch.stack([largest(delta, not_small) & ~largest(delta, outliers) for delta in deltas])
+    not_small = _each_of_largest(deltas, n - count_of(low, n))
+    for block, outliers in zip(not_small, _each_of_largest(deltas, n - ceiling_of(high, n)), strict=True):
+        yield block.sub_(outliers)
+
+
+def _each_of_largest(deltas: Tensor, count: int) -> Iterator[Tensor]:
+    """Give each task's `count` largest entries, in blocks (T, C) with zeros for the others."""
+    (cut,) = cuts(lambda look: [look(deltas)], lambda _: count)
+    return each_trimmed(deltas, cut)

@@ -3,19 +3,23 @@
 The scores are softmaxes over whole task vectors, of the products of two tasks' deltas brought to [0, 1]. Two passes
 over the layers learn what those need to know of all entries: each product's range, then each softmax's log-sum-exp.
 Everything is in float64. Products of i and j and of j and i are one: pairs have i <= j.
-Legend: T tasks, C entries of a layer taken at a time.
+Legend: T tasks, C entries of a block, P pairs of tasks.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import log
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from merganser.layers import LayerSource
+from merganser.operators.blocks import blocks
+from merganser.operators.streams import over_stacks
+
 Pair = tuple[int, int]
-CHUNK = 1 << 15  # entries at a time: what is made of them stays in a processor's cache
 
 
 class Range(NamedTuple):
@@ -24,9 +28,10 @@ class Range(NamedTuple):
     low: float
     high: float
 
-    def normalised(self, products: Tensor) -> Tensor:
-        """Bring products to [0, 1], in place; to 0 where all are the same."""
-        return products.sub_(self.low).div_(self.high - self.low) if self.high > self.low else products.zero_()
+    def normalised(self, products: Tensor, times: float, less: float) -> Tensor:
+        """Bring products to [0, 1], to 0 where all are the same; return so many times that, less a number."""
+        times = times / (self.high - self.low) if self.high > self.low else 0.0
+        return (products - self.low).mul_(times).sub_(less)
 
 
 @dataclass(frozen=True)
@@ -38,72 +43,66 @@ class Softmaxes:
     across: dict[Pair, float]  # the log-sum-exp of a pair's normalised products
 
 
-def softmaxes(read: Callable[[], Iterable[Tensor]], tasks: int) -> Softmaxes:
-    """Read the tasks' deltas (T, ...) of every layer twice."""
-    ranges = ranges_of(read())
-    within, across = dict.fromkeys(range(tasks), 0.0), dict.fromkeys(ranges, 0.0)
-    for (i, j), product in _all_products(read()):
-        below = ranges[i, j].normalised(product).sub_(1)  # at most 0: no exponential overflows
+def softmaxes(layers: LayerSource) -> Softmaxes:
+    """Read the tasks' deltas of every layer twice."""
+    tasks = len(layers.tasks)
+    lows, highs = torch.stack(list(over_stacks(layers, extremes))).unbind(1)
+    ends = zip(pairs_of(tasks), lows.amin(0).tolist(), highs.amax(0).tolist(), strict=True)
+    ranges = {pair: Range(low, high) for pair, low, high in ends}
+    sums = torch.stack(list(over_stacks(layers, partial(exponentials, ranges=ranges)))).sum(0).tolist()
+    pairs = list(zip(ranges, sums, strict=True))
+    within = {i: tasks + log(summed) for (i, j), (_, summed) in pairs if i == j}
+    return Softmaxes(ranges, within, {pair: 1 + log(summed) for pair, (summed, _) in pairs})
+
+
+def pairs_of(tasks: int) -> list[Pair]:
+    """List the P pairs of tasks, each with itself too."""
+    return [(i, j) for i in range(tasks) for j in range(i, tasks)]
+
+
+def extremes(deltas: Tensor) -> Tensor:
+    """Find the least and the largest product of each pair of tasks in one layer (T, ...): (2, P), on the CPU."""
+    found = [torch.stack([torch.stack(product.aminmax()) for _, product in _products(b)], 1) for b in blocks(deltas)]
+    lows, highs = torch.stack(found).unbind(1)
+    return torch.stack([lows.amin(0), highs.amax(0)]).cpu()
+
+
+def exponentials(deltas: Tensor, ranges: dict[Pair, Range]) -> Tensor:
+    """Sum the exponentials of each pair's normalised products in one layer (T, ...), and T times them: (P, 2).
+
+    Each less its largest, so that none overflows; the latter only for a task with itself. On the CPU.
+    """
+    sums = torch.zeros(len(ranges), 2, dtype=torch.float64, device=deltas.device)
+    for block in blocks(deltas):
+        for own, ((i, j), product) in zip(sums, _products(block), strict=True):
+            own[0] += ranges[i, j].normalised(product, 1, 1).exp_().sum()
+            if i == j:
+                own[1] += ranges[i, j].normalised(product, len(block), len(block)).exp_().sum()
+    return sums.cpu()
+
+
+def scores(block: Tensor, known: Softmaxes) -> Tensor:
+    """Score entries (T, C), in float64: the softmax within the task times the sum of those across all tasks."""
+    within = torch.empty_like(block, dtype=torch.float64)
+    across = torch.zeros_like(within)
+    for (i, j), product in _products(block):
+        range_ = known.ranges[i, j]
         if i == j:
-            within[i] += float((tasks * below).exp_().sum())
-        across[i, j] += float(below.exp_().sum())
-    return Softmaxes(
-        ranges,
-        {i: tasks + log(summed) for i, summed in within.items()},
-        {pair: 1 + log(summed) for pair, summed in across.items()},
-    )
-
-
-def ranges_of(layers: Iterable[Tensor]) -> dict[Pair, Range]:
-    """Find the least and the largest product of each pair of tasks over all layers (T, ...)."""
-    ranges: dict[Pair, Range] = {}
-    for pair, product in _all_products(layers):
-        low, high = map(float, product.aminmax())
-        known = ranges.get(pair, Range(low, high))
-        ranges[pair] = Range(min(low, known.low), max(high, known.high))
-    return ranges
-
-
-def scores(deltas: Tensor, known: Softmaxes) -> Tensor:
-    """Score the entries of one layer (T, ...): the softmax within the task times the sum of those across all tasks."""
-    return torch.cat([_scores(chunk, known) for chunk in _chunks(deltas)], dim=1).reshape(deltas.shape)
-
-
-def _scores(chunk: Tensor, known: Softmaxes) -> Tensor:
-    within, across = torch.empty_like(chunk), torch.zeros_like(chunk)
-    for (i, j), product in _products(chunk):
-        share = known.ranges[i, j].normalised(product)
-        if i == j:
-            within[i] = (len(chunk) * share).sub_(known.within[i]).exp_()
-        softmax = share.sub_(known.across[i, j]).exp_()
+            within[i] = range_.normalised(product, len(block), known.within[i]).exp_()
+        softmax = range_.normalised(product, 1, known.across[i, j]).exp_()
         for task in {i, j}:
             across[task] += softmax
     return within.mul_(across)
 
 
-def _all_products(layers: Iterable[Tensor]) -> Iterator[tuple[Pair, Tensor]]:
-    for deltas in layers:
-        for chunk in _chunks(deltas):
-            yield from _products(chunk)
-        del deltas  # before the next are read
-
-
-def _chunks(deltas: Tensor) -> Iterator[Tensor]:
-    """Cut a layer's deltas (T, ...) into float64 pieces (T, C)."""
-    for chunk in deltas.reshape(len(deltas), -1).split(CHUNK, dim=1):
-        yield chunk.double().contiguous()
-
-
-def _products(chunk: Tensor) -> Iterator[tuple[Pair, Tensor]]:
+def _products(block: Tensor) -> Iterator[tuple[Pair, Tensor]]:
     """Multiply the deltas (T, C) of each pair of tasks, entry by entry."""
-    for i in range(len(chunk)):
-        for j in range(i, len(chunk)):
-            yield (i, j), chunk[i] * chunk[j]
+    deltas = block.double()
+    for i, j in pairs_of(len(block)):
+        yield (i, j), deltas[i] * deltas[j]
 
 
 def balanced_mean(deltas: Tensor, weights: Tensor) -> Tensor:
-    """Average the tasks' deltas (T, ...) entry by entry with weights (T, ...); 0 where all weights are 0."""
-    summed, mass = torch.zeros_like(weights[0]), weights.sum(0)
-    for delta, weight in zip(deltas, weights, strict=True):
-        summed += delta * weight
-    return torch.where(mass > 0, summed / mass, 0.0).to(deltas.dtype)
+    """Average the tasks' deltas (T, ...) entry by entry with weights (T, ...), in float64; 0 where all are 0."""
+    summed, mass = (deltas * weights).sum(0), weights.sum(0)
+    return torch.where(mass > 0, summed / mass, 0.0)

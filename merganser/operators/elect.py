@@ -1,16 +1,20 @@
 """Elect one sign per entry (TIES, arXiv:2306.01708). Legend: T tasks."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from merganser.layers import LayerDeltas
+from merganser.operators.blocks import by_blocks
+from merganser.operators.streams import Stream, over_deltas
 from merganser.operators.sums import total
 
 
 def elect_sign(deltas: Tensor) -> Tensor:
     """Return the sign of the sum over tasks (T, ...): the direction with the larger total magnitude, 0 on a draw."""
-    return total(deltas).sign_().to(deltas.dtype)
+    return by_blocks(lambda block: total(block).sign_(), deltas, deltas.dtype)
 
 
 def settle_draws(sign: Tensor, majority: int) -> Tensor:
@@ -25,13 +29,13 @@ def majority_of(balance: int) -> int:
 
 def balance_of(sign: Tensor) -> int:
     """Return how many more entries are positive than negative."""
-    return int((sign > 0).sum() - (sign < 0).sum())
+    return int(sign.sum(dtype=torch.int64))
 
 
-def winning_sign(stacks: Iterable[Tensor]) -> int:
-    """Elect over all layers' deltas (T, ...), one at a time, and return the sign that won more entries."""
-    return majority_of(sum(map(_balance, stacks)))
+def winning_sign(layers: Stream, sparse: Callable[[LayerDeltas], Iterable[Tensor]]) -> int:
+    """Elect over all layers, of which `sparse` gives what is to be merged in blocks; return the sign that won more."""
+    return majority_of(sum(over_deltas(layers, partial(_balance, sparse=sparse))))
 
 
-def _balance(deltas: Tensor) -> int:
-    return balance_of(elect_sign(deltas))
+def _balance(layer: LayerDeltas, sparse: Callable[[LayerDeltas], Iterable[Tensor]]) -> int:
+    return sum(balance_of(elect_sign(block)) for block in sparse(layer))

@@ -10,21 +10,22 @@ Each first makes the tasks' deltas sparse, or leaves them as they are, and then 
 Legend: T tasks.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-from torch import Tensor
+from torch import Tensor, float64
 
-from merganser.layers import Layer, LayerDeltas
-from merganser.linalg.select import Cut
+from merganser.layers import LayerDeltas
+from merganser.linalg.select import Cut, each_trimmed
+from merganser.operators.blocks import blocks, joined
 from merganser.operators.disjoint import elected_mean
-from merganser.operators.drop import drop_layer
-from merganser.operators.elect import balance_of, elect_sign, majority_of, winning_sign
-from merganser.operators.streams import each_deltas
+from merganser.operators.drop import each_dropped
+from merganser.operators.elect import winning_sign
+from merganser.operators.streams import Stream
 from merganser.operators.sums import total
-from merganser.operators.trim import trim, with_cuts
+from merganser.operators.trim import layer_cuts
 
 Inner = Literal["task_arithmetic", "ties", "dare", "dare_ties"]
 SCALINGS: dict[Inner, float] = {"task_arithmetic": 0.4, "ties": 1.0, "dare": 0.4, "dare_ties": 1.0}
@@ -40,28 +41,30 @@ class WholeVector:
     majority: int = 1
 
 
-def survey(layers: Iterable[Layer], inner: Inner, *, density: float = 1.0, drop_rate: float = 0.0) -> WholeVector:
-    """Learn of all layers what merging one of them takes; the layers are read several times, one at a time.
+def survey(layers: Stream, inner: Inner, *, density: float = 1.0, drop_rate: float = 0.0) -> WholeVector:
+    """Learn of all layers what merging one of them takes; the layers are read several times.
 
     `density` is the share of each task's whole vector that ties keeps, `drop_rate` the share that dare drops.
     """
-    if inner == "ties":
-        return WholeVector(inner, drop_rate, *_trimmed(layers, density))
-    if inner == "dare_ties":
-        return WholeVector(
-            inner, drop_rate, {}, winning_sign(map(partial(drop_layer, drop_rate=drop_rate), each_deltas(layers)))
-        )
-    return WholeVector(inner, drop_rate)
+    cuts = layer_cuts(layers, density) if inner == "ties" else {}
+    whole = WholeVector(inner, drop_rate, cuts)
+    return replace(whole, majority=winning_sign(layers, partial(_sparse, whole=whole))) if elects(inner) else whole
+
+
+def merged_blocks(layer: LayerDeltas, whole: WholeVector) -> Iterator[Tensor]:
+    """Merge one layer's deltas (T, ...), unscaled, into float64: block by block (C,), as `blocks` cuts the deltas."""
+    for block in _sparse(layer, whole):
+        yield elected_mean(block, whole.majority) if elects(whole.inner) else total(block)
 
 
 def merge(layer: LayerDeltas, whole: WholeVector) -> Tensor:
     """Merge one layer's deltas (T, ...), unscaled, into float64."""
-    deltas = layer.deltas
-    if whole.inner == "ties":
-        deltas = trim(deltas, whole.cuts[layer.name])
-    if whole.inner in ("dare", "dare_ties"):
-        deltas = drop_layer(layer, whole.drop_rate)
-    return elected_mean(deltas, whole.majority) if whole.inner in ("ties", "dare_ties") else total(deltas)
+    return joined(merged_blocks(layer, whole), layer.shape, float64, layer.deltas.device)
+
+
+def elects(inner: Inner) -> bool:
+    """Tell whether the merge elects a sign and averages who agrees; otherwise it adds."""
+    return inner in ("ties", "dare_ties")
 
 
 def factor(inner: Inner, scaling: float | None) -> float:
@@ -71,14 +74,15 @@ def factor(inner: Inner, scaling: float | None) -> float:
 
 def scaled(layer: LayerDeltas, whole: WholeVector, scaling: float | None) -> Tensor:
     """Merge one layer and scale it, by default by the inner method's own factor; return the deltas' dtype."""
-    return merge(layer, whole).mul_(factor(whole.inner, scaling)).to(layer.deltas.dtype)
+    own = factor(whole.inner, scaling)
+    merged = (block.mul_(own) for block in merged_blocks(layer, whole))
+    return joined(merged, layer.shape, layer.dtype, layer.deltas.device)
 
 
-def _trimmed(layers: Iterable[Layer], density: float) -> tuple[dict[str, Cut], int]:
-    """Find where each layer is cut, and elect once to see which sign wins the trimmed vector."""
-    cuts, balance = {}, 0
-    for layer, cut in with_cuts(layers, density):
-        cuts[layer.name] = cut
-        balance += balance_of(elect_sign(trim(layer.deltas, cut)))
-        del layer  # before the next is read
-    return cuts, majority_of(balance)
+def _sparse(layer: LayerDeltas, whole: WholeVector) -> Iterable[Tensor]:
+    """Give the tasks' deltas, made sparse or as they are, in blocks (T, C)."""
+    if whole.inner == "ties":
+        return each_trimmed(layer.deltas, whole.cuts[layer.name])
+    if whole.inner == "task_arithmetic":
+        return blocks(layer.deltas)
+    return each_dropped(layer, whole.drop_rate)

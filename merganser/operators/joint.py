@@ -4,14 +4,13 @@ Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices sid
 """
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from merganser.layers import Layer, LayerDeltas, LayerLowRank, LayerSource
+from merganser.layers import InTurn, Layer, LayerDeltas, LayerLowRank, LayerSource
 from merganser.linalg.joint import Joint, joint, joint_low_rank
 from merganser.linalg.svd import orientation
 from merganser.operators.spool import Spool
@@ -21,7 +20,7 @@ NOTHING = 1e-12  # of a unit row: what rounding leaves of a column that a task d
 
 
 @dataclass(frozen=True)
-class JointLayers:
+class JointLayers(InTurn):
     """The layers with the tasks' matrices in joint coordinates S V_t (T, K, N), vectors as they are.
 
     The coordinates and the bases (M, K) are on disk: one layer is in memory at a time.
@@ -31,6 +30,11 @@ class JointLayers:
     bases: Spool = field(default_factory=Spool)
     coordinates: Spool = field(default_factory=Spool)
     seeds: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
+        return self.layers.names
 
     def add(self, layer: Layer) -> None:
         """Decompose a matrix of all tasks and set it aside."""
@@ -47,9 +51,6 @@ class JointLayers:
         if name not in self.coordinates:
             return cast(LayerDeltas, self.layers.layer(name))
         return LayerDeltas(name, "matrix", self.layers.tasks, self.coordinates.get(name), self.seeds[name])
-
-    def __iter__(self) -> Iterator[LayerDeltas]:
-        return map(self.layer, self.layers.names)
 
 
 def joint_layers(layers: LayerSource) -> JointLayers:

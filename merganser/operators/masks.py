@@ -4,18 +4,14 @@ import torch
 from torch import Tensor
 
 
-def tall_mask(delta: Tensor, merged: Tensor, tall_lambda: float) -> Tensor:
-    """Mark a task's entries that are at least `tall_lambda` times as large as what the merge has beside them.
+def tall_mask(delta: Tensor, merged: Tensor, tall_lambda: float | Tensor) -> Tensor:
+    """Mark a task's entries, or T tasks', that are at least `tall_lambda` times what the merge has beside them.
 
     `merged` is unscaled, and in float64 where it comes from `inner.merge`: the comparison is made in that.
     """
-    delta = delta.to(merged.dtype)
-    return delta.abs() >= tall_lambda * (merged - delta).abs()
+    return delta.to(merged.dtype).abs() >= (merged - delta).abs_().mul_(tall_lambda)
 
 
 def wanted_by(deltas: Tensor, merged: Tensor, tall_lambda: float) -> Tensor:
     """Count, entry by entry, the tasks (T, ...) whose TALL mask over the merged vector is set."""
-    wanted = torch.zeros(merged.shape, dtype=torch.int64, device=merged.device)
-    for delta in deltas:
-        wanted += tall_mask(delta, merged, tall_lambda)
-    return wanted
+    return tall_mask(deltas, merged, tall_lambda).sum(0, dtype=torch.int32)

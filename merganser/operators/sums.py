@@ -9,15 +9,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from merganser.operators.blocks import by_blocks
+
 
 def total(deltas: Tensor, weights: Sequence[float] | None = None) -> Tensor:
     """Add the tasks' deltas (T, ...), each times its weight (1 by default), in float64."""
-    sum_ = torch.zeros(deltas.shape[1:], dtype=torch.float64, device=deltas.device)
-    for delta, weight in zip(deltas, weights or [1.0] * len(deltas), strict=True):
-        sum_.add_(delta, alpha=weight)
-    return sum_
+    return by_blocks(lambda block: _sum(block, weights), deltas, torch.float64)
 
 
 def scaled_sum(deltas: Tensor, scaling: float, weights: Sequence[float] | None = None) -> Tensor:
     """Add the tasks' deltas (T, ...) and scale the sum; return the deltas' dtype."""
-    return total(deltas, weights).mul_(scaling).to(deltas.dtype)
+    return by_blocks(lambda block: _sum(block, weights).mul_(scaling), deltas, deltas.dtype)
+
+
+def _sum(block: Tensor, weights: Sequence[float] | None) -> Tensor:
+    if weights is not None:
+        if len(weights) != len(block):
+            raise ValueError(f"{len(weights)} weights for {len(block)} tasks")
+        block = block.double() * torch.tensor(weights, dtype=torch.float64, device=block.device).unsqueeze(1)
+    return block.sum(0, dtype=torch.float64)

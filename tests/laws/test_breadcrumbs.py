@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from merganser.errors import InputError
-from merganser.operators.band import band_mask
+from merganser.operators.band import each_band
 from merganser.operators.counts import ceiling_of
 from tests.laws.layers import vectors
 from tests.laws.references import Array, Given
@@ -48,16 +48,20 @@ def test_each_layer_and_each_task_has_tails_of_its_own() -> None:
     assert merged.tolist() == [2.0, 6.0, 2.0, 6.0]
 
 
+def band(deltas: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    return torch.cat(list(each_band(deltas, low, high)), dim=1)
+
+
 def test_of_equal_magnitudes_the_first_ranks_highest() -> None:
     equal = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
-    assert band_mask(equal, 0.25, 0.75).tolist() == [[False, True, True, False]]
-    assert band_mask(equal, 0.25, 1.0).tolist() == [[True, True, True, False]]
+    assert band(equal, 0.25, 0.75).tolist() == [[0.0, -1.0, 1.0, 0.0]]
+    assert band(equal, 0.25, 1.0).tolist() == [[1.0, -1.0, 1.0, 0.0]]
 
 
 def test_both_counts_survive_the_rounding_of_their_fractions() -> None:
     n = 100
     for k in range(n):
-        assert int(band_mask(torch.arange(1.0, n + 1).unsqueeze(0), k / n, (k + 1) / n).sum()) == 1, k
+        assert band(torch.arange(1.0, n + 1).unsqueeze(0), k / n, (k + 1) / n).count_nonzero() == 1, k
     assert ceiling_of(0.07, 100) == 7  # 0.07 * 100 is 7.000000000000001
 
 

@@ -88,16 +88,13 @@ def eigh_top_(gram: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if size == 0:
         return gram.new_empty(0), gram.new_empty(0, 0)
     diagonal, beside, reflectors = _tridiagonal_(gram)
-    values = _eigenvalues(diagonal, beside)
-    if count == 0:
-        return values, gram.new_empty(size, 0)
-    rows = _some_vectors(diagonal, beside, values[-count:]) if FEW * count <= size else None
-    if rows is None:
-        values, rows = _all_vectors(diagonal, beside)
-        rows = rows[size - count :]
-    room, info = gram.new_empty(PANEL * (size + PANEL + 1)), ctypes.c_int()
-    orders = (b"L", b"L", b"N", size, count, gram, size, reflectors, rows, size, room, len(room), info)
-    _call("dormtr", *orders)
+    found = _some_vectors(diagonal, beside, count) if FEW * count <= size else None
+    values, rows = found or _all_vectors(diagonal, beside)
+    rows = rows[len(rows) - count :]
+    if count:
+        room, info = gram.new_empty(PANEL * (size + PANEL + 1)), ctypes.c_int()
+        orders = (b"L", b"L", b"N", size, count, gram, size, reflectors, rows, size, room, len(room), info)
+        _call("dormtr", *orders)
     return values, rows.mT
 
 
@@ -137,27 +134,24 @@ def _tridiagonal_(gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return diagonal, beside, reflectors
 
 
-def _eigenvalues(diagonal: Tensor, beside: Tensor) -> Tensor:
-    values, info = diagonal.clone(), ctypes.c_int()
-    _call("dsterf", len(values), values, beside.clone(), info)
-    if info.value:
-        raise linalg.LinAlgError(f"dsterf: {info.value} eigenvalues did not converge")
-    return values
+def _some_vectors(diagonal: Tensor, beside: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
+    """Return the eigenvalues (N,) of a tridiagonal matrix, and in rows the eigenvectors (K, N) of the `count` largest.
 
-
-def _some_vectors(diagonal: Tensor, beside: Tensor, values: Tensor) -> Tensor | None:
-    """Return the eigenvectors (K, N) of these eigenvalues of a tridiagonal matrix; None where it falls into parts."""
-    size, count = len(diagonal), len(values)
+    By inverse iteration; None where the matrix falls into parts, or an iteration does not converge.
+    """
+    size, values, info = len(diagonal), diagonal.clone(), ctypes.c_int()
+    _call("dsterf", size, values, beside.clone(), info)
+    rows = diagonal.new_empty(count, size)
     magnitudes = diagonal.abs().sqrt()
     smallest = torch.finfo(torch.float64).eps * magnitudes[:-1] * magnitudes[1:]
-    if bool((beside[:-1].abs() <= smallest).any()):
+    if info.value or (count and bool((beside[:-1].abs() <= smallest).any())):
         return None
-    rows, room, info = diagonal.new_empty(count, size), diagonal.new_empty(5 * size), ctypes.c_int()
-    blocks, ends = torch.ones(size, dtype=torch.int32), torch.full((size,), size, dtype=torch.int32)
-    counts, failed = torch.empty(size, dtype=torch.int32), torch.empty(size, dtype=torch.int32)
-    whole = (size, diagonal, beside, count, values, blocks, ends)
-    _call("dstein", *whole, rows, size, room, counts, failed, info)
-    return None if info.value else rows
+    if count:
+        blocks, ends = torch.ones(size, dtype=torch.int32), torch.full((size,), size, dtype=torch.int32)
+        whole = (size, diagonal, beside, count, values[-count:], blocks, ends)
+        room, counts, failed = diagonal.new_empty(5 * size), torch.empty_like(blocks), torch.empty_like(blocks)
+        _call("dstein", *whole, rows, size, room, counts, failed, info)
+    return None if info.value else (values, rows)
 
 
 def _all_vectors(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,23 +17,18 @@ from merganser.layers import Factors
 from merganser.linalg import lapack
 
 SAFE = 1e-4  # of the largest singular value. Vectors from a float64 Gram matrix are exact to about eps / SAFE**2 = 2e-8
+ROUNDING = 1e-6  # of a singular value: weighting may put one that is as small as rounding on the other side of it
 
 
 def factorise(matrix: Tensor, rank: int | None = None) -> Factors:
-    """Decompose an M x N matrix into its `rank` leading singular vectors (all by default) and its whole spectrum.
+    """Decompose an M x N matrix into leading singular vectors on its numerical rank K and its whole spectrum.
 
-    Works in float64 and returns the matrix's dtype. U and V have orthonormal columns, whatever the rank of the matrix.
+    U (M, K), S (R), Vh (K, N), computed in float64 and returned in the matrix's dtype. `rank` caps K.
     """
-    full = min(matrix.shape)
-    rank = full if rank is None else min(rank, full)
     if matrix.shape[0] < matrix.shape[1]:
         return _transposed(factorise(matrix.mT, rank))
-    by_gram = _by_gram(matrix, rank, matrix.dtype, matrix.dtype) if matrix.dtype != torch.float64 else None
-    if by_gram and len(by_gram.vh) == rank:
-        return by_gram
-    u, s, vh = by_gram or linalg.svd(matrix.double(), full_matrices=False)
-    u, v = (_completed(known[:, :rank], rank) for known in (u, vh.mT))
-    return Factors(*(part.to(matrix.dtype).contiguous() for part in (u, s, v.mT)))
+    by_gram = None if matrix.dtype == torch.float64 else _by_gram(matrix, rank, matrix.dtype, matrix.dtype)
+    return by_gram or Factors(*(part.to(matrix.dtype).contiguous() for part in _by_svd(matrix, rank, matrix.dtype)))
 
 
 def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None) -> Factors:
@@ -44,12 +39,9 @@ def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | Non
     if matrix.shape[0] < matrix.shape[1]:
         return _transposed(compact(matrix.mT, rank, exact_to))
     exact_to = exact_to or matrix.dtype
-    if exact_to != torch.float64 and (by_gram := _by_gram(matrix, rank, exact_to, torch.float64)):
-        u, s, vh = by_gram
-        return Factors(u, s[: len(vh)], vh)
-    u, s, vh = linalg.svd(matrix.double(), full_matrices=False)
-    known = numerical_rank(s[:rank].to(exact_to), (matrix.shape[0], matrix.shape[1]))
-    return Factors(u[:, :known], s[:known], vh[:known])
+    by_gram = None if exact_to == torch.float64 else _by_gram(matrix, rank, exact_to, torch.float64)
+    u, s, vh = by_gram or _by_svd(matrix, rank, exact_to)
+    return Factors(u, s[: len(vh)], vh)
 
 
 def truncation(matrix: Tensor, rank: int, exact_to: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
@@ -120,14 +112,15 @@ def leading(factors: Factors, count: int) -> Factors:
     """
     u, s, vh = factors
     shape = (u.shape[0], vh.shape[1])
-    needed = min(count, numerical_rank(s, shape))
+    needed = min(count, numerical_rank(s, shape, s[:1] * (1 + ROUNDING)))
     if needed > u.shape[1]:
         share = ceil(1000 * needed / len(s)) / 1000
         raise InputError(
             f"decompose.rank_fraction is too small: of a {shape[0]} x {shape[1]} matrix {needed} singular vectors are "
             f"needed and {u.shape[1]} are stored; set it to {share:g} or more"
         )
-    return Factors(u[:, :needed], s[:needed], vh[:needed])
+    kept = min(count, numerical_rank(s, shape), u.shape[1])
+    return Factors(u[:, :kept], s[:kept], vh[:kept])
 
 
 def oriented(factors: Factors) -> Factors:
@@ -187,9 +180,11 @@ def _by_gram(tall: Tensor, rank: int | None, exact_to: torch.dtype, dtype: torch
     return Factors(lapack.product(tall, v / counted, dtype), s.to(dtype), v.mT.to(dtype).contiguous())
 
 
-def _completed(known: Tensor, count: int) -> Tensor:
-    missing = count - known.shape[1]
-    return torch.cat([known, complement(known, missing)], 1) if missing else known
+def _by_svd(matrix: Tensor, rank: int | None, exact_to: torch.dtype) -> Factors:
+    """Decompose a matrix by LAPACK's SVD in float64."""
+    u, s, vh = linalg.svd(matrix.double(), full_matrices=False)
+    known = numerical_rank(s[:rank].to(exact_to), (matrix.shape[0], matrix.shape[1]))
+    return Factors(u[:, :known], s, vh[:known])
 
 
 def _transposed(factors: Factors) -> Factors:

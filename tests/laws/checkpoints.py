@@ -1,7 +1,7 @@
-"""Checkpoints on disk with every kind of parameter, and what the library makes of them."""
+"""Checkpoints on disk with every kind of parameter or of spectrum, and what the library makes of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,14 @@ PARAMETERS: dict[str, tuple[Kind, tuple[int, ...]]] = {
     "logit_scale": ("vector", ()),
     "token_embedding.weight": ("vector", (7, 5)),
 }
+MATRICES: dict[str, tuple[Kind, tuple[int, ...]]] = {  # large enough for some vectors to be found one by one
+    "column.weight": ("matrix", (9, 1)),
+    "one_row.weight": ("matrix", (1, 9)),
+    "square.weight": ("matrix", (32, 32)),
+    "tall.weight": ("matrix", (60, 24)),
+    "wide.weight": ("matrix", (24, 60)),
+}
+SPECTRA = ("rank_deficient", "condition_1e6", "condition_1e12", "repeated", "all_equal", "one_zero")
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class Models:
 
     folder: Path
     tasks: tuple[str, ...]
+    parameters: Mapping[str, tuple[Kind, tuple[int, ...]]] = field(default_factory=lambda: PARAMETERS)
 
     def source(self, method: registry.Method) -> LayerSource:
         """Open what a method reads."""
@@ -48,7 +57,7 @@ class Models:
         base = open_checkpoint(self.folder / "base.safetensors")
         models = [open_checkpoint(self.folder / f"{task}.safetensors") for task in self.tasks]
         layers = []
-        for name, (kind, shape) in PARAMETERS.items():
+        for name, (kind, shape) in self.parameters.items():
             weights = np.stack([model.read(name).double().numpy() for model in models])
             norms = tuple(float(np.sqrt((each**2).sum())) for each in weights)
             shown = (shape[0], -1) if kind == "matrix" else shape
@@ -85,6 +94,44 @@ def write_alike(folder: Path) -> Models:
     for task in models.tasks:
         prepare(folder, task)
     return models
+
+
+def write_spectrum(folder: Path, spectrum: str, tasks: int) -> Models:
+    """Write models whose deltas have one kind of spectrum; from a base of 0, but for a zero delta, to be exactly so."""
+    models = Models(folder, tuple(f"task{t}" for t in range(tasks)), MATRICES)
+    generator = torch.Generator().manual_seed(tasks)
+    shapes = {name: shape for name, (_, shape) in MATRICES.items()}
+    size = 0.1 if spectrum == "one_zero" else 0.0
+    base = {name: size * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    save(folder / "base.safetensors", base, torch.float32)
+    for number, task in enumerate(models.tasks):
+        own = "condition_1e1" if spectrum == "one_zero" and number else spectrum
+        tuned = {name: base[name] + with_spectrum(own, shape, generator) for name, shape in shapes.items()}
+        save(folder / f"{task}.safetensors", tuned, torch.float32)
+        prepare(folder, task)
+    return models
+
+
+def with_spectrum(spectrum: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Draw a matrix with a kind of spectrum."""
+    rows, columns = shape
+    full = min(shape)
+    if spectrum == "one_zero":
+        return torch.zeros(rows, columns)
+    if spectrum == "rank_deficient":  # whole numbers: of exactly this rank
+        left = torch.randint(-127, 128, (rows, 3), generator=generator)
+        return (left @ torch.randint(-127, 128, (3, columns), generator=generator)).float() / 2**20
+    if spectrum in ("repeated", "all_equal"):  # single entries: exactly these singular values
+        values = torch.full((full,), 2.0**-6)
+        values[: full // 3 if spectrum == "repeated" else 0] *= 2  # where one of three tasks is cut by default
+        values *= torch.randint(0, 2, (full,), generator=generator) * 2 - 1
+        matrix = torch.zeros(rows, columns)
+        order = (torch.randperm(n, generator=generator)[:full] for n in shape)
+        matrix[tuple(order)] = values
+        return matrix
+    condition = float(spectrum.removeprefix("condition_"))
+    u, v = (torch.linalg.qr(torch.randn(n, full, generator=generator).double()).Q for n in shape)
+    return (0.02 * (u * torch.logspace(0, -np.log10(condition), full, dtype=torch.float64)) @ v.mT).float()
 
 
 def rank_two(shape: Sequence[int], generator: torch.Generator) -> Tensor:

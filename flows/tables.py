@@ -30,6 +30,7 @@ def describe_method(method: Method) -> dict[str, Any]:
         "family": method.family,
         "needs": method.needs,
         "reads": method.reads,
+        "joint": method.joint,
         "class": method.involvement,
         "efficiency": method.efficiency,
         "cost": method.cost,
@@ -53,7 +54,7 @@ def print_method(method: dict[str, Any]) -> None:
     """Print one method and its parameters."""
     print(f"{method['name']}: {method['summary']}")
     parts = "with" if method["parts_per_task"] else "without"
-    needs = " and ".join(method["needs"])
+    needs = " and ".join(method["needs"]) + _or_joints(method)
     print(f"needs {needs}, {method['class']}, cost {method['cost']}, {parts} parts per task; {method['paper']}")
     if method["parameters"]:
         _print(("parameter", "type", "default", "bounds"), (_parameter_row(each) for each in method["parameters"]))
@@ -64,8 +65,13 @@ def print_method(method: dict[str, Any]) -> None:
 def _method_row(method: dict[str, Any]) -> tuple[str, ...]:
     settings = ", ".join(f"{each['name']}={default_of(each)}" for each in method["parameters"])
     parts = "yes" if method["parts_per_task"] else "no"
-    described = method["name"], method["family"], ", ".join(method["needs"]), method["class"], method["cost"]
+    needs = ", ".join(method["needs"]) + _or_joints(method)
+    described = method["name"], method["family"], needs, method["class"], method["cost"]
     return *described, parts, settings, method["paper"]
+
+
+def _or_joints(method: dict[str, Any]) -> str:
+    return f" (or joints of side {method['joint']})" if method["joint"] else ""
 
 
 def _parameter_row(parameter: dict[str, Any]) -> tuple[str, ...]:

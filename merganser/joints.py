@@ -55,7 +55,7 @@ def _join_one(layer: Layer, side: Side, path: Path) -> bool:
     if fingerprint_of(path) == fingerprint:
         return False
     found = joint.joint(layer.deltas if side == "rows" else layer.deltas.mT)
-    save_tensors(path, {"u": found.u, "s": found.s}, json.dumps({"fingerprint": fingerprint}))
+    save_tensors(path, {"ut": found.u.mT, "s": found.s}, json.dumps({"fingerprint": fingerprint}))
     return True
 
 
@@ -78,4 +78,4 @@ def _with_basis(layer: Layer, folder: Path) -> Layer:
     if not isinstance(layer, LayerDeltas) or layer.kind == "vector":
         return layer
     file = SafetensorsFile(folder / file_name(layer.name))
-    return replace(layer, basis=Basis(file.read("u"), file.read("s")))
+    return replace(layer, basis=Basis(file.read("ut").mT, file.read("s")))

@@ -31,7 +31,7 @@ class Factors(NamedTuple):
 class Basis(NamedTuple):
     """What the tasks' matrices side by side share: the left part of the SVD of [D_1 .. D_T], on its numerical rank."""
 
-    u: Tensor  # (M, K), in float64
+    u: Tensor  # (M, K), in float64, column after column in memory: products of other strides have other last digits
     s: Tensor  # (K,)
 
 

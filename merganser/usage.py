@@ -36,7 +36,7 @@ def _misused(params: Params, where: str, entry: Entry, counts: Iterable[int]) ->
     except InputError as error:
         return [*mistakes, *str(error).splitlines()]
     if entry.joint is not None and (changing := _changing(values)):
-        reason = f"{changing} changes the matrices before they are decomposed, so {entry.reads} is of no use"
+        reason = f"{changing} the matrices before they are decomposed, so {entry.reads} is of no use"
         mistakes.append(f"{where}.reads: {reason}; read deltas")
     if method.rank_fraction is None or entry.reads != "svd":
         return mistakes
@@ -77,10 +77,10 @@ def _missided(params: Params, name: str, method: registry.Method) -> Iterator[st
 
 
 def _changing(values: Mapping[str, Any]) -> str | None:
-    """Return the parameter by which an entry weighs the tasks' deltas, None where it takes them as they are."""
+    """Say what weighs the tasks' deltas in an entry; nothing where it takes them as they are."""
     if values.get("coefficients") is not None:
-        return "coefficients"
-    return "a scaling by task" if isinstance(values.get("scaling"), Mapping) else None
+        return "coefficients change"
+    return "a scaling by task changes" if isinstance(values.get("scaling"), Mapping) else None
 
 
 def _misstarted(params: Params) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from merganser.errors import InputError
-from merganser.params import entry_of, load_params, task_of
+from merganser.params import entry_of, joint_of, load_params, task_of
 
 ROOT = Path(__file__).parent.parent
 Content = dict[str, Any]
@@ -54,6 +54,12 @@ def start_from(content: Content, method: str, reads: str) -> None:
     """Let difference vectors start from an entry of a method."""
     content["methods"]["entry"] = {"method": method, "reads": reads}
     content["differences"]["x"] = {"merged": "entry"}
+
+
+def read_joint(content: Content, method: str, side: str, **values: Any) -> None:
+    """Let an entry of a method read the one joint, of this side."""
+    content["joints"] = {"x": {"side": side}}
+    content["methods"]["entry"] = {"method": method, "reads": "joints/x"} | values
 
 
 def complaint(path: Path) -> str:
@@ -142,6 +148,50 @@ def test_the_projects_own_params_are_right() -> None:
             "studies.tasks.methods.ties.reads: ",
             "difference vectors start from a merge of all tasks",
         ),
+        (lambda c: c.pop("joints"), "joints: ", "missing"),
+        (lambda c: c.update(joints=None), "joints: ", "write {} for none"),
+        (lambda c: c["joints"].update(x={}), "joints.x.side: ", "missing"),
+        (lambda c: c["joints"].update(x={"side": "row"}), "joints.x.side: ", 'did you mean "rows"?'),
+        (
+            lambda c: c["methods"].update(drm_h={"method": "drm_h", "reads": "joints/row"}),
+            "methods.drm_h.reads: ",
+            "no 'row' under joints, there are rows, got 'joints/row'; did you mean \"rows\"?",
+        ),
+        (
+            lambda c: read_joint(c, "drm_v", "rows"),
+            "methods.entry.reads: ",
+            "drm_v decomposes columns, joints.x is of rows; declare one under joints with side: columns",
+        ),
+        (
+            lambda c: (read_joint(c, "knots", "columns"), c["joints"].update(y={"side": "rows"})),
+            "methods.entry.reads: ",
+            "knots decomposes rows, joints.x is of columns; read joints/y",
+        ),
+        (
+            lambda c: read_joint(c, "ties", "rows"),
+            "methods.entry.reads: ",
+            "ties decomposes nothing jointly: it reads deltas, or differences/NAME, got 'joints/x'",
+        ),
+        (
+            lambda c: c["methods"].update(drm_h={"method": "drm_h", "reads": "joints/"}),
+            "methods.drm_h.reads: ",
+            "drm_h reads deltas, or joints/NAME of side rows, or differences/NAME, got 'joints/'",
+        ),
+        (
+            lambda c: read_joint(c, "knots", "rows", coefficients="nan"),
+            "methods.entry.reads: ",
+            "coefficients change the matrices before they are decomposed, so joints/x is of no use; read deltas",
+        ),
+        (
+            lambda c: read_joint(c, "drm_h", "rows", scaling={"greek": 0.5}),
+            "methods.entry.reads: ",
+            "a scaling by task changes the matrices",
+        ),
+        (
+            lambda c: c["studies"]["tasks"]["methods"].update(drm_h={"method": "drm_h", "reads": "joints/rows"}),
+            "studies.tasks.methods.drm_h.reads: ",
+            "joints/rows decomposes all tasks' matrices, not a subset's; read deltas",
+        ),
         (lambda c: c.pop("base"), "base: ", "missing"),
         (lambda c: c["base"].update(family="open_clp"), "base.family: ", 'did you mean "open_clip"?'),
         (lambda c: c.update(mmethods={}), "mmethods: ", 'did you mean "methods"?'),
@@ -198,7 +248,7 @@ def test_the_name_of_a_study_that_could_leave_its_folder_is_refused(tmp_path: Pa
     assert "studies.tasks.methods.a/b: not a name, got 'a/b'" in complaint(path)
 
 
-@pytest.mark.parametrize("section", ["tasks", "differences", "methods"])
+@pytest.mark.parametrize("section", ["tasks", "joints", "differences", "methods"])
 @pytest.mark.parametrize(
     "name", ["..", "../up", "a/b", "a b", "a;rm", "$HOME", "`id`", "-rf", "_x", "a.b", "", "é", "a\n"]
 )
@@ -232,6 +282,16 @@ def test_an_entry_of_any_method_may_read_difference_vectors(method: str, tmp_pat
 
     params = load_params(write(tmp_path, changed(change)))
     assert entry_of(params, "of_differences").difference == "from_average"
+
+
+@pytest.mark.parametrize(("method", "side"), [("drm_h", "rows"), ("drm_v", "columns"), ("knots", "rows")])
+def test_a_method_that_starts_with_a_joint_decomposition_may_read_one(method: str, side: str, tmp_path: Path) -> None:
+    params = load_params(write(tmp_path, changed(lambda c: read_joint(c, method, side, scaling=0.5))))
+    assert entry_of(params, "entry").joint == "x"
+    assert entry_of(params, "entry").difference is None
+    assert joint_of(params, "x").side == side
+    with pytest.raises(InputError, match=r'no "xs" under joints in params\.yaml; did you mean "x"'):
+        joint_of(params, "xs")
 
 
 def test_a_task_may_be_called_base(tmp_path: Path) -> None:

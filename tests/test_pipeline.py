@@ -107,14 +107,15 @@ def test_an_edited_method_reruns_its_entry_and_nothing_else(copy: Path) -> None:
     assert stale(copy) == OF_TIES
 
 
-def test_a_removed_task_and_removed_difference_vectors_leave_the_workspace(copy: Path) -> None:
+def test_a_removed_task_joints_and_difference_vectors_leave_the_workspace(copy: Path) -> None:
     params = yaml.safe_load((copy / "params.yaml").read_text())
-    del params["tasks"]["light"], params["differences"]["from_average"]
+    del params["tasks"]["light"], params["differences"]["from_average"], params["joints"]["rows"]
     params["methods"] = {"average": params["methods"]["average"]}
     (copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     merganser(copy, "run", "--workers", "1")
     assert not list(copy.glob("data/**/light*"))
     assert not (copy / "data/differences").exists()
+    assert not (copy / "data/joints").exists()
     assert json.loads(dvc(copy, "status", "--json")) == {}
 
 

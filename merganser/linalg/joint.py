@@ -25,11 +25,11 @@ class Joint(NamedTuple):
 def joint(deltas: Tensor, basis: Basis | None = None) -> Joint:
     """Decompose T matrices (T, M, N) side by side on their numerical rank. What is returned holds on to them.
 
-    `basis`: what is known of the decomposition of float32 matrices.
+    `basis`: that of float32 matrices, where `joint` gave it before; the coordinates are the same to the last digit.
     """
     if deltas.dtype == torch.float64:
         return of_factors(_compact(deltas), len(deltas))
-    u, s = basis or _by_gram(deltas) or Basis(*_compact(deltas)[:2])
+    u, s = basis or _by_gram(deltas) or _by_svd(deltas)
     return Joint(u, s, lambda task: u.mT @ deltas[task].double(), is_product=True)
 
 
@@ -47,6 +47,11 @@ def of_factors(factors: Factors, tasks: int) -> Joint:
 
 def _compact(deltas: Tensor) -> Factors:
     return svd.compact(deltas.transpose(0, 1).flatten(1))
+
+
+def _by_svd(deltas: Tensor) -> Basis:
+    u, s, _ = _compact(deltas)
+    return Basis(u.mT.contiguous().mT, s)
 
 
 def _by_gram(deltas: Tensor) -> Basis | None:

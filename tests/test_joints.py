@@ -1,10 +1,11 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ from merganser.deltas import DeltaFile, Deltas, open_deltas
 from merganser.driver import merge
 from merganser.factors import file_name
 from merganser.joints import BASES, DELTAS, join, link_deltas, open_joint
-from merganser.layers import LayerDeltas, LayerLowRank, Side, weighted
+from merganser.layers import LayerDeltas, LayerLowRank, LayerSource, Side, weighted
+from tests.laws.checkpoints import SEED, Models
+from tests.laws.checkpoints import write_models as write_law_models
+from tests.laws.test_references import agree
+from tests.laws.test_registry_properties import choices, methods_that
 from tests.models import write_models
 from tests.test_deltas import extract_all
 from tests.test_svd import low_rank_plus_noise, with_spectrum
@@ -48,8 +53,10 @@ def deltas(tmp_path: Path) -> Deltas:
 
 def joined(deltas: Deltas, side: Side, folder: Path) -> Path:
     """Make the folder of a joint of deltas."""
-    (folder / DELTAS).mkdir(parents=True)
-    link_deltas({task: file.path for task, file in deltas.files.items()}, folder / DELTAS)
+    fresh = folder / DELTAS
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    link_deltas({task: file.path for task, file in deltas.files.items()}, fresh)
     join(deltas, side, folder / BASES)
     return folder
 
@@ -136,6 +143,23 @@ def test_a_merge_takes_the_basis_that_it_is_given(entry: str, deltas: Deltas, tm
         prepared = method.first_pass(source, filled)
         found.append(method.apply(replace(source.layer("blocks.0.mlp.c_fc.weight"), prepared=prepared), filled))
     assert not torch.equal(*found)
+
+
+@dataclass(frozen=True)
+class JoinedModels(Models):
+    """The same models, read as a joint."""
+
+    def source(self, method: registry.Method) -> LayerSource:
+        assert method.joint
+        deltas = open_deltas(self.folder / "deltas", list(self.tasks))
+        return open_joint(joined(deltas, method.joint, self.folder / "joint"), list(self.tasks), SEED)
+
+
+@methods_that(lambda method: method.joint is not None)
+def test_a_merge_from_a_joint_computes_its_formula(name: str, tmp_path: Path) -> None:
+    models = write_law_models(tmp_path, torch.float32, 8)
+    for values in choices(name):
+        agree(name, values, JoinedModels(models.folder, models.tasks))
 
 
 def test_a_second_join_does_nothing(deltas: Deltas, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import yaml
 from benchmarks.harness import ROOT, Run
 from benchmarks.models import TASKS, TOWER, make_models
 from merganser import registry
+from merganser.driver import MODEL
 
 CLASSES = ("cat", "dog", "ship", "lorry")  # dts_unseen asks for the tasks' class names
 CHUNK = 2**24
@@ -58,7 +59,7 @@ class Setting:
     @property
     def inputs(self) -> list[Path]:
         """List the files that are merged, the base's first."""
-        return [path / "model.safetensors" for path in (self.base, *self.models.values())]
+        return [path / MODEL if path.is_dir() else path for path in (self.base, *self.models.values())]
 
     @property
     def words(self) -> list[str]:
@@ -84,17 +85,17 @@ def cold(method: str, setting: Setting) -> Run:
             file = setting.folder / f"{task}.txt"
             file.write_text("\n".join(f"{name} {task}" for name in CLASSES))
             command += ["--classes", f"{task}={file}"]
-    return _writing("cold", command, setting)
+    return writing("cold", command, setting)
 
 
 def plain(method: str, setting: Setting) -> Run:
     """Merge by the plain program."""
-    return _writing("plain", [sys.executable, "-m", "benchmarks.plain", method, *setting.words], setting)
+    return writing("plain", [sys.executable, "-m", "benchmarks.plain", method, *setting.words], setting)
 
 
 def copying(setting: Setting) -> Run:
     """Read the bytes of all inputs, and write as many as the merged model has."""
-    return _writing("copy", [sys.executable, "-c", COPY, *map(str, setting.inputs)], setting, option=None)
+    return writing("copy", [sys.executable, "-c", COPY, *map(str, setting.inputs)], setting, option=None)
 
 
 def cached(method: str, setting: Setting) -> Run:
@@ -112,7 +113,8 @@ def threads_of(setting: Setting) -> dict[str, str]:
 
 
 def warm(files: Sequence[Path]) -> None:
-    """Read files, so that every side finds its input in the system's cache."""
+    """Read files, so that every side finds its input in the system's cache; leave no other side's output to write."""
+    os.sync()
     buffer = memoryview(bytearray(CHUNK))
     for path in files:
         with path.open("rb", buffering=0) as file:
@@ -120,7 +122,7 @@ def warm(files: Sequence[Path]) -> None:
                 pass
 
 
-def _writing(side: str, command: Sequence[str], setting: Setting, option: str | None = "--out") -> Run:
+def writing(side: str, command: Sequence[str], setting: Setting, option: str | None = "--out") -> Run:
     """Make a run that writes what has its side's name, anew each time."""
     out = setting.folder / side
 

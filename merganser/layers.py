@@ -140,6 +140,9 @@ class LayerSource(Protocol):
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Read each layer and apply a function that keeps nothing of it, maybe in threads; results in names' order."""
 
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to each name, in the threads of `map`: for what reads layers from somewhere else."""
+
     def __iter__(self) -> Iterator[Layer]:
         """Read every parameter in turn; can be started again for a second pass."""
 
@@ -153,6 +156,10 @@ class InTurn:
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Read each layer in turn and apply a function to it."""
         return (function(self.layer(name)) for name in self.names)
+
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to each name in turn."""
+        return map(function, self.names)
 
     def __iter__(self) -> Iterator[Layer]:
         return map(self.layer, self.names)
@@ -193,6 +200,10 @@ class LayersOfAnother:
         """Read one parameter of all tasks."""
         return self.source.layer(name)
 
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to each name, in as many threads as the source."""
+        return self.source.spread(function)
+
     def __iter__(self) -> Iterator[Layer]:
         return map(self.layer, self.names)
 
@@ -220,13 +231,12 @@ class ThreadedLayers(LayersOfAnother):
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Read and use as many layers at once as there are threads, fewer where memory is short."""
+        return self.spread(lambda name: function(self.layer(name)))
+
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to as many names at once as there are threads, fewer where memory is short."""
         shapes, tasks = self.shapes, len(self.tasks)
-        return in_order(
-            lambda name: function(self.layer(name)),
-            self.names,
-            self.threads,
-            lambda name: WORK * 4 * tasks * prod(shapes[name]),
-        )
+        return in_order(function, self.names, self.threads, lambda name: WORK * 4 * tasks * prod(shapes[name]))
 
 
 def weighted(layer: Layer, weights: tuple[float, ...]) -> Layer:

@@ -56,4 +56,4 @@ def knots(
     if isinstance(layer, LayerDeltas) and layer.kind == "vector":
         return inner_merge.scaled(layer, space.whole, scaling)
     merged = inner_merge.scaled(space.layers.layer(layer.name), space.whole, scaling)
-    return space.layers.bases.get(layer.name) @ merged
+    return space.layers.bases.get(layer.name).mT @ merged

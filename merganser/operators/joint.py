@@ -4,8 +4,9 @@ Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices sid
 """
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from merganser.linalg.joint import Joint, joint, joint_low_rank
 from merganser.linalg.svd import orientation
 from merganser.operators.spool import Spool
 
+R = TypeVar("R")
 NO_LENGTH = 1e-7  # of a unit row: what rounding leaves of the row of a task that has no part in a direction
 NOTHING = 1e-12  # of a unit row: what rounding leaves of a column that a task did not change
 
@@ -23,7 +25,8 @@ NOTHING = 1e-12  # of a unit row: what rounding leaves of a column that a task d
 class JointLayers(InTurn):
     """The layers with the tasks' matrices in joint coordinates S V_t (T, K, N), vectors as they are.
 
-    The coordinates and the bases (M, K) are on disk: one layer is in memory at a time.
+    The coordinates and the bases U^T (K, M) are on disk: only the layers in work are in memory. Each row of U^T is
+    turned so that its largest entry is positive: the sign is the LAPACK driver's choice.
     """
 
     layers: LayerSource
@@ -41,10 +44,15 @@ class JointLayers(InTurn):
         if isinstance(layer, LayerDeltas) and layer.kind == "vector":
             return
         assert isinstance(layer, LayerDeltas | LayerLowRank)
-        basis, coordinates = in_joint_basis(layer)
-        self.bases.put(layer.name, basis)
-        self.coordinates.put(layer.name, coordinates)
+        space = decomposed(layer)
+        signs = orientation(space.u).unsqueeze(1)
+        self.bases.put(layer.name, space.u.mT.to(layer.dtype) * signs.to(layer.dtype))
+        self.coordinates.put(layer.name, coordinates(space, signs, layer))
         self.seeds[layer.name] = layer.seed
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Read each layer and apply a function to it, in as many threads as the source."""
+        return self.layers.spread(lambda name: function(self.layer(name)))
 
     def layer(self, name: str) -> LayerDeltas:
         """Read one parameter of all tasks."""
@@ -67,16 +75,14 @@ def decomposed(layer: LayerDeltas | LayerLowRank) -> Joint:
     return joint(layer.deltas, layer.basis)
 
 
-def in_joint_basis(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, Tensor]:
-    """Return U (M, K) and the S V_t (T, K, N) of the tasks' matrices side by side, U S [V_1 .. V_T], in their dtype."""
-    space = decomposed(layer)
-    signs = orientation(space.u)
-    coordinates = space.s.new_empty(len(layer.tasks), len(space.s), layer.shape[1], dtype=layer.dtype)
-    for task, out in enumerate(coordinates):
+def coordinates(space: Joint, signs: Tensor, layer: LayerDeltas | LayerLowRank) -> Tensor:
+    """Return the S V_t of all tasks (T, K, N) with their rows turned by signs (K, 1), in the layer's dtype."""
+    found = signs.new_empty(len(layer.tasks), len(signs), layer.shape[1], dtype=layer.dtype)
+    for task, out in enumerate(found):
         rows = space.coordinates(task)
-        out.copy_(known_(rows, space.s).mul_(signs.unsqueeze(1)))
+        out.copy_(known_(rows, space.s).mul_(signs))
         del rows  # before the next are computed
-    return (space.u * signs).to(layer.dtype), coordinates
+    return found
 
 
 def known_(rows: Tensor, s: Tensor) -> Tensor:

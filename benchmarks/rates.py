@@ -1,0 +1,181 @@
+"""Measure one core: the rates that `benchmarks.cost_model` reckons with."""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from benchmarks.cost_model import Rates, basis_s, drm_h_s
+from benchmarks.harness import Run, measure
+from benchmarks.projects import environment
+from merganser import registry
+from merganser.checkpoints import SafetensorsFile, save_tensors
+from merganser.deltas import checked_norm
+from merganser.layers import LayerDeltas
+from merganser.linalg import lapack
+from merganser.workers import one_blas_thread
+
+TIMES = 3  # a rate is the median of so many
+VALUES = 2**25  # of the file that is copied, read and written: 128 MiB
+ROWS, COLUMNS, TASKS = 2048, 512, 4  # of the matrices that are multiplied: large enough for a core's full rate
+SIZES = (256, 768, 1536, 3072)  # of the Gram matrices whose eigenvectors are found
+RANK, NOISE = 16, 0.02  # of the fine-tuned models of `benchmarks.models`
+
+
+def measure_rates() -> Rates:
+    """Measure every rate, on one thread of this machine."""
+    stage = measured("import torch, tasks.merge")
+    network = measured("import torch, tasks.evaluate, open_clip, datasets")
+    with one_blas_thread(), torch.inference_mode():
+        copy, read, write = file_rates()
+        gram, product = gram_rate(), product_rate(torch.float64)
+        values, vectors, some = eigen_rates(product)
+        rates = Rates(
+            start=stage[0],
+            start_evaluate=network[0],
+            floor=stage[1],
+            copy=copy,
+            read=read,
+            write=write,
+            sha256=hash_rate(),
+            norm=norm_rate(),
+            add=add_rate(),
+            gram=gram,
+            product=product,
+            values=values,
+            vectors=vectors,
+            some_vectors=some,
+            drm=float("inf"),
+            network=product_rate(torch.float32),
+        )
+        return replaced(rates, drm=drm_rate(rates))
+
+
+def replaced(rates: Rates, **changes: float) -> Rates:
+    """Return the rates with some of them changed."""
+    return Rates(**vars(rates) | changes)
+
+
+def measured(code: str) -> tuple[float, float]:
+    """Return CPU seconds and anonymous bytes of a process that runs this code."""
+    runs = [measure(Run([sys.executable, "-c", code], environment=environment())) for _ in range(TIMES)]
+    return median(run.cpu_s for run in runs), median(run.peak_anonymous_bytes for run in runs)
+
+
+def seconds(function: Callable[[], object], times: int = TIMES) -> float:
+    """Return the CPU seconds of a call, the median of some; the first of several does not count."""
+    if times > 1:
+        function()
+    found = []
+    for _ in range(times):
+        started = time.process_time()
+        function()
+        found.append(time.process_time() - started)
+    return median(found)
+
+
+def file_rates() -> tuple[float, float, float]:
+    """Return bytes/s of copying a file, reading it into memory, and writing it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, other = Path(folder) / "file", Path(folder) / "copy"
+        values = torch.zeros(VALUES)
+        size = values.nbytes
+        write = seconds(lambda: save_tensors(path, {"values": values}))
+        read = seconds(lambda: SafetensorsFile(path).read("values"))
+        copy = seconds(lambda: shutil.copyfile(path, other))
+        os.sync()
+        return size / copy, size / read, size / write
+
+
+def hash_rate() -> float:
+    """Return bytes/s of SHA-256."""
+    data = bytes(VALUES)
+    return VALUES / seconds(lambda: sha256(data).digest())
+
+
+def norm_rate() -> float:
+    """Return values/s of the check that every read parameter goes through."""
+    values = torch.randn(VALUES // 8)
+    return len(values) / seconds(lambda: checked_norm(values, "values", "model"))
+
+
+def add_rate() -> float:
+    """Return values/s of adding two tensors into a third."""
+    one, other = torch.randn(2, VALUES // 8)
+    return len(one) / seconds(lambda: one + other)
+
+
+def task_matrix(rows: int, columns: int) -> Tensor:
+    """Draw a delta of low rank and noise, as `benchmarks.models` does: the spectrum is part of what vectors cost."""
+    generator = torch.Generator().manual_seed(rows * columns)
+    left, right = torch.randn(rows, RANK, generator=generator), torch.randn(RANK, columns, generator=generator)
+    return left @ right / RANK**0.5 + NOISE * torch.randn(rows, columns, generator=generator)
+
+
+def gram_rate() -> float:
+    """Return flop/s of the Gram matrix of a float32 matrix, in float64."""
+    matrix = task_matrix(ROWS, COLUMNS)
+    return ROWS * COLUMNS**2 / seconds(lambda: lapack.gram(matrix))
+
+
+def product_rate(dtype: torch.dtype) -> float:
+    """Return flop/s of a product."""
+    left, right = torch.randn(ROWS, COLUMNS, dtype=dtype), torch.randn(COLUMNS, COLUMNS, dtype=dtype)
+    return 2 * ROWS * COLUMNS**2 / seconds(lambda: left @ right)
+
+
+def eigen_rates(product: float) -> tuple[dict[int, float], dict[int, float], float]:
+    """Return seconds per N**3 of eigenvalues and of all vectors, by N; seconds per N K**2 of K vectors one by one.
+
+    What vectors take is measured beside the eigenvalues and one product. The largest is measured once.
+    """
+    values, vectors, some = {}, {}, []
+    for size in SIZES:
+        gram = lapack.gram(task_matrix(2 * size, size))
+
+        def timed(count: int, gram: Tensor = gram) -> float:
+            return seconds(lambda: lapack.eigh_top_(gram.clone(), count), TIMES if len(gram) < SIZES[-1] else 1)
+
+        reduction, few = timed(0), size // 8
+        values[size] = reduction / size**3
+        vectors[size] = max(timed(size) - reduction - 2 * size**3 / product, 0.0) / size**3
+        if size < SIZES[-1]:
+            some.append(max(timed(few) - reduction - 2 * size**2 * few / product, 0.0) / (size * few**2))
+    return values, vectors, median(some)
+
+
+def drm_rate(rates: Rates) -> float:
+    """Return values/s of what DRM does with the joint coordinates: what its time is beyond the algebra's."""
+    rows = columns = COLUMNS
+    deltas = torch.stack([task_matrix(rows, columns + task)[:, :columns] for task in range(TASKS)])
+    layer = LayerDeltas("layer", "matrix", tuple(map(str, range(TASKS))), deltas)
+    method = registry.get("drm_h")
+    values = method.validate("", {})
+    spent = seconds(lambda: method.apply(layer, values))
+    algebra = basis_s(rows, columns, TASKS, rates) + drm_h_s(rows, columns, TASKS, rates)
+    return deltas.numel() / max(spent - algebra, 1e-9)
+
+
+def as_text(rates: Rates) -> str:
+    """Write the rates as a sentence."""
+    values, vectors = (
+        ", ".join(f"{1e12 * rate:.0f} at {size}" for size, rate in table.items())
+        for table in (rates.values, rates.vectors)
+    )
+    return (
+        f"Start of a stage {rates.start:.2f} s CPU and {rates.floor / 1e6:.0f} MB anonymous, of one with a network "
+        f"{rates.start_evaluate:.2f} s. GB/s: copy {rates.copy / 1e9:.2f}, read {rates.read / 1e9:.2f}, write "
+        f"{rates.write / 1e9:.2f}, SHA-256 {rates.sha256 / 1e9:.2f}. 10^9 values/s: norm {rates.norm / 1e9:.2f}, add "
+        f"{rates.add / 1e9:.2f}, DRM {rates.drm / 1e9:.3f}. Gflop/s: Gram {rates.gram / 1e9:.0f} and product "
+        f"{rates.product / 1e9:.0f} in float64, product {rates.network / 1e9:.0f} in float32. Of an N x N Gram "
+        f"matrix, in ps N^3: eigenvalues {values}; all vectors {vectors} more; K of them one by one "
+        f"{1e12 * rates.some_vectors:.0f} ps N K^2."
+    )

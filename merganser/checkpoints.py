@@ -92,18 +92,20 @@ class SafetensorsFile:
 
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
         """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
-        piece = Spec(self.specs[name].dtype, shape)
-        dtype = DTYPES[piece.dtype]
-        values = torch.empty(shape, dtype=dtype)
+        values = torch.empty(shape, dtype=DTYPES[self.specs[name].dtype])
+        self.fill(values, name, start)
+        return values
+
+    def fill(self, values: Tensor, name: str, start: int = 0) -> None:
+        """Read a stored tensor into a contiguous one of its dtype, from the value at `start` on."""
         with self.path.open("rb", buffering=0) as file:
-            file.seek(self._start + self._offsets[name] + start * dtype.itemsize)
+            file.seek(self._start + self._offsets[name] + start * values.itemsize)
             left = to_bytes(values)
             while len(left):  # one read gives 2 GiB at most
                 count = file.readinto(left)
                 if not count:
                     raise InputError(f"{self.path}: ends within {name}; fetch it again")
                 left = left[count:]
-        return values
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,15 @@ class Checkpoint(Protocol):
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
+
+
+def read_into(values: Tensor, checkpoint: Checkpoint, name: str) -> None:
+    """Read a tensor to where it is wanted, in any dtype and shape; straight from the file where it is stored so."""
+    file = checkpoint.shards[name] if isinstance(checkpoint, ShardedCheckpoint) else checkpoint
+    if isinstance(file, SafetensorsFile) and DTYPES[file.spec(name).dtype] == values.dtype and values.is_contiguous():
+        file.fill(values, name)
+    else:
+        values.copy_(checkpoint.read(name).reshape(values.shape))
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from merganser.adapters.binding import bind
 from merganser.adapters.files import Adapter
-from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, spec_of, write_checkpoint
+from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, read_into, spec_of, write_checkpoint
 from merganser.errors import InputError
 from merganser.layers import InTurn, Kind, LayerDeltas, LayerLowRank
 from merganser.parameters import ParameterRules, as_matrix, delta_shape, is_merged, kind_of
@@ -212,7 +212,10 @@ class Deltas(InTurn):
             return LayerLowRank(name, self.tasks, left, right, self.seed, norms=norms)
         deltas = torch.empty(len(files), *self.shapes[name])
         for delta, file in zip(deltas, files, strict=True):  # one more at a time, not all of them twice
-            delta.copy_(file.matrix(name) if kind == "matrix" else file.delta(name))
+            if name in file:
+                read_into(delta, file, name)
+            else:
+                delta.copy_(file.matrix(name) if kind == "matrix" else file.delta(name))
         return LayerDeltas(name, kind, self.tasks, deltas, self.seed, norms=norms)
 
 

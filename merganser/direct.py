@@ -9,7 +9,7 @@ from torch import Tensor
 
 from merganser.adapters.binding import bind
 from merganser.adapters.files import Adapter
-from merganser.checkpoints import Checkpoint
+from merganser.checkpoints import Checkpoint, read_into
 from merganser.deltas import check_pair, checked_norm
 from merganser.layers import InTurn, Kind, Layer, LayerDeltas, LayerLowRank
 from merganser.parameters import ParameterRules, delta_shape
@@ -19,7 +19,7 @@ from merganser.parameters import ParameterRules, delta_shape
 class ModelDeltas(InTurn):
     """The deltas of T models from a base as layers; a parameter that no model touches is no layer.
 
-    Adapters are bound to the base. Reading a layer raises InputError at a NaN or infinity.
+    Adapters are bound to the base. Reading a layer for the first time raises InputError at a NaN or infinity.
     """
 
     base: Checkpoint
@@ -27,6 +27,7 @@ class ModelDeltas(InTurn):
     all_kinds: Mapping[str, Kind]  # of every parameter that may be merged
     seed: int = 0
     embeddings: Mapping[str, Tensor] = field(default_factory=dict)
+    norms: dict[tuple[str | None, str], float] = field(default_factory=dict)  # known, by task (None: the base) and name
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -54,7 +55,7 @@ class ModelDeltas(InTurn):
     def layer(self, name: str) -> Layer:
         """Read one parameter of the base and all tasks: as factors where every task's model is an adapter's."""
         base = self.base.read(name)
-        own_norm = checked_norm(base, name, "base")
+        own_norm = self._norm(base, name, None)
         weights = base.to(torch.float32)
         if self.kinds[name] == "matrix" and all(_is_low_rank(model, name) for model in self.models.values()):
             return self._low_rank(name, weights, own_norm)
@@ -62,13 +63,19 @@ class ModelDeltas(InTurn):
         norms = []
         for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
             if isinstance(model, Adapter):
-                norms.append(_adapted(model, name, task, weights, own_norm, delta))
+                norms.append(self._adapted(model, name, task, weights, own_norm, delta))
             else:
-                tuned = model.read(name)
-                norms.append(checked_norm(tuned, name, task))
-                torch.sub(tuned, weights, out=delta)
+                read_into(delta, model, name)
+                norms.append(self._norm(delta, name, task))
+                delta.sub_(weights)
         stacked = deltas.view(len(deltas), *self.shapes[name])
         return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=tuple(norms))
+
+    def _norm(self, weights: Tensor, name: str, task: str | None) -> float:
+        """Return the norm of a task's weights, or the base's, checked when they are read for the first time."""
+        if (task, name) not in self.norms:
+            self.norms[task, name] = checked_norm(weights, name, task or "base")
+        return self.norms[task, name]
 
     def _low_rank(self, name: str, weights: Tensor, own_norm: float) -> LayerLowRank:
         rows, columns = self.shapes[name]
@@ -77,21 +84,22 @@ class ModelDeltas(InTurn):
             assert isinstance(model, Adapter)
             if name in model.updates:
                 sides.append(model.factors(name))
-                norms.append(checked_norm(weights + model.delta(name, weights), name, task))
+                norms.append(self._norm(weights + model.delta(name, weights), name, task))
             else:
                 sides.append((torch.zeros(rows, 0), torch.zeros(0, columns)))
                 norms.append(own_norm)
         left, right = zip(*sides, strict=True)
         return LayerLowRank(name, self.tasks, left, right, self.seed, norms=tuple(norms))
 
-
-def _adapted(adapter: Adapter, name: str, task: str, weights: Tensor, own_norm: float, delta: Tensor) -> float:
-    """Write what an adapter changes of a parameter into `delta`; return the norm of the adapted weights."""
-    if name not in adapter.updates:
-        delta.zero_()
-        return own_norm
-    delta.copy_(adapter.delta(name, weights))
-    return checked_norm(weights + delta, name, task)
+    def _adapted(
+        self, adapter: Adapter, name: str, task: str, weights: Tensor, own_norm: float, delta: Tensor
+    ) -> float:
+        """Write what an adapter changes of a parameter into `delta`; return the norm of the adapted weights."""
+        if name not in adapter.updates:
+            delta.zero_()
+            return own_norm
+        delta.copy_(adapter.delta(name, weights))
+        return self._norm(weights + delta, name, task)
 
 
 def _is_low_rank(model: Checkpoint | Adapter, name: str) -> bool:

@@ -14,6 +14,8 @@ import psutil  # type: ignore[import-untyped]
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+# Large tensors in huge pages: what a fresh one costs is the first touch of each page. Torch reads this once.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 VARIABLE = "MERGANSER_THREADS"
 SHARE = 0.5  # of the memory that is free: what the items in work may be expected to take together
 

@@ -261,6 +261,12 @@ def drm_h_s(m: int, n: int, tasks: int, rates: Rates) -> float:
     return (tasks + 1) * product_s(m, k, n, rates) + tasks * k * n / rates.drm
 
 
+def sftm_s(m: int, n: int, tasks: int, rates: Rates) -> float:
+    """Factor each task's matrix whole, and multiply the triples of each pair of tasks, in float32."""
+    factored = m * n**2 / rates.gram + eigen_s(n, n, rates) + product_s(m, n, n, rates)
+    return tasks * factored + tasks * (tasks - 1) / 2 * 2 * n**2 * (m + n) / rates.network
+
+
 def in_work(model: Model, tasks: int) -> int:
     """Return the most that one layer takes in a merge, and what the driver reckons with: WORK times its deltas."""
     return WORK * FLOAT * tasks * model.largest

@@ -118,12 +118,11 @@ def allocated(folder: Path) -> int:
 
 def disk_text(disk: Mapping[str, int]) -> str:
     """Say what a comparison takes on disk as a multiple of what it wrote."""
-    linked, copied, contents = (disk[name] / disk["outputs"] for name in ("linked", "copied", "contents"))
-    return (
-        f"A comparison of {len(DISK_METHODS)} methods wrote {disk['outputs'] / MB:.0f} MB, {contents:.2f} of it different "
-        f"content. It takes {linked:.3f} times that on disk, DVC's cache and the stores of Prefect and MLflow included; "
-        f"with copies in place of links {copied:.3f} times."
-    )
+    linked, copied, different = (disk[name] / disk["outputs"] for name in ("linked", "copied", "contents"))
+    size = f"{disk['outputs'] / MB:.0f} MB, {different:.2f} of it different"
+    wrote = f"A comparison of {len(DISK_METHODS)} methods wrote {size}"
+    with_links = f"{linked:.3f} times that on disk, DVC's cache and the stores of Prefect and MLflow included"
+    return f"{wrote}. It takes {with_links}; with copies in place of links {copied:.3f} times."
 
 
 if __name__ == "__main__":

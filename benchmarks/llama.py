@@ -3,7 +3,6 @@
 The shapes are Llama 2 70B's (Touvron et al., 2023, arXiv:2307.09288), as the published model's `config.json` has them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks import cost_model as costs
@@ -72,7 +71,7 @@ def hours(core_seconds: float, threads: int, moved: float, node: Node) -> str:
 def in_words(rates: Rates, node: Node | None = None) -> str:
     """Work the example out, as Markdown."""
     node, large = node or Node(), model()
-    parts = (sizes(large), stages(large, rates, node), joint_decompositions(large, rates), carried(large, node))
+    parts = (sizes(large), stages(large, rates, node), joint_decompositions(rates), carried(large, node))
     return "\n\n".join(parts)
 
 
@@ -126,28 +125,34 @@ def stages(large: Model, rates: Rates, node: Node) -> str:
     return as_table(["stage", "core-hours", "at once", "hours on a node", "read and written, GB"], rows)
 
 
-def joint_decompositions(large: Model, rates: Rates) -> str:
-    """List what the largest matrices take that are decomposed for all tasks together, on one core."""
-    ways: dict[str, tuple[int, Callable[[], float]]] = {
-        f"tsv_m, {TASKS * (HIDDEN // TASKS)} vectors of each side": (
-            HIDDEN,
-            lambda: costs.tsv_m_s(INTERMEDIATE, HIDDEN, TASKS, rates),
+def joint_decompositions(rates: Rates) -> str:
+    """List what the largest of a block's matrices takes of all tasks together, on one core."""
+    m, n, pairs = INTERMEDIATE, HIDDEN, TASKS * (TASKS - 1) // 2
+    ways: dict[str, tuple[str, float, float]] = {
+        "a T-th of each task's triples (`tsv_m`)": (
+            f"{n}, twice",
+            costs.eigen_bytes(n, n),
+            costs.tsv_m_s(m, n, TASKS, rates),
         ),
-        "columns shared (`drm_v` of it, `drm_h` of its transpose)": (
-            HIDDEN,
-            lambda: costs.basis_s(HIDDEN, INTERMEDIATE, TASKS, rates),
+        "rows of the transpose (`drm_v`, without the merge)": (
+            f"{n}",
+            costs.eigen_bytes(n, n),
+            costs.basis_s(n, m, TASKS, rates),
         ),
-        "rows shared (`drm_h`, `knots`)": (INTERMEDIATE, lambda: costs.basis_s(INTERMEDIATE, HIDDEN, TASKS, rates)),
-        "all tasks' triples (`sftm`), a Cholesky factor": (
-            TASKS * HIDDEN,
-            lambda: (TASKS * HIDDEN) ** 3 / 3 / rates.product,
+        "rows (`drm_h`, `knots`, without the merge)": (
+            f"{m}",
+            costs.eigen_bytes(m, m),
+            costs.basis_s(m, n, TASKS, rates),
         ),
+        "all tasks' triples (`sftm`)": (f"{n}, {TASKS} times", 4 * pairs * n**2, costs.sftm_s(m, n, TASKS, rates)),
     }
-    rows = [
-        (way, f"{side}", f"{8 * side**2 / GB:.1f}", f"{costs.eigen_bytes(side, side) / GB:.1f}", f"{work() / HOUR:.2f}")
-        for way, (side, work) in ways.items()
+    rows = [(way, n_of, f"{size / GB:.1f}", f"{work / HOUR:.2f}") for way, (n_of, size, work) in ways.items()]
+    heads = [
+        f"{m} x {n}, {TASKS} tasks",
+        "eigenvectors of N x N, N",
+        "GB for them, or for the pairs",
+        "hours of a core",
     ]
-    heads = [f"{INTERMEDIATE} x {HIDDEN}, {TASKS} tasks", "N", "N x N, GB", "with its vectors, GB", "hours"]
     return as_table(heads, rows)
 
 

@@ -18,7 +18,7 @@ import torch
 from scipy.linalg import cython_blas, cython_lapack
 from torch import Tensor, linalg
 
-BLOCK = 2**20  # entries that are in float64 at a time: 8 MiB
+ROWS = 512  # of a matrix that are in float64 at a time
 PANEL = 64  # columns LAPACK may work on at a time
 FEW = 4  # up to a FEW-th of the vectors are quicker found one by one than all together: 33 ms, not 63, for 96 of 768
 LETTERS = {torch.float32: "s", torch.float64: "d"}
@@ -49,7 +49,7 @@ def gram(matrix: Tensor, out: Tensor | None = None, sign: float = 1.0) -> Tensor
 def product(matrix: Tensor, right: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """Return matrix (M, N) @ right (N, K), computed in float64; rows are turned to it a block at a time."""
     out = matrix.new_empty((len(matrix), right.shape[1]), dtype=dtype)
-    for rows, into in zip(in_blocks(matrix), in_blocks(out, matrix.shape[1]), strict=True):
+    for rows, into in zip(in_blocks(matrix), in_blocks(out), strict=True):
         if dtype == torch.float64:
             torch.mm(rows.double(), right, out=into)
         else:
@@ -57,10 +57,9 @@ def product(matrix: Tensor, right: Tensor, dtype: torch.dtype = torch.float64) -
     return out
 
 
-def in_blocks(matrix: Tensor, columns: int | None = None) -> tuple[Tensor, ...]:
-    """Cut a matrix, of as many columns as it has or as are given, into blocks of rows; one block on a GPU."""
-    rows = BLOCK // max(matrix.shape[1] if columns is None else columns, 1)
-    return matrix.split(max(1, len(matrix) if matrix.is_cuda else rows))
+def in_blocks(matrix: Tensor) -> tuple[Tensor, ...]:
+    """Cut a matrix into blocks of rows; one block on a GPU."""
+    return matrix.split(max(1, len(matrix)) if matrix.is_cuda else ROWS)
 
 
 def eigenvalues_(gram: Tensor) -> Tensor:

@@ -3,6 +3,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from merganser.operators import drm as operator
 from merganser.operators.drm import JointSpace, joint_space, pruned
@@ -64,6 +65,46 @@ def test_low_rank_tasks_are_merged_on_their_joint_rank(name: str) -> None:
     cut = (u[:, :6] * s[:6]) @ vh[:6]  # float32 left noise below the rank
     reference = decom_renorm_merge(np.stack(np.hsplit(cut, 3)), 0.2)
     assert_close(merged(name, matrices(list(deltas)))[0], reference if name == "drm_h" else reference.T)
+
+
+def of_spectrum(kind: str) -> Tensor:
+    """Draw a layer large enough that last digits decide about some of its entries."""
+    deltas = drawn(4, (160, 90), torch.float32)
+    if kind == "shared":
+        deltas += 10 * drawn(1, (160, 90), torch.float32, rank=3, seed=1)
+    if kind == "ill-conditioned":
+        deltas *= torch.logspace(0, -3.5, 160).unsqueeze(1)
+    if kind == "deficient":
+        deltas = drawn(4, (160, 90), torch.float32, rank=8)
+    if kind == "twins":
+        deltas[1:3] = deltas[0]
+    return deltas
+
+
+every_spectrum = pytest.mark.parametrize("kind", ["full", "shared", "ill-conditioned", "deficient", "twins"])
+
+
+@every_spectrum
+def test_unit_rows_in_float32_prune_and_elect_what_float64_does(kind: str) -> None:
+    deltas = of_spectrum(kind)
+    assert_close(merged("drm_h", matrices(list(deltas)))[0], decom_renorm_merge(numpy_of(deltas), 0.2), 2e-7)
+
+
+@every_spectrum
+def test_with_too_many_entries_in_doubt_all_are_kept_in_float64(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = matrices(list(of_spectrum(kind)))
+    found = merged("drm_h", layer)[0]
+    monkeypatch.setattr(operator, "DOUBTS", -1)
+    assert_close(merged("drm_h", layer)[0], numpy_of(found), 2e-7)  # type: ignore[arg-type]
+
+
+@both_ways
+@both_dtypes
+def test_tasks_that_cancel_leave_nothing(name: str, dtype: torch.dtype) -> None:
+    deltas = drawn(2, (30, 20), dtype)
+    found = merged(name, matrices([*deltas, *-deltas]), density=1.0)[0]
+    assert isinstance(found, Tensor)
+    assert not found.any()
 
 
 @both_ways

@@ -6,7 +6,8 @@ from torch.nn.functional import pad
 
 from merganser.factors import FactorSettings
 from merganser.layers import Factors, Layer, LayerFactors, LayerLowRank, LayerSource, MappedLayers
-from merganser.linalg.svd import factorise, factorise_low_rank
+from merganser.linalg.batched import factorise_all
+from merganser.linalg.svd import factorise_low_rank
 
 
 class DecomposedLayers(MappedLayers):
@@ -28,5 +29,5 @@ def _factorised(layer: Layer, settings: FactorSettings) -> Layer:
         factors = tuple(Factors(u, pad(s, (0, full - len(s))), vh) for u, s, vh in found)
     else:
         rank = settings.rank(layer.shape)
-        factors = tuple(factorise(delta, rank) for delta in layer.deltas)
+        factors = factorise_all(layer.deltas, rank)
     return LayerFactors(layer.name, layer.tasks, factors, layer.seed, norms=layer.norms)

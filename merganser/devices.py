@@ -4,9 +4,9 @@ Copies run each way on a stream of their own, beside the stream that computes. T
 one in work and the next, besides what the method makes of the one in work and the result on its way back.
 """
 
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -48,10 +48,10 @@ def each_tensor(value: R, change: Callable[[Tensor], Tensor]) -> R:
 
 
 class Streams:
-    """A GPU's streams: the one that computes, one for copies to the GPU, one for copies back."""
+    """A GPU's streams: the one that computes in every thread, one for copies to the GPU, one for copies back."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.compute = device, torch.cuda.current_stream(device)
+        self.device, self.compute = device, torch.cuda.default_stream(device)
         self.up, self.down = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def send(self, layer: Layer) -> Layer:
@@ -103,8 +103,15 @@ class DeviceLayers(LayersOfAnother):
         return self.streams.send(self.source.layer(name))
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Apply a function to each layer on the GPU; give the results, with all their tensors on the CPU."""
+        """Apply a function to each layer on the GPU; give the results, with all their tensors on the CPU.
+
+        The next layer is begun with when the one before this has left the GPU.
+        """
         inference = torch.is_inference_mode_enabled()
+
+        def sent(name: str) -> list[Layer]:
+            with torch.inference_mode(inference):  # a thread begins without it
+                return [self.layer(name)]
 
         def work(box: list[Layer]) -> Callable[[], R]:
             with torch.inference_mode(inference):
@@ -112,38 +119,18 @@ class DeviceLayers(LayersOfAnother):
                 self.streams.finish()
             return fetched
 
-        before: Callable[[], R] | None = None
-        with ThreadPoolExecutor(1) as worker, closing(self._boxes()) as boxes:
-            for box in boxes:
+        names, before = iter(self.names), None
+        with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as worker:
+            coming = [reader.submit(sent, name) for name in islice(names, 1)]
+            while coming:
+                box = coming.pop().result()
+                coming = [reader.submit(sent, name) for name in islice(names, 1)]
                 running = worker.submit(work, box)
                 if before:
                     yield before()  # and whatever is done with it, while this layer is merged
                 before = running.result()
             if before:
                 yield before()
-
-    def __iter__(self) -> Iterator[Layer]:
-        return (box.pop() for box in self._boxes())
-
-    def _boxes(self) -> Generator[list[Layer]]:
-        """Give the layers in turn, each in a list to take it out of, while a thread reads the next one and sends it.
-
-        It begins with the next when it is asked for this one: the one before is done with then.
-        """
-        inference = torch.is_inference_mode_enabled()
-
-        def sent(name: str) -> list[Layer]:
-            with torch.inference_mode(inference):
-                return [self.layer(name)]
-
-        names = iter(self.names)
-        with ThreadPoolExecutor(1) as reader:
-            coming: list[Future[list[Layer]]] = [reader.submit(sent, name) for name in islice(names, 1)]
-            while coming:
-                box = coming.pop().result()
-                self.streams.finish()
-                coming += [reader.submit(sent, name) for name in islice(names, 1)]
-                yield box
 
 
 def on_device(source: LayerSource, streams: Streams) -> LayerSource:

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from merganser.driver import choose_device
 from merganser.errors import InputError
 from merganser.overlays import task_model
 from tasks.standalone import merge_checkpoints
+from tests.gpu import every_gpu
 from tests.models import SHAPES, write_models
 
 # the models here have no text tower to embed class names with
@@ -104,14 +107,21 @@ def test_a_gpu_asked_for_and_absent_is_refused() -> None:
         choose_device("cuda")
 
 
-@pytest.mark.gpu
+@every_gpu
 @every_method
-def test_a_gpu_gives_the_cpus_merge(method: str, models: dict[str, Path], tmp_path: Path) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
+def test_a_gpu_gives_the_cpus_models(
+    method: str, gpu: Callable[[], AbstractContextManager[None]], models: dict[str, Path], tmp_path: Path
+) -> None:
     tasks = {name: path for name, path in models.items() if name != "base"}
-    for device in ("cpu", "cuda"):
-        merge_checkpoints(method, {}, models["base"], tasks, tmp_path / device, device=device)
-    cpu, gpu = (load_file(tmp_path / device / "model.safetensors") for device in ("cpu", "cuda"))
-    for name in cpu:
-        torch.testing.assert_close(cpu[name], gpu[name], rtol=1e-5, atol=1e-5)
+    merge_checkpoints(method, {}, models["base"], tasks, tmp_path / "cpu", device="cpu")
+    with gpu():
+        merge_checkpoints(method, {}, models["base"], tasks, tmp_path / "gpu", device="cuda")
+    cpu, found = (sorted(path.name for path in (tmp_path / each).iterdir()) for each in ("cpu", "gpu"))
+    assert cpu == found
+    for task in tasks if registry.get(method).overlay else [""]:
+        cpu, found = (
+            dict(task_model(tmp_path / each, task)) if task else load_file(tmp_path / each / "model.safetensors")
+            for each in ("cpu", "gpu")
+        )
+        for name in cpu:
+            torch.testing.assert_close(found[name], cpu[name], rtol=1e-5, atol=1e-5)

@@ -1,0 +1,57 @@
+"""Decompositions of matrices of one shape: all together on a GPU, which one alone leaves idle.
+
+Shape legend: T tasks, M rows, N columns, R = min(M, N), K singular vectors.
+"""
+
+import torch
+from torch import Tensor, linalg
+
+from merganser.layers import Factors
+from merganser.linalg.svd import factorise, is_safe, numerical_rank
+
+SHARE = 0.5  # of the GPU's free memory, to be filled at once
+WORK = 6  # Gram matrices' worth of room for each: itself, its eigenvectors, both once more, and to find them in
+
+
+def factorise_all(matrices: Tensor, rank: int | None = None) -> tuple[Factors, ...]:
+    """Decompose each of T matrices (T, M, N) as `factorise` does."""
+    if not matrices.is_cuda or matrices.dtype == torch.float64:
+        return tuple(factorise(matrix, rank) for matrix in matrices)
+    pieces = matrices.split(at_once(matrices))
+    return tuple(factors for piece in pieces for factors in factorise_together(piece, rank))
+
+
+def at_once(matrices: Tensor) -> int:
+    """Return how many of the matrices (T, M, N) on a GPU can be decomposed in the memory that is free there."""
+    _, rows, columns = matrices.shape
+    free, _ = torch.cuda.mem_get_info(matrices.device)
+    kept = torch.cuda.memory_reserved(matrices.device) - torch.cuda.memory_allocated(matrices.device)
+    each = 8 * (2 * rows * columns + WORK * min(rows, columns) ** 2)
+    return max(1, int(SHARE * (free + kept) / max(each, 1)))
+
+
+def factorise_together(matrices: Tensor, rank: int | None = None) -> list[Factors]:
+    """Decompose T matrices (T, M, N), of float32 or less, by one call for all their Gram matrices in float64.
+
+    One for which that is not exact enough is decomposed by itself.
+    """
+    _, rows, columns = matrices.shape
+    if rows < columns:
+        turned = factorise_together(matrices.mT, rank)
+        return [Factors(vh.mT.contiguous(), s, u.mT.contiguous()) for u, s, vh in turned]
+    exact = matrices.double()
+    squares, vectors = linalg.eigh(exact.mT @ exact)
+    s, v = squares.flip(1).clamp_(min=0).sqrt_(), vectors.flip(2)[:, :, :rank]
+    del squares, vectors
+    u = exact @ v
+    del exact
+    return [_checked(*each, rank) for each in zip(matrices, u, s, v, strict=True)]
+
+
+def _checked(matrix: Tensor, scaled: Tensor, s: Tensor, v: Tensor, rank: int | None) -> Factors:
+    """Return the factors of one matrix (M, N), given U S (M, K), S (R,) and V (N, K), M >= N."""
+    known = min(v.shape[1], numerical_rank(s.float(), (len(matrix), len(v))))
+    if not is_safe(s[:known]):
+        return factorise(matrix, rank)
+    found = (scaled[:, :known] / s[:known], s, v[:, :known].mT)
+    return Factors(*(part.to(matrix.dtype).contiguous() for part in found))

@@ -1,0 +1,167 @@
+"""A pretended GPU, for machines without one: tensors say that they are on it and are computed with on the CPU.
+
+As with a real one, what is on it and what is not cannot be computed with together, numpy cannot read what is on it, and
+copies to and fro make new memory. It says nothing about speed, and rounds as the CPU does.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from merganser import devices
+
+PLACE = torch.device("cuda", 0)
+aten = torch.ops.aten
+# Copies between devices are what the first are for; the others take their index from the CPU too.
+MIXED = {aten.copy_.default, aten._to_copy.default, aten.to.device, aten.to.dtype_layout, aten.to.other}
+INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default}
+
+
+class OnGpu(Tensor):
+    """A tensor that says it is on the GPU; `held` is what it stands for."""
+
+    held: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> "OnGpu":
+        size, stride, start = held.shape, held.stride(), held.storage_offset()
+        return Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, size, strides=stride, storage_offset=start, dtype=held.dtype, device=PLACE
+        )
+
+    def __init__(self, held: Tensor) -> None:
+        self.held = held
+
+    def record_stream(self, stream: Any) -> None:
+        """Keep nothing: memory that is pretended is not given away."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"{func} where nothing pretends to be a GPU")
+
+
+class _Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        there = [each for each in given if isinstance(each, OnGpu)]
+        _check(func, given, there, args)
+        wanted = next((each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.device)), None)
+        gpu = bool(there) if wanted is None else wanted.type == "cuda"
+        if func is aten.copy_.default:
+            gpu = isinstance(args[0], OnGpu)
+        held_args, held = tree_map(_held, (args, kwargs))
+        held.pop("pin_memory", None)
+        known = {id(_held(each)): each for each in given}
+        moved = wanted is not None and any(isinstance(each, OnGpu) != gpu for each in given)
+
+        def placed(out: Any) -> Any:
+            if not isinstance(out, Tensor):
+                return out
+            if moved:
+                out = out.clone()
+            elif id(out) in known:
+                return known[id(out)]
+            return OnGpu(out) if gpu else out
+
+        return tree_map(placed, func(*held_args, **held))
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    return value.held if isinstance(value, OnGpu) else value
+
+
+def _check(func: Any, given: list[Tensor], there: list[Tensor], args: Any) -> None:
+    """Refuse to compute with tensors on both devices; one of no dimensions may be on the CPU."""
+    if func in INDEXED:
+        given = [each for each in (args[0], *args[2:3]) if isinstance(each, Tensor)]
+    if not there or func in MIXED:
+        return
+    strangers = [each for each in given if not isinstance(each, OnGpu)]
+    together = func in (aten.cat.default, aten.stack.default)
+    if strangers and (together or any(each.ndim for each in strangers)):
+        raise RuntimeError(f"{func}: tensors on two devices, {[(each.device, tuple(each.shape)) for each in given]}")
+
+
+class _Functions(TorchFunctionMode):
+    """What torch does in C++ before any of its operators is called."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.tensor and kwargs.get("device") is not None:
+            device = kwargs.pop("device")
+            return func(*args, **kwargs).to(device)
+        if func is Tensor.tolist:
+            return func(args[0].cpu())
+        if func is Tensor.pin_memory:
+            return args[0]
+        if func is torch.empty:
+            kwargs.pop("pin_memory", None)
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Let this thread compute on the pretended GPU."""
+    with _Functions(), _Dispatch():
+        yield
+
+
+class Stream:
+    """A stream that does everything at once, and notes what it was told to wait for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.waited: list[Stream] = []
+
+    def synchronize(self) -> None:
+        """Wait for nothing: all is done."""
+
+    def wait_stream(self, stream: "Stream") -> None:
+        """Note what was to be waited for."""
+        self.waited.append(stream)
+
+    def record_event(self) -> "Stream":
+        """Give something to wait for."""
+        return self
+
+
+def _begin_thread() -> None:
+    for mode in (_Functions(), _Dispatch()):
+        mode.__enter__()
+
+
+@contextmanager
+def pretended() -> Iterator[None]:
+    """Let merges find a GPU, which is none."""
+    torch._C._ensureCUDADeviceGuardSet()
+    compute = Stream(PLACE)
+    with pytest.MonkeyPatch.context() as patch, computing():
+        patch.setattr(torch.cuda, "_lazy_init", lambda: None)
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (1 << 34, 1 << 34))
+        patch.setattr(torch.cuda, "Stream", Stream)
+        patch.setattr(torch.cuda, "default_stream", lambda device=None: compute)
+        patch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+        patch.setattr(devices, "ThreadPoolExecutor", partial(ThreadPoolExecutor, initializer=_begin_thread))
+        yield
+
+
+HERE = torch.cuda.is_available()
+real_gpu = [pytest.mark.gpu, pytest.mark.skipif(not HERE, reason="needs a GPU")]
+pretended_gpu = pytest.mark.skipif(HERE, reason="this machine has a GPU")
+# A test's `gpu` is to be entered wherever a GPU computes.
+every_gpu = pytest.mark.parametrize(
+    "gpu", [pytest.param(pretended, marks=pretended_gpu), pytest.param(nullcontext, marks=real_gpu)]
+)

@@ -44,8 +44,8 @@ format: $(READY)  ## put the code into the one format
 	"$(BIN)/ruff" format .
 	"$(BIN)/ruff" check --fix .
 
-bench: $(READY)  ## measure the engine against dvc repro
-	@"$(BIN)/python" -m benchmarks.engine
+bench: $(READY)  ## measure the engine and the merges against what they replace: half an hour
+	@"$(BIN)/python" -m benchmarks
 
 docs: $(READY)  ## write the pages about the methods from the registry
 	@"$(BIN)/python" -m flows.catalogue

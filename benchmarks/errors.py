@@ -1,14 +1,19 @@
 """How far two merges of the same models are from each other."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from torch import Tensor
 
+from benchmarks.plain.__main__ import MERGES
 from benchmarks.plain.compressed import restored
 from benchmarks.plain.states import load
 from merganser.checkpoints import open_checkpoint
 from merganser.overlays import OverlayFile, open_overlays
+
+# By each of these methods a layer's merge is its own, and can be had in float64 without the others.
+LAYERWISE = ("task_arithmetic", "tsv_m", "iso_c", "iso_cts", "sftm", "drm_h")
+LAYER = "visual.transformer.resblocks.0.attn.out_proj.weight"  # 768 x 768: tasks' singular vectors fill the whole space
 
 
 def far(ours: Path, plain: Path, base: Path) -> float:
@@ -20,6 +25,14 @@ def far(ours: Path, plain: Path, base: Path) -> float:
         distance += float((mine.double() - theirs.double()).square().sum())
         size += float(theirs.double().square().sum())
     return (distance / size) ** 0.5
+
+
+def from_exact(method: str, merged: Path, base: Path, models: Iterable[Path]) -> float:
+    """Return how far one layer's merged delta is from the plain program's in float64, by that one's norm."""
+    start = open_checkpoint(base).read(LAYER).double()
+    exact = MERGES[method]([{LAYER: open_checkpoint(path).read(LAYER).double() - start} for path in models])[LAYER]
+    found = open_checkpoint(merged).read(LAYER).double() - start
+    return float((found - exact).norm() / exact.norm())
 
 
 def _merged(ours: Path, plain: Path, base: Path) -> Iterator[tuple[Tensor, Tensor]]:

@@ -2,8 +2,7 @@
 
 mergekit (LGPL-3.0) runs in an environment of its own, made on the first call under build/, which borrows torch and the
 like from this one. Its `mergekit-pytorch` reads the same checkpoints, and both write the image tower only: it writes
-what all models have. It takes two threads of torch; its other options for speed and memory are for GPUs and pickles, or
-made no difference (`--async-write`).
+what all models have. It gets as many threads of torch; its other options for speed and memory are for GPUs and pickles.
 """
 
 import argparse

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.errors import far
+from benchmarks.errors import LAYERWISE, far, from_exact
 from benchmarks.harness import (
     MB,
     RESULTS,
@@ -37,10 +37,18 @@ from benchmarks.plain.__main__ import METHODS
 from benchmarks.sides import Setting, cached, cold, copying, made, plain
 from merganser import registry
 
-FEW = 3  # blocks: a quarter of the layers
+FEW, MORE = 2, 4  # blocks
 TIMES = 3
-ONCE = ("tsv_m", "iso_cts", "sftm", "drm_h", "knots", "dts_t")  # their plain programs take more than a minute
-LONG = ("sftm", "drm_h", "knots")  # theirs take more than that: in short they run on few blocks
+ONCE = (
+    "ties",
+    "tsv_m",
+    "iso_cts",
+    "dts_t",
+    "sftm",
+    "drm_h",
+    "knots",
+)  # plain programs that take about a minute or more
+LONG = ("iso_cts", "dts_t", "sftm", "drm_h", "knots")  # in short these are compared on few blocks
 NONE = "–"
 
 
@@ -51,6 +59,7 @@ class Job:
     method: str
     blocks: int
     alone: bool = False
+    times: int = TIMES  # ours
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,8 @@ class Row:
     method: str
     blocks: int
     runs: dict[str, list[Measured]]  # by side
-    error: float | None  # of the merged delta: ours from the plain one, relative
+    apart: float | None  # of the merged delta: ours from the plain one, relative
+    errors: dict[str, float]  # by side: of one layer's, from float64's
     amr: float  # bytes a task keeps for itself, over those of the merged parameters
 
 
@@ -69,11 +79,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"({', '.join(METHODS)})")
     parser.add_argument("--all", action="store_true", help="every registered method, ours alone")
-    parser.add_argument(
-        "--short", action="store_true", help=f"{FEW} blocks where a plain program takes minutes; ours on both sizes"
-    )
+    parser.add_argument("--short", action="store_true", help=f"the slowest on {FEW} blocks; memory on two sizes")
     parser.add_argument("--blocks", type=int, default=BLOCKS, help=f"of the image tower ({BLOCKS}: ViT-B/32)")
-    parser.add_argument("--times", type=int, help=f"each side ({TIMES}; a plain program of more than a minute once)")
+    parser.add_argument("--times", type=int, help=f"each side ({TIMES}; once a plain program of a minute or more)")
     parser.add_argument("--threads", type=int, default=2, help="of a merge, and BLAS threads of a plain program (2)")
     parser.add_argument("--folder", type=Path, help="keep the models here, and use them again (a temporary folder)")
     parser.add_argument("--json", type=Path, default=RESULTS / "merges.json", help="where the figures go")
@@ -95,13 +103,20 @@ def planned(methods: Iterable[str], blocks: int, short: bool) -> list[Job]:
     """List what to measure; in short, ours on two sizes and the slowest programs on the smaller one only."""
     if not short:
         return [Job(method, blocks) for method in methods]
-    return [Job(name, size, (name in LONG) == (size != FEW)) for name in methods for size in (blocks, FEW)]
+    return [job for name in methods for job in in_short(name, blocks)]
+
+
+def in_short(method: str, blocks: int) -> list[Job]:
+    """Plan one method's comparison, on few blocks if it is a slow one, and its merge on another size for its memory."""
+    if method in LONG:
+        return [Job(method, FEW, times=1), Job(method, MORE, alone=True, times=1)]
+    return [Job(method, FEW, alone=True, times=1), Job(method, blocks)]
 
 
 def measured(job: Job, setting: Setting, times: int | None = None) -> Row:
     """Measure all sides of one method in alternation, and how far their results are apart."""
     sides = dict(sides_of(job, setting))
-    counts = {side: times or (1 if side == "plain" and job.method in ONCE else TIMES) for side in sides}
+    counts = {side: times or (1 if side == "plain" and job.method in ONCE else job.times) for side in sides}
 
     def said(side: str, run: Measured) -> None:
         memory = f"{run.peak_anonymous_bytes / MB:.0f} MB anonymous"
@@ -109,8 +124,11 @@ def measured(job: Job, setting: Setting, times: int | None = None) -> Row:
 
     runs = alternate(sides, counts, said)
     rate = json.loads(setting.profile.read_text())["amr"]
-    error = far(setting.folder / "cold", setting.folder / "plain", setting.base) if "plain" in sides else None
-    return Row(job.method, job.blocks, runs, error, rate)
+    ours, theirs = setting.folder / "cold", setting.folder / "plain"
+    apart = far(ours, theirs, setting.base) if "plain" in sides else None
+    compared = [ours, theirs] if "plain" in sides and job.method in LAYERWISE else []
+    errors = {out.name: from_exact(job.method, out, setting.base, setting.models.values()) for out in compared}
+    return Row(job.method, job.blocks, runs, apart, errors, rate)
 
 
 def sides_of(job: Job, setting: Setting) -> Iterator[tuple[str, Run]]:
@@ -143,7 +161,7 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
 def comparison(rows: Sequence[Row]) -> str:
     """Write the times and the memory of each side, and the plain program's over ours."""
     heads = ["method", "cold, s", "cached, s", "plain, s", "plain / cold", "plain / cached"]
-    heads += ["cold, MB", "plain, MB", "plain / cold", "difference"]
+    heads += ["cold, MB", "plain, MB", "plain / cold", "apart", "cold's error", "plain's error"]
     lines = []
     for row in rows:
         walls = {side: field_of(runs, "wall_s") for side, runs in row.runs.items()}
@@ -160,7 +178,8 @@ def comparison(rows: Sequence[Row]) -> str:
                 as_text(spread(held["cold"]), 0),
                 as_text(spread(held["plain"]), 0),
                 as_text(ratio(held["plain"], held["cold"])),
-                f"{row.error:.0e}",
+                f"{row.apart:.0e}",
+                *(f"{row.errors[side]:.0e}" if side in row.errors else NONE for side in ("cold", "plain")),
             ]
         )
     return as_table(heads, lines)
@@ -182,14 +201,12 @@ def growths(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 def growth(pairs: Sequence[tuple[Row, Row]]) -> str:
     """Write the memory of the smaller and the larger models' merges."""
-    small, large = pairs[0]
-    heads = ["method", f"{small.blocks} blocks, MB", f"{large.blocks} blocks, MB", "ratio", f"{large.blocks} blocks, s"]
+    heads = ["method", "blocks", "MB", "blocks", "MB", "ratio"]
     lines = []
     for pair in pairs:
         few, many = ([b / MB for b in field_of(row.runs["cold"], "peak_anonymous_bytes")] for row in pair)
-        walls = field_of(pair[1].runs["cold"], "wall_s")
-        sizes = [as_text(spread(few), 0), as_text(spread(many), 0)]
-        lines.append([f"`{pair[0].method}`", *sizes, as_text(ratio(many, few), 2), as_text(spread(walls))])
+        sizes = [str(pair[0].blocks), as_text(spread(few), 0), str(pair[1].blocks), as_text(spread(many), 0)]
+        lines.append([f"`{pair[0].method}`", *sizes, as_text(ratio(many, few), 2)])
     return as_table(heads, lines)
 
 

@@ -138,7 +138,10 @@ class LayerSource(Protocol):
         """Read one parameter of all tasks; may be called from several threads."""
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Read each layer and apply a function that keeps nothing of it, maybe in threads; results in names' order."""
+        """Read each layer and apply a function that keeps nothing of it, maybe in threads or on a GPU.
+
+        Results come in the names' order, with their tensors on the CPU.
+        """
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to each name, in the threads of `map`: for what reads layers from somewhere else."""

@@ -6,7 +6,7 @@ from merganser.operators.coefficients import task_coefficients
 from merganser.operators.counts import count_of
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.drop import drop_and_rescale, uniforms
-from merganser.operators.elect import balance_of, elect_sign, majority_of, settle_draws
+from merganser.operators.elect import balance_of, elect_sign, majority_of, settled_sign
 from merganser.operators.masks import tall_mask, wanted_by
 from merganser.operators.sums import scaled_sum, total
 
@@ -58,9 +58,10 @@ def test_the_larger_total_magnitude_elects_the_sign() -> None:
 
 
 def test_draws_take_the_majority_and_the_rest_keep_their_sign() -> None:
-    sign = torch.tensor([1.0, 0.0, -1.0])
-    assert settle_draws(sign, -1).tolist() == [1.0, -1.0, -1.0]
-    assert sign.tolist() == [1.0, 0.0, -1.0]
+    deltas = torch.tensor([[3.0, 1.0, -3.0, 0.0], [-1.0, -1.0, 1.0, 0.0]])
+    assert elect_sign(deltas).tolist() == [1.0, 0.0, -1.0, 0.0]
+    assert settled_sign(deltas, -1).tolist() == [1.0, -1.0, -1.0, -1.0]
+    assert settled_sign(deltas, 1).tolist() == [1.0, 1.0, -1.0, 1.0]
 
 
 def test_the_majority_is_positive_on_a_draw() -> None:

@@ -35,7 +35,7 @@ def magnitudes(layer: LayerDeltas) -> Tensor:
     sums = torch.zeros(2, len(layer.tasks), dtype=torch.float64, device=layer.deltas.device)
     for block in blocks(layer.deltas):
         agreeing = aligned(block)[1]
-        masked = torch.where(agreeing > 0, agreeing.amax(0), 0)
+        masked = agreeing.sign().clamp_(min=0).mul_(agreeing.amax(0))
         sums += torch.stack([side.sum(1, dtype=torch.float64) for side in (block.abs(), masked)])
     return sums
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 18  # values of all tasks together
+BLOCK = 1 << 17  # values of all tasks together
 
 
 def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from merganser.operators.blocks import blocks, joined
-from merganser.operators.elect import elect_sign, settle_draws
+from merganser.operators.elect import settled_sign
 
 
 def disjoint_mean(deltas: Tensor, sign: Tensor) -> Tensor:
@@ -17,7 +17,7 @@ def disjoint_mean(deltas: Tensor, sign: Tensor) -> Tensor:
 
 def elected_mean(block: Tensor, majority: int) -> Tensor:
     """Elect a sign per entry of (T, C), a draw going to the majority, and average who agrees; in float64."""
-    return _mean(block, settle_draws(elect_sign(block), majority))
+    return _mean(block, settled_sign(block, majority))
 
 
 def _mean(block: Tensor, sign: Tensor) -> Tensor:

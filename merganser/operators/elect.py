@@ -17,9 +17,9 @@ def elect_sign(deltas: Tensor) -> Tensor:
     return by_blocks(lambda block: total(block).sign_(), deltas, deltas.dtype)
 
 
-def settle_draws(sign: Tensor, majority: int) -> Tensor:
-    """Give the entries without an elected sign the majority's."""
-    return torch.where(sign == 0, majority, sign)
+def settled_sign(deltas: Tensor, majority: int) -> Tensor:
+    """Elect a sign per entry of (T, ...); on a draw it is the majority's."""
+    return by_blocks(lambda block: _positive(total(block), majority).mul(2.0).sub_(1), deltas, deltas.dtype)
 
 
 def majority_of(balance: int) -> int:
@@ -39,3 +39,7 @@ def winning_sign(layers: Stream, sparse: Callable[[LayerDeltas], Iterable[Tensor
 
 def _balance(layer: LayerDeltas, sparse: Callable[[LayerDeltas], Iterable[Tensor]]) -> int:
     return sum(balance_of(elect_sign(block)) for block in sparse(layer))
+
+
+def _positive(sums: Tensor, majority: int) -> Tensor:
+    return sums > 0 if majority < 0 else sums >= 0

@@ -9,7 +9,8 @@ def tall_mask(delta: Tensor, merged: Tensor, tall_lambda: float | Tensor) -> Ten
 
     `merged` is unscaled, and in float64 where it comes from `inner.merge`: the comparison is made in that.
     """
-    return delta.to(merged.dtype).abs() >= (merged - delta).abs_().mul_(tall_lambda)
+    delta = delta.to(merged.dtype)
+    return delta.abs() >= (merged - delta).abs_().mul_(tall_lambda)
 
 
 def wanted_by(deltas: Tensor, merged: Tensor, tall_lambda: float) -> Tensor:

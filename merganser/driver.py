@@ -1,7 +1,7 @@
 """The driver: walk the layers, merge each, add the base, write. Written once, for all methods and devices.
 
-Memory is O(T x largest layer): layers are read, merged and written one at a time, or one a thread, or on a GPU while the
-next is on its way there.
+Memory is O(T x largest layer): layers are read, merged and written one at a time, or one a thread, or on a GPU while
+the next is on its way there.
 """
 
 from collections.abc import Iterator

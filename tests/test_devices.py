@@ -326,6 +326,7 @@ def test_copies_run_beside_the_computation() -> None:
 @gpu_only
 @pytest.mark.parametrize("name", ["task_arithmetic", "individual", "ties", "tsv_m"])
 def test_the_gpus_memory_does_not_grow_with_the_number_of_layers(name: str, tmp_path: Path) -> None:
+    torch.cuda.init()
     generator = torch.Generator().manual_seed(0)
     peaks = []
     for count in (4, 16):

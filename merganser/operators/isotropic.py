@@ -25,7 +25,7 @@ def whitened_sum(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, Tensor, Ten
     """Return U Vh of the sum of the tasks' matrices, on its numerical rank, as two factors with S (K,) between them."""
     if isinstance(layer, LayerLowRank):
         return summed(layer)
-    return polar_factors(total(layer.deltas), layer.dtype)
+    return polar_factors(total(layer.deltas), layer.dtype, max(layer.shape) * torch.finfo(layer.dtype).eps)
 
 
 def summed(layer: LayerDeltas | LayerLowRank, rank: int | None = None) -> Factors:

@@ -62,6 +62,12 @@ def svd(matrix: Array, epsilon: float = EPSILON) -> tuple[Array, Array, Array]:
     return u[:, :rank], s[:rank], vh[:rank]
 
 
+def whitened(stack: Array, epsilon: float = EPSILON) -> Array:
+    """Return the P Q^T of a stack of unit vectors: dependent ones leave what rounding does, sqrt(max(M, N)) epsilon."""
+    p, _, qh = svd(stack, epsilon / np.sqrt(max(stack.shape)))
+    return p @ qh
+
+
 def counted(fraction: float, n: int) -> int:
     """Count what a fraction of n is."""
     return floor(fraction * n + 1e-9)

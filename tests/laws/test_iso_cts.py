@@ -6,8 +6,7 @@ import scipy.linalg
 import torch
 
 from tests.laws.layers import matrices, merged, vectors
-from tests.laws.references import EPSILON, Array, Given, counted
-from tests.laws.references import svd as known
+from tests.laws.references import EPSILON, Array, Given, counted, whitened
 from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of, svd
 
 Triples = tuple[Array, Array, Array]
@@ -33,9 +32,8 @@ def cut(matrix: Array, count: int, whole: Array, driver: str) -> Triples:
 def iso(deltas: Array, common_fraction: float, driver: str = "gesdd") -> Array:
     """Iso-CTS: whiten the stacks of left and right vectors, and give each pair the mean value."""
     us, ss, vhs = zip(*common_and_specific(deltas, common_fraction, driver), strict=True)
-    p_u, _, q_u = known(np.hstack(us))
-    p_v, _, q_v = known(np.vstack(vhs))
-    return np.concatenate(ss).sum() / min(deltas.shape[1:]) * (p_u @ q_u) @ (p_v @ q_v)
+    value = np.concatenate(ss).sum() / min(deltas.shape[1:])
+    return value * whitened(np.hstack(us)) @ whitened(np.vstack(vhs))
 
 
 def reference(layers: Sequence[Given], *, common_fraction: float, scaling: float) -> list[Array]:

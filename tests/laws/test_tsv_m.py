@@ -8,7 +8,7 @@ import torch
 from merganser.errors import InputError
 from merganser.layers import Factors
 from tests.laws.layers import merged, task_names, vectors
-from tests.laws.references import Array, Given, counted
+from tests.laws.references import Array, Given, counted, whitened
 from tests.laws.references import svd as known
 from tests.laws.spectra import (
     LayerFactors,
@@ -27,9 +27,9 @@ from tests.laws.spectra import (
 def tsv_merge(deltas: Array, k: int) -> Array:
     """TSV-Merge as Algorithm 1 prints it, on numerical ranks."""
     svds = [known(delta) for delta in deltas]
-    p_u, _, q_u = known(np.hstack([u[:, :k] for u, _, _ in svds]))
-    p_v, _, q_v = known(np.vstack([vh[:k] for _, _, vh in svds]))
-    return (p_u @ q_u * np.concatenate([s[:k] for _, s, _ in svds])) @ (p_v @ q_v)
+    u = whitened(np.hstack([u[:, :k] for u, _, _ in svds]))
+    vh = whitened(np.vstack([vh[:k] for _, _, vh in svds]))
+    return u * np.concatenate([s[:k] for _, s, _ in svds]) @ vh
 
 
 def reference(layers: Sequence[Given], *, rank_fraction: float | None, scaling: float) -> list[Array]:

@@ -46,7 +46,6 @@ def run(
     repo: RepoOption = Path(),
 ) -> None:
     """Run every stage that is not up to date, in parallel; run it again after a failure or a kill."""
-    _check_project(repo)
     from flows.compare import compare
 
     code = compare(tuple(stages or ()), repo=repo, runner=runner, workers=workers, force=force, dry_run=dry_run)
@@ -56,7 +55,6 @@ def run(
 @app.command()
 def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     """Show every stage: up to date, restorable, stale (and why), waiting for another, or blocked."""
-    _check_project(repo)
     from flows.plan import plan
 
     found = plan(repo)
@@ -169,27 +167,6 @@ def ui(repo: RepoOption = Path()) -> None:
     from flows.ui import serve
 
     serve(repo)
-
-
-def _check_project(repo: Path) -> None:
-    """Refuse a Merganser project's mistakes before any work; any other DVC repository is taken as it is."""
-    if not ((repo / "params.yaml").is_file() and (repo / "tasks" / "merge.py").is_file()):
-        return
-    from merganser.params import load_params
-    from merganser.preflight import check_sources
-
-    params = load_params(repo / "params.yaml")
-    from flows.repository import opened
-
-    with opened(repo) as dvc_repo:
-        check_sources(params, Path(), lambda path: _made(dvc_repo, path))
-
-
-def _made(dvc_repo: Any, path: Path) -> bool:
-    """Tell whether a stage's output lies at, in or above a path."""
-    key = dvc_repo.fs.parts(str(path.absolute()))
-    trie = dvc_repo.index.outs_trie
-    return bool(trie.has_node(key) or trie.shortest_prefix(key))
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:

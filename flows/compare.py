@@ -1,5 +1,6 @@
 """Run the stages of a DVC repository that are not up to date, in parallel, as one Prefect flow run."""
 
+import gc
 import json
 import os
 import queue
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from flows.checks import ProjectError, check_project, is_checked, note_checked
 from flows.engine import Ending, Run
 from flows.host import Host
 from flows.lockfiles import LockFiles, lock_path
@@ -44,16 +46,20 @@ def compare(
     """Run what is not up to date in the DVC repository at `repo`: all of its dvc.yaml, or the targets and their inputs.
 
     Returns the exit code: 0 all is well, 1 something failed, 2 the user's mistake. Prints progress and a summary.
+    Raises ProjectError for a mistake in a Merganser project's params.yaml.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     try:
         check_runner(runner)
         workers = workers or os.cpu_count() or 1
         if dry_run:
-            show_plan(plan(repo, targets, force), console)
+            with _few_collections():
+                show_plan(plan(repo, targets, force), console)
             return 0
-        with opened(repo) as dvc_repo, held(dvc_repo), _terminated_like_interrupted():
+        with _few_collections(), opened(repo) as dvc_repo, held(dvc_repo), _terminated_like_interrupted():
             return _run_held(dvc_repo, targets, force, runner, workers, console)
+    except ProjectError:
+        raise
     except InputError as error:
         console.print(str(error), style="red", markup=False)
         return 2
@@ -70,8 +76,14 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, runner: str, wo
         support = Support(repo, stack)
         if _surely_work(repo):
             support.start()
+        checked = is_checked(repo)
+        if not checked:
+            check_project(repo)
         locks = _tidy(repo, prune=not targets, console=console)
         found = make_plan(repo, targets, force, on_work=support.start)
+        if checked and found.work:
+            check_project(repo)
+        note_checked(repo)
         if not found.work:
             forget_run_name(repo)
             console.print(f"nothing to do: {len(found.nodes)} stages are up to date")
@@ -205,6 +217,17 @@ def run_name(repo: "Repo") -> str:
 def forget_run_name(repo: "Repo") -> None:
     """Let the next run have a name of its own."""
     (state_folder(repo) / "run.json").unlink(missing_ok=True)
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Look for garbage seldom: nearly all that a run makes stays until its end, and is looked through each time."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager

@@ -5,10 +5,13 @@ import queue
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flows.lockfiles import LockFiles
 from flows.plan import Node, Plan, State, judge_now
+from flows.repository import tracked_paths
+from flows.storing import save_inputs, save_output, save_run
 from flows.worker import Job, Outcome, commands_of, resources, stage_environment
 
 if TYPE_CHECKING:
@@ -159,17 +162,16 @@ class Run:
             result, why = Result.FAILED, _exit_words(outcome.exit_code)
         else:
             try:
-                keep(stage, self._hide_from_git)
-                self._record(stage)
+                self._record(stage, keep(stage, self._hide_from_git))
             except (DvcException, OSError) as error:
                 result, why = Result.FAILED, str(error)
         self._end(
             Ending(outcome.name, result, why, outcome.seconds, outcome.peak_rss_bytes, outcome.exit_code, outcome.tail)
         )
 
-    def _record(self, stage: "Stage") -> None:
+    def _record(self, stage: "Stage", entry: dict[str, Any] | None = None) -> None:
         if hasattr(stage, "name"):
-            self.locks.record(stage)
+            self.locks.record(stage, entry)
         else:
             stage.dump(update_pipeline=False)
 
@@ -179,6 +181,11 @@ class Run:
         Where a later stage reads the whole folder, its .gitignore is part of what it reads: it must not depend on
         which stage ended first.
         """
+        from dvc.output import OutputAlreadyTrackedError
+
+        for out in stage.outs:
+            if out.use_scm_ignore and out.fs_path in self._tracked:
+                raise OutputAlreadyTrackedError(out)
         for folder in {out.fs.parent(out.fs_path) for out in stage.outs if out.use_scm_ignore}:
             if not (os.path.isdir(folder) and folder in self._neighbours):
                 continue
@@ -186,6 +193,10 @@ class Run:
                 self.repo.scm_context.ignore(out.fs_path)
             # The files were read before: without this, each output would be added once more when it is kept.
             self.repo.scm._reset()
+
+    @cached_property
+    def _tracked(self) -> frozenset[str]:
+        return tracked_paths(self.repo)
 
     def _end(self, ending: Ending) -> None:
         self.endings[ending.name] = ending
@@ -240,7 +251,7 @@ def prepare(stage: "Stage", node: Node, hide: Callable[["Stage"], None]) -> tupl
         stage.repo.stage_cache.restore(stage)
         keep(stage, hide)
         return Result.RESTORED, why
-    stage.save_deps()
+    save_inputs(stage)
     return None, why
 
 
@@ -253,20 +264,23 @@ def _clear_outs(stage: "Stage") -> None:
             out.remove(ignore_remove=False)
 
 
-def keep(stage: "Stage", hide: Callable[["Stage"], None]) -> None:
+def keep(stage: "Stage", hide: Callable[["Stage"], None]) -> dict[str, Any] | None:
     """Put a stage's outputs into DVC's cache and its entry into the run cache; `hide` hides them from git first.
 
-    The hashes of its inputs stay those from before it ran: what was edited meanwhile, it did not read.
+    Returns the entry for dvc.lock; None for a .dvc file's stage. The hashes of its inputs stay those from before it
+    ran: what was edited meanwhile, it did not read.
     """
+    from dvc.stage.serialize import to_single_stage_lockfile
+
     hide(stage)
-    stage.save_outs()
-    uncached = any(not out.use_cache for out in stage.outs if not (out.is_metric or out.is_plot))
-    if not uncached:
-        stage.repo.stage_cache.save(stage)
     for out in stage.outs:
-        out.commit()
+        save_output(out)
     if not hasattr(stage, "name"):
         stage.md5 = stage.compute_md5()
+    entry = to_single_stage_lockfile(stage) if stage.cmd else None
+    if entry and not any(not out.use_cache for out in stage.outs if not (out.is_metric or out.is_plot)):
+        save_run(stage, entry)
+    return entry if hasattr(stage, "name") else None
 
 
 def make_job(stage: "Stage", threads: int, hosts: tuple[str, str]) -> Job:

@@ -1,5 +1,6 @@
 """The Prefect side of a run: a flow run whose task runs are the stages. Imports Prefect, so import it late."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -40,6 +41,16 @@ def _worth_another_try(_task: Task[..., Any], _run: TaskRun, state: State[Any]) 
     error = state.result(raise_on_failure=False)
     # 2 is the user's mistake, and None means that the run itself was stopped.
     return not (isinstance(error, StageFailedError) and error.outcome.exit_code in (2, None))
+
+
+class _OwnWords(logging.Filter):
+    """Leaves out Prefect's line about each task run's end: its state says so, and a line costs as much as a stage's."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno > logging.INFO or not record.getMessage().startswith("Finished in state")
+
+
+logging.getLogger("prefect.task_runs").addFilter(_OwnWords())
 
 
 @task(name="stage", task_run_name="{job.name}", persist_result=False, retry_condition_fn=_worth_another_try)

@@ -9,10 +9,12 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from flows.entries import join_lock, lock_entry, split_lock
 
 if TYPE_CHECKING:
     from dvc.stage import PipelineStage
@@ -55,12 +57,12 @@ class LockFiles:
         self._journal.unlink(missing_ok=True)
         return entries
 
-    def record(self, stage: "PipelineStage") -> None:
+    def record(self, stage: "PipelineStage", entry: dict[str, Any] | None = None) -> None:
         """Note the entry of a stage whose outputs are in the cache, and write the group if it is time."""
         from dvc.stage.serialize import to_single_stage_lockfile
 
         path, name = lock_path(stage), stage.name
-        entry = to_single_stage_lockfile(stage)
+        entry = entry or to_single_stage_lockfile(stage)
         self._pending[path][name] = entry
         if path not in self._digests:
             self._digests[path] = _digest(path)
@@ -98,21 +100,44 @@ class LockFiles:
         return [json.loads(line) for line in self._journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def _rewrite(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> None:
-        from dvc.utils.serialize import dump_yaml, load_yaml
+        before = Path(path).read_text(encoding="utf-8") if os.path.exists(path) else join_lock(())
+        blocks = split_lock(before)
+        after = None if blocks is None else self._joined(path, blocks, entries, gone)
+        if after is None:
+            after = self._dumped(path, entries, gone)
+        if after == before:
+            return
+        temporary = path + ".new"
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(after)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        self._track(os.path.relpath(path))
+
+    def _joined(self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Iterable[str]) -> str | None:
+        """Return dvc.lock's new text, put together of its entries' lines; None where they hang together."""
+        blocks = blocks | {name: lock_entry(name, entry) for name, entry in entries.items()}
+        for name in gone:
+            blocks.pop(name, None)
+        if not blocks or any("&id" in block for block in blocks.values()):
+            return None
+        return join_lock(blocks[name] for name in self._ordered(path, blocks))
+
+    def _dumped(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> str:
+        """Return dvc.lock's new text as DVC dumps all of its entries."""
+        from dvc.utils.serialize import dumps_yaml, load_yaml
 
         data: dict[str, Any] = load_yaml(path) if os.path.exists(path) else {"schema": "2.0"}
         stages = {**data.get("stages", {}), **entries}
         for name in gone:
             stages.pop(name, None)
-        if stages == data.get("stages"):
-            return
-        first = [name for name in self._order().get(path, ()) if name in stages]
-        data["stages"] = {name: stages[name] for name in dict.fromkeys([*first, *stages])}
-        temporary = path + ".new"
-        dump_yaml(temporary, data)
-        _sync(temporary)
-        os.replace(temporary, path)
-        self._track(os.path.relpath(path))
+        data["stages"] = {name: stages[name] for name in self._ordered(path, stages)}
+        return dumps_yaml(data)
+
+    def _ordered(self, path: str, names: Collection[str]) -> list[str]:
+        first = [name for name in self._order().get(path, ()) if name in names]
+        return list(dict.fromkeys([*first, *names]))
 
 
 def lock_path(stage: "PipelineStage") -> str:
@@ -122,8 +147,3 @@ def lock_path(stage: "PipelineStage") -> str:
 
 def _digest(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.exists(path) else ""
-
-
-def _sync(path: str) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())

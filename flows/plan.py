@@ -8,9 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.checks import check_project, is_checked
 from flows.orphans import Orphan, find_orphans
 from flows.reasons import dependency_reasons, output_reasons, stage_reasons
 from flows.repository import opened
+from flows.storing import may_have_run, save_inputs
 
 if TYPE_CHECKING:
     from dvc.dependency import Dependency
@@ -72,10 +74,16 @@ class Plan:
 def plan(repo: Path, targets: Sequence[str] = (), force: bool = False) -> Plan:
     """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or the targets and what they read.
 
-    Raises InputError for an unknown target, a broken dvc.yaml, or a folder that is no DVC repository.
+    Raises InputError for an unknown target, a broken dvc.yaml, a folder that is no DVC repository, or a mistake in a
+    Merganser project's params.yaml.
     """
     with opened(repo) as dvc_repo:
+        checked = is_checked(dvc_repo)
+        if not checked:
+            check_project(dvc_repo)
         found = make_plan(dvc_repo, targets, force)
+        if checked and found.work:
+            check_project(dvc_repo)
         return found if targets else replace(found, orphans=tuple(find_orphans(dvc_repo)))
 
 
@@ -98,9 +106,12 @@ def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["
     from dvc.dvcfile import PROJECT_FILE
     from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
 
-    asked = collect_stages(repo, list(targets) or [PROJECT_FILE])
+    path = repo.fs.abspath(PROJECT_FILE)
+    # What the index has loaded need not be loaded once more.
+    asked = [] if targets else [stage for stage in repo.index.stages if stage.path == path]
+    asked = asked or collect_stages(repo, list(targets) or [PROJECT_FILE])
     graph = get_active_graph(repo.index.graph)
-    return graph, plan_repro(graph, asked)
+    return graph, plan_repro(graph, asked if len(asked) < len(graph) else None)
 
 
 def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool) -> Node:
@@ -184,7 +195,9 @@ def in_run_cache(stage: "Stage") -> bool:
 
     with _as_if_new(stage):
         try:
-            stage.save_deps(allow_missing=True)
+            save_inputs(stage, allow_missing=True)
+            if not may_have_run(stage):
+                return False
             stage.repo.stage_cache.restore(stage, dry=True)
         except RunCacheNotFoundError:
             return False

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import dpath
 
+from flows.storing import is_as_noted
+
 if TYPE_CHECKING:
     from dvc.dependency import Dependency
     from dvc.dependency.param import ParamsDependency
@@ -34,6 +36,8 @@ def dependency_reasons(dep: "Dependency") -> list[str]:
 
     if isinstance(dep, ParamsDependency) and _has_its_values(dep):
         return []
+    if is_as_noted(dep):
+        return []
     status = dep.status()
     if not status:
         return []
@@ -44,6 +48,8 @@ def dependency_reasons(dep: "Dependency") -> list[str]:
 
 def output_reasons(out: "Output") -> list[str]:
     """Say how an output in the workspace differs from what the stage last wrote; nothing if it does not."""
+    if is_as_noted(out):
+        return []
     return [f"output {out} {_WORDS.get(word, word)}" for word in out.status().values()]
 
 

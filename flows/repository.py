@@ -54,6 +54,17 @@ def state_folder(repo: "Repo") -> Path:
     return folder
 
 
+def tracked_paths(repo: "Repo") -> frozenset[str]:
+    """Return the files that git keeps, and their folders."""
+    from dvc.scm import NoSCM
+
+    if isinstance(repo.scm, NoSCM):
+        return frozenset()
+    root = repo.scm.root_dir
+    files = [Path(root, os.fsdecode(name)) for name in repo.scm.dulwich.repo.open_index()]
+    return frozenset(str(path) for file in files for path in (file, *file.parents))
+
+
 @contextmanager
 def held(repo: "Repo") -> Iterator[None]:
     """Keep every other writer out of the repository: another run, and any `dvc` command.

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -10,8 +9,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+
+from flows.schema import is_current, make_database
 
 START_LIMIT_S = 120.0
 # Only the services that write down what a run reports; nothing here schedules, and nothing is sent anywhere.
@@ -23,6 +24,11 @@ _SETTINGS = {
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    # What the events say of task runs is written down in groups; the events themselves would only say it once more.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "250",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
+    "PREFECT_SERVER_EVENTS_STREAM_OUT_ENABLED": "false",
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
 }
@@ -94,14 +100,19 @@ class Server:
 
 def main() -> None:
     """Serve on the given listening socket until standard input ends."""
+    import gc
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _make_database(Path(os.environ["PREFECT_HOME"]) / "prefect.db")
+    _prepare_database(Path(os.environ["PREFECT_HOME"]) / "prefect.db")
+    # What is imported stays: looking through it for garbage would take a quarter of the start.
+    gc.disable()
     import uvicorn
     from prefect.server.api.server import create_app
 
     config = uvicorn.Config(create_app(final=True), log_level="critical", access_log=False, timeout_graceful_shutdown=5)
+    gc.freeze()
+    gc.enable()
 
     class DeafServer(uvicorn.Server):
         """Ends when the run says so: Ctrl-C is for the run to hear."""
@@ -121,36 +132,12 @@ def main() -> None:
     server.run(sockets=[listener])
 
 
-def _make_database(path: Path) -> None:
-    """Make the database under another name first: a kill must not leave one with half of its tables."""
-    if path.exists():
-        return
-    import multiprocessing
-
-    # Imported before the fork: the child and this process both need it.
-    import prefect.server.database  # noqa: F401
-
-    for old in path.parent.glob("*.draft*"):
-        old.unlink()
-    draft = path.with_suffix(f".{os.getpid()}.draft")
-    # In a process of its own, since Prefect remembers the database it first opened.
-    maker = multiprocessing.get_context("fork").Process(target=_make_tables, args=[draft])
-    maker.start()
-    maker.join()
-    if maker.exitcode == 0:
-        draft.rename(path)
-
-
-def _make_tables(path: Path) -> None:
-    import asyncio
-
-    from prefect.server.database import provide_database_interface
-    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, temporary_settings
-
-    with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: f"sqlite+aiosqlite:///{path}"}):
-        asyncio.run(provide_database_interface().create_db())
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+def _prepare_database(path: Path) -> None:
+    """Make the database if there is none, and leave out Prefect's look for migrations where none is due."""
+    if not path.exists():
+        make_database(path)
+    if is_current(path):
+        os.environ["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] = "false"
 
 
 if __name__ == "__main__":

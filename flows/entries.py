@@ -1,0 +1,120 @@
+"""Entries of dvc.lock and of the run cache as text: the bytes that DVC writes, mostly without its YAML library.
+
+That library takes milliseconds an entry. Nearly all that an entry holds are names, paths, hashes and sizes, which stand
+in YAML as they are; for an entry with anything else it is asked.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+# What stands in YAML without quotes, is no number, and is never folded into two lines where the line is short.
+_WORD = re.compile(
+    r"[A-Za-z][A-Za-z0-9_./@%+=,>()'\"$*&|;!{}\[\]~^<-]*(?: [A-Za-z0-9_./@%+=,>()'\"$*&|;!{}\[\]~^<-]+)*"
+)
+_HASH = re.compile(r"(?=[^.]*[acdf])[0-9a-f]{32}(\.dir)?")
+_NO_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+_LINE = 80
+
+
+class _NotPlainError(Exception):
+    """Something that is not sure to stand in YAML as it is."""
+
+
+def write_yaml(path: str, data: dict[str, Any]) -> None:
+    """Write a file as DVC's `dump_yaml`."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(_text(data, ""))
+
+
+def lock_entry(name: str, entry: dict[str, Any]) -> str:
+    """Return the lines that a stage's entry takes in dvc.lock."""
+    return _text({name: entry}, "  ")
+
+
+def split_lock(text: str) -> dict[str, str] | None:
+    """Return the lines of each stage in dvc.lock by its name; None if it is not laid out as DVC does it."""
+    head = "schema: '2.0'\nstages:\n"
+    body = text.removeprefix(head)
+    if body == text or re.search(r"^(?:[^ \n]| [^ ])", body, flags=re.MULTILINE):
+        return None
+    blocks = re.split(r"^(?=  [^ \n])", body, flags=re.MULTILINE)
+    if blocks[0]:
+        return None
+    named = {}
+    for block in blocks[1:]:
+        name, colon, rest = block.partition(":\n")
+        if not (colon and rest.startswith("    cmd: ") and _is_word(name[2:]) and block.endswith("\n")):
+            return None
+        named[name[2:]] = block
+    return named
+
+
+def join_lock(blocks: Iterable[str]) -> str:
+    """Return dvc.lock's text."""
+    return "schema: '2.0'\nstages:\n" + "".join(blocks)
+
+
+def _text(data: dict[str, Any], indent: str) -> str:
+    try:
+        return "".join(_mapping(data, indent, set()))
+    except _NotPlainError:
+        from dvc.utils.serialize import dumps_yaml
+
+        # One level deeper, as it stands in dvc.lock: how long lines are folded hangs on that.
+        return dumps_yaml({"stages": data}).removeprefix("stages:\n") if indent else dumps_yaml(data)
+
+
+def _mapping(data: dict[str, Any], indent: str, seen: set[int], first: str | None = None) -> Iterator[str]:
+    """Write a mapping's lines; the first begins with `first`, where a list's dash stands already."""
+    if not data:
+        raise _NotPlainError
+    for key, value in data.items():
+        word = _plain(key)
+        if " " in word:
+            raise _NotPlainError
+        start = f"{indent if first is None else first}{word}:"
+        first = None
+        if isinstance(value, dict | list):
+            _once(value, seen)
+            yield f"{start}\n"
+            yield from _mapping(value, indent + "  ", seen) if isinstance(value, dict) else _items(value, indent, seen)
+        else:
+            yield _line(f"{start} ", value)
+
+
+def _items(values: list[Any], indent: str, seen: set[int]) -> Iterator[str]:
+    if not values:
+        raise _NotPlainError
+    for value in values:
+        if isinstance(value, dict):
+            _once(value, seen)
+            yield from _mapping(value, indent + "  ", seen, first=f"{indent}- ")
+        else:
+            yield _line(f"{indent}- ", value)
+
+
+def _once(value: dict[Any, Any] | list[Any], seen: set[int]) -> None:
+    # What stands in two places is written once, and named in the other.
+    if id(value) in seen:
+        raise _NotPlainError
+    seen.add(id(value))
+
+
+def _line(start: str, value: Any) -> str:
+    text = _plain(value)
+    if len(start) + len(text) > _LINE and " " in text:
+        raise _NotPlainError
+    return f"{start}{text}\n"
+
+
+def _plain(value: Any) -> str:
+    if type(value) is int:
+        return str(value)
+    if type(value) is str and (_is_word(value) or _HASH.fullmatch(value)):
+        return value
+    raise _NotPlainError
+
+
+def _is_word(text: str) -> bool:
+    return len(text) < 120 and bool(_WORD.fullmatch(text)) and text.lower() not in _NO_WORDS

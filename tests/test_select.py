@@ -1,5 +1,6 @@
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from math import floor
 
 import pytest
@@ -8,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from merganser.linalg.select import after, cut_at, kept, top_mask
+from merganser.linalg.select import Cut, Walk, after, cut_at, cuts, each_trimmed, kept, top_mask
+from merganser.operators import blocks
+from merganser.operators.counts import count_of
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -31,19 +34,37 @@ def by_streaming(pieces: list[Tensor], density: float) -> Tensor:
     return torch.cat(masks, dim=1)
 
 
+def walk_over(pieces: list[Tensor]) -> Walk:
+    return lambda look: map(look, pieces)
+
+
+def by_cuts(pieces: list[Tensor], density: float) -> Tensor:
+    """Mark them with the cuts as they apply to each piece; check that trimming gives the same entries."""
+    found = cuts(walk_over(pieces), partial(count_of, density))
+    masks = [kept(piece, cut).flatten(1) for piece, cut in zip(pieces, found, strict=True)]
+    for piece, cut, mask in zip(pieces, found, masks, strict=True):
+        assert torch.equal(torch.cat(list(each_trimmed(piece, cut)), dim=1), torch.where(mask, piece.flatten(1), 0))
+    return torch.cat(masks, dim=1)
+
+
 @given(
     values=st.lists(st.floats(width=16, allow_nan=False), min_size=1, max_size=40),
     splits=st.lists(st.integers(0, 40), max_size=3),
     density=st.floats(0, 1),
     dtype=st.sampled_from(DTYPES),
+    size=st.integers(1, 100),
 )
 @settings(deadline=None, max_examples=200)
 def test_the_streamed_cut_keeps_what_sorting_keeps(
-    values: list[float], splits: list[int], density: float, dtype: torch.dtype
+    values: list[float], splits: list[int], density: float, dtype: torch.dtype, size: int
 ) -> None:
     stack = torch.tensor([values, values[::-1]], dtype=torch.float64).to(dtype)
     pieces = list(stack.tensor_split(sorted(splits), dim=1))
-    assert torch.equal(by_streaming(pieces, density), torch.stack([by_sorting(row, density) for row in stack]))
+    expected = torch.stack([by_sorting(row, density) for row in stack])
+    assert torch.equal(by_streaming(pieces, density), expected)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK", size)
+        assert torch.equal(by_cuts(pieces, density), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -52,6 +73,7 @@ def test_the_cut_is_exact_among_many_ties(dtype: torch.dtype) -> None:
     stack = torch.randint(-3, 4, (3, 1000), generator=generator).to(dtype)
     for density in (0.0, 0.001, 0.2, 0.4999, 0.5, 0.999, 1.0):
         mask = by_streaming(list(stack.split(170, dim=1)), density)
+        assert torch.equal(mask, by_cuts(list(stack.split(170, dim=1)), density))
         assert torch.equal(mask, torch.stack([by_sorting(row, density) for row in stack]))
         assert mask.sum(1).tolist() == [floor(density * 1000 + 1e-9)] * 3
 
@@ -102,3 +124,29 @@ def test_the_stream_is_never_held_as_a_whole() -> None:
 
     cut_at(read, 0.2)
     assert len(pieces) >= 40  # two readings at least
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_cut_is_exact_in_a_large_vector_of_every_size_of_number(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    exponents = torch.rand(3, 300_000, generator=generator, dtype=torch.float64) * 80 - 60
+    stack = (torch.randn(3, 300_000, generator=generator, dtype=torch.float64) * 2.0**exponents).to(dtype)
+    stack[1] = torch.where(torch.rand(300_000, generator=generator) < 0.9, 0.0, stack[1])  # a task that changed little
+    stack[2] = stack[2].sign() * 0.25  # a task whose changes are all as large
+    for density in (0.05, 0.2, 0.95):
+        expected = torch.stack([by_sorting(row, density) for row in stack])
+        assert torch.equal(by_cuts(list(stack.split(90_000, dim=1)), density), expected)
+
+
+def test_what_is_cut_is_what_is_made_of_each_block() -> None:
+    stack = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
+    pieces = list(stack.split(20, dim=1))
+    found = cuts(walk_over(pieces), partial(count_of, 0.3), torch.reciprocal)
+    masks = [kept(piece, cut, torch.reciprocal) for piece, cut in zip(pieces, found, strict=True)]
+    assert torch.equal(torch.cat(masks, dim=1), torch.stack([by_sorting(1 / row, 0.3) for row in stack]))
+
+
+def test_only_the_piece_with_the_last_ties_has_any_left_to_tell_apart() -> None:
+    pieces = [torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 1.0, 1.0]]), torch.tensor([[1.0]])]
+    one = int(torch.tensor(1.0).view(torch.int32))
+    assert cuts(walk_over(pieces), lambda _: 4) == [Cut((one - 1,), (0,)), Cut((one,), (1,)), Cut((one,), (0,))]

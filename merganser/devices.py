@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from merganser.decomposed import DecomposedLayers
+from merganser.errors import InputError
 from merganser.layers import Layer, LayersOfAnother, LayerSource
 
 R = TypeVar("R")
@@ -29,6 +30,17 @@ def full_precision() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """Raise InputError where the GPU's memory does not do."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            "--device cuda: the GPU has no room for two layers of all tasks and the work on one; use --device cpu"
+        ) from error
 
 
 def each_tensor(value: R, change: Callable[[Tensor], Tensor]) -> R:
@@ -105,7 +117,7 @@ class DeviceLayers(LayersOfAnother):
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Apply a function to each layer on the GPU; give the results, with all their tensors on the CPU.
 
-        The next layer is begun with when the one before this has left the GPU.
+        The next layer is begun with when the one before this has left the GPU. Raises InputError where two do not fit.
         """
         inference = torch.is_inference_mode_enabled()
 
@@ -120,7 +132,7 @@ class DeviceLayers(LayersOfAnother):
             return fetched
 
         names, before = iter(self.names), None
-        with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as worker:
+        with enough_memory(), ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as worker:
             coming = [reader.submit(sent, name) for name in islice(names, 1)]
             while coming:
                 box = coming.pop().result()

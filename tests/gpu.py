@@ -61,7 +61,6 @@ class _Dispatch(TorchDispatchMode):
         if func is aten.copy_.default:
             gpu = isinstance(args[0], OnGpu)
         held_args, held = tree_map(_held, (args, kwargs))
-        held.pop("pin_memory", None)
         known = {id(_held(each)): each for each in given}
         moved = wanted is not None and any(isinstance(each, OnGpu) != gpu for each in given)
 
@@ -112,13 +111,6 @@ class _Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-@contextmanager
-def computing() -> Iterator[None]:
-    """Let this thread compute on the pretended GPU."""
-    with _Functions(), _Dispatch():
-        yield
-
-
 class Stream:
     """A stream that does everything at once, and notes what it was told to wait for."""
 
@@ -147,7 +139,7 @@ def pretended() -> Iterator[None]:
     """Let merges find a GPU, which is none."""
     torch._C._ensureCUDADeviceGuardSet()
     compute = Stream(PLACE)
-    with pytest.MonkeyPatch.context() as patch, computing():
+    with pytest.MonkeyPatch.context() as patch, _Functions(), _Dispatch():
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (1 << 34, 1 << 34))

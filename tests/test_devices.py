@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from merganser import driver, registry
 from merganser.checkpoints import open_checkpoint, save_tensors
 from merganser.devices import DeviceLayers, Streams, each_tensor, full_precision
+from merganser.errors import InputError
 from merganser.layers import Basis, Factors, Layer, LayerDeltas, LayerFactors, LayerLowRank, LayerSource
 from merganser.overlays import task_model
 from merganser.overlays.parts import Dense, LowRank, Parts
@@ -98,9 +99,9 @@ def test_a_gpu_merges_large_layers_as_the_cpu_does(name: str, gpu: Gpu, tmp_path
 @methods_that(lambda method: method.cost == "joint svd")
 def test_a_gpu_takes_a_basis_that_was_kept(name: str, gpu: Gpu, tmp_path: Path) -> None:
     layer = network(3)[0]
-    u, s, _ = torch.linalg.svd(torch.cat(list(layer.deltas.double()), 1), full_matrices=False)
-    if name != "drm_v":
-        merge_both(name, {}, Layers([replace(layer, basis=Basis(u, s)), *network(3)[1:]]), tmp_path / "out", gpu)
+    matrices = layer.deltas.double().mT if name == "drm_v" else layer.deltas.double()
+    u, s, _ = torch.linalg.svd(torch.cat(list(matrices), 1), full_matrices=False)
+    merge_both(name, {}, Layers([replace(layer, basis=Basis(u, s)), *network(3)[1:]]), tmp_path / "out", gpu)
 
 
 @gpu_only
@@ -235,6 +236,15 @@ def test_an_error_ends_it_all(place: str, gpu: Gpu) -> None:
         use()
     assert max(begun) <= 5
     assert threading.active_count() == before
+
+
+@every_gpu
+def test_a_gpu_too_small_is_said_to_be(gpu: Gpu) -> None:
+    def function(layer: Layer) -> None:
+        raise torch.OutOfMemoryError("tried to allocate more than there is")
+
+    with gpu(), pytest.raises(InputError, match="no room for two layers"):
+        list(DeviceLayers(named(5), Streams(torch.device("cuda"))).map(function))
 
 
 @every_gpu

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from merganser.linalg import lapack
 from merganser.linalg.lapack import cholesky_, eigenvalues_, eigh_, eigh_top_, gram, solve_
 
 
@@ -75,6 +76,16 @@ def test_whatever_is_below_the_diagonal_is_not_read() -> None:
     spoilt = matrix.triu() + torch.full((4, 4), float("nan"), dtype=torch.float64).tril(-1)
     torch.testing.assert_close(eigenvalues_(spoilt.clone()), eigenvalues_(matrix.clone()))
     torch.testing.assert_close(cholesky_(spoilt), torch.linalg.cholesky(matrix, upper=True))
+
+
+@pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
+def test_in_little_room_the_vectors_are_the_same(spectrum: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = with_eigenvalues(spectrum)
+    monkeypatch.setattr(lapack, "MANY", 0)
+    values, vectors = eigh_(matrix.clone())
+    torch.testing.assert_close(values, torch.tensor(sorted(spectrum), dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(vectors.mT @ vectors, torch.eye(len(spectrum), dtype=torch.float64), rtol=0, atol=1e-11)
+    torch.testing.assert_close(vectors * values @ vectors.mT, matrix, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])

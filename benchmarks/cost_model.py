@@ -40,7 +40,7 @@ class Rates:
     vectors: Mapping[int, float]  # s per N**3 by N: all its eigenvectors, beside a product
     some_vectors: float  # s per N K**2: K of them, beside a product
     drm: float  # values/s: what DRM does with the joint coordinates
-    network: float  # flop/s of a network's float32
+    network: float  # flop/s of a network's matrices in float32, all else that it does included
 
 
 @dataclass(frozen=True)

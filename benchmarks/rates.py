@@ -11,11 +11,12 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor
 
 from benchmarks.cost_model import Rates, basis_s, drm_h_s
 from benchmarks.harness import Run, measure
-from benchmarks.projects import environment
+from benchmarks.projects import HEAD, IMAGES, TOKENS, environment
 from merganser import registry
 from merganser.checkpoints import SafetensorsFile, save_tensors
 from merganser.deltas import checked_norm
@@ -36,7 +37,7 @@ def measure_rates() -> Rates:
     network = measured("import torch, tasks.evaluate, open_clip, datasets")
     with one_blas_thread(), torch.inference_mode():
         copy, read, write = file_rates()
-        gram, product = gram_rate(), product_rate(torch.float64)
+        gram, product = gram_rate(), product_rate()
         values, vectors, some = eigen_rates(product)
         rates = Rates(
             start=stage[0],
@@ -54,7 +55,7 @@ def measure_rates() -> Rates:
             vectors=vectors,
             some_vectors=some,
             drm=float("inf"),
-            network=product_rate(torch.float32),
+            network=network_rate(),
         )
         return replaced(rates, drm=drm_rate(rates))
 
@@ -126,10 +127,18 @@ def gram_rate() -> float:
     return ROWS * COLUMNS**2 / seconds(lambda: lapack.gram(matrix))
 
 
-def product_rate(dtype: torch.dtype) -> float:
-    """Return flop/s of a product."""
-    left, right = torch.randn(ROWS, COLUMNS, dtype=dtype), torch.randn(COLUMNS, COLUMNS, dtype=dtype)
+def product_rate() -> float:
+    """Return flop/s of a product in float64."""
+    left, right = (torch.randn(rows, COLUMNS, dtype=torch.float64) for rows in (ROWS, COLUMNS))
     return 2 * ROWS * COLUMNS**2 / seconds(lambda: left @ right)
+
+
+def network_rate() -> float:
+    """Return the flop/s of its matrices at which a transformer's block runs, whatever else it does."""
+    block = ResidualAttentionBlock(COLUMNS, COLUMNS // HEAD).eval()
+    values = sum(parameter.numel() for parameter in block.parameters() if parameter.ndim == 2)
+    batch = torch.randn(IMAGES, TOKENS, COLUMNS)
+    return 2 * values * IMAGES * TOKENS / seconds(lambda: block(batch))
 
 
 def eigen_rates(product: float) -> tuple[dict[int, float], dict[int, float], float]:
@@ -175,7 +184,7 @@ def as_text(rates: Rates) -> str:
         f"{rates.start_evaluate:.2f} s. GB/s: copy {rates.copy / 1e9:.2f}, read {rates.read / 1e9:.2f}, write "
         f"{rates.write / 1e9:.2f}, SHA-256 {rates.sha256 / 1e9:.2f}. 10^9 values/s: norm {rates.norm / 1e9:.2f}, add "
         f"{rates.add / 1e9:.2f}, DRM {rates.drm / 1e9:.3f}. Gflop/s: Gram {rates.gram / 1e9:.0f} and product "
-        f"{rates.product / 1e9:.0f} in float64, product {rates.network / 1e9:.0f} in float32. Of an N x N Gram "
+        f"{rates.product / 1e9:.0f} in float64, a network {rates.network / 1e9:.0f} in float32. Of an N x N Gram "
         f"matrix, in ps N^3: eigenvalues {values}; all vectors {vectors} more; K of them one by one "
         f"{1e12 * rates.some_vectors:.0f} ps N K^2."
     )

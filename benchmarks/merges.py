@@ -6,6 +6,7 @@ Every side is a process of its own, from checkpoints on disk to a merged checkpo
     cached   the pipeline's own stage, where a method reads the factors that `decompose` has written
     plain    the formula on whole state dicts (benchmarks/plain)
     copy     reading all the inputs and writing as many bytes as the merged model has, for task arithmetic
+    load     the same with tensors: safetensors' load_file and save_file
 """
 
 import argparse
@@ -34,7 +35,7 @@ from benchmarks.harness import (
 )
 from benchmarks.models import BLOCKS
 from benchmarks.plain.__main__ import METHODS
-from benchmarks.sides import Setting, cached, cold, copying, made, plain
+from benchmarks.sides import Setting, cached, cold, copying, loading, made, plain
 from merganser import registry
 
 FEW, MORE = 2, 4  # blocks
@@ -142,6 +143,7 @@ def sides_of(job: Job, setting: Setting) -> Iterator[tuple[str, Run]]:
         yield "plain", plain(job.method, setting)
     if job.method == "task_arithmetic":
         yield "copy", copying(setting)
+        yield "load", loading(setting)
 
 
 def tables(rows: Sequence[Row]) -> Iterator[str]:
@@ -187,9 +189,12 @@ def comparison(rows: Sequence[Row]) -> str:
 
 def against_copying(row: Row) -> str:
     """Say how many times the time of reading and writing a merge takes."""
-    ours, copy = (field_of(row.runs[side], "wall_s") for side in ("cold", "copy"))
-    times, least = as_text(ratio(ours, copy), 2), as_text(spread(copy), 2)
-    return f"Reading the inputs and writing the output: {least} s; {label(row)} takes {times} times that."
+    ours, copy, load = (field_of(row.runs[side], "wall_s") for side in ("cold", "copy", "load"))
+    bytes_, tensors = as_text(spread(copy), 2), as_text(spread(load), 2)
+    return (
+        f"Reading the inputs and writing the output takes {bytes_} s, loading and saving them as tensors {tensors} s: "
+        f"{label(row)} takes {as_text(ratio(ours, copy), 2)} and {as_text(ratio(ours, load), 2)} times as long."
+    )
 
 
 def growths(rows: Sequence[Row]) -> list[tuple[Row, Row]]:

@@ -32,6 +32,16 @@ with open(sources[0], "rb", buffering=0) as file, open(out, "wb", buffering=0) a
         copy.write(buffer[:count])
     os.fsync(copy.fileno())
 """
+LOAD = """
+import os, sys
+from safetensors.torch import load_file, save_file
+*sources, out = sys.argv[1:]
+for source in reversed(sources):
+    state = {name: tensor.clone() for name, tensor in load_file(source).items()}  # a mapped file is read when copied
+save_file(state, out)
+with open(out, "rb+") as file:
+    os.fsync(file.fileno())
+"""
 PREPARE = """
 import sys
 from tasks import decompose, extract, fetch
@@ -96,6 +106,11 @@ def plain(method: str, setting: Setting) -> Run:
 def copying(setting: Setting) -> Run:
     """Read the bytes of all inputs, and write as many as the merged model has."""
     return writing("copy", [sys.executable, "-c", COPY, *map(str, setting.inputs)], setting, option=None)
+
+
+def loading(setting: Setting) -> Run:
+    """Do the same with tensors: load every state dict in turn, and save the base's."""
+    return writing("load", [sys.executable, "-c", LOAD, *map(str, setting.inputs)], setting, option=None)
 
 
 def cached(method: str, setting: Setting) -> Run:

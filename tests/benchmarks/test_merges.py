@@ -38,10 +38,10 @@ def test_a_comparison_gives_medians_with_their_range_and_ratios_of_times_and_mem
 
 
 def test_copying_and_growth_have_a_line_of_their_own() -> None:
-    runs = {"cold": measured(3.0), "plain": measured(6.0), "copy": measured(2.0)}
+    runs = {"cold": measured(3.0), "plain": measured(6.0), "copy": measured(2.0), "load": measured(2.5)}
     small = row("task_arithmetic", 2, cold=measured(1.0, megabytes=90))
     _, copy, growth = tables([small, row("task_arithmetic", 12, **runs)])
-    assert "takes 1.50 times that" in copy
+    assert "takes 1.50 and 1.20 times as long" in copy
     assert [cell.strip() for cell in growth.splitlines()[2].split("|")[2:7]] == ["2", "90", "12", "100", "1.11"]
 
 

@@ -28,6 +28,7 @@ class Rates:
     start: float  # CPU s until a stage's modules are imported
     start_evaluate: float  # the same of one that builds a network
     floor: float  # anonymous bytes of a process that has imported them
+    floor_evaluate: float  # the same of one that builds a network
     copy: float  # bytes/s, file to file
     read: float  # bytes/s, file to memory
     write: float  # bytes/s, memory to file
@@ -223,6 +224,12 @@ def merge_svd(model: Model, tasks: int, settings: FactorSettings, rates: Rates) 
     return _merge(model, tasks, work, tasks * factor_bytes(model, settings), rates)
 
 
+def merge_triples(model: Model, tasks: int, rates: Rates) -> Cost:
+    """All singular triples of all tasks' deltas, each pair of tasks multiplied, as in `sftm`."""
+    work = sum(sftm_s(*_tall(shape), tasks, rates) for shape in model.matrices)
+    return _merge(model, tasks, work, tasks * delta_bytes(model), rates)
+
+
 def tsv_m_s(m: int, n: int, tasks: int, rates: Rates) -> float:
     """Whiten R = T (N // T) left and R right vectors by their Gram matrices, and multiply out."""
     r = tasks * (n // tasks)
@@ -236,13 +243,14 @@ def join(model: Model, tasks: int, rates: Rates) -> Cost:
     work = sum(basis_s(m, n, tasks, rates) for m, n in model.matrices)
     read, written = FLOAT * values, basis_bytes(model, tasks)
     seconds = read / rates.read + read / rates.sha256 + work + written / rates.write
-    return Cost(seconds, read, written, in_work(model, tasks))
+    return Cost(seconds, read, written, max(basis_work(m, n, tasks) for m, n in model.matrices))
 
 
 def merge_joint(model: Model, tasks: int, rates: Rates) -> Cost:
     """The tasks' matrices in the basis that they share, as in `drm_h`, the basis read from the cache."""
     work = sum(drm_h_s(m, n, tasks, rates) for m, n in model.matrices) + sum(model.vectors) * tasks / rates.add
-    return _merge(model, tasks, work, tasks * delta_bytes(model) + basis_bytes(model, tasks), rates)
+    layers = tasks * delta_bytes(model) + basis_bytes(model, tasks)
+    return _merge(model, tasks, work, layers, rates, max(drm_h_work(m, n, tasks) for m, n in model.matrices))
 
 
 def basis_s(m: int, n: int, tasks: int, rates: Rates) -> float:
@@ -255,10 +263,22 @@ def basis_s(m: int, n: int, tasks: int, rates: Rates) -> float:
     return longer * k**2 / rates.gram + eigen_s(k, k, rates) + other
 
 
+def basis_work(m: int, n: int, tasks: int) -> int:
+    """The tasks' matrices, the Gram matrix and what its vectors take."""
+    k = min(m, tasks * n)
+    return FLOAT * tasks * m * n + eigen_bytes(k, k)
+
+
 def drm_h_s(m: int, n: int, tasks: int, rates: Rates) -> float:
     """Each task's K x N coordinates, what DRM does with them, and the merged ones turned back."""
     k = min(m, tasks * n)
     return (tasks + 1) * product_s(m, k, n, rates) + tasks * k * n / rates.drm
+
+
+def drm_h_work(m: int, n: int, tasks: int) -> int:
+    """The tasks' matrices, the basis, the unit rows, and coordinates of one task in float64, twice."""
+    k = min(m, tasks * n)
+    return FLOAT * tasks * m * n + DOUBLE * m * k + FLOAT * tasks * k * n + 2 * DOUBLE * k * n
 
 
 def sftm_s(m: int, n: int, tasks: int, rates: Rates) -> float:
@@ -272,11 +292,11 @@ def in_work(model: Model, tasks: int) -> int:
     return WORK * FLOAT * tasks * model.largest
 
 
-def _merge(model: Model, tasks: int, work: float, layers: int, rates: Rates) -> Cost:
+def _merge(model: Model, tasks: int, work: float, layers: int, rates: Rates, memory: int | None = None) -> Cost:
     """Read what is merged, and the base; add; write a model of the base's size."""
     read = layers + model.base
     around = read / rates.read + model.values / rates.add + model.base / rates.write
-    return Cost(work + around, read, model.base, in_work(model, tasks))
+    return Cost(work + around, read, model.base, in_work(model, tasks) if memory is None else memory)
 
 
 def evaluate(model: Model, tokens: int, images: int, rates: Rates) -> Cost:

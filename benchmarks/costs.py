@@ -82,7 +82,7 @@ def main() -> None:
             flush=True,
         )
     for name, settings in VARIED.items():
-        print(table(name, [row for setting in settings for row in checked if row.setting == setting]), "\n")
+        print(table(name, [row for row in checked if row.setting in settings]), "\n")
     network = list(check_network())
     print(network_table(network))
     print(in_words(rates))
@@ -99,11 +99,11 @@ def check(rates: Rates) -> Iterator[Checked]:
             tasks = write_project(folder, width, blocks, max(size.tasks for size in settings), METHODS)
             model = described_model(folder)
             prepare(folder, tasks[1:], until="decompose")
-            yield from check_task(folder, model, tasks[0], settings[0], rates)
+            yield from check_task(folder, model, tasks[0], Setting(width, blocks), rates)
             for setting in settings:
                 write_project(folder, width, blocks, setting.tasks, METHODS)
                 yield from check_merges(folder, model, setting, rates)
-            yield check_evaluation(folder, model, tasks[0], settings[0], rates)
+            yield check_evaluation(folder, model, tasks[0], Setting(width, blocks), rates)
 
 
 def described_model(folder: Path) -> Model:
@@ -145,7 +145,7 @@ def check_evaluation(folder: Path, model: Model, task: str, setting: Setting, ra
     """Measure the evaluation of a merge on one task."""
     called(folder, [sys.executable, "-m", "tasks.fetch", "data", task])
     cost, words = costs.evaluate(model, TOKENS, IMAGES, rates), ["tasks.evaluate", "tsv_m", task]
-    return checked("evaluate", words, folder, cost, None, setting, rates, start=rates.start_evaluate)
+    return checked("evaluate", words, folder, cost, None, setting, rates)
 
 
 def checked(
@@ -156,13 +156,13 @@ def checked(
     out: Path | None,
     setting: Setting,
     rates: Rates,
-    start: float | None = None,
 ) -> Checked:
     """Measure one process beside what was predicted of it."""
-    start = rates.start if start is None else start
+    network = stage == "evaluate"
+    start = rates.start_evaluate if network else rates.start
     found = measure(Run([sys.executable, "-m", *words], folder, environment()))
     size = payload(out) if out else 0
-    memory = rates.floor + cost.memory
+    memory = (rates.floor_evaluate if network else rates.floor) + cost.memory
     return Checked(
         stage, setting, start + cost.seconds, found.cpu_s, start, cost.written, size, memory, found.peak_anonymous_bytes
     )
@@ -181,10 +181,10 @@ def table(varied: str, rows: Sequence[Checked]) -> str:
         "CPU, s",
         "predicted",
         "ratio",
-        "beyond the start",
+        "without start",
         "written, MB",
         "ratio",
-        "MB",
+        "memory, MB",
         "ratio",
     ]
     lines = [
@@ -193,18 +193,20 @@ def table(varied: str, rows: Sequence[Checked]) -> str:
             f"{row.cpu_s:.2f}",
             f"{row.seconds:.2f}",
             f"{row.seconds / row.cpu_s:.2f}",
-            f"{(row.seconds - row.start) / max(row.cpu_s - row.start, 0.01):.2f}",
-            f"{row.size / MB:.1f}",
-            f"{row.written / row.size:.6f}" if row.size else "",
+            f"{(row.seconds - row.start) / (row.cpu_s - row.start):.2f}" if row.seconds - row.start > ENOUGH else "",
+            f"{row.size / MB:.1f}" if row.size else "",
+            f"{row.written / row.size:.3f}" if row.size else "",
             f"{row.anonymous / MB:.0f}",
             f"{row.memory / row.anonymous:.2f}",
         )
-        for row in sorted(rows, key=lambda row: row.stage)
+        for row in sorted(rows, key=lambda row: (row.stage, row.setting))
+        if varied != "tasks" or row.stage.startswith(("merge", "join"))
     ]
     return as_table(heads, lines)
 
 
 FIELDS = {"width": "width", "depth": "blocks", "tasks": "tasks"}
+ENOUGH = 0.5  # s: what a stage computes, where it can be told from how its start varies
 
 
 class Carried(NamedTuple):

@@ -108,6 +108,7 @@ def stages(large: Model, rates: Rates, node: Node) -> str:
         f"decompose, {rank.rank_fraction:.3g} of the rank": (costs.decompose(large, rank, rates), decomposing),
         "merge, elementwise (`task_arithmetic`)": (costs.merge_elementwise(large, TASKS, rates), merging),
         "merge of factors (`tsv_m`)": (costs.merge_svd(large, TASKS, rank, rates), merging),
+        "merge of all triples (`sftm`)": (costs.merge_triples(large, TASKS, rates), merging),
         "join, rows": (costs.join(large, TASKS, rates), merging),
         "merge in the joint basis (`drm_h`)": (costs.merge_joint(large, TASKS, rates), merging),
         f"evaluate 1000 examples of {TOKENS} tokens": (costs.evaluate(large, TOKENS, 1000, rates), node.cores),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import yaml
-from datasets import Array3D, ClassLabel, Dataset, DatasetDict, Features
+from datasets import Array3D, ClassLabel, Dataset, DatasetDict, Features, disable_progress_bars
 
 from benchmarks.harness import ROOT
 from benchmarks.models import TOWER, write_models
@@ -77,6 +77,7 @@ def write_images(folder: Path, count: int, seed: int) -> None:
     """Write so many random images of three classes, as `datasets` saves them."""
     if folder.is_dir():
         return
+    disable_progress_bars()
     drawn = np.random.default_rng(seed).integers(0, 256, (count, SIZE, SIZE, 3), dtype=np.uint8)
     features = Features({"image": Array3D((SIZE, SIZE, 3), "uint8"), "label": ClassLabel(names=CLASSES)})
     rows = {"image": list(drawn), "label": [number % len(CLASSES) for number in range(count)]}

@@ -43,6 +43,7 @@ def measure_rates() -> Rates:
             start=stage[0],
             start_evaluate=network[0],
             floor=stage[1],
+            floor_evaluate=network[1],
             copy=copy,
             read=read,
             write=write,
@@ -174,17 +175,22 @@ def drm_rate(rates: Rates) -> float:
 
 
 def as_text(rates: Rates) -> str:
-    """Write the rates as a sentence."""
+    """Write the rates in words."""
     values, vectors = (
         ", ".join(f"{1e12 * rate:.0f} at {size}" for size, rate in table.items())
         for table in (rates.values, rates.vectors)
     )
-    return (
-        f"Start of a stage {rates.start:.2f} s CPU and {rates.floor / 1e6:.0f} MB anonymous, of one with a network "
-        f"{rates.start_evaluate:.2f} s. GB/s: copy {rates.copy / 1e9:.2f}, read {rates.read / 1e9:.2f}, write "
-        f"{rates.write / 1e9:.2f}, SHA-256 {rates.sha256 / 1e9:.2f}. 10^9 values/s: norm {rates.norm / 1e9:.2f}, add "
-        f"{rates.add / 1e9:.2f}, DRM {rates.drm / 1e9:.3f}. Gflop/s: Gram {rates.gram / 1e9:.0f} and product "
-        f"{rates.product / 1e9:.0f} in float64, a network {rates.network / 1e9:.0f} in float32. Of an N x N Gram "
-        f"matrix, in ps N^3: eigenvalues {values}; all vectors {vectors} more; K of them one by one "
-        f"{1e12 * rates.some_vectors:.0f} ps N K^2."
+    giga = {name: value / 1e9 for name, value in vars(rates).items() if isinstance(value, float)}
+    return " ".join(
+        (
+            f"Start of a stage: {rates.start:.2f} s of CPU time and {rates.floor / 1e6:.0f} MB anonymous;",
+            f"of one that builds a network: {rates.start_evaluate:.2f} s and {rates.floor_evaluate / 1e6:.0f} MB.",
+            f"GB/s: copy {giga['copy']:.2f}, read {giga['read']:.2f}, write {giga['write']:.2f},",
+            f"SHA-256 {giga['sha256']:.2f}.",
+            f"10^9 values/s: norm {giga['norm']:.2f}, add {giga['add']:.2f}, DRM {giga['drm']:.3f}.",
+            f"Gflop/s: Gram {giga['gram']:.0f} and product {giga['product']:.0f} in float64,",
+            f"network {giga['network']:.0f} in float32.",
+            f"Of an N x N Gram matrix, in ps N^3: eigenvalues {values}; all vectors {vectors} more;",
+            f"K of them one by one {1e12 * rates.some_vectors:.0f} ps N K^2.",
+        )
     )

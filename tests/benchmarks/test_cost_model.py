@@ -26,7 +26,7 @@ from tests.tasks.comparison import inside
 INFINITE = float("inf")
 NOTHING: dict[str, Any] = {
     **dict.fromkeys(("copy", "read", "write", "sha256", "norm", "add", "gram", "product", "drm", "network"), INFINITE),
-    **dict.fromkeys(("start", "start_evaluate", "floor", "some_vectors"), 0.0),
+    **dict.fromkeys(("start", "start_evaluate", "floor", "floor_evaluate", "some_vectors"), 0.0),
     "values": {1: 0.0},
     "vectors": {1: 0.0},
 }

@@ -10,53 +10,73 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import RESULTS, ROOT
 
-PARTS: dict[str, list[str]] = {
-    "engine": [],
-    "merges": ["--short"],
-    "mergekit": ["--times=1", "task_arithmetic", "ties", "breadcrumbs"],
-    "decompose_once": [],
-    "costs": [],
+
+@dataclass(frozen=True)
+class Part:
+    """A module of this package with its arguments, and the page of docs/ that shows what it prints."""
+
+    words: tuple[str, ...]
+    models: bool = False  # takes the folder of models that such parts share
+    page: str = "benchmarks.md"
+    asked: bool = False  # runs only when asked for
+
+    @property
+    def command(self) -> str:
+        """Return it as one types it."""
+        return f"python -m benchmarks.{' '.join(self.words)}"
+
+
+PARTS = {
+    "engine": Part(("engine",)),
+    "merges": Part(("merges", "--short"), models=True),
+    "mergekit": Part(("mergekit", "--times=1", "task_arithmetic", "ties", "breadcrumbs"), models=True),
+    "decompose_once": Part(("decompose_once",)),
+    "costs": Part(("costs",)),
+    "all_methods": Part(
+        ("merges", "--all", "--times=1", "--json=build/benchmarks/all_methods.json"), True, "merges.md", asked=True
+    ),
 }
-MODELS = ("merges", "mergekit")  # they share theirs
-PAGE = ROOT / "docs" / "benchmarks.md"
+DEFAULT = [name for name, part in PARTS.items() if not part.asked]
 
 
 def main() -> None:
     """Run the parts one after another, each to its end whatever becomes of the others; exit 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"({', '.join(PARTS)})")
-    parser.add_argument("--page", action="store_true", help=f"put what the parts print into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"({', '.join(DEFAULT)}) or all_methods")
+    parser.add_argument("--page", action="store_true", help="put what the parts print into their pages of docs/")
     options = parser.parse_args()
-    parts = options.parts or list(PARTS)
+    parts = options.parts or DEFAULT
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no part {min(unknown)}: there are {', '.join(PARTS)}")
     RESULTS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="merganser-bench-") as folder:
-        done = [run(part, [f"--folder={folder}"] if part in MODELS else []) for part in parts]
+        done = {name: run(name, PARTS[name], folder) for name in parts}
     if options.page:
-        for part in (part for part, well in zip(parts, done, strict=True) if well):
-            put(part, (RESULTS / f"{part}.md").read_text(), PAGE)
-    sys.exit(0 if all(done) else 1)
+        for name in (name for name in parts if done[name]):
+            put(name, (RESULTS / f"{name}.md").read_text(), ROOT / "docs" / PARTS[name].page)
+    sys.exit(0 if all(done.values()) else 1)
 
 
-def run(part: str, more: list[str]) -> bool:
+def run(name: str, part: Part, folder: str) -> bool:
     """Run one part under a heading, keep what it prints, say how long it took; tell whether it ended well."""
-    print(f"\n## {part}\n\n`python -m benchmarks.{' '.join([part, *PARTS[part]])}`\n", flush=True)
+    print(f"\n## {name}\n\n`{part.command}`\n", flush=True)
     started = time.perf_counter()
-    command = [sys.executable, "-m", f"benchmarks.{part}", *PARTS[part], *more]
+    module, *words = part.words
+    command = [sys.executable, "-m", f"benchmarks.{module}", *words, *([f"--folder={folder}"] if part.models else [])]
+    lines = []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        lines = []
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line)
-    (RESULTS / f"{part}.md").write_text("".join(lines))
+    (RESULTS / f"{name}.md").write_text("".join(lines))
     failed = f", and failed with {process.returncode}" if process.returncode else ""
-    print(f"\n{part} took {(time.perf_counter() - started) / 60:.1f} minutes{failed}", flush=True)
+    print(f"\n{name} took {(time.perf_counter() - started) / 60:.1f} minutes{failed}", flush=True)
     return not process.returncode
 
 

@@ -29,6 +29,8 @@ _SETTINGS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
     "PREFECT_SERVER_EVENTS_STREAM_OUT_ENABLED": "false",
+    # A store that nothing here uses would have each of its calls checked, and be compiled anew for that.
+    "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
 }
@@ -105,7 +107,7 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _prepare_database(Path(os.environ["PREFECT_HOME"]) / "prefect.db")
-    # What is imported stays: looking through it for garbage would take a quarter of the start.
+    # What is imported stays: to look through it for garbage would take a quarter of the start.
     gc.disable()
     import uvicorn
     from prefect.server.api.server import create_app

@@ -53,12 +53,22 @@ class Progress:
         self._show()
         width = len(str(self._total))
         line = f"[{self._ended:>{width}}/{self._total}] {ending.name} {_in_words(ending)}"
-        self._console.print(line, style=_STYLES.get(ending.result), markup=False)
+        self._say(line, _STYLES.get(ending.result))
         if ending.result is Result.FAILED:
             for text in ending.tail:
-                self._console.print(f"    {text}", markup=False)
+                self._say(f"    {text}")
+
+    def _say(self, line: str, style: str | None = None) -> None:
+        if self._console.is_terminal:
+            self._console.print(line, style=style, markup=False)
+        else:
+            # The same, at a tenth of the cost: there is nothing to colour, and no bar to keep below.
+            self._console.file.write(f"{line}\n")
+            self._console.file.flush()
 
     def _show(self) -> None:
+        if not self._console.is_terminal:
+            return
         self._bar.update(self._row, completed=self._ended, running=", ".join(list(self._running)[:4]))
 
 

@@ -3,11 +3,12 @@
 Torch and the LAPACK calls of `linalg` let go of Python's lock while they compute.
 """
 
+import ctypes
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import psutil  # type: ignore[import-untyped]
@@ -17,6 +18,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 # Large tensors in huge pages: what a fresh one costs is the first touch of each page. Torch reads this once.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 VARIABLE = "MERGANSER_THREADS"
+KEPT = 2**22  # bytes: tensors that are larger go back to the system when they are freed
+M_MMAP_THRESHOLD = -3  # as malloc.h numbers it
 SHARE = 0.5  # of the memory that is free: what the items in work may be expected to take together
 
 Item = TypeVar("Item")
@@ -34,6 +37,7 @@ def threads_wanted() -> int:
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Let torch and every BLAS library that is loaded use one thread a call."""
+    _give_memory_back()
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -41,6 +45,12 @@ def one_blas_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def _give_memory_back() -> None:
+    """Let glibc keep no large tensors for later: what each thread keeps, in pieces, adds up to hundreds of MiB."""
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, KEPT)
 
 
 def in_order(

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from merganser.linalg import select
 from merganser.linalg.select import Cut, Walk, after, cut_at, cuts, each_trimmed, kept, top_mask
 from merganser.operators import blocks
 from merganser.operators.counts import count_of
@@ -53,10 +54,11 @@ def by_cuts(pieces: list[Tensor], density: float) -> Tensor:
     density=st.floats(0, 1),
     dtype=st.sampled_from(DTYPES),
     size=st.integers(1, 100),
+    limit=st.sampled_from([0, 10, select.LIMIT]),
 )
 @settings(deadline=None, max_examples=200)
 def test_the_streamed_cut_keeps_what_sorting_keeps(
-    values: list[float], splits: list[int], density: float, dtype: torch.dtype, size: int
+    values: list[float], splits: list[int], density: float, dtype: torch.dtype, size: int, limit: int
 ) -> None:
     stack = torch.tensor([values, values[::-1]], dtype=torch.float64).to(dtype)
     pieces = list(stack.tensor_split(sorted(splits), dim=1))
@@ -64,6 +66,7 @@ def test_the_streamed_cut_keeps_what_sorting_keeps(
     assert torch.equal(by_streaming(pieces, density), expected)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK", size)
+        patch.setattr(select, "LIMIT", limit)
         assert torch.equal(by_cuts(pieces, density), expected)
 
 
@@ -127,7 +130,11 @@ def test_the_stream_is_never_held_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_cut_is_exact_in_a_large_vector_of_every_size_of_number(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("limit", [0, select.LIMIT])
+def test_the_cut_is_exact_in_a_large_vector_of_every_size_of_number(
+    limit: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select, "LIMIT", limit)
     generator = torch.Generator().manual_seed(0)
     exponents = torch.rand(3, 300_000, generator=generator, dtype=torch.float64) * 80 - 60
     stack = (torch.randn(3, 300_000, generator=generator, dtype=torch.float64) * 2.0**exponents).to(dtype)

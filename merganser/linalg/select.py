@@ -2,8 +2,9 @@
 
 A magnitude's bit pattern, read as an integer, sorts like the magnitude, in every floating-point dtype. A first pass
 over the stream counts the patterns by their leading bits, which tells the bin of the cut; a second takes the few
-entries of that bin out, which tells the cut, and how many entries of each part of the stream are equal to it. Nothing
-is converted, and memory is one part of the stream, a histogram per task and the entries of one bin.
+entries of that bin out, which tells the cut, and how many entries of each part of the stream are equal to it. Between
+them a bin with many entries is cut into smaller ones, which takes a pass each. Nothing is converted, and memory is one
+part of the stream, a histogram per task and a limited number of entries.
 
 Legend: T tasks, C entries; a *stack* is a tensor (T, ...) of all tasks; every walk over the stream gives the same
 stacks in the same order.
@@ -16,29 +17,33 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from merganser.operators.blocks import blocks
 from merganser.operators.counts import count_of
 
 R = TypeVar("R")
 Change = Callable[[Tensor], Tensor]
-BINS = 1 << 16
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of the floating-point dtype
+DIGITS = {torch.int16: 16, torch.int32: 16, torch.int64: 19}  # bits told apart in one pass: of the mantissa eight
+LIMIT = 1 << 22  # entries of all tasks that are taken out of the stream
 
 
-class Digits(NamedTuple):
-    """How to read the floating-point numbers of one size: the bin of a pattern is (pattern >> shift) - first."""
+@dataclass(frozen=True)
+class Span:
+    """The patterns among which each task's cut is: those that begin with the task's prefix."""
 
     integer: torch.dtype
-    shift: int
-    first: int = 0  # patterns below count to bin 0, those above all bins to the last
+    prefixes: tuple[int, ...]  # T
+    bits: int  # that follow
 
+    @property
+    def shift(self) -> int:
+        """Return how many of them are left when the next ones are told apart."""
+        return max(0, self.bits - DIGITS[self.integer])
 
-DIGITS = {  # eight bits of the mantissa, where there are so many, and of the exponent what float32 has
-    2: Digits(torch.int16, 0),
-    4: Digits(torch.int32, 15),
-    8: Digits(torch.int64, 44, (1023 - 127) << 8),
-}
+    def holds(self, patterns: Tensor) -> Tensor:
+        """Mark the patterns (T, C) that are in the span."""
+        return (patterns >> self.bits) == _column(self.prefixes, patterns)
 
 
 @dataclass(frozen=True)
@@ -57,15 +62,15 @@ class Walk(Protocol):
 
 
 class Counted(NamedTuple):
-    """What the first pass learns of a stack."""
+    """What a counting pass learns of a stack."""
 
     entries: int  # of one task
-    digits: Digits
-    counts: Tensor  # (T, BINS): of the patterns in each bin
+    counts: Tensor  # (T, bins): of the patterns that are in one bin
+    span: Span
 
 
 class Taken(NamedTuple):
-    """The patterns of one task that a stack has in the bin of the cut, each once, and how often it is there."""
+    """The patterns of one task that a stack has in the span of the cut, each once, and how often it is there."""
 
     patterns: Tensor
     counts: Tensor
@@ -159,14 +164,14 @@ def _same(block: Tensor) -> Tensor:
 
 
 def _patterns(values: Tensor) -> Tensor:
-    return values.abs().contiguous().view(DIGITS[values.dtype.itemsize].integer)
+    return values.abs().contiguous().view(INTEGERS[values.dtype.itemsize])
 
 
 def _value(pattern: int, dtype: torch.dtype) -> float:
     """Return the magnitude of a pattern: of one that no magnitude has, infinity; of -1, a number below them all."""
     if pattern < 0:
         return -1.0
-    most = torch.tensor(torch.inf, dtype=dtype).view(DIGITS[dtype.itemsize].integer)
+    most = torch.tensor(torch.inf, dtype=dtype).view(INTEGERS[dtype.itemsize])
     return float(most.clamp(max=pattern).view(dtype))
 
 
@@ -177,13 +182,15 @@ def _column(numbers: Sequence[int], patterns: Tensor) -> Tensor:
 
 def _found(walk: Walk, count: Callable[[int], int], change: Change) -> tuple[Cut, list[list[int]]]:
     """Find the cut, and how many entries of each stack are equal to it (T)."""
-    entries, digits, counts = _counted(walk(lambda stack: _count(stack, change)))
-    rank = count(sum(entries))
-    if rank == 0:  # nothing is kept: no magnitude has this pattern
-        tasks = len(counts)
-        return Cut((torch.iinfo(digits.integer).max,) * tasks, (0,) * tasks), [[0] * tasks for _ in entries]
-    bins, ranks = zip(*(_place(row, rank) for row in counts), strict=True)
-    stacks = list(walk(lambda stack: _take(stack, bins, change)))
+    entries, counts, span = _counted(walk(partial(_count, change=change)))
+    tasks, rank = len(counts), count(sum(entries))
+    if rank == 0:  # nothing is kept: no magnitude has the last pattern
+        return Cut((torch.iinfo(span.integer).max,) * tasks, (0,) * tasks), [[0] * tasks for _ in entries]
+    span, ranks, inside = _narrowed(span, counts, [rank] * tasks)
+    while inside > LIMIT and span.bits:
+        _, counts, _ = _counted(walk(partial(_count, change=change, span=span)))
+        span, ranks, inside = _narrowed(span, counts, ranks)
+    stacks = list(walk(partial(_take, change=change, span=span)))
     found = [_nth([stack[t] for stack in stacks], rank) for t, rank in enumerate(ranks)]
     patterns, ties = zip(*found, strict=True)
     equal = [
@@ -193,32 +200,46 @@ def _found(walk: Walk, count: Callable[[int], int], change: Change) -> tuple[Cut
     return Cut(patterns, ties), equal
 
 
-def _counted(stacks: Iterable[Counted]) -> tuple[list[int], Digits, Tensor]:
-    """Return each stack's number of entries, how to read them, and the counts of all stacks together (T, BINS)."""
+def _counted(stacks: Iterable[Counted]) -> tuple[list[int], Tensor, Span]:
+    """Return each stack's number of entries, the counts of all stacks together, and the span they are of."""
     all_stacks = iter(stacks)
-    entries, digits, counts = next(all_stacks)
+    entries, counts, span = next(all_stacks)
     each, counts = [entries], counts.long()
-    for entries, _, more in all_stacks:
+    for entries, more, _ in all_stacks:
         each.append(entries)
         counts += more
-    return each, digits, counts
+    return each, counts, span
 
 
-def _count(stack: Tensor, change: Change) -> Counted:
-    """Count a stack's patterns (T, ...) by their bins."""
-    counts = torch.zeros(len(stack), BINS, dtype=torch.int32, device=stack.device)
+def _count(stack: Tensor, change: Change, span: Span | None = None) -> Counted:
+    """Count the patterns of a stack (T, ...) in the span, by default all there are, by the bits that come next."""
+    whole = span or _everything(change(blocks(stack)[0][:, :1]))
+    bins = 1 << (whole.bits - whole.shift)
+    counts = torch.zeros(len(stack), bins, dtype=torch.int32, device=stack.device)
     one = torch.ones((), dtype=torch.int32, device=stack.device)
     for block in blocks(stack):
         patterns = _patterns(change(block))
-        digits = DIGITS[patterns.dtype.itemsize]
-        counts.scatter_add_(1, _bins(patterns, digits).long(), one.expand_as(patterns))
-    return Counted(stack[0].numel(), digits, counts)
+        here = span.holds(patterns).int() if span else one.expand_as(patterns)
+        counts.scatter_add_(1, (patterns >> whole.shift).bitwise_and_(bins - 1).long(), here)
+    return Counted(stack[0].numel(), counts, whole)
 
 
-def _bins(patterns: Tensor, digits: Digits) -> Tensor:
-    """Return the bin of each pattern."""
-    leading = patterns >> digits.shift
-    return leading.sub_(digits.first).clamp_(0, BINS - 1) if digits.first else leading
+def _everything(values: Tensor) -> Span:
+    """Return the span of all patterns that such values (T, ...) can have."""
+    integer = INTEGERS[values.dtype.itemsize]
+    return Span(integer, (0,) * len(values), torch.iinfo(integer).bits - 1)
+
+
+def _narrowed(span: Span, counts: Tensor, ranks: Sequence[int]) -> tuple[Span, list[int], int]:
+    """Narrow the span to the bin of each task in which the entry of its rank from the top is.
+
+    Return the ranks within the bins, and how many entries of all tasks the bins have.
+    """
+    found = [_place(row, rank) for row, rank in zip(counts, ranks, strict=True)]
+    pairs = zip(span.prefixes, found, strict=True)
+    prefixes = tuple(prefix << (span.bits - span.shift) | place for prefix, (place, _) in pairs)
+    inside = sum(int(row[place]) for row, (place, _) in zip(counts, found, strict=True))
+    return Span(span.integer, prefixes, span.shift), [rank for _, rank in found], inside
 
 
 def _place(counts: Tensor, rank: int) -> tuple[int, int]:
@@ -228,28 +249,29 @@ def _place(counts: Tensor, rank: int) -> tuple[int, int]:
     return len(counts) - 1 - place, rank - (int(from_end[place - 1]) if place else 0)
 
 
-def _take(stack: Tensor, bins: Sequence[int], change: Change) -> list[Taken]:
-    """Take the patterns in each task's bin out of a stack (T, ...)."""
-    zeros = torch.zeros(len(bins), dtype=torch.int64, device=stack.device)
+def _take(stack: Tensor, change: Change, span: Span) -> list[Taken]:
+    """Take the patterns in the span out of a stack (T, ...)."""
+    first = [prefix << span.bits for prefix in span.prefixes]
+    firsts = torch.zeros(len(first), dtype=torch.int64, device=stack.device)
     rows, found = [], []
     for block in blocks(stack):
         patterns = _patterns(change(block))
-        inside = _bins(patterns, DIGITS[patterns.dtype.itemsize]) == _column(bins, patterns)
-        if 0 in bins:  # there may be many zeros: those are counted, not taken
-            nothing = inside & (patterns == 0)
-            zeros += nothing.sum(1)
-            inside ^= nothing
+        inside = span.holds(patterns)
+        if 0 in first or span.bits == 0:  # zeros, or the only pattern, may be many: these are counted, not taken
+            many = (patterns == _column(first, patterns)).logical_and_(inside)
+            firsts += many.sum(1)
+            inside ^= many
         row, column = inside.nonzero(as_tuple=True)
         rows.append(row)
         found.append(patterns[row, column])
     row, values = torch.cat(rows), torch.cat(found)
-    return [_once(values[row == t], number) for t, number in enumerate(zeros)]
+    return [_once(values[row == t], *each) for t, each in enumerate(zip(first, firsts, strict=True))]
 
 
-def _once(values: Tensor, zeros: Tensor) -> Taken:
-    """Say which patterns there are and how often, and how many zeros beside them."""
+def _once(values: Tensor, first: int, firsts: Tensor) -> Taken:
+    """Say which patterns there are and how often; and the first one, which is not among the values."""
     patterns, counts = values.unique(return_counts=True)
-    return Taken(pad(patterns, (1, 0)), torch.cat([zeros.view(1), counts])) if zeros else Taken(patterns, counts)
+    return Taken(torch.cat([patterns.new_tensor([first]), patterns]), torch.cat([firsts.view(1), counts]).int())
 
 
 def _nth(stacks: Sequence[Taken], rank: int) -> tuple[int, int]:

@@ -137,7 +137,8 @@ def comparison_bytes(model: Model, tasks: int, entries: int, settings: FactorSet
 def traffic(model: Model, tasks: int, nodes: int, settings: FactorSettings) -> dict[str, tuple[int, int]]:
     """Return the bytes that all nodes together send and receive, stage by stage; the base is fetched by one of them.
 
-    A node fetches, extracts and decomposes its share of the tasks. Each node then runs merges, of deltas or of factors.
+    A node fetches, extracts and decomposes its share of the tasks. One joins. Each then runs a merge, of deltas or of
+    factors.
     """
     deltas, factors = delta_bytes(model), factor_bytes(model, settings)
     away = (nodes - 1) * tasks  # copies of one task's files that go to a node which did not make them

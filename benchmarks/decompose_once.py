@@ -11,7 +11,18 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.harness import MB, RESULTS, Measured, Run, as_table, described, machine, measure, write_results
+from benchmarks.harness import (
+    MB,
+    RESULTS,
+    Measured,
+    Run,
+    as_table,
+    described,
+    field_of,
+    machine,
+    measure,
+    write_results,
+)
 from benchmarks.projects import called, environment, make_repository, prepare, write_project
 from merganser.hashes import sha256_of
 
@@ -52,9 +63,9 @@ def measure_stages(folder: Path, tasks: int, blocks: int, threads: int) -> dict[
     return found | {name: [stage("tasks.merge", name)] for name in METHODS}
 
 
-def wall(measured: Sequence[Measured]) -> float:
+def added(measured: Sequence[Measured], name: str = "wall_s") -> float:
     """Add up what processes that ran one after another took."""
-    return sum(each.wall_s for each in measured)
+    return sum(field_of(measured, name))
 
 
 def stage_table(stages: Mapping[str, Sequence[Measured]]) -> str:
@@ -62,8 +73,8 @@ def stage_table(stages: Mapping[str, Sequence[Measured]]) -> str:
     rows = [
         (
             f"{name}, {len(runs)} processes" if len(runs) > 1 else f"merge by {name}",
-            f"{wall(runs):.1f}",
-            f"{sum(each.cpu_s for each in runs):.1f}",
+            f"{added(runs):.1f}",
+            f"{added(runs, 'cpu_s'):.1f}",
             f"{max(each.peak_anonymous_bytes for each in runs) / MB:.0f}",
         )
         for name, runs in stages.items()
@@ -72,16 +83,26 @@ def stage_table(stages: Mapping[str, Sequence[Measured]]) -> str:
 
 
 def sharing(stages: Mapping[str, Sequence[Measured]]) -> str:
-    """Say what one method takes, what all take with one decomposition, and with one each."""
-    once = wall(stages["decompose"])
-    merges = [wall(stages[name]) for name in METHODS]
-    first, shared, apart = once + merges[0], once + sum(merges), len(METHODS) * once + sum(merges)
-    further = sum(merges[1:]) / (len(merges) - 1)
-    return (
-        f"{METHODS[0]} alone, decomposition included: {first:.1f} s. {len(METHODS)} methods on the same factors: "
-        f"{shared:.1f} s, {shared / first:.2f} times that; each further method {further:.1f} s. With a decomposition "
-        f"each: {apart:.1f} s, {apart / shared:.1f} times as long."
-    )
+    """Compare one method, all on one decomposition, and all with one each: in wall time, and in CPU time."""
+    rows = []
+    for name, said in (("wall_s", "wall"), ("cpu_s", "CPU")):
+        once = added(stages["decompose"], name)
+        merges = [added(stages[method], name) for method in METHODS]
+        first, shared, apart = once + merges[0], once + sum(merges), len(METHODS) * once + sum(merges)
+        further = sum(merges[1:]) / (len(merges) - 1)
+        seconds = [f"{value:.1f}" for value in (first, shared, further, apart)]
+        rows.append((said, *seconds, f"{shared / first:.2f}", f"{apart / shared:.1f}"))
+    every = f"{len(METHODS)} methods"
+    heads = [
+        "s",
+        METHODS[0],
+        every,
+        "a further one",
+        f"{every}, a decomposition each",
+        "second / first",
+        "fourth / second",
+    ]
+    return as_table(heads, rows)
 
 
 def measure_disk(folder: Path) -> dict[str, int]:

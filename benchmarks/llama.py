@@ -158,13 +158,13 @@ def joint_decompositions(rates: Rates) -> str:
 
 
 def carried(large: Model, node: Node) -> str:
-    """List what goes over the network between the nodes and the remote that they share."""
+    """List what goes over the network between the nodes and the remote that they share; one node joins."""
     rows = [
         (
             stage,
             f"{sent / GB:.0f}",
             f"{received / GB:.0f}",
-            f"{max(sent, received) / NODES / node.network / HOUR:.2f}",
+            f"{max(sent, received) / (1 if stage == 'join' else NODES) / node.network / HOUR:.2f}",
         )
         for stage, (sent, received) in costs.traffic(large, TASKS, NODES, RANKS[0]).items()
     ]

@@ -30,7 +30,16 @@ def joint(deltas: Tensor, basis: Basis | None = None) -> Joint:
     if deltas.dtype == torch.float64:
         return of_factors(_compact(deltas), len(deltas))
     u, s = basis or _by_gram(deltas) or _by_svd(deltas)
-    return Joint(u, s, lambda task: u.mT @ deltas[task].double(), is_product=True)
+
+    def coordinates(task: int) -> Tensor:
+        rows, columns = deltas.shape[1:]
+        room = s.new_empty(
+            rows + len(s), columns
+        )  # in one piece, of a size that the allocator gives back when it is freed
+        exact, found = room[:rows].copy_(deltas[task]), room[rows:]
+        return torch.mm(u.mT, exact, out=found)
+
+    return Joint(u, s, coordinates, is_product=True)
 
 
 def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor]) -> Joint:

@@ -34,7 +34,15 @@ def merged_vector(layer: LayerDeltas, *, density: float, scaling: float, **_: An
 
 def features(layer: LayerDeltas | LayerLowRank, density: float, dtype: torch.dtype) -> list[Factors]:
     """Decompose each task's trimmed delta, in float64, and keep that in a dtype."""
-    return [Factors(*(part.to(dtype) for part in each)) for each in decomposed(layer, density)]
+    rows, columns = layer.shape
+    device = (layer.left[0] if isinstance(layer, LayerLowRank) else layer.deltas).device
+    room = torch.empty(len(layer.tasks), min(rows, columns), rows + columns, dtype=dtype, device=device)
+    found = []
+    for own, (u, s, vh) in zip(room, decomposed(layer, density), strict=True):
+        left, right = own[: len(s)].split([rows, columns], 1)
+        found.append(Factors(left.copy_(u.mT).mT, s, right.copy_(vh)))
+        del u, vh  # before the next are computed
+    return found
 
 
 def decomposed(layer: LayerDeltas | LayerLowRank, density: float) -> Iterator[Factors]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.linalg import lapack
 from merganser.linalg.joint import Joint
 from merganser.linalg.select import cut_at
 from merganser.operators.joint import NO_LENGTH, NOTHING, decomposed
@@ -148,7 +149,7 @@ def drm(layer: LayerDeltas | LayerLowRank, density: float) -> Tensor:
     merged = _merged(renormalised(space, layer, torch.float32), density)
     if merged is None:
         merged = _merged(renormalised(space, layer, torch.float64), density)
-    return (space.u @ cast(Tensor, merged).double()).to(layer.dtype)
+    return lapack.product(space.u, cast(Tensor, merged).double(), layer.dtype)
 
 
 def _merged(space: JointSpace, density: float) -> Tensor | None:

@@ -91,4 +91,5 @@ def known_(rows: Tensor, s: Tensor) -> Tensor:
     That is where the task has no part in a direction, or did not change a column: no entry to elect a sign by.
     """
     some = rows.norm(dim=1) > NO_LENGTH * s
-    return rows.masked_fill_((rows.abs() > torch.where(some, NOTHING * s, torch.inf).unsqueeze(1)).logical_not_(), 0)
+    least = torch.where(some, NOTHING * s, torch.inf).unsqueeze(1)
+    return rows.masked_fill_((rows <= least).logical_and_(rows >= -least), 0)

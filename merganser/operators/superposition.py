@@ -7,6 +7,8 @@ Shape legend: T tasks, K triples of all tasks, C right-hand sides.
 """
 
 from collections.abc import Sequence
+from itertools import islice
+from math import prod
 
 import torch
 from torch import Tensor, linalg
@@ -38,10 +40,14 @@ def strengths(features: Sequence[Factors]) -> tuple[Tensor, ...] | None:
 
 def overlaps(features: Sequence[Factors]) -> Blocks:
     """Multiply each task's features with those of the tasks before it, in their dtype."""
-    return [
-        [(one.u.mT @ other.u).mul_(one.vh @ other.vh.mT) for other in features[:task]]
-        for task, one in enumerate(features)
-    ]
+    pairs = [(one, other) for task, one in enumerate(features) for other in features[:task]]
+    shapes = [(len(one.s), len(other.s)) for one, other in pairs]
+    room = features[0].u.new_empty(sum(map(prod, shapes)))  # in one piece: given back as one when it is freed
+    blocks = [part.view(shape) for part, shape in zip(room.split([*map(prod, shapes)]), shapes, strict=True)]
+    for (one, other), block in zip(pairs, blocks, strict=True):
+        torch.mm(one.u.mT, other.u, out=block).mul_(one.vh @ other.vh.mT)
+    found = iter(blocks)
+    return [list(islice(found, task)) for task in range(len(features))]
 
 
 def _by_steps(blocks: Blocks, right: Tensor, sizes: Sequence[int]) -> Tensor | None:

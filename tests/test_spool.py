@@ -1,4 +1,5 @@
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,28 @@ def test_every_tensor_comes_back_as_it_was_in_any_order() -> None:
         assert torch.equal(spool.get(name), TENSORS[name])
     assert "matrix" in spool
     assert "other" not in spool
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors_put_one_by_one_come_back_as_one(name: str) -> None:
+    spool, parts = Spool(), [TENSORS[name], TENSORS[name] + 1, TENSORS[name] - 1]
+    spool.put("before", torch.ones(3))
+    spool.put_stack("stack", iter(parts), 3)
+    spool.put("after", torch.ones(2))
+    assert torch.equal(spool.get("stack"), torch.stack(parts))
+    assert torch.equal(spool.get("after"), torch.ones(2))
+
+
+def test_threads_put_and_get_at_the_same_time() -> None:
+    spool = Spool()
+
+    def there_and_back(number: int) -> bool:
+        tensor = torch.full((1000 + number,), float(number))
+        spool.put(str(number), tensor)
+        return torch.equal(spool.get(str(number)), tensor)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(there_and_back, range(100)))
 
 
 def test_a_tensor_read_back_is_its_readers_own() -> None:

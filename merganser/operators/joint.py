@@ -47,7 +47,9 @@ class JointLayers(InTurn):
         space = decomposed(layer)
         signs = orientation(space.u).unsqueeze(1)
         self.bases.put(layer.name, space.u.mT.to(layer.dtype) * signs.to(layer.dtype))
-        self.coordinates.put(layer.name, coordinates(space, signs, layer))
+        tasks = len(layer.tasks)
+        rows = (known_(space.coordinates(task), space.s).mul_(signs).to(layer.dtype) for task in range(tasks))
+        self.coordinates.put_stack(layer.name, rows, tasks)
         self.seeds[layer.name] = layer.seed
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
@@ -73,16 +75,6 @@ def decomposed(layer: LayerDeltas | LayerLowRank) -> Joint:
     if isinstance(layer, LayerLowRank):
         return joint_low_rank(layer.left, layer.right)
     return joint(layer.deltas, layer.basis)
-
-
-def coordinates(space: Joint, signs: Tensor, layer: LayerDeltas | LayerLowRank) -> Tensor:
-    """Return the S V_t of all tasks (T, K, N) with their rows turned by signs (K, 1), in the layer's dtype."""
-    found = signs.new_empty(len(layer.tasks), len(signs), layer.shape[1], dtype=layer.dtype)
-    for task, out in enumerate(found):
-        rows = space.coordinates(task)
-        out.copy_(known_(rows, space.s).mul_(signs))
-        del rows  # before the next are computed
-    return found
 
 
 def known_(rows: Tensor, s: Tensor) -> Tensor:

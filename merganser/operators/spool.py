@@ -1,6 +1,7 @@
 """Tensors set aside on disk from one pass over the layers to the next."""
 
 import os
+from collections.abc import Iterator
 from errno import EDQUOT, ENOSPC
 from math import prod
 from tempfile import TemporaryFile
@@ -42,11 +43,25 @@ class Spool:
 
     def put(self, name: str, tensor: Tensor) -> None:
         """Write a tensor. Raises InputError when the disk is full."""
+        self._put(name, iter([tensor]), 1, ())
+
+    def put_stack(self, name: str, parts: Iterator[Tensor], count: int) -> None:
+        """Write `count` tensors of one shape, each as it comes; they are read as one (count, ...)."""
+        self._put(name, parts, count, (count,))
+
+    def _put(self, name: str, parts: Iterator[Tensor], count: int, leading: tuple[int, ...]) -> None:
         assert name not in self._places
-        left = tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
-        with self._lock:
-            start, self._size = self._size, self._size + len(left)
-        offset = start
+        for number, part in enumerate(parts):
+            data = part.cpu().contiguous().flatten().view(torch.uint8).numpy().data
+            if number == 0:
+                with self._lock:
+                    start, self._size = self._size, self._size + count * len(data)
+                place = Place(start, torch.Size([*leading, *part.shape]), part.dtype, part.device)
+            self._write(data, start + number * len(data))
+            del part, data  # before the next is made
+        self._places[name] = place
+
+    def _write(self, left: memoryview, offset: int) -> None:
         try:
             while len(left):
                 written = os.pwrite(self._file.fileno(), left, offset)
@@ -57,7 +72,6 @@ class Spool:
             raise InputError(
                 "no space left for temporary files: set TMPDIR to a folder with room for the tasks' models"
             ) from error
-        self._places[name] = Place(start, tensor.shape, tensor.dtype, tensor.device)
 
     def get(self, name: str) -> Tensor:
         """Read a tensor back, to the device it was on."""

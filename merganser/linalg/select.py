@@ -271,7 +271,10 @@ def _take(stack: Tensor, change: Change, span: Span) -> list[Taken]:
 def _once(values: Tensor, first: int, firsts: Tensor) -> Taken:
     """Say which patterns there are and how often; and the first one, which is not among the values."""
     patterns, counts = values.unique(return_counts=True)
-    return Taken(torch.cat([patterns.new_tensor([first]), patterns]), torch.cat([firsts.view(1), counts]).int())
+    return Taken(
+        torch.cat([torch.tensor([first], dtype=patterns.dtype, device=patterns.device), patterns]),
+        torch.cat([firsts.view(1), counts]).int(),
+    )
 
 
 def _nth(stacks: Sequence[Taken], rank: int) -> tuple[int, int]:

@@ -6,6 +6,8 @@ Prefect itself makes a database by more than a hundred migrations one after anot
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,15 +59,8 @@ def dump(path: Path) -> str:
 
 def _migrate_apart(path: Path) -> None:
     """Run Prefect's migrations in a process of its own, since Prefect remembers the database it first opened."""
-    import multiprocessing
-
-    # Imported before the fork: the child and this process both need it.
-    import prefect.server.database  # noqa: F401
-
-    maker = multiprocessing.get_context("fork").Process(target=migrate, args=[path])
-    maker.start()
-    maker.join()
-    if maker.exitcode != 0:
+    command = [sys.executable, "-m", "flows.schema", str(path)]
+    if subprocess.run(command, cwd=Path(__file__).parent.parent, check=False).returncode:
         path.unlink(missing_ok=True)
 
 
@@ -83,9 +78,12 @@ def migrate(path: Path) -> None:
 
 
 def main() -> None:
-    """Write prefect.sql for the installed Prefect."""
+    """Write prefect.sql for the installed Prefect; or, given a path, make a database there."""
     import tempfile
 
+    if sys.argv[1:]:
+        migrate(Path(sys.argv[1]))
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "prefect.db"
         migrate(path)

@@ -15,6 +15,7 @@ from pathlib import Path
 from flows.schema import is_current, make_database
 
 START_LIMIT_S = 120.0
+_EVENTS_LIMIT_S = 10.0
 # Only the services that write down what a run reports; nothing here schedules, and nothing is sent anywhere.
 _SETTINGS = {
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
@@ -127,11 +128,21 @@ def main() -> None:
 
     def end_with_run() -> None:
         sys.stdin.buffer.read()
+        _wait_for_events()
         server.should_exit = True
 
     threading.Thread(target=end_with_run, daemon=True).start()
     listener = socket.socket(fileno=int(sys.argv[1]))
     server.run(sockets=[listener])
+
+
+def _wait_for_events() -> None:
+    """Wait until what was heard of task runs is taken down: Prefect drops what it has not come to when it ends."""
+    from prefect.server.utilities.messaging.memory import METRICS
+
+    deadline = time.monotonic() + _EVENTS_LIMIT_S
+    while METRICS["events"]["consumed"] < METRICS["events"]["published"] and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _prepare_database(path: Path) -> None:

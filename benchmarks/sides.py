@@ -170,5 +170,6 @@ def _project(method: str, setting: Setting) -> Path:
         for task, path in setting.models.items():
             (checkpoints / task).symlink_to(path)
         environment = os.environ | threads_of(setting)
-        subprocess.run([sys.executable, "-c", PREPARE, *setting.models], cwd=project, env=environment, check=True)
+        command = [sys.executable, "-c", PREPARE, *setting.models]
+        subprocess.run(command, cwd=project, env=environment, check=True, stdout=subprocess.DEVNULL)
     return project

@@ -1,18 +1,19 @@
-"""A new Prefect database at once: `python -m flows.schema` writes prefect.sql, what Prefect's migrations end in.
+"""A new Prefect database at once: a copy of the one that this environment made first.
 
-Prefect itself makes a database by more than a hundred migrations one after another, which takes seconds.
+Prefect makes a database by more than a hundred migrations one after another, which takes seconds.
 """
 
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-SCHEMA = Path(__file__).with_name("prefect.sql")
+KEPT = Path(sys.prefix) / "var" / "merganser"  # goes away with the environment, and its Prefect
 _REVISION = re.compile(r"^(down_)?revision\b[^=\n]*=\s*['\"](\w+)['\"]", re.MULTILINE)
 
 
@@ -20,14 +21,23 @@ def make_database(path: Path) -> None:
     """Make a new database, under another name first: a kill must not leave one with half of its tables."""
     for old in path.parent.glob("*.draft*"):
         old.unlink()
-    draft = path.with_suffix(f".{os.getpid()}.draft")
-    if SCHEMA.exists() and f"'{head()}'" in SCHEMA.read_text(encoding="utf-8"):
-        with closing(sqlite3.connect(draft)) as connection:
-            connection.executescript(SCHEMA.read_text(encoding="utf-8"))
+    draft, kept = path.with_suffix(f".{os.getpid()}.draft"), KEPT / f"prefect-{head()}.db"
+    if kept.is_file():
+        shutil.copyfile(kept, draft)
     else:
         _migrate_apart(draft)
+        _keep(draft, kept)
     if draft.exists():
         draft.rename(path)
+
+
+def _keep(made: Path, kept: Path) -> None:
+    """Keep a copy for later databases, where this environment may be written to."""
+    copy = kept.with_suffix(f".{os.getpid()}.draft")
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(made, copy)
+        copy.rename(kept)
 
 
 def is_current(path: Path) -> bool:
@@ -42,19 +52,12 @@ def is_current(path: Path) -> bool:
 def head() -> str:
     """Return the installed Prefect's last migration, without importing Prefect: the one that no other follows."""
     spec = find_spec("prefect")
-    assert spec
-    assert spec.origin
+    assert spec and spec.origin
     migrations = (Path(spec.origin).parent / "server/database/_migrations/versions/sqlite").glob("*.py")
     found = [pair for path in migrations for pair in _REVISION.findall(path.read_text(encoding="utf-8"))]
     followed = {name for down, name in found if down}
     last = [name for down, name in found if not down and name not in followed]
     return last[0] if len(last) == 1 else ""
-
-
-def dump(path: Path) -> str:
-    """Return a database as SQL."""
-    with closing(sqlite3.connect(path)) as connection:
-        return "".join(f"{line}\n" for line in connection.iterdump())
 
 
 def _migrate_apart(path: Path) -> None:
@@ -64,30 +67,18 @@ def _migrate_apart(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def migrate(path: Path) -> None:
-    """Make a database by Prefect's migrations."""
+def main() -> None:
+    """Make a database, by Prefect's migrations, at the path on the command line."""
     import asyncio
 
     from prefect.server.database import provide_database_interface
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, temporary_settings
 
+    path = Path(sys.argv[1])
     with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: f"sqlite+aiosqlite:///{path}"}):
         asyncio.run(provide_database_interface().create_db())
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def main() -> None:
-    """Write prefect.sql for the installed Prefect; or, given a path, make a database there."""
-    import tempfile
-
-    if sys.argv[1:]:
-        migrate(Path(sys.argv[1]))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "prefect.db"
-        migrate(path)
-        SCHEMA.write_text(dump(path), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """A new Prefect database."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -7,29 +9,33 @@ import pytest
 from flows import schema
 
 
-def test_a_new_database_is_as_the_installed_prefect_leaves_it(tmp_path: Path) -> None:
-    schema.make_database(tmp_path / "prefect.db")
-    assert schema.is_current(tmp_path / "prefect.db")
-    assert [path.name for path in tmp_path.iterdir()] == ["prefect.db"]
+def tables(path: Path) -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return sorted(connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall())
 
 
 @pytest.mark.slow
-def test_the_schema_kept_here_is_what_the_installed_prefects_migrations_make(tmp_path: Path) -> None:
-    schema._migrate_apart(tmp_path / "prefect.db")
-    made, kept = clauses(schema.dump(tmp_path / "prefect.db")), clauses(schema.SCHEMA.read_text(encoding="utf-8"))
-    assert made == kept, "another version of Prefect: `python -m flows.schema` writes its schema"
-
-
-def clauses(sql: str) -> list[str]:
-    """The lines in an order of their own: that of a table's constraints changes from one migration to the next."""
-    return sorted(line.strip().rstrip(",").rstrip() for line in sql.splitlines())
+def test_the_first_database_is_made_by_prefect_and_the_next_is_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "KEPT", tmp_path / "kept")
+    schema.make_database(tmp_path / "first.db")
+    monkeypatch.setattr(schema, "_migrate_apart", lambda _: pytest.fail("migrated again"))
+    schema.make_database(tmp_path / "second.db")
+    assert schema.is_current(tmp_path / "first.db")
+    assert schema.is_current(tmp_path / "second.db")
+    assert tables(tmp_path / "first.db") == tables(tmp_path / "second.db")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.db", "kept", "second.db"]
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == [f"prefect-{schema.head()}.db"]
 
 
 @pytest.mark.slow
-def test_without_a_schema_prefect_makes_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "head", lambda: "another")
+def test_an_environment_that_cannot_be_written_to_makes_each_database_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(schema, "KEPT", tmp_path / "file" / "kept")
     schema.make_database(tmp_path / "prefect.db")
-    monkeypatch.undo()
     assert schema.is_current(tmp_path / "prefect.db")
 
 

@@ -13,7 +13,8 @@ from merganser.overlays import OverlayFile, open_overlays
 
 # By each of these methods a layer's merge is its own, and can be had in float64 without the others.
 LAYERWISE = ("task_arithmetic", "tsv_m", "iso_c", "iso_cts", "sftm", "drm_h")
-LAYER = "visual.transformer.resblocks.0.attn.out_proj.weight"  # 768 x 768: tasks' singular vectors fill the whole space
+# 768 x 3072: no singular values so small that ours leaves their directions out, as it does for square layers.
+LAYER = "visual.transformer.resblocks.0.mlp.c_proj.weight"
 
 
 def far(ours: Path, plain: Path, base: Path) -> float:

@@ -52,8 +52,8 @@ def is_current(path: Path) -> bool:
 def head() -> str:
     """Return the installed Prefect's last migration, without importing Prefect: the one that no other follows."""
     spec = find_spec("prefect")
-    assert spec and spec.origin
-    migrations = (Path(spec.origin).parent / "server/database/_migrations/versions/sqlite").glob("*.py")
+    assert spec is not None
+    migrations = (Path(str(spec.origin)).parent / "server/database/_migrations/versions/sqlite").glob("*.py")
     found = [pair for path in migrations for pair in _REVISION.findall(path.read_text(encoding="utf-8"))]
     followed = {name for down, name in found if down}
     last = [name for down, name in found if not down and name not in followed]

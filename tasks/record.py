@@ -7,9 +7,11 @@ first run, through the receipt's run or the key's tag, and makes no second one.
 import hashlib
 import json
 import os
+import sqlite3
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +53,8 @@ def open_store() -> Store:
     from mlflow import MlflowClient
 
     uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri and not STORE.exists():
+        _make_store()
     # Absolute: MLflow keeps one connection a URI, and a long-lived worker may serve more than one repository.
     client = MlflowClient(uri or f"sqlite:///{STORE.absolute()}")
     experiment = client.get_experiment_by_name(EXPERIMENT)
@@ -58,6 +62,19 @@ def open_store() -> Store:
         return Store(client, experiment.experiment_id)
     location = None if uri else ARTIFACTS.absolute().as_uri()
     return Store(client, client.create_experiment(EXPERIMENT, artifact_location=location))
+
+
+def _make_store() -> None:
+    """Make the file under another name first: MLflow does not go on with one whose tables a kill left half made."""
+    from mlflow import MlflowClient
+
+    for old in STORE.parent.glob(f"{STORE.name}.*.draft*"):
+        old.unlink()
+    draft = STORE.with_name(f"{STORE.name}.{os.getpid()}.draft")
+    MlflowClient(f"sqlite:///{draft.absolute()}").search_experiments(max_results=1)
+    with closing(sqlite3.connect(draft)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    draft.rename(STORE)
 
 
 def record_entry(params: Params, entry: str) -> None:

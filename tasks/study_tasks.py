@@ -31,7 +31,9 @@ CODE = (
     "merganser/adapters",
     "merganser/checkpoints.py",
     "merganser/data.py",
+    "merganser/decomposed.py",
     "merganser/deltas.py",
+    "merganser/devices.py",
     "merganser/driver.py",
     "merganser/evaluate.py",
     "merganser/factors.py",
@@ -45,6 +47,7 @@ CODE = (
     "merganser/registry.py",
     "merganser/studies/merges.py",
     "merganser/studies/subsets.py",
+    "merganser/workers.py",
     "tasks/study_tasks.py",
 )
 

@@ -1,7 +1,9 @@
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,3 +183,20 @@ def test_anything_but_an_entry_or_the_report_is_refused(folder: Path) -> None:
         record.main(["averag"])
     with pytest.raises(InputError, match="expected METHOD or --report, got nothing"):
         record.main([])
+
+
+def test_a_kill_while_the_store_is_made_leaves_nothing_that_stands_in_the_way(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from tasks.record import open_store; print(open_store().experiment)"]
+    environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+    environment["PYTHONPATH"] = str(Path(record.__file__).parent.parent)
+    for moment in (0.0, 0.2, 0.4):
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+        while not list(tmp_path.glob("mlflow.db.*.draft")):
+            assert process.poll() is None
+            time.sleep(0.001)
+        time.sleep(moment)
+        process.kill()
+        process.wait()
+    made = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert made.stdout.strip().isdecimal()
+    assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]

@@ -84,7 +84,7 @@ def main() -> None:
     listener.close()
     if request is None:
         _end_descendants()
-        _leave(0)
+        leave(0)
     else:
         _become(request)
 
@@ -222,7 +222,7 @@ def _become(request: dict[str, Any]) -> NoReturn:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.argv = [request["module"], *request["argv"]]
     sys.path[0] = os.getcwd()
-    _leave(_exit_code_of(request["module"]))
+    leave(_exit_code_of(request["module"]))
 
 
 def _exit_code_of(module: str) -> int:
@@ -240,7 +240,7 @@ def _exit_code_of(module: str) -> int:
     return 0
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """End as an interpreter does, but without taking its modules apart: here that takes longer than most stages."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

@@ -17,6 +17,7 @@ from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, read_into, 
 from merganser.errors import InputError
 from merganser.layers import InTurn, Kind, LayerDeltas, LayerLowRank
 from merganser.parameters import ParameterRules, as_matrix, delta_shape, is_merged, kind_of
+from merganser.workers import Rooms
 
 ROW = 2**12  # entries whose squares are added up in float32
 SAFE = 1e-12
@@ -189,6 +190,7 @@ class Deltas(InTurn):
     files: Mapping[str, DeltaFile]
     seed: int = 0
     embeddings: Mapping[str, Tensor] = field(default_factory=dict)
+    rooms: Rooms = field(default_factory=Rooms)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -224,7 +226,7 @@ class Deltas(InTurn):
         if self.is_low_rank(name):
             left, right = zip(*(file.factors(name) for file in files), strict=True)
             return LayerLowRank(name, self.tasks, left, right, self.seed, norms=norms)
-        deltas = torch.empty(len(files), *self.shapes[name])
+        deltas = self.rooms.empty(len(files), *self.shapes[name])
         for delta, file in zip(deltas, files, strict=True):  # one more at a time, not all of them twice
             if name in file:
                 read_into(delta, file, name)

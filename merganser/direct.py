@@ -13,6 +13,7 @@ from merganser.checkpoints import Checkpoint, read_into
 from merganser.deltas import check_pair, checked_norm
 from merganser.layers import InTurn, Kind, Layer, LayerDeltas, LayerLowRank
 from merganser.parameters import ParameterRules, delta_shape
+from merganser.workers import Rooms
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class ModelDeltas(InTurn):
     seed: int = 0
     embeddings: Mapping[str, Tensor] = field(default_factory=dict)
     norms: dict[tuple[str | None, str], float] = field(default_factory=dict)  # known, by task (None: the base) and name
+    rooms: Rooms = field(default_factory=Rooms)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -59,7 +61,7 @@ class ModelDeltas(InTurn):
         weights = base.to(torch.float32)
         if self.kinds[name] == "matrix" and all(_is_low_rank(model, name) for model in self.models.values()):
             return self._low_rank(name, weights, own_norm)
-        deltas = torch.empty(len(self.models), *weights.shape)
+        deltas = self.rooms.empty(len(self.models), *weights.shape)
         norms = []
         for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
             if isinstance(model, Adapter):

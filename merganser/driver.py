@@ -7,6 +7,7 @@ the next is on its way there.
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def _merged(
         results = layers.map(lambda layer: onto_base(layer.name, merged(layer)))
     else:  # results come back from a GPU, which goes on with the next meanwhile
         results = map(onto_base, layers.names, layers.map(merged))
+    others = iter(sorted(set(base.names) - set(layers.names)))
     for name in layers.names:
         result = next(results)
         if isinstance(result, Parts):
@@ -81,5 +83,7 @@ def _merged(
             result = base.read(name)
         yield name, result
         del result  # before the next layer is read: parts may be views of this one
-    for name in sorted(set(base.names) - set(layers.names)):
-        yield name, base.read(name)
+        for other in islice(others, 1):  # while layers are merged: at the end nothing else would be done meanwhile
+            yield other, base.read(other)
+    for other in others:
+        yield other, base.read(other)

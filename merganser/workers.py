@@ -9,11 +9,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from math import prod
 from typing import TypeVar
+from weakref import finalize
 
+import numpy as np
 import psutil  # type: ignore[import-untyped]
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from torch import Tensor
 
 # Large tensors in huge pages: what a fresh one costs is the first touch of each page. Torch reads this once.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -51,6 +55,30 @@ def _give_memory_back() -> None:
     """Let glibc keep no large tensors for later: what each thread keeps, in pieces, adds up to hundreds of MiB."""
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, KEPT)
+
+
+class Rooms:
+    """Memory for float32 tensors that is used again: the first touch of fresh memory costs as much as reading into it.
+
+    It comes back by itself when nobody holds the tensor, or a view of it, any more. There is never more than was in use
+    at once.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[np.ndarray] = []
+
+    def empty(self, *shape: int) -> Tensor:
+        """Return a tensor with whatever was in its memory before."""
+        size = prod(shape)
+        try:
+            room = self._free.pop()
+        except IndexError:
+            room = np.empty(0, np.float32)
+        if len(room) < size:
+            room = np.empty(size, np.float32)
+        used = room[:size]
+        finalize(used, self._free.append, room)
+        return torch.from_numpy(used).view(shape)
 
 
 def in_order(

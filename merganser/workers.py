@@ -24,6 +24,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 VARIABLE = "MERGANSER_THREADS"
 KEPT = 2**22  # bytes: tensors that are larger go back to the system when they are freed
 M_MMAP_THRESHOLD = -3  # as malloc.h numbers it
+AHEAD = 8  # items a thread: begun, or done and waiting for their turn
 SHARE = 0.5  # of the memory that is free: what the items in work may be expected to take together
 
 Item = TypeVar("Item")
@@ -107,11 +108,16 @@ def in_order(
     try:
         for item in items:
             weight = weigh(item)
-            # Two more than can run: a thread that is done early need not wait for the one whose turn it is.
-            while waiting and (len(waiting) >= threads + 2 or sum(w for w, _ in waiting) + weight > budget):
+            # More than can run: while the one whose turn it is takes long, the others go on with those after it.
+            while waiting and (len(waiting) >= AHEAD * threads or _expected(waiting) + weight > budget):
                 yield waiting.popleft()[1].result()
             waiting.append((weight, pool.submit(work, item)))
         while waiting:
             yield waiting.popleft()[1].result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _expected(waiting: Iterable[tuple[int, Future[R]]]) -> int:
+    """Add up what the items that are not done are expected to take."""
+    return sum(weight for weight, future in waiting if not future.done())

@@ -56,7 +56,7 @@ def test_an_error_ends_it_and_what_has_not_begun_never_begins() -> None:
 
     with pytest.raises(ValueError, match="item 0"):
         list(in_order(fail, range(100), 2))
-    assert len(begun) < 10
+    assert len(begun) < 50
 
 
 def test_threads_compute_without_gradients_where_the_caller_does() -> None:

@@ -230,14 +230,19 @@ def _exit_code_of(module: str) -> int:
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
-        return 1
+        return exit_code(end)
     except BaseException:
         traceback.print_exc()
         return 1
     return 0
+
+
+def exit_code(end: SystemExit) -> int:
+    """Return the exit code that an interpreter would end with, after printing the message if there is one."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
 
 
 def leave(code: int) -> NoReturn:

@@ -24,7 +24,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 VARIABLE = "MERGANSER_THREADS"
 KEPT = 2**22  # bytes: tensors that are larger go back to the system when they are freed
 M_MMAP_THRESHOLD = -3  # as malloc.h numbers it
-AHEAD = 8  # items a thread: begun, or done and waiting for their turn
+AHEAD = 5  # items a thread: begun, or done and waiting for their turn, when they hold what they gave
 SHARE = 0.5  # of the memory that is free: what the items in work may be expected to take together
 
 Item = TypeVar("Item")

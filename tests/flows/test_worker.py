@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.host import Host
+from flows.host import Host, exit_code
 from flows.worker import Command, Job, Outcome, run_job, warm_command
 
 MODULE = """
@@ -171,3 +171,9 @@ def test_a_host_that_is_gone_stops_its_commands(root: Path, job: Job) -> None:
     host.stop()
     host.stop()
     assert run(replace(job, shell_host=host.address), shell("true"))[0].exit_code is None
+
+
+def test_an_exit_with_a_message_prints_it_and_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [exit_code(SystemExit(given)) for given in (None, 0, 3)] == [0, 0, 3]
+    assert exit_code(SystemExit("no such thing")) == 1
+    assert capsys.readouterr().err == "no such thing\n"

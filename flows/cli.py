@@ -36,10 +36,18 @@ def run(
         list[str] | None, typer.Argument(metavar="[STAGE ...]", help="Only these and what they need.")
     ] = None,
     runner: Annotated[
-        Literal["threads", "processes"], typer.Option(help="What watches the stages' processes.")
-    ] = "threads",
+        Literal["threads", "processes", "ray", "dask"] | None,
+        typer.Option(help="What watches the stages' processes: threads if not given."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The Ray or Dask cluster; without it one starts on this machine."),
+    ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stages at once; the CPUs' number if not given.")
+        int | None, typer.Option(min=1, metavar="N", help="Threads at once; as many as CPUs if not given.")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where to run, by a name of profiles.yaml.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Run also what is up to date.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and why; run nothing.")] = False,
@@ -48,7 +56,16 @@ def run(
     """Run every stage that is not up to date, in parallel; run it again after a failure or a kill."""
     from flows.compare import compare
 
-    code = compare(tuple(stages or ()), repo=repo, runner=runner, workers=workers, force=force, dry_run=dry_run)
+    code = compare(
+        tuple(stages or ()),
+        repo=repo,
+        runner=runner,
+        address=address,
+        workers=workers,
+        profile=profile,
+        force=force,
+        dry_run=dry_run,
+    )
     raise typer.Exit(code)
 
 

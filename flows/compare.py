@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import queue
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,15 +15,17 @@ from rich.console import Console
 
 from flows.checks import ProjectError, check_project, is_checked, note_checked
 from flows.engine import Ending, Run
-from flows.host import Host
+from flows.here import Here
+from flows.hosts import Hosts
 from flows.lockfiles import LockFiles, lock_path
+from flows.needs import Needs
 from flows.orphans import find_orphans, take_out
 from flows.plan import Plan, make_plan, plan, stage_graph
+from flows.profiles import Place, check_stages, choose_place
 from flows.repository import held, opened, state_folder
-from flows.runners import check_runner, make_runner
+from flows.runners import open_runner
 from flows.server import Server, StartError
 from flows.summary import Progress, exit_code, rows, show_plan, show_summary
-from flows.worker import Outcome, resources
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,27 +38,29 @@ def compare(
     targets: Sequence[str] = (),
     *,
     repo: Path,
-    runner: str = "threads",
+    runner: str | None = None,
+    address: str | None = None,
     workers: int | None = None,
+    profile: str | None = None,
     force: bool = False,
     dry_run: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run what is not up to date in the DVC repository at `repo`: all of its dvc.yaml, or the targets and their inputs.
 
+    Where is what `profile` of profiles.yaml says, and in place of that `runner`, `address` and `workers`.
     Returns the exit code: 0 all is well, 1 something failed, 2 the user's mistake. Prints progress and a summary.
     Raises ProjectError for a mistake in a Merganser project's params.yaml.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     try:
-        check_runner(runner)
-        workers = workers or os.cpu_count() or 1
         if dry_run:
             with _few_collections():
                 show_plan(plan(repo, targets, force), console)
             return 0
         with _few_collections(), opened(repo) as dvc_repo, held(dvc_repo), _terminated_like_interrupted():
-            return _run_held(dvc_repo, targets, force, runner, workers, console)
+            place = choose_place(Path(dvc_repo.root_dir), profile, runner=runner, address=address, workers=workers)
+            return _run_held(dvc_repo, targets, force, place, console)
     except ProjectError:
         raise
     except InputError as error:
@@ -71,7 +74,7 @@ def compare(
         return 1
 
 
-def _run_held(repo: "Repo", targets: Sequence[str], force: bool, runner: str, workers: int, console: Console) -> int:
+def _run_held(repo: "Repo", targets: Sequence[str], force: bool, place: Place, console: Console) -> int:
     with ExitStack() as stack:
         support = Support(repo, stack)
         if _surely_work(repo):
@@ -88,10 +91,10 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, runner: str, wo
             forget_run_name(repo)
             console.print(f"nothing to do: {len(found.nodes)} stages are up to date")
             return 0
-        for node in found.work:
-            # A mistake in a stage's meta is better known before anything runs.
-            resources(found.stages[node.name])
-        endings = _run_flow(repo, found, support, locks, runner, workers, console)
+        # A mistake in a stage's meta is better known before anything runs.
+        check_stages(place, repo.index.stages)
+        needs = {node.name: place.needs(found.stages[node.name]) for node in found.work}
+        endings = _run_flow(repo, found, support, locks, place, needs, console)
     code = exit_code(endings.values())
     if code == 0:
         forget_run_name(repo)
@@ -99,18 +102,28 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, runner: str, wo
 
 
 def _run_flow(
-    repo: "Repo", plan: Plan, support: "Support", locks: LockFiles, runner: str, workers: int, console: Console
+    repo: "Repo",
+    plan: Plan,
+    support: "Support",
+    locks: LockFiles,
+    place: Place,
+    needs: dict[str, Needs],
+    console: Console,
 ) -> dict[str, Ending]:
     name = run_name(repo)
     with support.prefect():
-        from flows.flow import run_flow, submitter
+        from flows.flow import PrefectCrew, run_flow
 
-        outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        with Progress(plan, name, console) as progress, repo.scm_context(quiet=True):
-            hosts = (support.hosts[0].address, support.hosts[1].address)
-            submit = submitter(outcomes)
-            run = Run(repo, plan, locks, submit, outcomes, progress, workers, hosts, support.abandon)
-            told = run_flow(name, make_runner(runner, workers), run.execute, rows)
+        variables = {RUN_NAME_VARIABLE: name}
+        with (
+            open_runner(place.runner, place.workers, place.address) as runner,
+            PrefectCrew(runner, support.hosts, variables) as crew,
+            repo.scm_context(quiet=True),
+        ):
+            room = runner.room(needs)
+            with Progress(plan, name, console) as progress:
+                run = Run(plan, locks, Here(repo, plan), crew, room, needs, progress)
+                told = run_flow(name, runner.task_runner, run.execute, rows)
         show_summary(run.endings, console)
         if not told:
             console.print("Prefect's server went away before it had heard all of this run.", style="yellow")
@@ -159,17 +172,12 @@ class Support:
         _ = self.hosts, self._server
 
     @cached_property
-    def hosts(self) -> tuple[Host, Host]:
-        """The host for shell commands and the warm one."""
-        root, variables = Path(self._repo.root_dir), {RUN_NAME_VARIABLE: run_name(self._repo)}
-        shell, warm = Host(root, False, variables), Host(root, True, variables)
-        self._stack.callback(self.abandon)
-        return shell, warm
-
-    def abandon(self) -> None:
-        """End all commands that run."""
-        for host in self.hosts:
-            host.stop()
+    def hosts(self) -> Hosts:
+        """The hosts of this machine's stages, which start at once."""
+        hosts = Hosts(Path(self._repo.root_dir))
+        self._stack.callback(hosts.stop)
+        hosts.addresses()
+        return hosts
 
     @cached_property
     def _server(self) -> Server | None:

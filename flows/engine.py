@@ -1,23 +1,21 @@
 """The event loop of a run: submit what is ready, take back what is done, be the only writer of DVC's state."""
 
-import os
-import queue
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flows.lockfiles import LockFiles
-from flows.plan import Node, Plan, State, judge_now
-from flows.repository import tracked_paths
-from flows.storing import save_inputs, save_output, save_run
-from flows.worker import Job, Outcome, commands_of, resources, stage_environment
+from flows.needs import Needs
+from flows.plan import Node, Plan, State
+from flows.room import Room, Share
+from flows.worker import Job, Outcome
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
     from dvc.stage import Stage
+
+# How often a stage is started again because its worker went away; apart from the retries that `meta` asks for.
+LOSSES = 3
 
 
 class Result(StrEnum):
@@ -50,43 +48,69 @@ class Watcher(Protocol):
     def began(self, name: str, why: str) -> None:
         """A stage's commands were submitted."""
 
+    def lost(self, name: str, why: str) -> None:
+        """A stage's worker went away, and the stage waits to be submitted again."""
+
     def ended(self, ending: Ending) -> None:
         """A stage is settled."""
 
 
+class Ground(Protocol):
+    """Where stages run, and where what they read and write is kept."""
+
+    def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
+        """Settle a stage without running it, or make all ready for its job: then the result is None; and say why."""
+
+    def job(self, stage: "Stage", needs: Needs) -> Job:
+        """Return what a worker needs to run the stage."""
+
+    def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
+        """Keep what a stage that ended well wrote; return its entry for dvc.lock, None for a .dvc file's stage."""
+
+
+class Crew(Protocol):
+    """Those who do the jobs."""
+
+    def submit(self, job: Job) -> None:
+        """Have a job done."""
+
+    def next_outcome(self) -> Outcome:
+        """Wait for a job to end."""
+
+    def abandon(self) -> None:
+        """End all that runs, so that its outcomes come at once."""
+
+
 @dataclass
 class Run:
-    """One run of a plan.
+    """One run of a plan: the crew does its stages' jobs on the ground, as many at a time as there is room for.
 
-    `submit` takes a job and later puts its outcome on `outcomes`; `slots` is how many threads may be in use.
-    `abandon` ends all commands that run, so that their outcomes come at once.
+    `needs` says what each stage that may run asks for.
     """
 
-    repo: "Repo"
     plan: Plan
     locks: LockFiles
-    submit: Callable[[Job], None]
-    outcomes: "queue.SimpleQueue[Outcome]"
+    ground: Ground
+    crew: Crew
+    room: Room
+    needs: dict[str, Needs]
     watcher: Watcher
-    slots: int
-    hosts: tuple[str, str]
-    abandon: Callable[[], None]
     endings: dict[str, Ending] = field(default_factory=dict)
     _waiting: dict[str, set[str]] = field(default_factory=dict)
     _readers: dict[str, list[str]] = field(default_factory=dict)
     _ready: list[str] = field(default_factory=list)
-    _running: dict[str, int] = field(default_factory=dict)
+    _jobs: dict[str, Job] = field(default_factory=dict)
+    _losses: Counter[str] = field(default_factory=Counter)
     _stopping: bool = False
-    _neighbours: dict[str, list["Output"]] = field(default_factory=dict)
 
     def execute(self) -> dict[str, Ending]:
         """Run until every stage is settled; return how each ended, in the plan's order."""
         self._begin()
         try:
-            while self._ready or self._running:
+            while self._ready or self.room.given:
                 self._start_ready()
-                if self._running:
-                    self._take(self.outcomes.get())
+                if self.room.given:
+                    self._take(self.crew.next_outcome())
         except KeyboardInterrupt:
             self._stop()
         finally:
@@ -101,9 +125,6 @@ class Run:
         for node in nodes:
             for need in node.needs:
                 self._readers[need].append(node.name)
-            for out in self.plan.stages[node.name].outs:
-                if out.use_scm_ignore:
-                    self._neighbours.setdefault(out.fs.parent(out.fs_path), []).append(out)
         for node in nodes:
             if node.state is State.UP_TO_DATE:
                 self.endings[node.name] = Ending(node.name, Result.UP_TO_DATE)
@@ -117,86 +138,80 @@ class Run:
     def _start_ready(self) -> None:
         """Settle what needs no command, and submit what does while there is room."""
         skipped = []
-        while self._ready and self.slots > sum(self._running.values()):
+        while self._ready and self.room.free_threads > 0:
             name = self._ready.pop(0)
-            stage = self.plan.stages[name]
-            threads = min(resources(stage)[0], self.slots)
-            if threads > self.slots - sum(self._running.values()):
+            share = self.room.offer(self.needs[name])
+            if share is None:
                 skipped.append(name)
-                continue
-            self._start(name, stage, threads)
+            else:
+                self._start(name, share)
         self._ready = skipped + self._ready
 
-    def _start(self, name: str, stage: "Stage", threads: int) -> None:
+    def _start(self, name: str, share: Share) -> None:
+        """Settle a stage, or submit its job and give it its share of the room."""
         from dvc.exceptions import DvcException
 
-        try:
-            result, why = prepare(stage, self.plan.nodes[name], self._hide_from_git)
-            if result in (Result.RESTORED, Result.DONE):
-                self._record(stage)
-        except (DvcException, OSError) as error:
-            self._end(Ending(name, Result.FAILED, str(error)))
-            return
-        if result is not None:
-            self._end(Ending(name, result, why))
-            return
-        self._running[name] = threads
-        self.watcher.began(name, why)
-        self.submit(make_job(stage, threads, self.hosts))
+        stage = self.plan.stages[name]
+        if name not in self._jobs:
+            try:
+                result, why = self.ground.prepare(stage, self.plan.nodes[name])
+                if result in (Result.RESTORED, Result.DONE):
+                    self._record(stage)
+                elif result is None:
+                    self._jobs[name] = self.ground.job(stage, replace(self.needs[name], threads=share.threads))
+            except (DvcException, OSError) as error:
+                result, why = Result.FAILED, str(error)
+            if result is not None:
+                self._end(Ending(name, result, why))
+                return
+            self.watcher.began(name, why)
+        job = self._jobs[name]
+        self.crew.submit(replace(job, environment=job.environment | self.room.environment(share)))
+        self.room.given[name] = share
 
     def _take(self, outcome: Outcome) -> None:
-        del self._running[outcome.name]
+        self.room.given.pop(outcome.name, None)
         # Others can run while this one's outputs are put away.
         self._start_ready()
         self._finish(outcome)
 
     def _finish(self, outcome: Outcome) -> None:
-        from dvc.exceptions import DvcException
-
-        stage = self.plan.stages[outcome.name]
-        result, why = Result.DONE, ""
-        # Once the run is stopped, a command that ended badly was most likely stopped too, by the same Ctrl-C.
-        if outcome.exit_code is None or (self._stopping and outcome.exit_code):
-            result, why = Result.STOPPED, "stopped before it ended"
-        elif outcome.exit_code:
-            result, why = Result.FAILED, _exit_words(outcome.exit_code)
-        else:
-            try:
-                self._record(stage, keep(stage, self._hide_from_git))
-            except (DvcException, OSError) as error:
-                result, why = Result.FAILED, str(error)
+        if outcome.lost and not self._stopping and self._losses[outcome.name] < LOSSES:
+            self._losses[outcome.name] += 1
+            self._ready.append(outcome.name)
+            self.watcher.lost(outcome.name, outcome.why)
+            return
+        del self._jobs[outcome.name]
+        result, why = self._settle(outcome)
         self._end(
             Ending(outcome.name, result, why, outcome.seconds, outcome.peak_rss_bytes, outcome.exit_code, outcome.tail)
         )
+
+    def _settle(self, outcome: Outcome) -> tuple[Result, str]:
+        """Keep what a stage wrote if it ended well; return its result, and why where it did not."""
+        from dvc.exceptions import DvcException
+
+        # Once the run is stopped, a command that ended badly was most likely stopped too, by the same Ctrl-C.
+        if self._stopping and outcome.exit_code != 0:
+            return Result.STOPPED, "stopped before it ended"
+        if outcome.lost:
+            return Result.FAILED, f"{outcome.why}, {LOSSES + 1} times"
+        if outcome.exit_code is None:
+            return Result.STOPPED, "stopped before it ended"
+        if outcome.exit_code:
+            return Result.FAILED, outcome.why or _exit_words(outcome.exit_code)
+        stage = self.plan.stages[outcome.name]
+        try:
+            self._record(stage, self.ground.keep(stage, outcome))
+        except (DvcException, OSError) as error:
+            return Result.FAILED, str(error)
+        return Result.DONE, ""
 
     def _record(self, stage: "Stage", entry: dict[str, Any] | None = None) -> None:
         if hasattr(stage, "name"):
             self.locks.record(stage, entry)
         else:
             stage.dump(update_pipeline=False)
-
-    def _hide_from_git(self, stage: "Stage") -> None:
-        """Put all outputs of the plan that go into this stage's folders into their .gitignore, in the plan's order.
-
-        Where a later stage reads the whole folder, its .gitignore is part of what it reads: it must not depend on
-        which stage ended first.
-        """
-        from dvc.output import OutputAlreadyTrackedError
-
-        for out in stage.outs:
-            if out.use_scm_ignore and out.fs_path in self._tracked:
-                raise OutputAlreadyTrackedError(out)
-        for folder in {out.fs.parent(out.fs_path) for out in stage.outs if out.use_scm_ignore}:
-            if not (os.path.isdir(folder) and folder in self._neighbours):
-                continue
-            for out in self._neighbours.pop(folder):
-                self.repo.scm_context.ignore(out.fs_path)
-            # The files were read before: without this, each output would be added once more when it is kept.
-            self.repo.scm._reset()
-
-    @cached_property
-    def _tracked(self) -> frozenset[str]:
-        return tracked_paths(self.repo)
 
     def _end(self, ending: Ending) -> None:
         self.endings[ending.name] = ending
@@ -215,88 +230,14 @@ class Run:
     def _stop(self) -> None:
         """Take what has ended, end what has not, and mark the rest as stopped."""
         self._stopping = True
-        self.abandon()
-        while self._running:
-            outcome = self.outcomes.get()
-            del self._running[outcome.name]
+        self.crew.abandon()
+        while self.room.given:
+            outcome = self.crew.next_outcome()
+            self.room.given.pop(outcome.name, None)
             self._finish(outcome)
         for name in self.plan.nodes:
             if name not in self.endings:
                 self.endings[name] = Ending(name, Result.STOPPED, "the run was stopped")
-
-
-def prepare(stage: "Stage", node: Node, hide: Callable[["Stage"], None]) -> tuple[Result | None, str]:
-    """Settle a stage without running it if that can be, else make all ready for its command.
-
-    Returns the result, or None if the command must run, and the reason.
-    """
-    if not node.certain:
-        # What it reads from has ended since the plan was made: maybe with the same bytes as before.
-        node = judge_now(stage)
-    why = ", ".join(node.reasons)
-    if node.state is State.UP_TO_DATE:
-        return Result.UP_TO_DATE, ""
-    if node.state is State.BLOCKED:
-        return Result.BLOCKED, why
-    if node.settled:
-        stage.checkout(force=True)
-        hide(stage)
-        return Result.RESTORED, why
-    if not stage.cmd or stage.frozen:
-        # An import, or data under DVC's own care: DVC knows what to do.
-        stage.reproduce()
-        return Result.DONE, why
-    _clear_outs(stage)
-    if node.state is State.RESTORABLE:
-        stage.repo.stage_cache.restore(stage)
-        keep(stage, hide)
-        return Result.RESTORED, why
-    save_inputs(stage)
-    return None, why
-
-
-def _clear_outs(stage: "Stage") -> None:
-    """Take away what the stage wrote before, as `dvc repro` does; outputs to persist are made writable instead."""
-    for out in stage.outs:
-        if out.persist:
-            out.unprotect()
-        else:
-            out.remove(ignore_remove=False)
-
-
-def keep(stage: "Stage", hide: Callable[["Stage"], None]) -> dict[str, Any] | None:
-    """Put a stage's outputs into DVC's cache and its entry into the run cache; `hide` hides them from git first.
-
-    Returns the entry for dvc.lock; None for a .dvc file's stage. The hashes of its inputs stay those from before it
-    ran: what was edited meanwhile, it did not read.
-    """
-    from dvc.stage.serialize import to_single_stage_lockfile
-
-    hide(stage)
-    for out in stage.outs:
-        save_output(out)
-    if not hasattr(stage, "name"):
-        stage.md5 = stage.compute_md5()
-    entry = to_single_stage_lockfile(stage) if stage.cmd else None
-    if entry and not any(not out.use_cache for out in stage.outs if not (out.is_metric or out.is_plot)):
-        save_run(stage, entry)
-    return entry if hasattr(stage, "name") else None
-
-
-def make_job(stage: "Stage", threads: int, hosts: tuple[str, str]) -> Job:
-    """Return what a worker needs to run the stage's command."""
-    shell_host, warm_host = hosts
-    return Job(
-        name=stage.addressing,
-        commands=commands_of(stage),
-        folder=stage.wdir,
-        environment=stage_environment(stage, threads),
-        clear=tuple(out.fs_path for out in stage.outs if not out.persist and out.protocol == "local"),
-        threads=threads,
-        retries=resources(stage)[1],
-        shell_host=shell_host,
-        warm_host=warm_host,
-    )
 
 
 def _exit_words(code: int) -> str:

@@ -1,9 +1,10 @@
 """The Prefect side of a run: a flow run whose task runs are the stages. Imports Prefect, so import it late."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cache
 from queue import SimpleQueue
 from typing import Any
@@ -12,14 +13,17 @@ import httpx
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.client.schemas.objects import TaskRun
+from prefect.context import FlowRunContext
 from prefect.exceptions import FailedRun, PrefectException
 from prefect.futures import PrefectFuture
 from prefect.states import Completed, Failed, State
-from prefect.task_runners import TaskRunner
+from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner
 from prefect.tasks import Task
 from prefect.utilities.annotations import quote
 
 from flows.engine import Ending, Result
+from flows.hosts import Hosts
+from flows.runners import Runner
 from flows.worker import Job, Outcome, run_job
 
 Rows = Callable[[Iterable[Ending]], list[dict[str, Any]]]
@@ -62,34 +66,74 @@ def stage_run(job: Job) -> Outcome:
     return outcome
 
 
-def submitter(outcomes: "SimpleQueue[Outcome]") -> Callable[[Job], None]:
-    """Return what submits a job to the flow run's task runner and later puts the outcome on the queue."""
+class PrefectCrew:
+    """Does jobs as task runs of the current flow run; `hosts` fork their processes unless the runner is remote.
 
-    with_retries = cache(lambda retries: stage_run.with_options(retries=retries))
+    `variables` are for all commands.
+    """
 
-    def submit(job: Job) -> None:
-        future = with_retries(job.retries).submit(*_as_it_is(job))
-        future.add_done_callback(lambda future: outcomes.put(_outcome(future, job)))
+    def __init__(self, runner: Runner, hosts: Hosts, variables: Mapping[str, str]) -> None:
+        self._runner, self._hosts, self._variables = runner, hosts, dict(variables)
+        self._ended: SimpleQueue[tuple[PrefectFuture[Any], str, TaskRunner[Any]]] = SimpleQueue()
+        self._at_work: dict[str, PrefectFuture[Any]] = {}
+        self._renewed: TaskRunner[Any] | None = None
+        self._with_retries = cache(lambda retries: stage_run.with_options(retries=retries))
 
-    return submit
+    def submit(self, job: Job) -> None:
+        """Submit a job; its outcome comes later."""
+        hosts = None if self._runner.remote else self._hosts.addresses()
+        job = replace(job, hosts=hosts, environment=job.environment | self._variables)
+        task_runner = self._renewed or _flow_task_runner()
+        with self._runner.asking(job.needs):
+            # Prefect need not look for futures in the job.
+            future = task_runner.submit(self._with_retries(job.needs.retries), {"job": quote(job)})
+        self._at_work[job.name] = future
+        # What the callback is given differs between runners.
+        future.add_done_callback(lambda _: self._ended.put((future, job.name, task_runner)))
+
+    def next_outcome(self) -> Outcome:
+        """Wait for a job to end, and return how."""
+        future, name, task_runner = self._ended.get()
+        self._at_work.pop(name, None)
+        try:
+            value = future.result(raise_on_failure=False)
+        except Exception as error:  # a broken pool must not leave the loop waiting for this stage
+            value = error
+        if isinstance(value, Outcome):
+            return value
+        if isinstance(value, StageFailedError):
+            return value.outcome
+        why = f"{type(value).__name__}: {value}"
+        if self._runner.is_loss(value):
+            self._renew(task_runner)
+            return Outcome(name, None, lost=True, why=f"its worker went away ({why})")
+        return Outcome(name, 1, tail=(why,))
+
+    def abandon(self) -> None:
+        """End all commands that run."""
+        self._hosts.stop()
+        for future in self._at_work.values():
+            self._runner.end(future)
+
+    def __enter__(self) -> "PrefectCrew":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._renewed:
+            self._renewed.__exit__(None, None, None)
+
+    def _renew(self, broken: TaskRunner[Any]) -> None:
+        """Put a new pool in the place of one that is broken for good, as a pool of processes is that has lost one."""
+        if broken is (self._renewed or _flow_task_runner()) and isinstance(broken, ProcessPoolTaskRunner):
+            self.__exit__()
+            self._renewed = broken.duplicate()
+            self._renewed.__enter__()
 
 
-def _as_it_is(job: Job) -> tuple[Any, ...]:
-    # Prefect need not look for futures in it.
-    return (quote(job),)
-
-
-def _outcome(future: PrefectFuture[Any], job: Job) -> Outcome:
-    try:
-        future.wait()
-        value = future.state.result(raise_on_failure=False)
-    except Exception as error:  # a broken pool must not leave the loop waiting for this stage
-        value = error
-    if isinstance(value, Outcome):
-        return value
-    if isinstance(value, StageFailedError):
-        return value.outcome
-    return Outcome(job.name, 1, 0.0, 0, (f"{type(value).__name__}: {value}",))
+def _flow_task_runner() -> TaskRunner[Any]:
+    context = FlowRunContext.get()
+    assert context
+    return context.task_runner
 
 
 def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], rows: Rows) -> bool:

@@ -42,15 +42,15 @@ class Child:
 class Host:
     """A host for the repository at `root`, as a child process listening at `address`.
 
-    The commands get the environment of this process and `variables`; `python` is the running interpreter.
+    The commands get the environment of this process; `python` is the running interpreter.
     """
 
-    def __init__(self, root: Path, warm: bool, variables: dict[str, str]) -> None:
+    def __init__(self, root: Path, warm: bool) -> None:
         from dvc.utils import fix_env
 
-        environment = fix_env(None) | variables
+        environment = dict(fix_env(None))
         environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-        self._folder = tempfile.TemporaryDirectory(prefix="merganser-")
+        self._folder = tempfile.TemporaryDirectory(prefix="merganser-", ignore_cleanup_errors=True)
         self.address = f"{self._folder.name}/host"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.address)
@@ -63,6 +63,10 @@ class Host:
                 env=environment,
                 pass_fds=[listener.fileno()],
             )
+
+    def is_alive(self) -> bool:
+        """Tell whether the host still runs."""
+        return self._process.poll() is None
 
     def stop(self) -> None:
         """End the host and all commands it runs, and wait for it; again does nothing."""
@@ -80,10 +84,15 @@ def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     if sys.argv[2] == "warm":
         _preload(sys.argv[3])
+    address = listener.getsockname()
     request = _serve(listener)
     listener.close()
     if request is None:
         _end_descendants()
+        # Who started this host may have been killed, and can no longer tidy up.
+        with contextlib.suppress(OSError):
+            os.unlink(address)
+            os.rmdir(os.path.dirname(address))
         leave(0)
     else:
         _become(request)
@@ -175,19 +184,18 @@ def _reap(children: dict[int, Child], selector: selectors.BaseSelector) -> None:
             "seconds": time.monotonic() - child.started,
             "peak_rss_bytes": usage.ru_maxrss * unit,
         }
-        selector.unregister(child.connection)
+        if child.connection in selector.get_map():
+            selector.unregister(child.connection)
         with contextlib.suppress(BrokenPipeError), child.connection:
             child.connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def _abandon(connection: Any, children: dict[int, Child], selector: selectors.BaseSelector) -> None:
-    """Kill the command of somebody who hung up."""
+    """Kill the command of somebody who hung up, or who wants to hear of its end but send no more."""
     selector.unregister(connection)
-    for pid, child in list(children.items()):
+    for pid, child in children.items():
         if child.connection is connection:
-            del children[pid]
             _kill([psutil.Process(pid), *psutil.Process(pid).children(recursive=True)])
-    connection.close()
 
 
 def _end_descendants() -> None:

@@ -46,6 +46,11 @@ class Progress:
         self._running[name] = None
         self._show()
 
+    def lost(self, name: str, why: str) -> None:
+        """Say that a stage is started again, and why."""
+        self._running.pop(name, None)
+        self._say(f"{name} is started again: {why}", "yellow")
+
     def ended(self, ending: Ending) -> None:
         """Print how a stage ended; one that failed with the last lines it printed."""
         self._running.pop(ending.name, None)

@@ -1,16 +1,20 @@
 """Run one stage's commands: warm where they are Python modules of the repository, else as a shell does."""
 
-import json
+import math
 import os
 import re
-import selectors
 import shlex
 import shutil
-import socket
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from flows.hosts import Tail, ask_host, own_hosts
+from flows.needs import Needs
+from flows.room import own_gpus
+from flows.wanted import as_task
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 # What a shell would hand on as it stands.
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+# As `timeout` of the shell ends.
+TIMED_OUT = 124
 
 
 @dataclass(frozen=True)
@@ -38,23 +44,42 @@ class Job:
     folder: str
     environment: dict[str, str]
     # Outputs to be cleared before the commands run, so that a second attempt does not find the first one's.
-    clear: tuple[str, ...]
-    threads: int
-    retries: int
-    # Addresses of the hosts that fork the processes.
-    shell_host: str
-    warm_host: str
+    clear: tuple[str, ...] = ()
+    needs: Needs = field(default_factory=Needs)
+    # Where the hosts listen that fork the processes, of shells and warm ones; None: the worker has hosts of its own.
+    hosts: tuple[str, str] | None = None
+    # What a node with a checkout of its own needs besides.
+    node: Any = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a stage's commands ended; `exit_code` is negative for a signal, None if they were stopped by the run."""
+    """How a stage's commands ended; `exit_code` is negative for a signal, None if they did not come to an end.
+
+    `lost` means that nothing is known of the stage, since its worker went away. `why` says more than the exit code
+    does, where there is more to say; `entry` is the stage's entry for dvc.lock, where a node made it.
+    """
 
     name: str
     exit_code: int | None
-    seconds: float
-    peak_rss_bytes: int
-    tail: tuple[str, ...]
+    seconds: float = 0.0
+    peak_rss_bytes: int = 0
+    tail: tuple[str, ...] = ()
+    entry: dict[str, Any] | None = None
+    lost: bool = False
+    why: str = ""
+
+
+def make_job(stage: "Stage", needs: Needs) -> Job:
+    """Return what a worker needs to run the stage's commands in the repository that the stage is of."""
+    return Job(
+        name=stage.addressing,
+        commands=commands_of(stage),
+        folder=stage.wdir,
+        environment=stage_environment(stage, needs.threads),
+        clear=tuple(out.fs_path for out in stage.outs if not out.persist and out.protocol == "local"),
+        needs=needs,
+    )
 
 
 def commands_of(stage: "Stage") -> tuple[Command, ...]:
@@ -86,24 +111,8 @@ def warm_command(line: str, root: Path) -> Command | None:
     return Command(line, tuple(words[3:]), module)
 
 
-def resources(stage: "Stage") -> tuple[int, int]:
-    """Return how many threads the stage's `meta` asks for (1 unless said), and how many retries (0 unless said)."""
-    from merganser.errors import InputError
-
-    meta = stage.meta if isinstance(stage.meta, dict) else {}
-    wanted = meta.get("resources")
-    threads = wanted.get("threads", 1) if isinstance(wanted, dict) else 1
-    retries = meta.get("retries", 0)
-    for name, value, least in (("resources.threads", threads, 1), ("retries", retries, 0)):
-        if type(value) is not int or value < least:
-            raise InputError(
-                f"stage {stage.addressing}: meta.{name} should be a whole number from {least}, got {value!r}"
-            )
-    return threads, retries
-
-
 def stage_environment(stage: "Stage", threads: int) -> dict[str, str]:
-    """Return the variables to set for a stage's processes, on top of those of the run."""
+    """Return the variables to set for a stage's processes, on top of those of the worker."""
     counts = {name: os.environ.get(name, str(threads)) for name in _THREAD_VARIABLES}
     return {"DVC_ROOT": stage.repo.root_dir, "DVC_STAGE": stage.addressing, "PYTHONUNBUFFERED": "1"} | counts
 
@@ -115,91 +124,47 @@ def run_job(job: Job, tell: Callable[[str], None]) -> Outcome:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    seconds, peak, tail = 0.0, 0, _Tail(tell)
+    if job.hosts is not None:
+        return _run_commands(job, job.hosts, tell)
+    with as_task() as is_wanted, own_gpus(job.name, job.needs.gpus) as gpus:
+        job = replace(job, environment=job.environment | gpus)
+        return _run_commands(job, own_hosts(job.environment["DVC_ROOT"]), tell, is_wanted)
+
+
+def _run_commands(
+    job: Job, hosts: tuple[str, str], tell: Callable[[str], None], is_wanted: Callable[[], bool] | None = None
+) -> Outcome:
+    """Have the hosts run a job's commands; `is_wanted` is asked again and again, where the run cannot end them."""
+    end = time.monotonic() + (job.needs.timeout_s or math.inf)
+    is_limited = job.needs.timeout_s is not None or is_wanted is not None
+    seconds, peak, tail = 0.0, 0, Tail(tell)
+
+    def is_over() -> bool:
+        return time.monotonic() > end or not (is_wanted is None or is_wanted())
+
+    def outcome(code: int | None, why: str = "", lost: bool = False) -> Outcome:
+        return Outcome(job.name, code, seconds, peak, tail.lines(), lost=lost, why=why)
+
     for command in job.commands:
         tell(f"> {command.line}")
-        answer = _ask_host(job.warm_host if command.module else job.shell_host, job, command, tail)
+        address = hosts[1] if command.module else hosts[0]
+        answer = ask_host(address, _request(job, command), tail, is_over if is_limited else None)
         if answer is None:
-            return Outcome(job.name, None, seconds, peak, tail.lines())
+            return outcome(None, "the process that started its command went away", lost=True)
         seconds, peak = seconds + answer["seconds"], max(peak, answer["peak_rss_bytes"])
+        if answer["ended"] and time.monotonic() > end:
+            return outcome(TIMED_OUT, f"took longer than the {job.needs.timeout_s:g} s of its timeout")
+        if answer["ended"]:
+            return outcome(None, "nobody waits for it any more")
         if answer["exit_code"]:
-            return Outcome(job.name, answer["exit_code"], seconds, peak, tail.lines())
-    return Outcome(job.name, 0, seconds, peak, tail.lines())
+            return outcome(answer["exit_code"])
+    return outcome(0)
 
 
-class _Tail:
-    """Cut a byte stream into lines, hand them on, and keep the last ones."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self._rest, self._kept = tell, b"", list[str]()
-
-    def feed(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._keep(line)
-
-    def lines(self) -> tuple[str, ...]:
-        if self._rest:
-            self._keep(self._rest)
-            self._rest = b""
-        return tuple(self._kept)
-
-    def _keep(self, line: bytes) -> None:
-        # A progress bar rewrites its line: only what it last showed counts.
-        text = line.decode(errors="replace").rstrip("\r").rsplit("\r", 1)[-1]
-        self._tell(text)
-        self._kept = [*self._kept, text][-30:]
-
-
-def _ask_host(address: str, job: Job, command: Command, tail: _Tail) -> dict | None:
-    """Have a host run one command; None if the host went away before the command ended."""
-    request = {
+def _request(job: Job, command: Command) -> dict[str, Any]:
+    return {
         "argv": command.argv,
         "module": command.module,
         "folder": job.folder,
         "environment": job.environment,
     }
-    reading, writing = os.pipe()
-    with socket.socket(socket.AF_UNIX) as connection, open(reading, "rb", buffering=0) as output:
-        try:
-            connection.connect(address)
-            message = json.dumps(request).encode() + b"\n"
-            socket.send_fds(connection, [message[:1]], [writing])
-            connection.sendall(message[1:])
-        except OSError:
-            return None
-        finally:
-            os.close(writing)
-        return _follow(connection, output.fileno(), tail)
-
-
-def _follow(connection: socket.socket, output: int, tail: _Tail) -> dict | None:
-    """Read output until the host says how the command ended; what a left-over child prints later is not waited for."""
-    os.set_blocking(output, False)
-    answer = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection, selectors.EVENT_READ)
-        selector.register(output, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj == output:
-                    if not _drain(output, tail):
-                        selector.unregister(output)
-                    continue
-                data = connection.recv(65536)
-                answer += data
-                if not data or answer.endswith(b"\n"):
-                    _drain(output, tail)
-                    return json.loads(answer) if answer.endswith(b"\n") else None
-
-
-def _drain(output: int, tail: _Tail) -> bool:
-    """Read what is there; False at the end of the stream."""
-    while True:
-        try:
-            data = os.read(output, 65536)
-        except BlockingIOError:
-            return True
-        if not data:
-            return False
-        tail.feed(data)

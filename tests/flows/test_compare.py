@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from dvc.repo import Repo
 
 from flows.repository import held, opened
+from flows.room import memory_here
 from tests.flows.toy import CHAIN, CHAIN_FILES, Make
 
 # Two values of j for each i: seven stages, two of them from a map, four from a matrix over a map and a list.
@@ -209,7 +211,10 @@ def test_targets_run_with_what_they_read_from_only(toy: Make) -> None:
 def test_an_unknown_target_or_runner_is_the_users_mistake(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     assert chain.run("nope")[0] == 2
-    assert chain.run(runner="carrier-pigeon") == (2, "no runner 'carrier-pigeon'; there are threads, processes\n")
+    assert chain.run(runner="carrier-pigeon") == (
+        2,
+        "no runner 'carrier-pigeon'; there are threads, processes, ray, dask\n",
+    )
 
 
 def test_lost_outputs_come_back_from_the_cache(toy: Make) -> None:
@@ -472,3 +477,157 @@ def _commands_in(folder: Path) -> str:
         except OSError:
             continue
     return "\n".join(lines)
+
+
+def test_gpu_stages_at_the_same_time_have_gpus_of_their_own(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    # Each waits for the other, so that both hold a GPU at the same time.
+    meet = """
+    stages:
+      left:
+        cmd: 'touch a; while [ ! -e b ]; do sleep 0.05; done; echo $CUDA_VISIBLE_DEVICES > left'
+        deps: [source]
+        outs: [left]
+        meta: {resources: {gpus: 1}}
+      right:
+        cmd: 'touch b; while [ ! -e a ]; do sleep 0.05; done; echo $CUDA_VISIBLE_DEVICES > right'
+        deps: [source]
+        outs: [right]
+        meta: {resources: {gpus: 1}}
+      both:
+        cmd: 'echo $CUDA_VISIBLE_DEVICES > both'
+        deps: [left, right]
+        outs: [both]
+        meta: {resources: {gpus: 2}}
+      none: {cmd: 'echo $CUDA_VISIBLE_DEVICES > none', deps: [left], outs: [none]}
+    """
+    meeting = toy(meet, {"source": ""})
+    code, text = meeting.run(workers=4)
+    assert code == 0, text
+    assert {meeting.read("left"), meeting.read("right")} == {"3\n", "5\n"}
+    assert (meeting.read("both"), meeting.read("none")) == ("3,5\n", "\n")
+
+
+def test_where_no_stage_asks_for_a_gpu_all_see_what_the_run_sees(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    seeing = toy("stages: {a: {cmd: 'echo $CUDA_VISIBLE_DEVICES > a', deps: [source], outs: [a]}}", {"source": ""})
+    assert seeing.run()[0] == 0
+    assert seeing.read("a") == "3,5\n"
+
+
+@pytest.mark.parametrize(
+    ("resources", "told"),
+    [
+        ("{gpus: 3}", "stage a: asks for 3 GPUs; this machine has 2"),
+        ("{memory: 900TB}", "stage a: asks for 9e+05 GB of memory; this machine has "),
+    ],
+)
+def test_a_stage_that_asks_for_more_than_there_is_is_refused_before_work(
+    toy: Make, monkeypatch: pytest.MonkeyPatch, resources: str, told: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    greedy = toy(
+        f"""
+        stages:
+          first: {{cmd: echo first >> log; touch x, deps: [source], outs: [x]}}
+          a: {{cmd: echo a >> log, deps: [x], outs: [y], meta: {{resources: {resources}}}}}
+        """,
+        {"source": ""},
+    )
+    code, text = greedy.run()
+    assert (code, greedy.ran()) == (2, [])
+    assert told in text
+
+
+def test_stages_that_ask_for_much_memory_run_one_after_another(toy: Make) -> None:
+    half = int(memory_here() * 0.6)
+    wide = f"""
+    stages:
+      one:
+        cmd: mkdir busy && sleep 0.3 && rmdir busy && echo 1 > one
+        deps: [source]
+        outs: [one]
+        meta: {{resources: {{memory: {half}}}}}
+      two:
+        cmd: mkdir busy && sleep 0.3 && rmdir busy && echo 2 > two
+        deps: [source]
+        outs: [two]
+        meta: {{resources: {{memory: {half}}}}}
+    """
+    repository = toy(wide, {"source": ""})
+    code, text = repository.run(workers=2)
+    assert code == 0, text
+
+
+def test_a_stage_past_its_timeout_failed_and_may_be_tried_again(toy: Make) -> None:
+    late = """
+    stages:
+      late:
+        cmd: 'echo late >> log; test $(wc -l < log) -gt 1 || sleep 60; echo 1 > out'
+        deps: [source]
+        outs: [out]
+        meta: {timeout: 1s, retries: 1}
+      never: {cmd: "sleep 60", deps: [source], outs: [never], meta: {timeout: 1s}}
+    """
+    repository = toy(late, {"source": ""})
+    code, text = repository.run()
+    assert code == 1
+    assert repository.ran() == ["late", "late"]
+    assert repository.read("out") == "1\n"
+    assert "never failed: took longer than the 1 s of its timeout" in text
+    assert "1 done, 1 failed" in text
+
+
+@pytest.mark.parametrize("runner", ["threads", "processes"])
+def test_a_stage_whose_host_is_killed_is_started_again(toy: Make, runner: str) -> None:
+    killing = toy(
+        """
+        stages:
+          killer:
+            cmd: echo killer >> log; [ -e killed ] || { touch killed; kill -9 $PPID; sleep 60; }; echo 1 > out
+            deps: [source]
+            outs: [out]
+        """,
+        {"source": ""},
+    )
+    code, text = killing.run(runner=runner)
+    assert code == 0, text
+    assert killing.ran() == ["killer", "killer"]
+    assert "killer is started again: the process that started its command went away" in text
+    assert killing.settled()
+
+
+def test_a_stage_that_kills_its_host_each_time_fails_in_the_end(toy: Make) -> None:
+    deadly = toy(
+        "stages: {deadly: {cmd: echo deadly >> log; kill -9 $PPID; sleep 60, deps: [source], outs: [out]}}",
+        {"source": ""},
+    )
+    code, text = deadly.run()
+    assert code == 1
+    assert deadly.ran() == ["deadly"] * 4
+    assert "deadly failed: the process that started its command went away, 4 times" in text
+
+
+def test_a_killed_process_of_the_pool_costs_no_stage(toy: Make) -> None:
+    slow = toy(
+        """
+        stages:
+          one: {cmd: 'echo one >> log; touch one.began; sleep 1; echo 1 > one', deps: [source], outs: [one]}
+          two: {cmd: 'echo two >> log; sleep 1; echo 2 > two', deps: [source], outs: [two]}
+        """,
+        {"source": ""},
+    )
+    killer = threading.Thread(target=_kill_a_pool_process_when, args=[slow.path / "one.began"])
+    killer.start()
+    code, text = slow.run(runner="processes")
+    killer.join()
+    assert code == 0, text
+    assert "is started again: its worker went away (BrokenProcessPool" in text
+    assert slow.settled()
+
+
+def _kill_a_pool_process_when(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.05)
+    pool = [each for each in psutil.Process().children() if "multiprocessing.spawn" in " ".join(each.cmdline())]
+    pool[0].kill()

@@ -3,7 +3,6 @@
 import pytest
 
 from flows.engine import Ending, Result
-from flows.runners import make_runner
 from flows.summary import rows
 
 
@@ -11,17 +10,23 @@ def test_a_flow_that_breaks_off_does_not_pass_for_one_that_ended(
     prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    from prefect.task_runners import ThreadPoolTaskRunner
+
     from flows.flow import run_flow
 
     def break_off() -> dict[str, Ending]:
         raise ZeroDivisionError("in the loop")
 
     with pytest.raises(ZeroDivisionError, match="in the loop"):
-        run_flow("broken-off", make_runner("threads", 1), break_off, rows)
+        run_flow("broken-off", ThreadPoolTaskRunner(max_workers=1), break_off, rows)
 
 
 def test_a_failed_stage_is_no_failure_of_the_flow_itself(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    from prefect.task_runners import ThreadPoolTaskRunner
+
     from flows.flow import run_flow
 
-    run_flow("failed", make_runner("threads", 1), lambda: {"a": Ending("a", Result.FAILED, "exit code 1")}, rows)
+    run_flow(
+        "failed", ThreadPoolTaskRunner(max_workers=1), lambda: {"a": Ending("a", Result.FAILED, "exit code 1")}, rows
+    )

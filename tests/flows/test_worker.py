@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
-from flows.host import Host, exit_code
+from flows.host import exit_code
+from flows.hosts import Hosts
+from flows.needs import Needs
 from flows.worker import Command, Job, Outcome, run_job, warm_command
 
 MODULE = """
@@ -47,16 +50,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def addresses(root: Path) -> Iterator[tuple[str, str]]:
-    hosts = Host(root, False, {"MERGANSER_RUN": "x"}), Host(root, True, {"MERGANSER_RUN": "x"})
-    yield hosts[0].address, hosts[1].address
-    for host in hosts:
-        host.stop()
+    hosts = Hosts(root)
+    yield hosts.addresses()
+    hosts.stop()
 
 
 @pytest.fixture
 def job(root: Path, addresses: tuple[str, str]) -> Job:
-    shell, warm = addresses
-    return Job("a", (), str(root), {"DVC_STAGE": "a"}, (), 1, 0, shell, warm)
+    return Job("a", (), str(root), {"DVC_STAGE": "a", "DVC_ROOT": str(root)}, hosts=addresses)
 
 
 def say(root: Path, *arguments: str) -> Command:
@@ -127,8 +128,8 @@ def test_peak_memory_is_that_of_the_command(root: Path, job: Job) -> None:
 
 
 def test_a_shell_command_gets_its_environment_and_our_python(job: Job) -> None:
-    _, lines = run(job, shell("echo $DVC_STAGE $MERGANSER_RUN; command -v python; pwd"))
-    assert lines[1:] == ["a x", str(Path(sys.executable).parent / "python"), job.folder]
+    _, lines = run(job, shell("echo $DVC_STAGE; command -v python; pwd"))
+    assert lines[1:] == ["a", str(Path(sys.executable).parent / "python"), job.folder]
 
 
 def test_commands_run_one_after_another_up_to_the_first_that_fails(job: Job) -> None:
@@ -167,10 +168,54 @@ def test_what_an_earlier_attempt_left_is_cleared(root: Path, job: Job) -> None:
 
 
 def test_a_host_that_is_gone_stops_its_commands(root: Path, job: Job) -> None:
-    host = Host(root, False, {})
-    host.stop()
-    host.stop()
-    assert run(replace(job, shell_host=host.address), shell("true"))[0].exit_code is None
+    hosts = Hosts(root)
+    gone = hosts.addresses()
+    hosts.stop()
+    hosts.stop()
+    outcome, _ = run(replace(job, hosts=gone), shell("true"))
+    assert (outcome.exit_code, outcome.lost) == (None, True)
+
+
+def test_a_host_that_was_killed_is_started_again(root: Path, job: Job) -> None:
+    hosts = Hosts(root)
+    first = hosts.addresses()
+    assert hosts.addresses() == first
+    kill_host(first[0])
+    second = hosts.addresses()
+    assert second[0] != first[0]
+    assert second[1] == first[1]
+    assert run(replace(job, hosts=second), shell("true"))[0].exit_code == 0
+    hosts.stop()
+
+
+def kill_host(address: str) -> None:
+    """Kill the process that listens at an address, and wait until it is gone."""
+    inode = next(line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(address))
+    for process in psutil.Process().children():
+        if any(os.path.realpath(each) == f"socket:[{inode}]" for each in Path(f"/proc/{process.pid}/fd").iterdir()):
+            process.kill()
+            process.wait()
+
+
+def test_a_timeout_ends_a_command_and_all_below_it(root: Path, job: Job) -> None:
+    limited = replace(job, needs=Needs(timeout_s=0.3))
+    outcome, lines = run(limited, shell("sh -c 'echo $$; exec sleep 60' & wait"), shell("echo never"))
+    assert (outcome.exit_code, outcome.why) == (124, "took longer than the 0.3 s of its timeout")
+    assert len(lines) == 2
+    assert not psutil.pid_exists(int(lines[1])) or psutil.Process(int(lines[1])).status() == psutil.STATUS_ZOMBIE
+    assert outcome.seconds < 10
+
+
+def test_a_command_within_its_timeout_ends_as_it_ends(job: Job) -> None:
+    limited = replace(job, needs=Needs(timeout_s=30))
+    assert run(limited, shell("sleep 0.8; exit 3"))[0].exit_code == 3
+
+
+def test_a_worker_without_hosts_of_the_run_starts_its_own_once(root: Path, job: Job) -> None:
+    alone = replace(job, hosts=None)
+    parents = [run(alone, shell("ps -o ppid= -p $$"))[1][-1] for _ in range(2)]
+    assert parents[0] == parents[1]
+    assert psutil.Process(int(parents[0])).ppid() == os.getpid()
 
 
 def test_an_exit_with_a_message_prints_it_and_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

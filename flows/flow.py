@@ -17,7 +17,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import FailedRun, PrefectException
 from prefect.futures import PrefectFuture
 from prefect.states import Completed, Failed, State
-from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner
+from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 from prefect.utilities.annotations import quote
 
@@ -85,8 +85,7 @@ class PrefectCrew:
         job = replace(job, hosts=hosts, environment=job.environment | self._variables)
         task_runner = self._renewed or _flow_task_runner()
         with self._runner.asking(job.needs):
-            # Prefect need not look for futures in the job.
-            future = task_runner.submit(self._with_retries(job.needs.retries), {"job": quote(job)})
+            future = task_runner.submit(self._with_retries(job.needs.retries), {"job": _as_it_is(job, task_runner)})
         self._at_work[job.name] = future
         # What the callback is given differs between runners.
         future.add_done_callback(lambda _: self._ended.put((future, job.name, task_runner)))
@@ -128,6 +127,11 @@ class PrefectCrew:
             self.__exit__()
             self._renewed = broken.duplicate()
             self._renewed.__enter__()
+
+
+def _as_it_is(job: Job, task_runner: TaskRunner[Any]) -> Any:
+    # Prefect need not look for futures in the job; Ray's and Dask's runners do not know how to say so.
+    return quote(job) if isinstance(task_runner, ThreadPoolTaskRunner | ProcessPoolTaskRunner) else job
 
 
 def _flow_task_runner() -> TaskRunner[Any]:

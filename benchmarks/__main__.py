@@ -34,7 +34,7 @@ class Part:
 PARTS = {
     "engine": Part(("engine",)),
     "merges": Part(("merges", "--short"), models=True),
-    "mergekit": Part(("mergekit", "--times=1", "task_arithmetic", "ties", "breadcrumbs"), models=True),
+    "mergekit": Part(("mergekit", "--times=1", "task_arithmetic", "ties"), models=True),
     "decompose_once": Part(("decompose_once",)),
     "costs": Part(("costs",)),
     "all_methods": Part(

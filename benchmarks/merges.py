@@ -40,16 +40,8 @@ from merganser import registry
 
 FEW, MORE = 2, 4  # blocks
 TIMES = 3
-ONCE = (
-    "ties",
-    "tsv_m",
-    "iso_cts",
-    "dts_t",
-    "sftm",
-    "drm_h",
-    "knots",
-)  # plain programs that take about a minute or more
 LONG = ("iso_cts", "dts_t", "sftm", "drm_h", "knots")  # in short these are compared on few blocks
+ONCE = ("ties", "tsv_m", "iso_c", *LONG)  # plain programs that take a quarter of a minute or more
 NONE = "–"
 
 
@@ -82,7 +74,9 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every registered method, ours alone")
     parser.add_argument("--short", action="store_true", help=f"the slowest on {FEW} blocks; memory on two sizes")
     parser.add_argument("--blocks", type=int, default=BLOCKS, help=f"of the image tower ({BLOCKS}: ViT-B/32)")
-    parser.add_argument("--times", type=int, help=f"each side ({TIMES}; once a plain program of a minute or more)")
+    parser.add_argument(
+        "--times", type=int, help=f"each side ({TIMES}; once a plain program of a quarter of a minute or more)"
+    )
     parser.add_argument("--threads", type=int, default=2, help="of a merge, and BLAS threads of a plain program (2)")
     parser.add_argument("--folder", type=Path, help="keep the models here, and use them again (a temporary folder)")
     parser.add_argument("--json", type=Path, default=RESULTS / "merges.json", help="where the figures go")

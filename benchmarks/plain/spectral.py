@@ -82,6 +82,9 @@ def polar(matrix: Tensor) -> Tensor:
 
 
 def largest(delta: Tensor, density: float) -> Tensor:
-    """Keep the largest entries."""
+    """Keep the largest entries, of equal ones the first: in float32 some are equal to the last that is kept."""
     magnitudes, count = delta.abs().flatten(), int(density * delta.numel())
-    return torch.where(delta.abs() >= magnitudes.kthvalue(len(magnitudes) - count + 1).values, delta, 0)
+    cut = magnitudes.kthvalue(len(magnitudes) - count + 1).values
+    kept = magnitudes >= cut
+    kept[(magnitudes == cut).nonzero().flatten()[count - int(kept.sum()) or len(kept) :]] = False
+    return torch.where(kept.view(delta.shape), delta, 0)

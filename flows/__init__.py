@@ -6,7 +6,7 @@ import os
 # what Prefect logs goes to its server, not to the terminal, and a server that is gone is not waited for long.
 for _name, _value in {
     "DVC_NO_ANALYTICS": "1",
-    "DO_NOT_TRACK": "1",
+    "DO_NOT_TRACK": "true",  # the one spelling that MLflow takes too
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",

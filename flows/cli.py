@@ -139,7 +139,8 @@ def merge(
     models = _pairs("--model", model)
     for name in models:
         if not NAME.fullmatch(name):
-            raise InputError(f"--model {name}: not a name; use letters, digits, - and _, the first a letter or digit")
+            rule = "use at most 100 letters, digits, - and _, the first a letter or digit"
+            raise InputError(f"--model {name}: not a name; {rule}")
     given = _pairs("--set", settings or [])
     values: dict[str, Any] = {key: parse_yaml(value, f"--set {key}") for key, value in given.items()}
     _refuse_existing(out)

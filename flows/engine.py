@@ -10,6 +10,7 @@ from flows.needs import Needs
 from flows.plan import Node, Plan, State
 from flows.room import Room, Share
 from flows.worker import Job, Outcome
+from merganser.secrets import masked
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
@@ -214,6 +215,7 @@ class Run:
             stage.dump(update_pipeline=False)
 
     def _end(self, ending: Ending) -> None:
+        ending = replace(ending, why=masked(ending.why))
         self.endings[ending.name] = ending
         self.watcher.ended(ending)
         passed = ending.result in (Result.DONE, Result.RESTORED, Result.UP_TO_DATE)

@@ -25,6 +25,7 @@ from flows.engine import Ending, Result
 from flows.hosts import Hosts
 from flows.runners import Runner
 from flows.worker import Job, Outcome, run_job
+from merganser.secrets import masked
 
 Rows = Callable[[Iterable[Ending]], list[dict[str, Any]]]
 BAD = (Result.FAILED, Result.BLOCKED, Result.STOPPED)
@@ -102,7 +103,7 @@ class PrefectCrew:
             return value
         if isinstance(value, StageFailedError):
             return value.outcome
-        why = f"{type(value).__name__}: {value}"
+        why = masked(f"{type(value).__name__}: {value}")
         if self._runner.is_loss(value):
             self._renew(task_runner)
             return Outcome(name, None, lost=True, why=f"its worker went away ({why})")

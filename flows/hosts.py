@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.host import Host
+from merganser.secrets import masked
 
 _LOOK_AGAIN_S = 0.5
 
@@ -69,7 +70,7 @@ class Tail:
 
     def _keep(self, line: bytes) -> None:
         # A progress bar rewrites its line: only what it last showed counts.
-        text = line.decode(errors="replace").rstrip("\r").rsplit("\r", 1)[-1]
+        text = masked(line.decode(errors="replace").rstrip("\r").rsplit("\r", 1)[-1])
         self._tell(text)
         self._kept = [*self._kept, text][-30:]
 

@@ -15,6 +15,7 @@ from types import FrameType
 
 from flows.repository import opened, state_folder
 from flows.server import Server
+from merganser.secrets import masked
 
 _START_LIMIT_S = 120.0
 
@@ -28,7 +29,7 @@ def serve(repo: Path) -> None:
         root, home = Path(dvc_repo.root_dir), state_folder(dvc_repo) / "prefect"
     with _stopped_by_signal(), ExitStack() as stack:
         prefect, mlflow = stack.enter_context(_prefect_page(home)), stack.enter_context(_mlflow_page(root))
-        print(f"Prefect  {prefect}\nMLflow   {mlflow}\nCtrl-C stops both.", flush=True)
+        print(f"Prefect  {masked(prefect)}\nMLflow   {masked(mlflow)}\nCtrl-C stops both.", flush=True)
         while True:
             signal.pause()
 

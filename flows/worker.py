@@ -16,6 +16,8 @@ from flows.needs import Needs
 from flows.room import own_gpus
 from flows.wanted import as_task
 
+from merganser.secrets import masked
+
 if TYPE_CHECKING:
     from dvc.stage import Stage
 
@@ -146,7 +148,7 @@ def _run_commands(
         return Outcome(job.name, code, seconds, peak, tail.lines(), lost=lost, why=why)
 
     for command in job.commands:
-        tell(f"> {command.line}")
+        tell(masked(f"> {command.line}"))
         address = hosts[1] if command.module else hosts[0]
         answer = ask_host(address, _request(job, command), tail, is_over if is_limited else None)
         if answer is None:

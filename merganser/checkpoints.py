@@ -13,13 +13,17 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
+from urllib.parse import quote
 
 import torch
 from torch import Tensor
 
 from merganser.errors import InputError
+from merganser.untrusted import check_plain, parse_json, read_small
 
-HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
+HEADER_LIMIT = 2**25  # bytes: of names, shapes and places, for a file of 250,000 tensors
+NAME_LIMIT = 200  # characters, as a file's name would have them: a parameter's factors have a file of its name
+DIMENSIONS, ENTRIES = 16, 2**48  # of a tensor, at most: numbers beyond make torch itself fail
 SINGLE_FILES = ("model.safetensors", "open_clip_model.safetensors")
 TORCH_FILES = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
 TORCH_SUFFIXES = (".bin", ".pt", ".pth")
@@ -224,25 +228,42 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
         if not 2 <= length <= min(HEADER_LIMIT, size - 8):
             raise InputError(f"{path}: not a safetensors file, or cut off within its header; fetch it again")
         try:
-            header = json.loads(file.read(length))
-            ends = [_checked_end(name, entry) for name, entry in header.items() if name != "__metadata__"]
+            header = parse_json(file.read(length))
+            end = _checked_end(header)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: the safetensors header is corrupt ({error}); fetch it again") from error
-    expected = 8 + length + max(ends, default=0)
+    expected = 8 + length + end
     if size != expected:
         raise InputError(f"{path}: truncated or corrupt: {size} bytes, its header announces {expected}; fetch it again")
     return header, 8 + length
 
 
-def _checked_end(name: str, entry: dict[str, Any]) -> int:
-    start, end = entry["data_offsets"]
+def _checked_end(header: dict[str, Any]) -> int:
+    """Check all that a header says, and that the tensors lie side by side; return where the last one ends."""
+    metadata = header.get("__metadata__", {})
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise ValueError("its metadata is no map of texts")
+    end = 0
+    for start, stop, name in sorted(_checked_span(*item) for item in header.items() if item[0] != "__metadata__"):
+        if start != end:
+            raise ValueError(f"{name} begins at {start}, where {end} is due: tensors neither overlap nor leave gaps")
+        end = stop
+    return end
+
+
+def _checked_span(name: str, entry: dict[str, Any]) -> tuple[int, int, str]:
+    if not name.isprintable() or not 0 < len(quote(name, safe="")) <= NAME_LIMIT:
+        raise ValueError(f"{name[:NAME_LIMIT]!r} is no name for a tensor")
+    (start, end), shape = entry["data_offsets"], entry["shape"]
     if entry["dtype"] not in DTYPES:
         raise ValueError(f"{name} has the unsupported dtype {entry['dtype']}")
-    if any(not isinstance(n, int) or n < 0 for n in (start, end, *entry["shape"])):
+    if any(type(n) is not int or n < 0 for n in (start, end, *shape)):
         raise ValueError(f"{name} has a shape or offset that is no count")
-    if end - start != Spec(entry["dtype"], tuple(entry["shape"])).nbytes:
-        raise ValueError(f"{name} has {end - start} bytes for shape {entry['shape']} of {entry['dtype']}")
-    return end
+    if len(shape) > DIMENSIONS or prod(max(n, 1) for n in shape) > ENTRIES:
+        raise ValueError(f"{name} has a shape that no tensor has")
+    if end - start != Spec(entry["dtype"], tuple(shape)).nbytes:
+        raise ValueError(f"{name} has {end - start} bytes for shape {shape} of {entry['dtype']}")
+    return start, end, name
 
 
 def _open_file(path: Path) -> Checkpoint:
@@ -253,20 +274,22 @@ def _open_file(path: Path) -> Checkpoint:
 
 def _open_shards(index: Path) -> ShardedCheckpoint:
     try:
-        names: dict[str, str] = json.loads(index.read_text())["weight_map"]
-        strange = [file for file in names.values() if Path(file).name != file]
+        names: dict[str, str] = parse_json(read_small(index, HEADER_LIMIT))["weight_map"]
+        files = sorted(set(names.values()))
+        for file in files:
+            check_plain(file, index)
+    except InputError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{index}: not an index of safetensors shards ({error}); fetch it again") from error
-    if strange:
-        raise InputError(f"{index}: names the shard {strange[0]!r} outside its folder; only plain file names are read")
-    missing = sorted({file for file in names.values() if not (index.parent / file).is_file()})
+    missing = [file for file in files if not (index.parent / file).is_file()]
     if missing:
         raise InputError(f"{index}: the shard {missing[0]} is missing; fetch it again")
-    files = {file: SafetensorsFile(index.parent / file) for file in set(names.values())}
-    absent = sorted(name for name, file in names.items() if name not in files[file])
+    shards = {file: SafetensorsFile(index.parent / file) for file in files}
+    absent = sorted(name for name, file in names.items() if name not in shards[file])
     if absent:
         raise InputError(f"{index}: {absent[0]} is not in its shard {names[absent[0]]}; fetch it again")
-    return ShardedCheckpoint({name: files[file] for name, file in names.items()})
+    return ShardedCheckpoint({name: shards[file] for name, file in names.items()})
 
 
 def _open_torch(path: Path) -> TorchCheckpoint:
@@ -277,10 +300,22 @@ def _open_torch(path: Path) -> TorchCheckpoint:
             f"{path}: cannot be loaded as plain weights ({type(error).__name__}); convert it to safetensors"
         ) from error
     state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else {}
-    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    named = state.items() if isinstance(state, dict) else ()
+    tensors = {name: value for name, value in named if isinstance(value, Tensor)}
     if not tensors:
         raise InputError(f"{path}: holds no named tensors; save the model's state_dict")
+    strange = [name for name, value in tensors.items() if not _is_plain(name, value)]
+    if strange:
+        raise InputError(f"{path}: {strange[0]!r} is no plain tensor under a name; save the model's state_dict")
     return TorchCheckpoint(tensors)
+
+
+def _is_plain(name: Any, tensor: Tensor) -> bool:
+    """Tell whether a tensor is one that safetensors could hold, and no view of fewer values than it announces."""
+    if not isinstance(name, str) or tensor.layout is not torch.strided or tensor.dtype not in NAMES_OF_DTYPES:
+        return False
+    held = tensor.device.type == "cpu" and tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.itemsize
+    return held and not (tensor.is_quantized or tensor.is_neg())
 
 
 def write_checkpoint(

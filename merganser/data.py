@@ -1,11 +1,14 @@
 """Labelled image data sets as `datasets` saves them: a folder a split, with the columns `image` and `label`."""
 
-import json
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from merganser.errors import InputError
+from merganser.untrusted import check_plain, parse_json, read_small
+
+SPLITS = "dataset_dict.json"
 
 
 def load_saved(folder: Path) -> Any:
@@ -13,12 +16,25 @@ def load_saved(folder: Path) -> Any:
     from datasets import load_from_disk
 
     try:
+        _check_names(folder)
         return load_from_disk(folder)
-    except (IndexError, KeyError, OSError, ValueError) as error:  # an empty split is an IndexError there
-        reason = str(error) or type(error).__name__
+    except InputError:
+        raise
+    except Exception as error:  # of a file that is cut off or edited, `datasets` and Arrow raise a dozen kinds
+        reason = str(error) or type(error).__name__  # an empty split is an IndexError there
         raise InputError(
             f"{folder}: not a whole saved data set, or an empty split ({reason}); fetch it again"
         ) from error
+
+
+def _check_names(folder: Path) -> None:
+    """Refuse splits and files that lie elsewhere: `datasets` would follow them."""
+    if (folder / SPLITS).is_file():
+        for split in _splits(folder):
+            check_plain(split, folder / SPLITS)
+    for state in sorted(folder.glob("state.json")) + sorted(folder.glob("*/state.json")):
+        for file in parse_json(read_small(state))["_data_files"]:
+            check_plain(file["filename"], state)
 
 
 def check_data_set(splits: Mapping[str, Any], source: Path) -> None:
@@ -34,6 +50,24 @@ def check_data_set(splits: Mapping[str, Any], source: Path) -> None:
         image = rows.features["image"]
         if not isinstance(image, Image) and not (isinstance(image, Array3D) and image.dtype == "uint8"):
             raise InputError(f"{source}: split {split}: image is {image}; expected Image or a uint8 Array3D")
+
+
+def check_pictures(splits: Mapping[str, Any], source: Path, stores: Collection[str | Path] = ()) -> None:
+    """Refuse pictures that are not in the data set but only named in it: any file and address could be read so.
+
+    `stores`: folders in which a named picture may lie, those into which the data set was downloaded.
+    """
+    from datasets import Image
+
+    own = [os.path.realpath(store) for store in stores]
+    for split, rows in splits.items():
+        if not isinstance(rows.features["image"], Image):
+            continue
+        for chunk in rows.data.column("image").chunks:
+            named = chunk.filter(chunk.field("bytes").is_null()).field("path")
+            for path in named.to_pylist():
+                if not any(Path(os.path.realpath(path or "")).is_relative_to(store) for store in own):
+                    raise InputError(f"{source}: split {split} only names the picture {path!r}; save it with its bytes")
 
 
 def class_names(folder: Path) -> list[str]:
@@ -56,8 +90,26 @@ def open_split(folder: Path, split: str) -> Any:
     return rows.with_format("numpy", columns=["image"], output_all_columns=True, dtype="uint8")
 
 
+def batches(rows: Any, size: int) -> Iterator[Mapping[str, Any]]:
+    """Read a split's rows, so many at a time; raise InputError for a picture that cannot be decoded, or is huge."""
+    from PIL.Image import DecompressionBombError
+
+    found = rows.iter(batch_size=size)
+    while True:
+        try:
+            batch = next(found, None)
+        except (OSError, SyntaxError, ValueError, DecompressionBombError) as error:
+            raise InputError(f"a picture of the data set cannot be read ({error}); leave it out") from error
+        if batch is None:
+            return
+        yield batch
+
+
 def _splits(folder: Path) -> list[str]:
-    if not (folder / "dataset_dict.json").is_file():
+    if not (folder / SPLITS).is_file():
         raise InputError(f"{folder}: no saved data set; fetch it first")
-    splits: list[str] = json.loads((folder / "dataset_dict.json").read_text())["splits"]
+    try:
+        splits: list[str] = [str(split) for split in parse_json(read_small(folder / SPLITS))["splits"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / SPLITS}: does not list the splits ({error}); fetch it again") from error
     return splits

@@ -17,6 +17,7 @@ from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, read_into, 
 from merganser.errors import InputError
 from merganser.layers import InTurn, Kind, LayerDeltas, LayerLowRank
 from merganser.parameters import ParameterRules, as_matrix, delta_shape, is_merged, kind_of
+from merganser.untrusted import parse_json
 from merganser.workers import Rooms
 
 ROW = 2**12  # entries whose squares are added up in float32
@@ -143,7 +144,13 @@ class DeltaFile(SafetensorsFile):
     @cached_property
     def index(self) -> dict[str, Any]:
         """Return what extraction noted: `kinds` and `norms` of the parameters, `shapes` of those not stored whole."""
-        return json.loads(self.metadata["merganser"])
+        try:
+            index: dict[str, Any] = parse_json(self.metadata["merganser"])
+            if index["kinds"].keys() <= index["norms"].keys():
+                return index
+            raise ValueError("some parameters have no norm")
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"{self.path}: not a file of deltas ({error}); extract it again") from error
 
     @property
     def kinds(self) -> dict[str, Kind]:

@@ -3,12 +3,18 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from merganser.secrets import masked, printable
+
 
 class InputError(ValueError):
     """Report a mistake in what the user gave: a parameter, a file, a checkpoint.
 
-    The message says what is wrong, where, and what to do; stages and the command line print it and exit with 2.
+    The message says what is wrong, where, and what to do; stages and the command line print it and exit with 2. Names
+    in it may come from anywhere: it shows no credentials, and nothing that a terminal would obey.
     """
+
+    def __str__(self) -> str:
+        return printable(masked(super().__str__()))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from merganser.data import open_split
+from merganser.data import batches, open_split
 from merganser.models import Classifier, open_network
 
 
@@ -32,7 +32,7 @@ def open_examples(data: Path, split: str, templates: Sequence[str]) -> Examples:
 def score(classifier: Classifier, examples: Examples, batch_size: int) -> dict[str, Any]:
     """Return accuracy, correct and total of a classifier on one task's examples."""
     correct, total = 0, len(examples.rows)
-    for batch in examples.rows.iter(batch_size=batch_size):
+    for batch in batches(examples.rows, batch_size):
         best = classifier.logits(classifier.pixels(batch["image"])).argmax(dim=1)
         correct += int((best.numpy() == batch["label"]).sum())
     return {"accuracy": correct / total, "correct": correct, "total": total}

@@ -11,11 +11,15 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
 from merganser.errors import InputError, did_you_mean
+from merganser.untrusted import read_small
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # with what is put before and behind it, it must fit a file's name
+DEPTH = 100  # of a file: lists in lists in lists
+VALUES = 100_000  # in a file, once what its aliases stand for is counted as often as they stand
 OWN_MODELS = Path("data/checkpoints")  # as base.source: the mean of the tasks' own models
 NEEDED = (("tasks",), ("methods",))
 Text = Annotated[str, Field(min_length=1)]
@@ -204,9 +208,11 @@ def study_of(params: Params, name: str) -> Entry:
 def read_yaml(path: Path) -> Any:
     """Read a YAML file as DVC reads it; raise InputError with the line of a mistake, a repeated key included."""
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        return parse_yaml(read_small(path).decode(), str(path))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text ({error})") from error
 
@@ -214,12 +220,38 @@ def read_yaml(path: Path) -> Any:
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML 1.2 as DVC does: `1e-4` is a number, `no` is a word, a repeated key is an error."""
     try:
-        return YAML(typ="safe").load(text)
+        _check_depth(text)
+        content = YAML(typ="safe").load(text)
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{where}{line}: {error.problem or error.context}") from error
-    except YAMLError as error:
+    except Exception as error:  # also what int(), date() and others raise for a text that only looks like one
         raise InputError(f"{where}: not YAML: {error}") from error
+    if _is_larger_than(VALUES, content):
+        raise InputError(f"{where}: its aliases (*name) stand for more than {VALUES} values; use fewer of them")
+    return content
+
+
+def _check_depth(text: str) -> None:
+    """Refuse deep nesting before it is loaded: the loader calls itself for each level, until the process dies of it."""
+    depth = 0
+    for event in YAML(typ="safe").parse(text):
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > DEPTH:
+            raise ValueError(f"nested more than {DEPTH} deep")
+
+
+def _is_larger_than(limit: int, content: Any) -> bool:
+    """Tell whether there are more values than a limit, those of an alias counted each time it stands."""
+    todo, count = [content], 0
+    while todo and count <= limit:
+        current = todo.pop()
+        count += 1
+        if isinstance(current, dict):
+            todo += [*current, *current.values()]
+        elif isinstance(current, list | tuple | set | frozenset):
+            todo += current
+    return count > limit
 
 
 def _misnamed(content: dict[Any, Any]) -> list[str]:
@@ -229,10 +261,10 @@ def _misnamed(content: dict[Any, Any]) -> list[str]:
         names = _section(content, section)
         for name in names if isinstance(names, dict) else []:
             if not isinstance(name, str):
-                mistakes.append(f'{section}.{name}: a name must be text, got {name!r}; write "{name}"')
+                mistakes.append(f'{section}.{name}: a name must be text, got {_shown(name)}; write "{name}"')
             elif not NAME.fullmatch(name):
-                rule = "use letters, digits, - and _, the first a letter or digit"
-                mistakes.append(f"{section}.{name}: not a name, got {name!r}; {rule}")
+                rule = "use at most 100 letters, digits, - and _, the first a letter or digit"
+                mistakes.append(f"{section}.{name}: not a name, got {_shown(name)}; {rule}")
     return mistakes
 
 
@@ -275,11 +307,16 @@ def _explain(mistake: Any) -> str:
         return f"{where}: there are none; declare at least one"
     if kind in ("dict_type", "model_type"):
         none = "; write {} for none" if kind == "dict_type" and got is None else ""
-        return f"{where}: expected a mapping, got {got!r}{none}"
+        return f"{where}: expected a mapping, got {_shown(got)}{none}"
     if kind == "string_pattern_mismatch":
-        return f"{where}: must have {{}} once, where the class name goes, and no other brace, got {got!r}"
-    near = did_you_mean(str(got), re.findall("'(.+?)'", mistake["msg"]))
-    return f"{where}: {mistake['msg']}, got {got!r}{near}"
+        return f"{where}: must have {{}} once, where the class name goes, and no other brace, got {_shown(got)}"
+    near = did_you_mean(str(got)[:200], re.findall("'(.+?)'", mistake["msg"]))
+    return f"{where}: {mistake['msg']}, got {_shown(got)}{near}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _keys_at(place: tuple[str | int, ...]) -> list[str]:

@@ -18,11 +18,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from merganser.adapters.files import adapter_names, open_model
-from merganser.checkpoints import ADAPTER_FILES, DESCRIPTION, config_names, open_checkpoint, write_checkpoint
-from merganser.data import check_data_set, load_saved
+from merganser.checkpoints import (
+    ADAPTER_FILES,
+    DESCRIPTION,
+    HEADER_LIMIT,
+    config_names,
+    open_checkpoint,
+    write_checkpoint,
+)
+from merganser.data import check_data_set, check_pictures, load_saved
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.params import read_yaml
+from merganser.untrusted import check_link, parse_json, read_small
 
 POINTER_SUFFIXES = (".yaml", ".yml")
 SHARDS = ("*.safetensors.index.json", "*-of-*.safetensors")
@@ -151,17 +159,19 @@ def _install_folder(origin: Path, source: Path, folder: Path) -> None:
     if not weights:
         raise InputError(f"{source}: no weights found; expected one of {', '.join(p[0] for p in WEIGHTS)}")
     if len(weights) == 1:
+        check_link(origin / weights[0], origin)
         _install_weights(origin / weights[0], folder / "model.safetensors")
     else:
         _install_shards(origin, weights, folder)
     for name in config_names(names):
-        shutil.copyfile(origin / name, folder / name)
+        _copy(origin, name, folder)
 
 
 def _install_adapter(origin: Path, names: list[str], folder: Path) -> None:
     config, tensors = names
     open_model(origin)  # refuses what is more than a low-rank update
-    shutil.copyfile(origin / config, folder / config)
+    _copy(origin, config, folder)
+    check_link(origin / tensors, origin)
     _install_weights(origin / tensors, folder / ADAPTER_FILES[0])
 
 
@@ -178,9 +188,14 @@ def _install_weights(file: Path, target: Path) -> None:
 def _install_shards(origin: Path, names: list[str], folder: Path) -> None:
     index, *shards = names
     open_checkpoint(origin / index)  # refuses missing, truncated and misplaced shards
-    used = set(json.loads((origin / index).read_text())["weight_map"].values())
+    used = set(parse_json(read_small(origin / index, HEADER_LIMIT))["weight_map"].values())
     for name in [index, *(shard for shard in shards if shard in used)]:
-        shutil.copyfile(origin / name, folder / name)
+        _copy(origin, name, folder)
+
+
+def _copy(origin: Path, name: str, folder: Path) -> None:
+    check_link(origin / name, origin)
+    shutil.copyfile(origin / name, folder / name)
 
 
 def _hub_errors() -> tuple[type[Exception], ...]:
@@ -248,26 +263,33 @@ def _install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> 
 def _copy_saved_data_set(source: Path, folder: Path) -> None:
     if not (source / "dataset_dict.json").is_file():
         raise InputError(f"{source}: no saved data set; expected a folder written by DatasetDict.save_to_disk")
-    check_data_set(load_saved(source), source)
+    loaded = load_saved(source)
+    check_data_set(loaded, source)
+    check_pictures(loaded, source)
     for path in sorted(source.rglob("*")):
         target = folder / path.relative_to(source)
+        check_link(path, source)
         if path.is_dir():
             target.mkdir()
-        elif path != source / DESCRIPTION:
+        elif path.is_file() and path != source / DESCRIPTION:
             shutil.copyfile(path, target)
 
 
 def _save_hub_data_set(pointer: HubPointer, source: Path, folder: Path) -> None:
-    from datasets import DatasetDict, load_dataset
+    from datasets import DatasetDict, config, load_dataset
     from datasets.exceptions import DatasetNotFoundError
+    from huggingface_hub import constants
 
     try:
         loaded = load_dataset(pointer.hub, pointer.name, revision=pointer.revision)
     except (DatasetNotFoundError, *_hub_errors()) as error:
         raise InputError(_missing(pointer, source)) from error
+    except (RuntimeError, ValueError) as error:  # a data set that comes with a script, an unknown configuration
+        raise InputError(f"{source}: {pointer.hub} cannot be loaded as a data set: {error}") from error
     if not isinstance(loaded, DatasetDict):
         raise InputError(f"{source}: {pointer.hub} is not a data set with named splits")
     check_data_set(loaded, source)
+    check_pictures(loaded, source, (config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE))
     loaded.save_to_disk(folder)
     for state in folder.glob("*/state.json"):
         _settle_fingerprint(state)
@@ -275,7 +297,7 @@ def _save_hub_data_set(pointer: HubPointer, source: Path, folder: Path) -> None:
 
 def _settle_fingerprint(state: Path) -> None:
     """Replace the fingerprint `datasets` draws anew at every load by one of the content: same input, same bytes."""
-    content = json.loads(state.read_text())
+    content = parse_json(read_small(state))
     hashes = "".join(sha256_of(state.parent / file["filename"]) for file in content["_data_files"])
     content["_fingerprint"] = hashlib.sha256(hashes.encode()).hexdigest()[:16]
     state.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")

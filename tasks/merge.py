@@ -19,6 +19,7 @@ from merganser.joints import open_joint
 from merganser.layers import LayerSource
 from merganser.overlays import FILE
 from merganser.params import Entry, entry_of, load_params
+from merganser.untrusted import check_link
 from merganser.workers import threads_wanted
 from tasks.stage import (
     BASE,
@@ -52,6 +53,7 @@ def merge_entry(
     with fresh_folder(out) as folder:
         merge(method, values, source, checkpoint, folder, choose_device(device), threads)
         for name in config_names(path.name for path in base.iterdir() if path.is_file()) if base.is_dir() else []:
+            check_link(base / name, base)
             shutil.copyfile(base / name, folder / name)
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}

@@ -21,6 +21,7 @@ from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.params import Params, entry_of, load_params
 from merganser.scores import Scores, read_json, read_metrics, read_scores
+from merganser.secrets import masked
 from tasks.stage import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT, run, write_json
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _log(store: Store, run_id: str, metrics: Mapping[str, float], values: Mappin
     store.client.log_batch(
         run_id,
         metrics=[Metric(name, value, now, 0) for name, value in metrics.items() if data.metrics.get(name) != value],
-        params=[Param(name, str(value)) for name, value in values.items() if name not in data.params],
+        params=[Param(name, masked(str(value))) for name, value in values.items() if name not in data.params],
     )
 
 

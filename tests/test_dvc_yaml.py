@@ -16,6 +16,8 @@ NEUTRAL = {
     "merganser.methods",
     "merganser.params",
     "merganser.registry",
+    "merganser.secrets",
+    "merganser.untrusted",
     "merganser.usage",
     "tasks",
     "tasks.stage",

@@ -1,15 +1,15 @@
 """What `adapter_config.json` says of an adapter's tensors."""
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from merganser.errors import InputError
+from merganser.untrusted import parse_json, read_small
 
 REMEDY = "merge it into its base with PEFT's merge_and_unload and give the merged checkpoint"
 # features by which an adapter is more than a low-rank update of the weights it is loaded onto
@@ -22,17 +22,34 @@ BEYOND = (
 LAST_TO_DOUBLE = (0, 21, 2)
 STARTS = (True, False, "gaussian", "eva", "orthogonal")  # others move the base's own weights, or come with a variant
 
+# What lets a pattern take for ever to match: groups that repeat, look around or back, more than three repetitions.
+INTRICATE = re.compile(r"\)[*+?{]|\(\?|\\[0-9]|([*+?{].*){4}", re.DOTALL)
+
+
+def _tame(pattern: str) -> str:
+    """Refuse a pattern of modules' names that is none, or that could take for ever to match."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"not a pattern: {error}") from error
+    if INTRICATE.search(pattern):
+        raise ValueError("too intricate a pattern")
+    return pattern
+
+
+Pattern = Annotated[str, Field(max_length=200), AfterValidator(_tame)]
+
 
 class Settings(BaseModel):
     """The rank and the scale of each module's update."""
 
     r: Annotated[int, Field(gt=0)]
     lora_alpha: Annotated[float, Field(allow_inf_nan=False)]
-    rank_pattern: dict[re.Pattern[str], Annotated[int, Field(gt=0)]] | None = None
-    alpha_pattern: dict[re.Pattern[str], Annotated[float, Field(allow_inf_nan=False)]] | None = None
+    rank_pattern: dict[Pattern, Annotated[int, Field(gt=0)]] | None = None
+    alpha_pattern: dict[Pattern, Annotated[float, Field(allow_inf_nan=False)]] | None = None
     use_rslora: bool = False
     fan_in_fan_out: bool = False
-    peft_version: str = "0"  # older versions do not say
+    peft_version: Annotated[str, Field(max_length=50)] = "0"  # older versions do not say
 
     def rank(self, module: str) -> int:
         """Return the rank of a module's update."""
@@ -48,10 +65,10 @@ class Settings(BaseModel):
 def read_settings(path: Path) -> Settings:
     """Read `adapter_config.json`; raise InputError when it announces more than low-rank updates, or is malformed."""
     try:
-        config = json.loads(path.read_bytes())
+        config = parse_json(read_small(path))
         kind = config["peft_type"]
         settings = Settings.model_validate(config) if kind == "LORA" else None
-    except (ValidationError, ValueError, KeyError, TypeError) as error:
+    except (ValidationError, ValueError, KeyError, TypeError, OSError) as error:
         raise InputError(f"{path}: not the configuration of a PEFT adapter ({_short(error)}); save it again") from error
     if settings is None:
         raise InputError(f"{path}: an adapter of type {kind}, and only LORA can be read; {REMEDY}")
@@ -76,10 +93,10 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
 
 
-def _matching(patterns: Mapping[re.Pattern[str], float] | None, module: str, otherwise: float) -> float:
+def _matching(patterns: Mapping[str, float] | None, module: str, otherwise: float) -> float:
     """Return the value of the first pattern that a module's name ends with, as PEFT looks it up."""
     for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern.pattern})$", module):
+        if re.match(rf"(.*\.)?({pattern})$", module):
             return value
     return otherwise
 

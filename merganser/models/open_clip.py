@@ -6,6 +6,7 @@ Shape legend: B images, C classes, P prompts, D embedding.
 
 import json
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,8 +23,11 @@ from torch.nn.functional import normalize
 
 from merganser.checkpoints import to_bytes
 from merganser.errors import InputError
+from merganser.untrusted import parse_json, read_small
 
 CONFIG = "open_clip_config.json"
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+TOKENIZER_SETTINGS = {"clean", "strip_sep_token", "language"}  # others reach code that runs what a repository brings
 TEXT_BATCH = 256
 HEADS_KEPT = 64
 
@@ -91,8 +95,14 @@ class OpenClipNetwork:
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Return the unit embedding of each of N texts (N, D)."""
-        tokens = open_clip.get_tokenizer(f"local-dir:{self.folder}")(list(texts))
+        tokens = self._tokenizer()(list(texts))
         return torch.cat([self.model.encode_text(batch, normalize=True) for batch in tokens.split(TEXT_BATCH)])
+
+    def _tokenizer(self) -> Any:
+        try:
+            return open_clip.get_tokenizer(f"local-dir:{self.folder}")
+        except Exception as error:  # what a tokenizer's files may lack is told in many ways
+            raise InputError(f"{self.folder}: open_clip cannot make the tokenizer: {error}") from error
 
     @torch.inference_mode()
     def _heads(self, prompts: Sequence[Sequence[str]]) -> Tensor:
@@ -119,14 +129,33 @@ def _text_digest(model: Module, folder: Path) -> bytes:
 
 def _build(folder: Path) -> Any:
     """Build the architecture without weights (open_clip would warn, on the root logger, that there are none)."""
+    _check_config(folder / CONFIG)
     level = logging.getLogger().level
     logging.getLogger().setLevel(logging.ERROR)
     try:
         return open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False).eval()
-    except (ValueError, TypeError, KeyError) as error:
+    except Exception as error:  # sizes that do not fit are told in many ways
         raise InputError(f"{folder / CONFIG}: open_clip cannot build this model: {error}") from error
     finally:
         logging.getLogger().setLevel(level)
+
+
+def _check_config(path: Path) -> None:
+    """Refuse a configuration that makes open_clip look elsewhere or run foreign code; it came with a checkpoint."""
+    try:
+        config = parse_json(read_small(path))["model_cfg"]
+        vision, text = config["vision_cfg"], config["text_cfg"]
+        named = [vision.get("timm_model_name") or "x", text.get("hf_model_name") or "x"]
+        strange = [name for name in named if not HUB_NAME.fullmatch(name) or name.startswith(".")]
+        strange += sorted(set(text.get("tokenizer_kwargs") or {}) - TOKENIZER_SETTINGS)
+        beside = [path.with_name(name) for name in ("config.json", "tokenizer_config.json")]
+        strange += [
+            file.name for file in beside if file.is_file() and "auto_map" in parse_json(read_small(file, 2**25))
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: not the configuration of a model ({error}); fetch it again") from error
+    if strange:
+        raise InputError(f"{path}: {strange[0]!r} could lead out of the checkpoint or run code that came with it")
 
 
 def _load(model: Module, parameters: Iterable[tuple[str, Tensor]], folder: Path) -> None:

@@ -20,7 +20,7 @@ class OverlayFile:
         self.file = SafetensorsFile(path)
         try:
             self._index = parse(self.file.metadata["merganser"])
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise InputError(f"{path}: not an overlay file ({error}); merge again") from error
         if stored_tensors(self._index) != self.file.specs:
             raise InputError(f"{path}: its index does not tell what it holds; merge again")

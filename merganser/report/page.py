@@ -14,6 +14,7 @@ from merganser.report.rows import GROUPS, Row, best, best_values, by_family, fin
 from merganser.report.studies import StudyResults
 from merganser.report.style import VARIABLES
 from merganser.scores import INDIVIDUAL
+from merganser.secrets import masked
 
 EMBEDDED = "examples/suite/"
 
@@ -25,7 +26,7 @@ def render_page(
     studies: StudyResults,
     plots: Mapping[str, str],
 ) -> str:
-    """Return the page's HTML."""
+    """Return the page's HTML, without credentials that an address in params.yaml may hold."""
     rows = list(rows)
     environment = Environment(
         loader=PackageLoader("merganser.report", "."),
@@ -35,7 +36,7 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "seconds": seconds, "megabytes": megabytes, "digits": digits}
-    return environment.get_template("page.html.j2").render(
+    page = environment.get_template("page.html.j2").render(
         params=params,
         embedded=params.base.source.startswith(EMBEDDED),
         fingerprint=fingerprint(params),
@@ -51,6 +52,7 @@ def render_page(
         studies=studies,
         plots={name: inline(svg) for name, svg in plots.items()},
     )
+    return masked(page)
 
 
 def _cards(rows: list[Row]) -> list[tuple[str, Row]]:

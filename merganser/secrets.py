@@ -1,0 +1,58 @@
+"""Keep credentials, and what would change a terminal, out of all that is said: messages, logs, reports, records."""
+
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from urllib.parse import quote
+
+MASK = "***"
+SHORTEST = 8  # characters of a variable's value: what is shorter stands in ordinary words too
+_NAMES = r"token|passw(?:or)?d|passphrase|secret|(?:api|access|secret|private)[_-]?key|auth[_-]?string|signature"
+_VARIABLE = re.compile(rf"(?i)(?:^|_)(?:{_NAMES}|connection_string)$|password$")
+# What is looked for, and what is left of it.
+_SHAPES = (
+    (r"://[^\s/]+@", f"://{MASK}@"),  # user and password of an address
+    (rf"(?i)((?:{_NAMES}|credential|[?&]sig)=[\"']?)[^\s&;,\"']+", rf"\1{MASK}"),
+    (rf"(?i)([\"'](?:[\w-]*(?:{_NAMES}))[\"']\s*:\s*[\"'])[^\"']+", rf"\1{MASK}"),
+    (rf"(?i)(--[\w-]*(?:{_NAMES})\s+)\S+", rf"\1{MASK}"),
+    (r"(?i)(authorization[\"']?\s*[:=]\s*[\"']?)(?:\w+\s+)?[^\s\"']+", rf"\1{MASK}"),
+    (r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}", rf"\1{MASK}"),
+    (r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk-|pnu_|pnb_)[\w-]{16,}", MASK),
+    (r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", MASK),
+    (r"\beyJ[\w-]+\.[\w-]+\.[\w-]+", MASK),  # a JSON web token
+    (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", MASK),
+)
+
+
+def masked(text: str) -> str:
+    """Put *** in the place of credentials.
+
+    Those in addresses, headers and assignments, those of a known shape, and the values that this process's environment
+    had under names like `..._TOKEN` or `..._PASSWORD` when this was first called.
+    """
+    for pattern, left in _patterns():
+        text = pattern.sub(left, text)
+    return text
+
+
+def printable(text: str) -> str:
+    """Write control characters, lone surrogates and the like as escapes; line ends and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+@cache
+def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
+    own = "|".join(re.escape(value) for value in _values(os.environ))
+    shapes = ((own, MASK), *_SHAPES) if own else _SHAPES
+    return tuple((re.compile(pattern, re.DOTALL), left) for pattern, left in shapes)
+
+
+def _values(variables: Mapping[str, str]) -> list[str]:
+    """List the values that are secret, the longest first: those of telling names, and passwords in addresses."""
+    found: set[str] = set()
+    for name, value in variables.items():
+        address = re.search(r"://[^\s/:@]*:([^\s/]+)@", value)
+        parts = value.splitlines() if _VARIABLE.search(name) else [address[1]] if address else []
+        found |= {form for part in parts for form in (part, quote(part, safe=""))}
+    return sorted((value for value in found if len(value) >= SHORTEST), key=lambda value: (-len(value), value))

@@ -15,7 +15,6 @@ from flows.hosts import Tail, ask_host, own_hosts
 from flows.needs import Needs
 from flows.room import own_gpus
 from flows.wanted import as_task
-
 from merganser.secrets import masked
 
 if TYPE_CHECKING:

@@ -49,6 +49,10 @@ def run(
     profile: Annotated[
         str | None, typer.Option(metavar="NAME", help="Where to run, by a name of profiles.yaml.")
     ] = None,
+    pull: Annotated[
+        bool,
+        typer.Option("--pull", help="Fetch the results at the end, where nodes with clones of their own have them."),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Run also what is up to date.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and why; run nothing.")] = False,
     repo: RepoOption = Path(),
@@ -65,6 +69,7 @@ def run(
         profile=profile,
         force=force,
         dry_run=dry_run,
+        pull=pull,
     )
     raise typer.Exit(code)
 

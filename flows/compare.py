@@ -6,22 +6,25 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from flows.absent import Absent
 from flows.checks import ProjectError, check_project, is_checked, note_checked
-from flows.engine import Ending, Run
+from flows.depot import AwayError, Depot, MissingError, has_remote
+from flows.engine import Ending, Ground, Result, Run
 from flows.here import Here
 from flows.hosts import Hosts
 from flows.lockfiles import LockFiles, lock_path
 from flows.needs import Needs
 from flows.orphans import find_orphans, take_out
-from flows.plan import Plan, make_plan, plan, stage_graph
+from flows.plan import Over, Plan, in_workspace, make_plan, plan, stage_graph
 from flows.profiles import Place, check_stages, choose_place
+from flows.remote import Elsewhere
 from flows.repository import held, opened, state_folder
 from flows.runners import open_runner
 from flows.server import Server, StartError
@@ -44,29 +47,33 @@ def compare(
     profile: str | None = None,
     force: bool = False,
     dry_run: bool = False,
+    pull: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run what is not up to date in the DVC repository at `repo`: all of its dvc.yaml, or the targets and their inputs.
 
     Where is what `profile` of profiles.yaml says, and in place of that `runner`, `address` and `workers`.
     Returns the exit code: 0 all is well, 1 something failed, 2 the user's mistake. Prints progress and a summary.
+    Results on nodes with clones of their own are fetched at the end with `pull`.
     Raises ProjectError for a mistake in a Merganser project's params.yaml.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     try:
+        said = {"runner": runner, "address": address, "workers": workers}
         if dry_run:
             with _few_collections():
-                show_plan(plan(repo, targets, force), console)
+                over = partial(_over, profile=profile, said=said, console=console)
+                show_plan(plan(repo, targets, force, over), console)
             return 0
         with _few_collections(), opened(repo) as dvc_repo, held(dvc_repo), _terminated_like_interrupted():
-            place = choose_place(Path(dvc_repo.root_dir), profile, runner=runner, address=address, workers=workers)
-            return _run_held(dvc_repo, targets, force, place, console)
+            place = choose_place(Path(dvc_repo.root_dir), profile, **said)
+            return _run_held(dvc_repo, targets, force, pull, place, console)
     except ProjectError:
         raise
     except InputError as error:
         console.print(str(error), style="red", markup=False)
         return 2
-    except StartError as error:
+    except (StartError, AwayError, MissingError) as error:
         console.print(str(error), style="red", markup=False)
         return 1
     except KeyboardInterrupt:
@@ -74,7 +81,7 @@ def compare(
         return 1
 
 
-def _run_held(repo: "Repo", targets: Sequence[str], force: bool, place: Place, console: Console) -> int:
+def _run_held(repo: "Repo", targets: Sequence[str], force: bool, pull: bool, place: Place, console: Console) -> int:
     with ExitStack() as stack:
         support = Support(repo, stack)
         if _surely_work(repo):
@@ -83,18 +90,27 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, place: Place, c
         if not checked:
             check_project(repo)
         locks = _tidy(repo, prune=not targets, console=console)
-        found = make_plan(repo, targets, force, on_work=support.start)
+        absent = _absent(repo, place, console)
+        if pull and not absent:
+            raise InputError("--pull fetches results from nodes: it takes a cluster's --address, and a DVC remote")
+        over = absent.over if absent else in_workspace
+        found = make_plan(repo, targets, force, on_work=support.start, over=over)
+        here = Here(repo, found)
+        ground: Ground = Elsewhere(here, absent, force) if absent else here
         if checked and found.work:
             check_project(repo)
         note_checked(repo)
         if not found.work:
+            ground.finish(pull)
             forget_run_name(repo)
             console.print(f"nothing to do: {len(found.nodes)} stages are up to date")
             return 0
         # A mistake in a stage's meta is better known before anything runs.
         check_stages(place, repo.index.stages)
         needs = {node.name: place.needs(found.stages[node.name]) for node in found.work}
-        endings = _run_flow(repo, found, support, locks, place, needs, console)
+        endings = _run_flow(repo, found, ground, support, locks, place, needs, console)
+        if not any(ending.result is Result.STOPPED for ending in endings.values()):
+            ground.finish(pull)
     code = exit_code(endings.values())
     if code == 0:
         forget_run_name(repo)
@@ -104,6 +120,7 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, place: Place, c
 def _run_flow(
     repo: "Repo",
     plan: Plan,
+    ground: Ground,
     support: "Support",
     locks: LockFiles,
     place: Place,
@@ -122,12 +139,27 @@ def _run_flow(
         ):
             room = runner.room(needs)
             with Progress(plan, name, console) as progress:
-                run = Run(plan, locks, Here(repo, plan), crew, room, needs, progress)
+                run = Run(plan, locks, ground, crew, room, needs, progress)
                 told = run_flow(name, runner.task_runner, run.execute, rows)
         show_summary(run.endings, console)
         if not told:
             console.print("Prefect's server went away before it had heard all of this run.", style="yellow")
         return run.endings
+
+
+def _over(repo: "Repo", profile: str | None, said: dict[str, Any], console: Console) -> Over:
+    """Return how a plan looks at stages: without their data, where nodes with clones of their own have it."""
+    absent = _absent(repo, choose_place(Path(repo.root_dir), profile, **said), console)
+    return absent.over if absent else in_workspace
+
+
+def _absent(repo: "Repo", place: Place, console: Console) -> Absent | None:
+    """Return what is known of data that is elsewhere; None where stages run with the data of this machine."""
+    if not (place.address and has_remote(repo)):
+        return None
+    depot = Depot(repo, lambda line: console.print(line, style="yellow", markup=False))
+    depot.open()
+    return Absent(repo, depot)
 
 
 def _surely_work(repo: "Repo") -> bool:

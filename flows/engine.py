@@ -68,6 +68,9 @@ class Ground(Protocol):
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
         """Keep what a stage that ended well wrote; return its entry for dvc.lock, None for a .dvc file's stage."""
 
+    def finish(self, pull: bool) -> None:
+        """Leave outputs where they belong when all stages have ended; with `pull`, all of them here too."""
+
 
 class Crew(Protocol):
     """Those who do the jobs."""
@@ -206,7 +209,7 @@ class Run:
             self._record(stage, self.ground.keep(stage, outcome))
         except (DvcException, OSError) as error:
             return Result.FAILED, str(error)
-        return Result.DONE, ""
+        return (Result.RESTORED if outcome.restored else Result.DONE), ""
 
     def _record(self, stage: "Stage", entry: dict[str, Any] | None = None) -> None:
         if hasattr(stage, "name"):

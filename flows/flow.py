@@ -1,11 +1,12 @@
 """The Prefect side of a run: a flow run whose task runs are the stages. Imports Prefect, so import it late."""
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from queue import SimpleQueue
 from typing import Any
 
@@ -78,16 +79,19 @@ class PrefectCrew:
         self._ended: SimpleQueue[tuple[PrefectFuture[Any], str, TaskRunner[Any]]] = SimpleQueue()
         self._at_work: dict[str, PrefectFuture[Any]] = {}
         self._renewed: TaskRunner[Any] | None = None
+        self._stack = ExitStack()
         self._with_retries = cache(lambda retries: stage_run.with_options(retries=retries))
 
     def submit(self, job: Job) -> None:
         """Submit a job; its outcome comes later."""
-        hosts = None if self._runner.remote else self._hosts.addresses()
+        away = self._runner.remote and not job.stays
+        hosts = None if away else self._hosts.addresses()
         job = replace(job, hosts=hosts, environment=job.environment | self._variables)
-        task_runner = self._renewed or _flow_task_runner()
+        task_runner = self._home if job.stays else self._renewed or _flow_task_runner()
         with self._runner.asking(job.needs):
             future = task_runner.submit(self._with_retries(job.needs.retries), {"job": _as_it_is(job, task_runner)})
-        self._at_work[job.name] = future
+        if away:
+            self._at_work[job.name] = future
         # What the callback is given differs between runners.
         future.add_done_callback(lambda _: self._ended.put((future, job.name, task_runner)))
 
@@ -115,10 +119,18 @@ class PrefectCrew:
         for future in self._at_work.values():
             self._runner.end(future)
 
+    @cached_property
+    def _home(self) -> TaskRunner[Any]:
+        """What does the jobs that stay where the run is while the others go to nodes."""
+        threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1)
+        self._stack.enter_context(threads)
+        return threads
+
     def __enter__(self) -> "PrefectCrew":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stack.close()
         if self._renewed:
             self._renewed.__exit__(None, None, None)
 

@@ -47,7 +47,7 @@ class Here:
             return Result.BLOCKED, why
         if node.settled:
             stage.checkout(force=True)
-            self._hide_from_git(stage)
+            self.hide_from_git(stage)
             return Result.RESTORED, why
         if not stage.cmd or stage.frozen:
             # An import, or data under DVC's own care: DVC knows what to do.
@@ -72,11 +72,14 @@ class Here:
         """
         return self._keep(stage)
 
+    def finish(self, pull: bool) -> None:
+        """Do nothing: all is here."""
+
     def _keep(self, stage: "Stage") -> dict[str, Any] | None:
         # The hashes of its inputs stay those from before it ran: what was edited meanwhile, it did not read.
         from dvc.stage.serialize import to_single_stage_lockfile
 
-        self._hide_from_git(stage)
+        self.hide_from_git(stage)
         for out in stage.outs:
             save_output(out)
         if not hasattr(stage, "name"):
@@ -86,7 +89,7 @@ class Here:
             save_run(stage, entry)
         return entry if hasattr(stage, "name") else None
 
-    def _hide_from_git(self, stage: "Stage") -> None:
+    def hide_from_git(self, stage: "Stage") -> None:
         """Put all outputs of the plan that go into this stage's folders into their .gitignore, in the plan's order.
 
         Where a later stage reads the whole folder, its .gitignore is part of what it reads: it must not depend on

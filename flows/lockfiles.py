@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from flows.entries import join_lock, lock_entry, split_lock
 
 if TYPE_CHECKING:
-    from dvc.stage import PipelineStage
+    from dvc.repo import Repo
+    from dvc.stage import PipelineStage, Stage
 
 # A group is written when this many times the last write's duration has passed: writing takes a few percent at most.
 _PATIENCE = 20
@@ -143,6 +144,17 @@ class LockFiles:
 def lock_path(stage: "PipelineStage") -> str:
     """Return the path of the dvc.lock that holds the stage's entry."""
     return os.path.splitext(stage.path)[0] + ".lock"
+
+
+def locked_stage(repo: "Repo", dvc_yaml: str, entry: dict[str, Any], folder: str) -> "Stage":
+    """Return a stage of which there is no more than its entry in dvc.lock; `folder` is its working folder."""
+    from dvc.stage import PipelineStage, create_stage
+    from dvc.stage.loader import StageLoader
+
+    outs = [out["path"] for out in entry.get("outs", [])]
+    stage = create_stage(PipelineStage, repo=repo, path=dvc_yaml, cmd=entry["cmd"], wdir=folder, outs=outs)
+    StageLoader.fill_from_lock(stage, entry)
+    return stage
 
 
 def _digest(path: str) -> str:

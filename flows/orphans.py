@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.lockfiles import locked_stage
+
 if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
-    from dvc.stage import Stage
 
 
 @dataclass(frozen=True)
@@ -68,28 +69,12 @@ def _lone_outs(repo: "Repo", dvc_yaml: str, entry: dict[str, Any]) -> list["Outp
     """Return the entry's outputs, less those that a declared stage now writes, or that hold or lie in such."""
     trie = repo.index.outs_trie
     outs = []
-    for out in _locked_stage(repo, dvc_yaml, entry).outs:
+    # dvc.lock does not keep a stage's working folder: paths of one elsewhere are not found, and stay.
+    for out in locked_stage(repo, dvc_yaml, entry, os.path.dirname(dvc_yaml)).outs:
         key = out.fs.parts(out.fs_path)
         if not (trie.has_node(key) or trie.shortest_prefix(key)):
             outs.append(out)
     return outs
-
-
-def _locked_stage(repo: "Repo", dvc_yaml: str, entry: dict[str, Any]) -> "Stage":
-    from dvc.stage import PipelineStage, create_stage
-    from dvc.stage.loader import StageLoader
-
-    stage = create_stage(
-        PipelineStage,
-        repo=repo,
-        path=dvc_yaml,
-        cmd=entry["cmd"],
-        # dvc.lock does not keep a stage's working folder: paths of one elsewhere are not found, and stay.
-        wdir=os.path.dirname(dvc_yaml),
-        outs=[out["path"] for out in entry.get("outs", [])],
-    )
-    StageLoader.fill_from_lock(stage, entry)
-    return stage
 
 
 def _remove_empty_parents(path: Path, root: Path) -> None:

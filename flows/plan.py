@@ -16,6 +16,7 @@ from flows.storing import may_have_run, save_inputs
 
 if TYPE_CHECKING:
     from dvc.dependency import Dependency
+    from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import Stage
     from networkx import DiGraph
@@ -46,6 +47,27 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Look:
+    """How a stage is looked at: why a dependency or an output is not as it was, and what can be had without running.
+
+    `ran_before` tells whether the outputs for its present inputs are known, `cached` whether those of dvc.lock are.
+    """
+
+    dependency: Callable[["Dependency"], list[str]] = dependency_reasons
+    output: Callable[["Output"], list[str]] = output_reasons
+    ran_before: Callable[["Stage"], bool] = lambda stage: in_run_cache(stage)
+    cached: Callable[["Stage"], bool] = lambda stage: bool(stage.outs_cached())
+
+
+Over = Callable[[Sequence["Stage"]], Look]
+
+
+def in_workspace(steps: Sequence["Stage"]) -> Look:
+    """Look at stages where the run is."""
+    return Look()
+
+
+@dataclass(frozen=True)
 class Plan:
     """Every stage asked for, each after those it reads from, and what dvc.lock holds without a stage."""
 
@@ -71,8 +93,15 @@ class Plan:
         }
 
 
-def plan(repo: Path, targets: Sequence[str] = (), force: bool = False) -> Plan:
+def plan(
+    repo: Path,
+    targets: Sequence[str] = (),
+    force: bool = False,
+    over: Callable[["Repo"], Over] = lambda repo: in_workspace,
+) -> Plan:
     """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or the targets and what they read.
+
+    `over` says how the stages of the opened repository are looked at: see `make_plan`.
 
     Raises InputError for an unknown target, a broken dvc.yaml, a folder that is no DVC repository, or a mistake in a
     Merganser project's params.yaml.
@@ -81,20 +110,28 @@ def plan(repo: Path, targets: Sequence[str] = (), force: bool = False) -> Plan:
         checked = is_checked(dvc_repo)
         if not checked:
             check_project(dvc_repo)
-        found = make_plan(dvc_repo, targets, force)
+        found = make_plan(dvc_repo, targets, force, over=over(dvc_repo))
         if checked and found.work:
             check_project(dvc_repo)
         return found if targets else replace(found, orphans=tuple(find_orphans(dvc_repo)))
 
 
 def make_plan(
-    repo: "Repo", targets: Sequence[str] = (), force: bool = False, on_work: Callable[[], None] = lambda: None
+    repo: "Repo",
+    targets: Sequence[str] = (),
+    force: bool = False,
+    on_work: Callable[[], None] = lambda: None,
+    over: Over = in_workspace,
 ) -> Plan:
-    """Plan in an opened repository; `on_work` is called as soon as one stage is found that is not up to date."""
+    """Plan in an opened repository; `on_work` is called as soon as one stage is found that is not up to date.
+
+    `over` says how these stages are looked at: in the workspace, unless their data is elsewhere.
+    """
     graph, steps = stage_graph(repo, targets)
+    look = over(steps)
     nodes: dict[str, Node] = {}
     for stage in steps:
-        node = _judge(stage, [(nodes[up.addressing], up) for up in graph.successors(stage)], force)
+        node = _judge(stage, [(nodes[up.addressing], up) for up in graph.successors(stage)], force, look)
         if node.state is not State.UP_TO_DATE:
             on_work()
         nodes[node.name] = node
@@ -114,7 +151,7 @@ def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["
     return graph, plan_repro(graph, asked if len(asked) < len(graph) else None)
 
 
-def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool) -> Node:
+def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool, look: Look) -> Node:
     def node(state: State, reasons: list[str], settled: bool = False, certain: bool = False) -> Node:
         needs = tuple(need.name for need, _ in upstream)
         return Node(stage.addressing, state, tuple(reasons), needs, settled, certain)
@@ -125,22 +162,22 @@ def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool) ->
         return node(State.BLOCKED, blocked)
     if force:
         return node(State.STALE, ["forced"], certain=True)
-    changed, waits = _input_changes(stage, upstream)
-    if changed and not waits and in_run_cache(stage):
+    changed, waits = _input_changes(stage, upstream, look)
+    if changed and not waits and look.ran_before(stage):
         return node(State.RESTORABLE, changed)
     if changed:
         return node(State.STALE, changed, certain=not waits)
     if waits:
         return node(State.WAITING, [f"reads from {name}" for name in waits])
-    lost = [reason for out in stage.outs for reason in output_reasons(out)]
+    lost = [reason for out in stage.outs for reason in look.output(out)]
     if not lost:
         return node(State.UP_TO_DATE, [], settled=True)
-    if stage.outs_cached() and (stage.cmd or not any(out.exists for out in stage.outs)):
+    if look.cached(stage) and (stage.cmd or not any(out.exists for out in stage.outs)):
         return node(State.RESTORABLE, lost, settled=True)
     return node(State.STALE, lost, certain=True)
 
 
-def _input_changes(stage: "Stage", upstream: list[tuple[Node, "Stage"]]) -> tuple[list[str], list[str]]:
+def _input_changes(stage: "Stage", upstream: list[tuple[Node, "Stage"]], look: Look) -> tuple[list[str], list[str]]:
     """Return the reasons to run that are sure already, and the stages that may yet give another one."""
     reasons = stage_reasons(stage)
     if reasons == ["new stage"]:
@@ -151,7 +188,7 @@ def _input_changes(stage: "Stage", upstream: list[tuple[Node, "Stage"]]) -> tupl
     for dep in stage.deps:
         writers = [(n, up) for n, up in upstream if n.state is not State.UP_TO_DATE and _writes(up, dep)]
         if not writers:
-            reasons += dependency_reasons(dep)
+            reasons += look.dependency(dep)
         elif not _will_be_restored(dep, writers):
             waits += [need.name for need, _ in writers]
     return reasons, list(dict.fromkeys(waits))
@@ -167,9 +204,9 @@ def _will_be_restored(dep: "Dependency", writers: list[tuple[Node, "Stage"]]) ->
     return bool(dep.hash_info) and recorded.get(dep.fs_path) == dep.hash_info
 
 
-def judge_now(stage: "Stage") -> Node:
-    """Judge a stage once all it reads from is done."""
-    return _judge(stage, [], force=False)
+def judge_now(stage: "Stage", look: Look | None = None) -> Node:
+    """Judge a stage once all it reads from is done; it is looked at in the workspace if not said otherwise."""
+    return _judge(stage, [], force=False, look=look or Look())
 
 
 def missing_sources(stage: "Stage") -> list["Dependency"]:

@@ -49,8 +49,10 @@ class Job:
     needs: Needs = field(default_factory=Needs)
     # Where the hosts listen that fork the processes, of shells and warm ones; None: the worker has hosts of its own.
     hosts: tuple[str, str] | None = None
-    # What a node with a checkout of its own needs besides.
+    # What a node with a clone of its own needs besides (`flows.node.NodeWork`).
     node: Any = None
+    # Whether it is for the run's own machine, wherever the others go.
+    stays: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Outcome:
     """How a stage's commands ended; `exit_code` is negative for a signal, None if they did not come to an end.
 
     `lost` means that nothing is known of the stage, since its worker went away. `why` says more than the exit code
-    does, where there is more to say; `entry` is the stage's entry for dvc.lock, where a node made it.
+    does, where there is more to say; `entry` is the stage's entry for dvc.lock, where a node made it, and `restored`
+    means that the node found that the stage had run before.
     """
 
     name: str
@@ -69,6 +72,7 @@ class Outcome:
     entry: dict[str, Any] | None = None
     lost: bool = False
     why: str = ""
+    restored: bool = False
 
 
 def make_job(stage: "Stage", needs: Needs) -> Job:
@@ -120,6 +124,10 @@ def stage_environment(stage: "Stage", threads: int) -> dict[str, str]:
 
 def run_job(job: Job, tell: Callable[[str], None]) -> Outcome:
     """Run a job's commands one after another up to the first that fails; `tell` gets each line they print."""
+    if job.node is not None:
+        from flows.node import run_on_node
+
+        return run_on_node(job, tell)
     for path in map(Path, job.clear):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

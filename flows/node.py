@@ -1,0 +1,337 @@
+"""Run a stage on a node that shares nothing with the run's machine but the DVC remote.
+
+A node is a clone of the repository for its worker alone. It fetches the stage's inputs, less what it has, runs the
+commands, pushes the outputs, and sends back the stage's entry for dvc.lock; its own dvc.lock it leaves alone.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.depot import Depot, MissingError
+from flows.lockfiles import locked_stage
+from flows.repository import tracked_paths
+from flows.storing import save_inputs, save_output
+from flows.sweep import sweep
+from flows.worker import Job, Outcome, make_job, run_job
+from merganser.errors import InputError
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.repo import Repo
+    from dvc.stage import PipelineStage, Stage
+
+NODE_VARIABLE = "MERGANSER_NODE"
+
+
+@dataclass(frozen=True)
+class NodeWork:
+    """What a node needs to know of a stage besides what its clone says; paths are from the repository's root.
+
+    Choices travel, code does not: `texts` are dvc.yaml and parameter files, to be put in place; `commit`, and as
+    `expected` the hashes of all that the stage reads, are to be found as they are. `inputs` are the outputs of other
+    stages among it, `hidden` the .gitignore files in folders read whole, `persisted` what the stage is to go on from,
+    all outputs as dvc.lock has them. A `forced` stage runs though it ran before.
+    """
+
+    dvc_yaml: str
+    stage: str
+    commit: str | None
+    texts: dict[str, str]
+    expected: dict[str, str | None]
+    inputs: tuple[dict[str, Any], ...]
+    hidden: dict[str, str]
+    persisted: tuple[dict[str, Any], ...]
+    forced: bool
+
+
+def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
+    """Run a job's stage in this node's own clone, or find that it ran before; `tell` gets what is printed."""
+    from dvc.exceptions import DvcException
+
+    try:
+        root = node_root()
+        with _claimed(root), _opened(root) as repo:
+            _check_commit(repo, job.node.commit)
+            with _chosen(root, job.node.texts):
+                return Visit(repo, job, Depot(repo, tell), tell).run()
+    except InputError as error:
+        return Outcome(job.name, 2, tail=(str(error),), why=f"refused by {_here(node_root(check=False))}: {error}")
+    except (DvcException, OSError) as error:
+        return Outcome(job.name, 1, tail=(str(error),), why=f"{_here(node_root(check=False))}: {error}")
+
+
+def node_root(check: bool = True) -> Path:
+    """Return the node's clone: MERGANSER_NODE, else the worker's folder. Raises InputError if it is none."""
+    root = Path(os.environ.get(NODE_VARIABLE) or os.getcwd()).absolute()
+    if check and not (root / ".dvc").is_dir():
+        raise InputError(
+            f"{root} is no clone of the repository; start the node's worker in one, or name it in {NODE_VARIABLE}"
+        )
+    return root
+
+
+def run_key(stage: "Stage", persisted: Sequence[dict[str, Any]]) -> str | None:
+    """Return the run cache's key for a stage's command and present inputs; None where DVC would keep no such thing.
+
+    DVC has none for outputs to persist, since they depend on what was there before: here that is part of the key.
+    """
+    from dvc.stage.cache import _get_cache_hash
+    from dvc.stage.serialize import to_single_stage_lockfile
+
+    if stage.is_callback or stage.always_changed or not (stage.cmd and stage.deps and stage.outs):
+        return None
+    key = str(_get_cache_hash(dict(to_single_stage_lockfile(stage)), key=True))
+    if not any(out.persist for out in stage.outs):
+        return key
+    return hashlib.sha256(json.dumps([key, *persisted], sort_keys=True).encode()).hexdigest()
+
+
+@dataclass
+class Visit:
+    """One stage's stay on this node."""
+
+    repo: "Repo"
+    job: Job
+    depot: Depot
+    tell: Callable[[str], None]
+
+    def run(self) -> Outcome:
+        """Run the stage, or find that it ran before."""
+        with _locked(self.repo):
+            stage = self._loaded()
+            self._place_inputs(stage)
+            self._check_inputs(stage)
+            key = run_key(stage, self.work.persisted)
+            known = self.depot.find_run(key) if key and not self.work.forced else None
+            if known:
+                return Outcome(self.job.name, 0, entry=known, restored=True)
+            self._clear_outputs(stage)
+        local = make_job(stage, self.job.needs)
+        environment = self.job.environment | local.environment | {"DVC_STAGE": self.job.name}
+        outcome = run_job(replace(local, name=self.job.name, environment=environment), self.tell)
+        if outcome.exit_code != 0:
+            return outcome
+        with _locked(self.repo):
+            entry = self._leave_outputs(stage, key)
+            self._note()
+        return replace(outcome, entry=entry)
+
+    def _note(self) -> None:
+        """Note in the node's log which stages it ran to their end."""
+        with open(_node_folder(self.root) / "log", "a") as file:
+            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {self.job.name}\n")
+
+    @property
+    def work(self) -> NodeWork:
+        """What this node was told of the stage."""
+        work: NodeWork = self.job.node
+        return work
+
+    @property
+    def root(self) -> Path:
+        """The node's clone."""
+        return Path(self.repo.root_dir)
+
+    def _loaded(self) -> "PipelineStage":
+        from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
+
+        try:
+            return self.repo.stage.load_one(str(self.root / self.work.dvc_yaml), self.work.stage)
+        except (StageNotFound, StageFileDoesNotExistError) as error:
+            raise InputError(f"it has no stage {self.work.stage} in {self.work.dvc_yaml}") from error
+
+    def _place_inputs(self, stage: "Stage") -> None:
+        """Have in the workspace what the stage reads of other stages, and in folders that it reads whole no more."""
+        inputs = self._known(self.work.inputs)
+        lacking = [out for out in inputs if not out.exists or out.changed_checksum()]
+        if lacking:
+            self._fetch(lacking)
+        wanted = {out.fs_path for out in inputs}
+        hidden = {str(self.root / path): text for path, text in self.work.hidden.items()}
+        tracked = tracked_paths(self.repo)
+        for dep in stage.deps:
+            if any(path.startswith(f"{dep.fs_path}{os.sep}") for path in wanted):
+                sweep(dep.fs_path, wanted | hidden.keys(), tracked)
+        for path, text in hidden.items():
+            _put(Path(path), text)
+
+    def _known(self, outs: Sequence[dict[str, Any]]) -> list["Output"]:
+        """Return outputs of which there is no more than their entries in dvc.lock."""
+        entry = {"cmd": "-", "outs": [dict(out) for out in outs]}
+        found: list[Output] = locked_stage(self.repo, str(self.root / self.work.dvc_yaml), entry, str(self.root)).outs
+        return found
+
+    def _fetch(self, outs: list["Output"]) -> None:
+        lacking = [out for out in outs if out.changed_cache()]
+        if lacking:
+            self.tell(f"fetching {', '.join(map(_path_of, lacking))}")
+            self.depot.fetch(lacking)
+        for out in outs:
+            out.checkout(force=True)
+
+    def _check_inputs(self, stage: "Stage") -> None:
+        """Refuse to run on anything else than what the run's machine has."""
+        from dvc.dependency.base import DependencyDoesNotExistError
+
+        try:
+            save_inputs(stage)
+        except DependencyDoesNotExistError as error:
+            raise InputError(
+                f"{error}; no stage makes it: put it into git, or under DVC's care by `dvc add`"
+            ) from error
+        for dep in stage.deps:
+            expected = self.work.expected.get(dep.def_path)
+            if dep.def_path in self.work.expected and dep.hash_info.value != expected:
+                raise InputError(f"{dep} is not as on the run's machine ({dep.hash_info.value} here, {expected} there)")
+
+    def _clear_outputs(self, stage: "Stage") -> None:
+        """Take away what was written here before, and put there what the stage goes on from.
+
+        What an attempt that was killed here has left in an output to persist is gone on from too.
+        """
+        for out in stage.outs:
+            if not out.persist:
+                out.remove()
+        outs = {out.fs_path: out for out in self._known(self.work.persisted)}
+        text = json.dumps(self.work.persisted, sort_keys=True)
+        for out in (out for out in stage.outs if out.persist):
+            if not (self._begun.exists() and self._begun.read_text() == text):
+                self._go_on_from(out, outs.get(out.fs_path))
+            out.unprotect()
+        if any(out.persist for out in stage.outs):
+            _put(self._begun, text)
+
+    @property
+    def _begun(self) -> Path:
+        """What the stage went on from, while it has not ended here."""
+        return _node_folder(self.root) / hashlib.md5(self.job.name.encode()).hexdigest()
+
+    def _go_on_from(self, out: "Output", before: "Output | None") -> None:
+        if before is None:
+            out.remove()
+            return
+        try:
+            self._fetch([before])
+        except MissingError:
+            out.remove()
+
+    def _leave_outputs(self, stage: "PipelineStage", key: str | None) -> dict[str, Any]:
+        """Put the outputs into the cache, on the remote, and last into the remote's run cache; return their entry."""
+        from dvc.stage.serialize import to_single_stage_lockfile
+
+        for out in stage.outs:
+            save_output(out)
+        entry = to_single_stage_lockfile(stage)
+        outs = locked_stage(self.repo, stage.path, entry, stage.wdir).outs
+        uncached = {out.fs_path for out in stage.outs if not out.use_cache}
+        for out in outs:
+            if out.fs_path in uncached:
+                out.commit(relink=False)
+        self.depot.push(outs)
+        if key:
+            self.depot.leave_run(key, entry)
+        self._begun.unlink(missing_ok=True)
+        return dict(entry)
+
+
+def _check_commit(repo: "Repo", wanted: str | None) -> None:
+    here = commit_of(repo)
+    if here != wanted:
+        raise InputError(
+            f"its checkout is at commit {here or 'none'}, the run's at {wanted or 'none'}; "
+            "check that one out there, and run again"
+        )
+
+
+def commit_of(repo: "Repo") -> str | None:
+    """Return the commit that the repository is at; None outside git. Raises InputError before the first commit."""
+    from dvc.scm import NoSCM, SCMError
+
+    if isinstance(repo.scm, NoSCM):
+        return None
+    try:
+        return str(repo.get_rev())
+    except SCMError as error:
+        raise InputError(f"{repo.root_dir}: nothing is committed yet, and nodes are told the commit") from error
+
+
+@contextmanager
+def _opened(root: Path) -> Iterator["Repo"]:
+    from dvc.repo import Repo
+
+    logging.getLogger("dvc").setLevel(logging.ERROR)
+    with Repo(str(root), _wait_for_lock=True) as repo:
+        yield repo
+
+
+@contextmanager
+def _locked(repo: "Repo") -> Iterator[None]:
+    """Let one stage of the node at a time touch DVC's state, and no `dvc` command meanwhile."""
+    with open(_node_folder(Path(repo.root_dir)) / "lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with repo.lock, repo.scm_context(quiet=True):
+            yield
+
+
+@contextmanager
+def _claimed(root: Path) -> Iterator[None]:
+    """Keep runs out of the clone while it serves as a node, and the other way round."""
+    with open(_node_folder(root).parent / "lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError("a run is at work in this very folder; a node needs a clone of its own") from None
+        yield
+
+
+@contextmanager
+def _chosen(root: Path, texts: dict[str, str]) -> Iterator[None]:
+    """Have the run's choices in place; stages of a run with other choices wait until those of this one have ended."""
+    paths = {root / path: text for path, text in texts.items()}
+    if any(".." in path.parts or not path.is_relative_to(root) for path in paths):
+        raise InputError(f"it was sent files outside the repository: {', '.join(texts)}")
+    with open(_node_folder(root) / "choices", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        while any(not path.is_file() or path.read_text(encoding="utf-8") != text for path, text in paths.items()):
+            fcntl.flock(file, fcntl.LOCK_EX)
+            for path, text in paths.items():
+                _put(path, text)
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def _node_folder(root: Path) -> Path:
+    folder = root / ".merganser" / "node"
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = folder.parent / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+    return folder
+
+
+def _put(path: Path, text: str) -> None:
+    """Write a text file whole, if it is not there already."""
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+
+
+def _here(root: Path) -> str:
+    return f"node {socket.gethostname()}, {root}"
+
+
+def _path_of(out: "Output") -> str:
+    return os.path.relpath(out.fs_path, out.repo.root_dir)

@@ -1,0 +1,264 @@
+"""A real cluster on this machine whose nodes are clones that share nothing but a DVC remote, and a drill on it.
+
+`python -m tests.faults.nodes --runner ray` runs the embedded comparison on a head and two nodes, kills one of them with
+SIGKILL in the middle, and prints how the hashes compare with those of a local run and how often each stage ran.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.tiny import ROOT, dvc, environment, make_repository
+
+# What a node prints when it has joined.
+_READY = {"dask": "Registered to", "ray": "Ray runtime started"}
+# Outputs that hold times, run numbers, and what shows them.
+IMPURE = ("data/profiles/", "data/records/", "report", "metrics.json")
+
+
+@dataclass
+class Cluster:
+    """A scheduler and nodes; `address` is what `--address` wants."""
+
+    kind: str
+    folder: Path
+    address: str = ""
+    nodes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    _others: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+
+    def add(self, clone: Path, name: str) -> None:
+        """Start a node whose worker serves a clone."""
+        if self.kind == "dask":
+            command = ["-m", "distributed.cli.dask_worker", self.address, "--no-nanny", "--nthreads", "2"]
+            command += ["--host", "127.0.0.1", "--no-dashboard", "--name", name]
+        else:
+            command = ["-m", "ray.scripts.scripts", "start", "--address", self.address, "--num-cpus", "2", "--block"]
+            command += ["--disable-usage-stats"]
+        self.nodes.append(self._start(command, clone, name))
+        log = self.folder / f"{name}.log"
+        wait_until(lambda: _READY[self.kind] in log.read_text(errors="replace"), 90)
+
+    def kill(self, number: int) -> None:
+        """Kill a node with all its processes, as a power cut does."""
+        node = self.nodes[number]
+        for process in [*_descendants(node.pid), node.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        node.wait()
+
+    def start_head(self) -> None:
+        """Start what the nodes and the run connect to; it runs no stage itself."""
+        port = free_port()
+        if self.kind == "dask":
+            command = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
+            command += ["--no-dashboard"]
+            self.address = f"tcp://127.0.0.1:{port}"
+        else:
+            command = ["-m", "ray.scripts.scripts", "start", "--head", "--port", str(port), "--num-cpus", "0"]
+            command += ["--node-ip-address", "127.0.0.1", "--include-dashboard=false", "--disable-usage-stats"]
+            command += ["--block", "--temp-dir", str(self.folder / "ray")]
+            self.address = f"127.0.0.1:{port}"
+        self._others.append(self._start(command, self.folder, "head"))
+        wait_until(lambda: _listens(port), 60)
+
+    def stop(self) -> None:
+        """End everything that was started."""
+        for process in [*self.nodes, *self._others]:
+            for pid in [*_descendants(process.pid), process.pid]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+    def _start(self, command: list[str], cwd: Path, name: str) -> "subprocess.Popen[bytes]":
+        variables = environment() | {
+            "PYTHONPATH": str(ROOT),
+            "MERGANSER_NODE": str(cwd),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        with open(self.folder / f"{name}.log", "wb") as log:
+            return subprocess.Popen(
+                [sys.executable, *command], cwd=cwd, env=variables, stdout=log, stderr=log, start_new_session=True
+            )
+
+
+@contextmanager
+def cluster(kind: str, folder: Path, clones: list[Path]) -> Iterator[Cluster]:
+    """Give a cluster with a node for each clone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Cluster(kind, folder)
+    try:
+        made.start_head()
+        for number, clone in enumerate(clones):
+            made.add(clone, f"node{number}")
+        yield made
+    finally:
+        made.stop()
+
+
+def share(source: Path, folder: Path, nodes: int = 2) -> list[Path]:
+    """Commit all of a repository, give it a DVC remote, and return clones of it: the run's, and one for each node."""
+    (folder / "remote").mkdir(parents=True)
+    dvc(source, "remote", "add", "-q", "-d", "depot", str(folder / "remote"))
+    dvc(source, "push", "-q")
+    git(source, "add", "-A")
+    git(source, "commit", "-q", "-m", "all")
+    clones = [folder / name for name in ("flow", *(f"clone{number}" for number in range(nodes)))]
+    for clone in clones:
+        subprocess.run(["git", "clone", "-q", str(source), str(clone)], check=True)
+    return clones
+
+
+def git(folder: Path, *args: str) -> str:
+    """Run git as somebody."""
+    command = ["git", "-c", "user.name=somebody", "-c", "user.email=somebody@localhost", *args]
+    return subprocess.run(command, cwd=folder, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def tiny_source(folder: Path) -> Path:
+    """Make the tiny comparison's repository, its checkpoints and data under DVC's care."""
+    source = make_repository(folder)
+    sources = [
+        str(path.relative_to(source)) for name in ("hub", "datasets") for path in sorted((source / name).iterdir())
+    ]
+    dvc(source, "add", "-q", *sources)
+    return source
+
+
+def embedded_source(folder: Path) -> Path:
+    """Make the embedded comparison's repository."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in listed.rstrip("\0").split("\0"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    return folder
+
+
+def run(folder: Path, *args: str, **variables: str) -> "subprocess.Popen[str]":
+    """Start a run in a folder."""
+    command = [sys.executable, "-m", "flows", "run", *args]
+    path = {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment() | path | variables,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def hashes(folder: Path) -> dict[str, Any]:
+    """Return the hashes of all outputs that are pure functions of their inputs, of every dvc.lock in a folder."""
+    found = {}
+    for lock in sorted(folder.rglob("dvc.lock")):
+        for name, stage in yaml.safe_load(lock.read_text())["stages"].items():
+            for out in stage.get("outs", []):
+                if not out["path"].startswith(IMPURE):
+                    found[f"{lock.parent.relative_to(folder)}:{name} {out['path']}"] = out["md5"]
+    return found
+
+
+def wait_until(true: Callable[[], bool], seconds: float) -> None:
+    """Wait until something is true, and fail if it does not come to be."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _descendants(pid: int) -> list[int]:
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def entries(folder: Path) -> int:
+    """Return how many stages a run has ended so far."""
+    journal, lock = folder / ".merganser/journal", folder / "dvc.lock"
+    found = set()
+    if journal.exists():
+        found |= {
+            json.loads(line)["name"] for line in journal.read_text().splitlines(keepends=True) if line[-1] == "\n"
+        }
+    if lock.exists():
+        found |= set(yaml.safe_load(lock.read_text()).get("stages", {}))
+    return len(found)
+
+
+def main() -> None:
+    """Run the drill."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runner", choices=["ray", "dask"], default="ray")
+    parser.add_argument("--suite", choices=["tiny", "embedded"], default="embedded")
+    parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if not given")
+    parser.add_argument("--kill-after", type=int, default=40, metavar="N", help="stages ended before a node is killed")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="nodes-") as temporary:
+        drill(given.runner, given.suite, given.folder or Path(temporary), given.kill_after)
+
+
+def drill(runner: str, suite: str, folder: Path, kill_after: int) -> None:
+    """Run a comparison locally and on nodes of which one is killed, and print what came of it."""
+    make = {"tiny": tiny_source, "embedded": embedded_source}[suite]
+    source = make(folder / "source")
+    flow, *clones = share(source, folder)
+    local = Path(shutil.copytree(source, folder / "local", symlinks=True))
+    said, _ = run(local).communicate()
+    print(said)
+    with cluster(runner, folder / "cluster", clones) as nodes:
+        process = run(flow, "--runner", runner, "--address", nodes.address)
+        wait_until(lambda: process.poll() is not None or entries(flow) >= kill_after, 3600)
+        assert process.poll() is None, process.communicate()[0]
+        nodes.kill(0)
+        print(f"killed a node after {entries(flow)} stages")
+        said, _ = process.communicate()
+    print(said)
+    wanted, got = hashes(local), hashes(flow)
+    times = Counter(name for clone in clones for name in left(clone))
+    twice = sorted(name for name, count in times.items() if count > 1)
+    same = sum(wanted[name] == got.get(name) for name in wanted)
+    print(f"exit code {process.returncode}; {same} of {len(wanted)} hashes agree")
+    print(f"{len(times)} stages ended on nodes; more than once: {twice or 0}")
+
+
+def left(clone: Path) -> list[str]:
+    """Return the stages whose outputs a node left on the remote, as its log has them."""
+    log = clone / ".merganser/node/log"
+    return [line.split(" ", 1)[1] for line in log.read_text().splitlines()] if log.exists() else []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Nodes that share nothing with the run but a DVC remote: real Dask and Ray clusters, clones, and kills."""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults import nodes
+from tests.faults.nodes import Cluster, cluster, git, share, wait_until
+from tests.flows.toy import Toy
+from tests.tiny import dvc
+
+# A folder read whole, one of its outputs left out by git by name; outputs to persist; a metric that git keeps; a stage
+# that stays. Each command writes its name into a log outside of all clones.
+DVC_YAML = """
+stages:
+  part:
+    foreach: ${parts}
+    do:
+      cmd: mkdir -p part/${key} && cat source > part/${key}/all && sleep ${pause} && echo part-${key} >> $LOG
+      deps: [source]
+      params: [pause]
+      outs: ["part/${key}"]
+  kept:
+    foreach: ${parts}
+    do:
+      cmd: mkdir -p kept/${key}; echo ${item} >> kept/${key}/grown; sleep ${pause}; echo kept-${key} >> $LOG
+      deps: ["part/${key}"]
+      params: ["parts.${key}"]
+      outs: ["kept/${key}": {persist: true}]
+  sum:
+    cmd: cat part/*/* kept/*/* > sum.txt; ls -A part kept >> sum.txt; wc -c < sum.txt > bytes.json; echo sum >> $LOG
+    deps: [part, kept, own]
+    outs: [sum.txt]
+    metrics: [bytes.json: {cache: false}]
+  stay:
+    cmd: cat sum.txt bytes.json own > stay.txt; pwd >> stayed; echo stay >> $LOG
+    meta: {place: flow}
+    deps: [sum.txt, bytes.json, own]
+    outs: [stay.txt]
+"""
+NAMES = "abcd"
+FILES = {
+    "source": "s\n",
+    "own": "o\n",
+    "params.yaml": "pause: 0\nparts: {" + ", ".join(f"{name}: {name}{name}" for name in NAMES) + "}\n",
+}
+ALL = sorted([f"{stage}-{name}" for stage in ("part", "kept") for name in NAMES] + ["sum", "stay"])
+
+
+class Field:
+    """A toy repository, its clones, and the log of what ran in any of them."""
+
+    def __init__(self, folder: Path, dvc_yaml: str = DVC_YAML, files: dict[str, str] = FILES) -> None:
+        self.folder = folder
+        self.source = Toy(folder / "source", dvc_yaml, files)
+        self.clones: list[Path] = []
+
+    def share(self, count: int) -> Toy:
+        """Make the run's clone, which is returned, and those of the nodes."""
+        flow, *self.clones = share(self.source.path, self.folder, count)
+        return Toy(flow, "", {})
+
+    def ran(self) -> list[str]:
+        """The stages whose commands came to their end, in no order, since this was last asked."""
+        log = self.folder / "log"
+        names = sorted(log.read_text().split()) if log.exists() else []
+        log.unlink(missing_ok=True)
+        return names
+
+
+@pytest.fixture
+def field(tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Field:
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    monkeypatch.setenv("LOG", str(tmp_path / "log"))
+    monkeypatch.delenv("MERGANSER_RUN", raising=False)
+    return Field(tmp_path)
+
+
+def on(nodes: Cluster, flow: Toy, **options: bool) -> tuple[int, str]:
+    """Run on a cluster."""
+    return flow.run(runner=nodes.kind, address=nodes.address, workers=None, **options)
+
+
+@pytest.mark.slow
+def test_nodes_leave_what_a_local_run_leaves_and_fetch_nothing_twice(field: Field) -> None:
+    flow = field.share(2)
+    assert field.source.run()[0] == 0
+    assert field.ran() == ALL
+    with cluster("dask", field.folder / "cluster", field.clones) as dask:
+        code, text = on(dask, flow)
+        assert code == 0, text
+        assert field.ran() == ALL
+        assert flow.read("dvc.lock") == field.source.read("dvc.lock")
+        assert flow.read("bytes.json") == field.source.read("bytes.json")
+        # What stages that stay read is here, and nothing else.
+        assert sorted(path.name for path in flow.path.glob("*") if path.name in ("part", "kept")) == []
+        assert flow.read("stay.txt") == field.source.read("stay.txt")
+        assert "Data and pipelines are up to date" in dvc(flow.path, "repro", "--dry", "--allow-missing")
+
+        before = [objects(clone) for clone in field.clones]
+        flow.write("params.yaml", FILES["params.yaml"].replace("a: aa", "a: other"))
+        assert on(dask, flow, pull=True)[0] == 0
+        assert field.ran() == ["kept-a", "stay", "sum"]
+        assert all(objects(clone).items() >= held.items() for clone, held in zip(field.clones, before, strict=True))
+        assert flow.read("kept/a/grown") == "aa\nother\n"  # it went on from what dvc.lock had
+        assert flow.settled()
+        code, text = on(dask, flow)
+        assert "nothing to do" in text
+
+
+def objects(clone: Path) -> dict[str, int]:
+    """The files of a clone's cache; one that was fetched again is another."""
+    cache = clone / ".dvc/cache/files/md5"
+    return {str(path): path.stat().st_ino for path in cache.glob("*/*")}
+
+
+@pytest.mark.slow
+def test_a_node_at_another_commit_or_with_other_code_is_refused_by_name(field: Field) -> None:
+    flow = field.share(1)
+    (clone,) = field.clones
+    commit = git(clone, "rev-parse", "HEAD").strip()
+    git(clone, "commit", "-q", "--allow-empty", "-m", "other")
+    with cluster("dask", field.folder / "cluster", field.clones) as dask:
+        code, text = on(dask, flow)
+        assert code == 2
+        assert str(clone) in text
+        assert commit in text
+        assert git(clone, "rev-parse", "HEAD").strip() in text
+        git(clone, "reset", "-q", "--hard", commit)
+        (clone / "source").write_text("edited")
+        code, text = on(dask, flow)
+        assert code == 2
+        assert "source is not as on the run's machine" in text
+        assert field.ran() == []
+        git(clone, "checkout", "-q", "source")
+        assert on(dask, flow)[0] == 0
+    assert field.ran() == ALL
+
+
+@pytest.mark.slow
+def test_the_runs_own_folder_is_no_node(field: Field) -> None:
+    flow = field.share(0)
+    with cluster("dask", field.folder / "cluster", [flow.path]) as dask:
+        code, text = on(dask, flow)
+    assert code == 2
+    assert "a node needs a clone of its own" in text
+
+
+@pytest.mark.slow
+def test_what_lies_about_in_a_folder_that_is_read_whole_is_taken_out(field: Field) -> None:
+    flow = field.share(1)
+    (clone,) = field.clones
+    (clone / "part/gone").mkdir(parents=True)
+    (clone / "part/gone/all").write_text("left over")
+    (clone / "part/.gitignore").write_text("/gone\n")
+    with cluster("dask", field.folder / "cluster", field.clones) as dask:
+        assert on(dask, flow, pull=True)[0] == 0
+    assert field.source.run()[0] == 0
+    assert flow.read("dvc.lock") == field.source.read("dvc.lock")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dask", "ray"])
+def test_a_node_killed_in_the_middle_loses_nothing_that_had_ended(field: Field, kind: str) -> None:
+    field.source.write("params.yaml", FILES["params.yaml"].replace("pause: 0", "pause: 1"))
+    flow = field.share(2)
+    with cluster(kind, field.folder / "cluster", field.clones) as made:
+        process = nodes.run(flow.path, "--runner", kind, "--address", made.address)
+        wait_until(lambda: process.poll() is not None or nodes.entries(flow.path) >= 2, 90)
+        made.kill(0)
+        text, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, text
+    assert "Traceback" not in text
+    assert set(field.ran()) == set(ALL)
+    twice = [name for clone in field.clones for name in nodes.left(clone)]
+    assert len(twice) == len(set(twice)), twice
+    assert field.source.run()[0] == 0
+    assert flow.read("dvc.lock") == field.source.read("dvc.lock")
+
+
+@pytest.mark.slow
+def test_what_ended_on_nodes_before_the_run_was_killed_is_not_run_again(field: Field) -> None:
+    field.source.write("params.yaml", FILES["params.yaml"].replace("pause: 0", "pause: 1"))
+    flow = field.share(1)
+    with cluster("dask", field.folder / "cluster", field.clones) as dask:
+        process = nodes.run(flow.path, "--runner", "dask", "--address", dask.address)
+        wait_until(lambda: process.poll() is not None or nodes.entries(flow.path) >= 3, 90)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        time.sleep(3)  # what was at work ends, and its result finds nobody
+        # Even what the run had taken note of: as if its machine were gone.
+        for path in (".merganser/journal", "dvc.lock"):
+            (flow.path / path).unlink(missing_ok=True)
+        code, text = on(dask, flow)
+    assert code == 0, text
+    assert field.ran() == ALL
+    assert "restored" in text
+
+
+@pytest.mark.slow
+def test_a_remote_that_is_away_is_waited_for(field: Field) -> None:
+    flow = field.share(1)
+    remote, away = field.folder / "remote", field.folder / "away"
+    with cluster("dask", field.folder / "cluster", field.clones) as dask:
+        assert on(dask, flow)[0] == 0
+        flow.write("params.yaml", FILES["params.yaml"].replace("a: aa", "a: other"))
+        remote.rename(away)
+        process = nodes.run(flow.path, "--runner", "dask", "--address", dask.address)
+        time.sleep(12)
+        assert process.poll() is None
+        away.rename(remote)
+        text, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, text
+    assert "waiting for the DVC remote depot" in text
+    assert flow.read("bytes.json") != ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dask", "ray"])
+def test_the_comparison_on_nodes_has_the_hashes_of_a_local_run(tmp_path: Path, kind: str) -> None:
+    source = nodes.tiny_source(tmp_path / "source")
+    flow, *clones = share(source, tmp_path)
+    local = Path(shutil.copytree(source, tmp_path / "local", symlinks=True))
+    text, _ = nodes.run(local, "--workers", "2").communicate(timeout=300)
+    with cluster(kind, tmp_path / "cluster", clones) as made:
+        process = nodes.run(flow, "--runner", kind, "--address", made.address, "--pull")
+        text, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, text
+    assert nodes.hashes(flow) == nodes.hashes(local)
+    assert dvc(flow, "status", "--json").strip() == "{}"
+    stages: Callable[[Path], list[str]] = nodes.left
+    ran = [name for clone in clones for name in stages(clone)]
+    assert len(ran) == len(set(ran))

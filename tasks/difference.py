@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 
 from merganser.params import difference_of, load_params
-from tasks.stage import DIFFERENCES, MERGED, fresh_folder, only_name, run
+from tasks.stage import CARD, DIFFERENCES, MERGED, fresh_folder, only_name, run
 
 
 def start_difference(name: str, entry: str) -> None:
-    """Copy an entry's merged checkpoint beside the vectors that start from it."""
+    """Copy an entry's merged checkpoint, without its card, beside the vectors that start from it."""
     with fresh_folder(DIFFERENCES / name / "base") as folder:
-        shutil.copytree(MERGED / entry, folder, dirs_exist_ok=True)
+        shutil.copytree(MERGED / entry, folder, ignore=shutil.ignore_patterns(CARD), dirs_exist_ok=True)
 
 
 def main(argv: list[str]) -> None:

@@ -1,12 +1,14 @@
 """Fetch the base model, one task's model, or one task's data into the pipeline: `base`, `task NAME` or `data NAME`."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 from merganser.errors import InputError
 from merganser.mean import write_mean
+from merganser.origins import origin_of
 from merganser.params import load_params, task_of
 from merganser.sources import describe, fetch_checkpoint, fetch_data_set
-from tasks.stage import BASE, CHECKPOINTS, DATASETS, fresh_folder, run
+from tasks.stage import BASE, CHECKPOINTS, DATASETS, SOURCES, fresh_folder, run, write_json
 
 
 def fetch_model(source: Path, out: Path) -> None:
@@ -38,6 +40,7 @@ def main(argv: list[str]) -> None:
             fetch_model(Path(params.base.source), BASE)
         case ["task", name]:
             fetch_model(Path(task_of(params, name).source), CHECKPOINTS / name)
+            write_json(SOURCES / f"{name}.json", asdict(origin_of(CHECKPOINTS / name)))
         case ["data", name]:
             fetch_data(Path(task_of(params, name).data.source), DATASETS / name)
         case _:

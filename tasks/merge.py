@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser import registry
+from merganser.cards import model_card
 from merganser.checkpoints import Checkpoint, config_names, open_checkpoint
 from merganser.decomposed import decomposed
 from merganser.deltas import open_deltas
@@ -17,12 +18,14 @@ from merganser.embeddings import read_embeddings
 from merganser.factors import FactorSettings, open_factors
 from merganser.joints import open_joint
 from merganser.layers import LayerSource
+from merganser.origins import origin_of, read_origin
 from merganser.overlays import FILE
-from merganser.params import Entry, entry_of, load_params
+from merganser.params import Entry, Params, entry_of, load_params
 from merganser.untrusted import check_link
 from merganser.workers import threads_wanted
 from tasks.stage import (
     BASE,
+    CARD,
     DELTAS,
     DIFFERENCES,
     EMBEDDINGS,
@@ -30,6 +33,7 @@ from tasks.stage import (
     JOINTS,
     MERGE_PROFILES,
     MERGED,
+    SOURCES,
     fresh_folder,
     only_name,
     run,
@@ -44,10 +48,11 @@ def merge_entry(
     base: Path,
     out: Path,
     profile: Path | None,
+    card: str,
     device: str = "cpu",
     threads: int = 1,
 ) -> None:
-    """Merge a source's layers onto the base into a fresh folder, with the base's configuration beside the weights."""
+    """Merge a source's layers onto the base into a fresh folder, with its card and the base's configuration."""
     start_wall, start_cpu = time.perf_counter(), time.process_time()
     checkpoint = open_checkpoint(base)
     with fresh_folder(out) as folder:
@@ -55,6 +60,7 @@ def merge_entry(
         for name in config_names(path.name for path in base.iterdir() if path.is_file()) if base.is_dir() else []:
             check_link(base / name, base)
             shutil.copyfile(base / name, folder / name)
+        (folder / CARD).write_text(card, encoding="utf-8")
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
         rate = {"amr": additional_memory_rate(out, checkpoint, source)}
@@ -103,6 +109,13 @@ def as_taken(method: registry.Method, values: dict[str, Any], deltas: LayerSourc
     return decomposed(deltas, FactorSettings(share))
 
 
+def write_card(key: str, params: Params, method: registry.Method, values: dict[str, Any]) -> str:
+    """Write the card of an entry's merge."""
+    tasks = {name: read_origin(SOURCES / f"{name}.json") for name in sorted(params.tasks)}
+    origins = {"(base)": origin_of(BASE), **tasks}
+    return model_card(key, method, values, params.methods[key].reads, params.seed, BASE, origins)
+
+
 def main(argv: list[str]) -> None:
     """Merge by the entry named on the command line."""
     key = only_name(argv, "merge")
@@ -113,7 +126,8 @@ def main(argv: list[str]) -> None:
     source = open_source(entry, list(params.tasks), params.seed)
     base = DIFFERENCES / entry.difference / "base" if entry.difference else BASE
     profile = MERGE_PROFILES / f"{key}.json"
-    merge_entry(method, values, source, base, MERGED / key, profile, threads=threads_wanted())
+    card = write_card(key, params, method, values)
+    merge_entry(method, values, source, base, MERGED / key, profile, card, threads=threads_wanted())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ PRELOAD = (
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
+CARD = "README.md"  # in the folder of a merged model
+
 BASE = Path("data/base")
 CHECKPOINTS = Path("data/checkpoints")
 DELTAS = Path("data/deltas")
@@ -35,6 +37,7 @@ MERGE_MEASURES = Path("data/measures/merged")
 RECORDS = Path("data/records")
 TASK_STUDIES = Path("data/studies/tasks")
 RANK_STUDIES = Path("data/studies/rank")
+SOURCES = Path("data/sources")
 REPORT = Path("report")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from merganser import registry
 from merganser.adapters.adapted import open_whole
 from merganser.adapters.files import Adapter, open_model
+from merganser.cards import model_card
 from merganser.checkpoints import Checkpoint, open_checkpoint
 from merganser.direct import open_models
 from merganser.driver import choose_device
@@ -15,6 +16,7 @@ from merganser.errors import InputError
 from merganser.mean import write_mean
 from merganser.models import embed_classes
 from merganser.operators.coefficients import check_maps
+from merganser.origins import Origin
 from merganser.parameters import ParameterRules
 from merganser.registry import Method
 from tasks.merge import as_taken, merge_entry
@@ -49,6 +51,7 @@ def merge_checkpoints(
     choose_device(device)
     rules = rules or ParameterRules()
     out.parent.mkdir(parents=True, exist_ok=True)
+    sources = _origins(base, models)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as made:
         folder = Path(made)
         base = start = base or _mean_of(models, folder / "base")
@@ -59,7 +62,9 @@ def merge_checkpoints(
         embeddings = embed_classes(FAMILY, base, classes or {}) if method.embeddings else {}
         deltas = open_models(open_checkpoint(start), opened, rules, seed, embeddings)
         source = as_taken(method, filled, deltas)
-        merge_entry(method, filled, source, start, out, profile, device, threads)
+        shown = filled | ({"merged": merged} if merged else {})
+        card = model_card(name, method, shown, method.reads, seed, base, sources)
+        merge_entry(method, filled, source, start, out, profile, card, device, threads)
 
 
 def _start_of(method: Method, merged: str | None) -> str | None:
@@ -71,6 +76,13 @@ def _start_of(method: Method, merged: str | None) -> str | None:
         kind = "starts from a merge itself" if start.reads == "differences" else "keeps a part per task"
         raise InputError(f"merged: {merged} {kind}; name a method that gives one model for all tasks")
     return merged
+
+
+def _origins(base: Path | None, models: Mapping[str, Path]) -> dict[str, Origin]:
+    """Name where the models lie, by the last part of each path; hashing them could take as long as merging them."""
+    mean = f"the mean of {', '.join(models)}"
+    tasks = {task: Origin(path.resolve().name) for task, path in models.items()}
+    return {"(base)": Origin(base.resolve().name if base else mean), **tasks}
 
 
 def _seed_of(given: Any) -> int:

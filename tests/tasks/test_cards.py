@@ -1,0 +1,163 @@
+"""The card of a merged model: what a hub reads from it, and what it says of where the model comes from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from merganser import registry
+from merganser.cards import model_card
+from merganser.hashes import sha256_of
+from merganser.origins import Origin, origin_of
+from merganser.parameters import ParameterRules
+from tasks import difference, extract, fetch, merge
+from tasks.standalone import merge_checkpoints
+from tests.tasks.comparison import TASKS, inside, write_params, write_sources
+
+METHODS: dict[str, dict[str, Any]] = {
+    "plain": {"method": "average", "reads": "deltas"},
+    "trimmed": {"method": "ties", "reads": "deltas", "density": 0.5},
+    "masked": {"method": "emr", "reads": "differences/x"},
+}
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Carry a comparison as far as the merges."""
+    folder = tmp_path_factory.mktemp("cards")
+    write_params(folder, METHODS)
+    params = yaml.safe_load((folder / "params.yaml").read_text()) | {"differences": {"x": {"merged": "plain"}}}
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    write_sources(folder / "sources")
+    with inside(folder):
+        fetch.main(["base"])
+        for task in TASKS:
+            fetch.main(["task", task])
+            extract.main([task])
+        merge.main(["plain"])
+        merge.main(["trimmed"])
+        difference.main(["x"])
+        for task in TASKS:
+            extract.main(["x", task])
+        merge.main(["masked"])
+    return folder
+
+
+def card(folder: Path, entry: str) -> ModelCard:
+    return ModelCard.load(folder / "data/merged" / entry / "README.md")
+
+
+def rows(text: str, section: str) -> list[list[str]]:
+    """The cells of the table in a section, without its heading."""
+    body = text.split(f"## {section}\n")[1].split("\n## ")[0]
+    return [[cell.strip(" `") for cell in line.strip("| ").split(" | ")] for line in body.splitlines() if line][2:]
+
+
+@pytest.mark.parametrize(("entry", "method"), [("plain", "average"), ("trimmed", "ties"), ("masked", "emr")])
+def test_the_hub_reads_what_the_model_is(carried: Path, entry: str, method: str) -> None:
+    data = card(carried, entry).data.to_dict()
+    assert data == {
+        "library_name": "open_clip",
+        "pipeline_tag": "zero-shot-image-classification",
+        "tags": ["merge", "merganser", method],
+    }
+
+
+def test_a_card_names_the_checksums_of_all_it_was_made_of(carried: Path) -> None:
+    found = rows(card(carried, "trimmed").text, "Made of")
+    fetched = {"(base)": carried / "data/base"} | {task: carried / "data/checkpoints" / task for task in sorted(TASKS)}
+    sources = {"(base)": "sources/base"} | {task: f"sources/{task}" for task in TASKS}
+    assert found == [
+        [name, sources[name], "model.safetensors", sha256_of(folder / "model.safetensors")]
+        for name, folder in fetched.items()
+    ]
+
+
+def test_a_card_says_all_that_the_entry_was_run_with(carried: Path) -> None:
+    given = dict(rows(card(carried, "trimmed").text, "Merge"))
+    values = registry.get("ties").validate("", {"density": 0.5})
+    assert given == {"method": "ties", "reads": "deltas", "seed": "0"} | {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()
+    }
+
+
+def test_a_method_with_parts_per_task_names_their_file_and_others_do_not(carried: Path) -> None:
+    assert "overlays.safetensors" in card(carried, "masked").text
+    assert (carried / "data/merged/masked/overlays.safetensors").is_file()
+    assert "overlays.safetensors" not in card(carried, "plain").text
+
+
+def test_difference_vectors_start_from_a_model_and_not_from_its_card(carried: Path) -> None:
+    assert not (carried / "data/differences/x/base/README.md").exists()
+    assert (carried / "data/merged/plain/README.md").is_file()
+
+
+def test_the_same_inputs_give_the_same_card(carried: Path) -> None:
+    before = (carried / "data/merged/trimmed/README.md").read_bytes()
+    with inside(carried):
+        merge.main(["trimmed"])
+    assert (carried / "data/merged/trimmed/README.md").read_bytes() == before
+
+
+def made(origins: dict[str, Origin], folder: Path) -> ModelCard:
+    method = registry.get("average")
+    return ModelCard(model_card("mean", method, method.validate("", {}), "deltas", 0, folder, origins))
+
+
+def test_models_of_a_hub_are_the_base_models(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    hub = {
+        "(base)": Origin("org/base", "hub", {"model.safetensors": "0" * 64}),
+        "a": Origin("org/a", "hub", {"one.safetensors": "1" * 64, "two.safetensors": "2" * 64}),
+        "b": Origin("org/a", "hub"),
+        "c": Origin("here/c"),
+    }
+    data = made(hub, tmp_path).data.to_dict()
+    assert data["base_model"] == ["org/base", "org/a"]
+    assert data["base_model_relation"] == "merge"
+    assert data["library_name"] == "transformers"
+    assert [row[0] for row in rows(made(hub, tmp_path).text, "Made of")] == ["(base)", "a", "a", "b", "c"]
+
+
+def test_a_hostile_source_stays_in_its_cell_and_out_of_the_metadata(tmp_path: Path) -> None:
+    name = "x` | y\n---\nlicense: mit\n[link](http://example.org)\n# Title\x1b[0m"
+    found = made({"(base)": Origin("base"), "a": Origin(name)}, tmp_path)
+    assert "license" not in found.data.to_dict()
+    line = next(line for line in found.text.splitlines() if line.startswith("| a |"))
+    assert line.count("`") == 2
+    assert "\\|" in line
+    assert "\x1b" not in found.text
+    assert found.text.count("\n# ") == 1
+
+
+@pytest.mark.parametrize(
+    ("about", "name"),
+    [
+        ({"kind": "local", "source": "hub/a"}, "hub/a"),
+        ({"kind": "hub", "source": "a.yaml", "hub": "org/a", "revision": "0" * 40}, "org/a"),
+        ({"kind": "open_clip", "source": "a.yaml", "open_clip": "ViT", "pretrained": "tag"}, "ViT, tag"),
+        ({"kind": "mean", "source": "data/checkpoints", "mean_of": ["a", "b"]}, "the mean of a, b"),
+    ],
+)
+def test_an_origin_is_known_by_name_and_bytes_whatever_its_revision(
+    about: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    files = {file: {"sha256": file * 3, "size": 1} for file in ("model.safetensors", "adapter_config.json", "x.json")}
+    (tmp_path / "source.json").write_text(json.dumps(about | {"files": files}))
+    found = origin_of(tmp_path)
+    assert found.name == name
+    assert set(found.files) == {"model.safetensors", "adapter_config.json"}
+
+
+def test_a_merge_without_the_pipeline_has_a_card_too(tmp_path: Path) -> None:
+    write_sources(tmp_path)
+    models = {task: tmp_path / task for task in TASKS}
+    rules = ParameterRules(merged=("visual.*",))
+    merge_checkpoints("ties", {"merged": "average"}, tmp_path / "base", models, tmp_path / "out", rules=rules)
+    text = ModelCard.load(tmp_path / "out/README.md").text
+    assert dict(rows(text, "Merge"))["merged"] == "average"
+    assert [row[:2] for row in rows(text, "Made of")] == [["(base)", "base"], *([task, task] for task in TASKS)]
+    assert str(tmp_path) not in text

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,7 @@ from flows.absent import Absent
 from flows.checks import ProjectError, check_project, is_checked, note_checked
 from flows.depot import AwayError, Depot, MissingError, has_remote
 from flows.engine import Ending, Ground, Result, Run
+from flows.experiments import keep_experiment
 from flows.here import Here
 from flows.hosts import Hosts
 from flows.lockfiles import LockFiles, lock_path
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 RUN_NAME_VARIABLE = "MERGANSER_RUN"
+_EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def compare(
@@ -102,6 +105,9 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, pull: bool, pla
         note_checked(repo)
         if not found.work:
             ground.finish(pull)
+            if _run_file(repo).exists():
+                # The run that had it was killed after its last stage.
+                keep_experiment(repo, run_name(repo), console)
             forget_run_name(repo)
             console.print(f"nothing to do: {len(found.nodes)} stages are up to date")
             return 0
@@ -113,6 +119,7 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, pull: bool, pla
             ground.finish(pull)
     code = exit_code(endings.values())
     if code == 0:
+        keep_experiment(repo, run_name(repo), console)
         forget_run_name(repo)
     return code
 
@@ -164,7 +171,7 @@ def _absent(repo: "Repo", place: Place, console: Console) -> Absent | None:
 
 def _surely_work(repo: "Repo") -> bool:
     """Whether there is work as far as can be told without reading dvc.yaml: nothing ran yet, or a run did not end."""
-    return not Path("dvc.lock").exists() or (state_folder(repo) / "run.json").exists()
+    return not Path("dvc.lock").exists() or _run_file(repo).exists()
 
 
 def _tidy(repo: "Repo", prune: bool, console: Console) -> LockFiles:
@@ -242,7 +249,7 @@ class Support:
 
 def run_name(repo: "Repo") -> str:
     """Return the comparison's name: that of the run it goes on with, else MERGANSER_RUN, else a new one."""
-    path = state_folder(repo) / "run.json"
+    path = _run_file(repo)
     if path.exists():
         return json.loads(path.read_text())["name"]
     name = os.environ.get(RUN_NAME_VARIABLE)
@@ -250,13 +257,19 @@ def run_name(repo: "Repo") -> str:
         from coolname import generate_slug
 
         name = generate_slug(2)
+    if not _EXPERIMENT_NAME.fullmatch(name):
+        raise InputError(f"{RUN_NAME_VARIABLE}: {name!r} cannot name a DVC experiment; use letters, digits, - and _")
     path.write_text(json.dumps({"name": name}))
     return name
 
 
 def forget_run_name(repo: "Repo") -> None:
     """Let the next run have a name of its own."""
-    (state_folder(repo) / "run.json").unlink(missing_ok=True)
+    _run_file(repo).unlink(missing_ok=True)
+
+
+def _run_file(repo: "Repo") -> Path:
+    return state_folder(repo) / "run.json"
 
 
 @contextmanager

@@ -76,7 +76,9 @@ def _connected(**options: Any) -> Iterator[None]:
             namespace="merganser", log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment, **options
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise InputError(f"no Ray cluster answers: {error}") from error
+        where = options.get("address", "this machine")
+        token = "if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        raise InputError(f"no Ray cluster answers at {where}: {error}; {token}") from error
     try:
         yield
     finally:

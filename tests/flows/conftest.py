@@ -23,3 +23,12 @@ def toy(tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Ma
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     monkeypatch.delenv("MERGANSER_RUN", raising=False)
     return Make(tmp_path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ray_token() -> Iterator[None]:
+    """One token for all Ray clusters of the tests: Ray reads it once in a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
+        yield

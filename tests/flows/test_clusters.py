@@ -45,7 +45,7 @@ def answers(port: int) -> bool:
 
 
 @pytest.fixture(scope="module", params=["ray", "dask"])
-def cluster(request: pytest.FixtureRequest, prefect_api: str) -> Iterator[tuple[str, str]]:
+def cluster(request: pytest.FixtureRequest, prefect_api: str, ray_token: None) -> Iterator[tuple[str, str]]:
     """A cluster with two threads: the runner's name and the address."""
     pytest.importorskip("prefect_ray" if request.param == "ray" else "prefect_dask")
     # The paths of Ray's sockets are long.

@@ -192,7 +192,7 @@ def kill_host(address: str) -> None:
     """Kill the process that listens at an address, and wait until it is gone."""
     inode = next(line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(address))
     for process in psutil.Process().children():
-        if any(os.path.realpath(each) == f"socket:[{inode}]" for each in Path(f"/proc/{process.pid}/fd").iterdir()):
+        if any(os.readlink(each) == f"socket:[{inode}]" for each in Path(f"/proc/{process.pid}/fd").iterdir()):
             process.kill()
             process.wait()
 

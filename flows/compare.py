@@ -5,8 +5,9 @@ import json
 import os
 import re
 import signal
+import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from types import FrameType
@@ -78,6 +79,12 @@ def compare(
         return 2
     except (StartError, AwayError, MissingError) as error:
         console.print(str(error), style="red", markup=False)
+        return 1
+    except (OSError, sqlite3.Error) as error:
+        # The disk is full, or may not be written to: the place where that is noticed can be any.
+        console.print(
+            f"{error}: mend that and run the same command again; what is done is kept", style="red", markup=False
+        )
         return 1
     except KeyboardInterrupt:
         console.print("stopped before any stage was started")
@@ -250,7 +257,7 @@ class Support:
 def run_name(repo: "Repo") -> str:
     """Return the comparison's name: that of the run it goes on with, else MERGANSER_RUN, else a new one."""
     path = _run_file(repo)
-    if path.exists():
+    with suppress(FileNotFoundError, ValueError):  # a kill may have left it empty
         return json.loads(path.read_text())["name"]
     name = os.environ.get(RUN_NAME_VARIABLE)
     if not name:

@@ -9,7 +9,8 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,11 +95,13 @@ class LockFiles:
         """Take entries out."""
         self._rewrite(path, {}, names)
 
-    def _journal_lines(self) -> list[dict[str, Any]]:
+    def _journal_lines(self) -> Iterator[dict[str, Any]]:
         if not self._journal.exists():
-            return []
-        # The last line may be cut off by the kill; its stage is then run, or restored, again.
-        return [json.loads(line) for line in self._journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            return
+        for line in self._journal.read_text(errors="replace").splitlines():
+            # A kill or a full disk may have cut a line off; its stage is then run, or restored, again.
+            with suppress(ValueError):
+                yield json.loads(line)
 
     def _rewrite(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> None:
         before = Path(path).read_text(encoding="utf-8") if os.path.exists(path) else join_lock(())
@@ -108,12 +111,7 @@ class LockFiles:
             after = self._dumped(path, entries, gone)
         if after == before:
             return
-        temporary = path + ".new"
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(after)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        _replace(path, after)
         self._track(os.path.relpath(path))
 
     def _joined(self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Iterable[str]) -> str | None:
@@ -159,3 +157,18 @@ def locked_stage(repo: "Repo", dvc_yaml: str, entry: dict[str, Any], folder: str
 
 def _digest(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.exists(path) else ""
+
+
+def _replace(path: str, text: str) -> None:
+    """Put a new file in a file's place, whole or not at all."""
+    temporary = path + ".new"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        # On a full disk it would only take up room.
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -4,7 +4,6 @@ import fcntl
 import json
 import logging
 import os
-import re
 import sqlite3
 import sys
 import time
@@ -13,13 +12,13 @@ from contextlib import chdir, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from flows.remains import cleared_up
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
 STATE_FOLDER = ".merganser"
-_ENTRY_NAME = re.compile("[0-9a-f]{64}")
 
 
 @contextmanager
@@ -75,22 +74,10 @@ def held(repo: "Repo") -> Iterator[None]:
         _lock_dvc(repo)
         try:
             _refuse_busy_paths(repo)
-            _drop_half_entries(Path(repo.stage_cache.cache_dir))
-            with _links_open(repo):
+            with cleared_up(repo, state_folder(repo) / "at-work"), _links_open(repo):
                 yield
         finally:
             repo.lock.unlock()
-
-
-def _drop_half_entries(run_cache: Path) -> None:
-    """Take out of DVC's run cache what a kill left half written: it would be taken for the newest entry."""
-    for folder in run_cache.glob("*/*"):
-        entries = list(folder.iterdir())
-        for entry in entries:
-            if not _ENTRY_NAME.fullmatch(entry.name):
-                entry.unlink()
-        if not any(_ENTRY_NAME.fullmatch(entry.name) for entry in entries):
-            folder.rmdir()
 
 
 @contextmanager
@@ -145,12 +132,16 @@ def _lock_dvc(repo: "Repo") -> None:
 def _refuse_busy_paths(repo: "Repo") -> None:
     """Refuse while a `dvc repro` runs a stage: for that time it gives up the lock and only marks its paths."""
     from dvc.lock import LockError
-    from dvc.rwlock import rwlock
+    from dvc.rwlock import RWLOCK_FILE, RWLockFileCorruptedError, rwlock
 
     root = repo.root_dir
     hardlink = repo.config["core"].get("hardlink_lock", False)
     try:
         with rwlock(repo.tmp_dir, repo.fs, " ".join(sys.argv), [], [root], hardlink):
             pass
+    except RWLockFileCorruptedError:
+        # Who wrote it was killed meanwhile, and all that DVC would say of it is to remove it.
+        Path(repo.tmp_dir, RWLOCK_FILE).unlink()
+        _refuse_busy_paths(repo)
     except LockError as error:
         raise InputError(f"a dvc command is running a stage of this repository: {error}") from None

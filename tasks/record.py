@@ -6,12 +6,14 @@ first run, through the receipt's run or the key's tag, and makes no second one.
 
 import hashlib
 import json
+import logging
 import os
 import sqlite3
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,12 +43,17 @@ class Store:
     client: "MlflowClient"
     experiment: str
 
-    def find(self, tag: str, value: str) -> str | None:
-        """Return the first run that carries a tag, None when there is none."""
-        runs = self.client.search_runs(
-            [self.experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time ASC"], max_results=1
-        )
+    def find(self, tag: str, value: str, status: str = "FINISHED") -> str | None:
+        """Return the first run that carries a tag and is finished, None when there is none."""
+        wanted = f"tags.`{tag}` = '{value}' and attributes.status = '{status}'"
+        runs = self.client.search_runs([self.experiment], wanted, order_by=["attributes.start_time ASC"], max_results=1)
         return runs[0].info.run_id if runs else None
+
+    def begin(self, tag: str, value: str, name: str, tags: Mapping[str, str]) -> str:
+        """Return a run that carries a tag, to be filled: the one that a kill left unfinished, else a new one."""
+        return self.find(tag, value, "RUNNING") or str(
+            self.client.create_run(self.experiment, tags={tag: value, **tags}, run_name=name).info.run_id
+        )
 
 
 def open_store() -> Store:
@@ -118,22 +125,22 @@ def _parent_run(store: Store, params: Params) -> str:
     found = store.find(COMPARISON, name)
     if found:
         return found
-    made = store.client.create_run(store.experiment, tags={COMPARISON: name, **_origin()}, run_name=name)
+    made = store.begin(COMPARISON, name, name, _origin())
     choices = {"base": params.base.source, "tasks": ", ".join(params.tasks), "split": params.evaluation.split}
-    _log(store, made.info.run_id, {}, {**choices, "seed": params.seed, "matrices": params.parameters.matrices})
-    store.client.set_terminated(made.info.run_id)
-    return str(made.info.run_id)
+    _log(store, made, {}, {**choices, "seed": params.seed, "matrices": params.parameters.matrices})
+    store.client.set_terminated(made)
+    return made
 
 
 def _write_run(store: Store, params: Params, entry: str, metrics: dict[str, float], tags: dict[str, str]) -> str:
     origin = {"mlflow.parentRunId": _parent_run(store, params), "merganser.run": comparison_name(params), **_origin()}
-    made = store.client.create_run(store.experiment, tags=tags | origin, run_name=entry)
+    made = store.begin(CONTENT, tags[CONTENT], entry, tags | origin)
     declared = params.methods[entry]
     method = registry.get(declared.method)
     values = method.validate(f"methods.{entry}", declared.values)
-    _log(store, made.info.run_id, metrics, {"method": declared.method, "reads": declared.reads, **values})
-    store.client.set_terminated(made.info.run_id)
-    return str(made.info.run_id)
+    _log(store, made, metrics, {"method": declared.method, "reads": declared.reads, **values})
+    store.client.set_terminated(made)
+    return made
 
 
 def _log(store: Store, run_id: str, metrics: Mapping[str, float], values: Mapping[str, Any]) -> None:
@@ -219,12 +226,29 @@ def main(argv: list[str]) -> None:
     params = load_params(Path("params.yaml"))
     match argv:
         case ["--report"]:
-            record_report(params)
+            with _stored():
+                record_report(params)
         case [entry]:
             entry_of(params, entry)
-            record_entry(params, entry)
+            with _stored():
+                record_entry(params, entry)
         case _:
             raise InputError(f"tasks.record: expected METHOD or --report, got {' '.join(argv) or 'nothing'}")
+
+
+@contextmanager
+def _stored() -> Iterator[None]:
+    """End with a message where the store is locked or away: all that would be recorded is kept in files."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # its tracebacks of what is said here in a line
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError) as error:
+        where = os.environ.get("MLFLOW_TRACKING_URI", STORE)
+        reason = str(error).partition("\n")[0]
+        sys.exit(f"MLflow's store {where} is locked or away ({reason}): run again when it is back; the scores are kept")
 
 
 if __name__ == "__main__":

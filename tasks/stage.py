@@ -1,5 +1,6 @@
 """What every stage shares: how its command ends, and how its output appears whole or not at all."""
 
+import errno
 import json
 import os
 import shutil
@@ -59,6 +60,21 @@ def run(main: Callable[[list[str]], None]) -> None:
     except InputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    except (OSError, MemoryError, RuntimeError) as error:
+        lack = _lack(error)
+        if lack is None:
+            raise
+        sys.exit(f"{lack}, and run again: what is done is kept")
+
+
+def _lack(error: Exception) -> str | None:
+    """Say what the machine has too little of; None where an error is about something else."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no room left on the disk of {error.filename or Path.cwd()}: make some"
+    words = str(error).partition("\n")[0]
+    if isinstance(error, MemoryError) or "can't allocate memory" in words or "out of memory" in words:
+        return f"not enough memory ({words or 'out of memory'}): give it more, or run fewer stages at once (--workers)"
+    return None
 
 
 def only_name(argv: list[str], stage: str) -> str:

@@ -1,6 +1,5 @@
 """Runs killed with SIGKILL, the whole process group at once, at random moments: nothing is lost, nothing is half."""
 
-import hashlib
 import os
 import random
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.whole import assert_cache_is_whole, content
 from tests.flows.toy import Make, Toy
 
 # Stages that take a while and write their output in steps, into a folder and into files, so that a kill finds halves.
@@ -70,13 +70,6 @@ def kill_all(process: subprocess.Popen[bytes]) -> bool:
     return at_work
 
 
-def content(folder: Path) -> dict[str, str]:
-    """The digests of all files of the workspace: sources, outputs, dvc.lock and .gitignore files."""
-    hidden = {".git", ".dvc", ".merganser"}
-    files = [path for path in folder.rglob("*") if path.is_file() and not hidden & set(path.relative_to(folder).parts)]
-    return {str(path.relative_to(folder)): hashlib.md5(path.read_bytes()).hexdigest() for path in sorted(files)}
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Toy:
     """The repository after a run that nobody disturbed."""
@@ -116,14 +109,6 @@ def wait_for_work(folder: Path, process: subprocess.Popen[bytes]) -> None:
         if now != before or (folder / ".merganser/journal").exists():
             return
         time.sleep(0.02)
-
-
-def assert_cache_is_whole(folder: Path) -> None:
-    """Each object in DVC's cache has the content that its name says."""
-    for path in (folder / ".dvc/cache/files/md5").glob("*/*"):
-        if path.is_file():
-            name = path.parent.name + path.name.removesuffix(".dir")
-            assert hashlib.md5(path.read_bytes()).hexdigest() == name
 
 
 @pytest.mark.slow

@@ -1,10 +1,13 @@
 import json
 import os
 import shutil
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +203,55 @@ def test_a_kill_while_the_store_is_made_leaves_nothing_that_stands_in_the_way(tm
     made = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert made.stdout.strip().isdecimal()
     assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
+
+
+KILLED = """
+import os, signal
+from mlflow import MlflowClient
+from tasks import record
+
+calls, made = [], MlflowClient.{call}
+
+def killed(*args, **options):
+    calls.append(None)
+    if len(calls) == {number}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made(*args, **options)
+
+MlflowClient.{call} = killed
+record.main(["average"])
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_a_kill_left_unfinished_is_finished_and_no_second_one_made(folder: Path) -> None:
+    # In the parent run before its parameters are there, then in the entry's own when all is there.
+    for call, number in (("log_batch", 1), ("set_terminated", 2)):
+        code = KILLED.format(call=call, number=number)
+        environment = os.environ | {"PYTHONPATH": str(Path(record.__file__).parent.parent)}
+        ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+        assert ended.returncode == -signal.SIGKILL
+        assert not Path("data/records/average.json").exists()
+    record.main(["average"])
+    found = runs()
+    assert [run.info.status for run in found] == ["FINISHED"] * 2
+    assert {"base", "seed"} <= set(next(run for run in found if "mlflow.parentRunId" not in run.data.tags).data.params)
+    assert receipt("average")["run_id"] == children(found)["average"].info.run_id
+    assert "accuracy_mean" in children(found)["average"].data.metrics
+
+
+@pytest.mark.slow
+def test_a_store_that_is_locked_or_away_is_named_and_scores_are_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(sqlite3.connect("mlflow.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(SystemExit, match=r"MLflow's store mlflow\.db is locked or away .*database is locked"):
+            record.main(["average"])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    with pytest.raises(SystemExit, match=r"MLflow's store http://127\.0\.0\.1:9 is locked or away .*run again"):
+        record.main(["average"])
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    record.main(["average"])
+    assert len(runs()) == 2

@@ -1,0 +1,38 @@
+"""Tell the processes of a run at which of their file operations they are to be killed."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+AT_EXIT = -1
+
+
+@dataclass(frozen=True)
+class Injection:
+    """The plan for a repository's processes, kept in a folder of its own; tests/faults/inject does what it says."""
+
+    folder: Path
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What makes every Python process below count its file operations."""
+        code = os.pathsep.join([str(Path(__file__).parent / "inject"), str(ROOT)])
+        return {"PYTHONPATH": code, "FAULTS": str(self.folder / "plan.json"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def plan(self, repository: Path, kill: Mapping[str, int], group: bool = False, log: bool = False) -> None:
+        """Say which process is to be killed where; `log`: note all operations."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        told = {"root": str(repository), "kill": dict(kill), "group": group, "log": str(self._log) if log else None}
+        (self.folder / "plan.json").write_text(json.dumps(told))
+
+    def counted(self) -> Counter[str]:
+        """How many operations each process made, as noted."""
+        return Counter(line.split("\t")[0] for line in self._log.read_text().splitlines())
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "log"

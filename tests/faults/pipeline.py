@@ -1,0 +1,147 @@
+"""The project's own stages on two tiny tasks, whose processes are killed at their file operations."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.host import Host
+from flows.plan import plan
+from flows.worker import Job, Outcome, commands_of, run_job, stage_environment
+from tests.faults.injection import AT_EXIT, Injection
+from tests.faults.whole import assert_cache_is_whole, digest_of, entries, is_pure, remove
+from tests.tiny import environment, make_repository
+
+if TYPE_CHECKING:
+    from dvc.stage import Stage
+
+RUN = "from flows.__main__ import start; start()"
+INSIDE = ("decompose@", "join@", "merge@")
+
+
+class Tiny:
+    """The tiny pipeline, run without a fault: what its stages write, and how many file operations each makes."""
+
+    def __init__(self, folder: Path, *targets: str) -> None:
+        self.injection = Injection(folder / "faults")
+        self.path = make_repository(folder / "tiny")
+        self.injection.plan(self.path, {}, log=True)
+        done = self.run(self.path, *targets)
+        assert done.returncode == 0, done.stdout
+        self.counted = self.injection.counted()
+        self.plan = plan(self.path)
+        self.entries = entries(self.path)
+
+    def run(self, folder: Path, *targets: str) -> "subprocess.CompletedProcess[str]":
+        """Run `merganser run` in a repository like this one."""
+        return subprocess.run(
+            [sys.executable, "-c", RUN, "run", "--workers", "2", *targets],
+            cwd=folder,
+            env=environment() | self.injection.variables,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+
+class StageKills:
+    """Kill one process of a real stage, which a real warm host forked, and run the stage again."""
+
+    def __init__(self, tiny: Tiny, host: Host) -> None:
+        self._tiny, self._host = tiny, host
+
+    def points(self) -> list[tuple[str, int]]:
+        """Every file operation of the stages that decompose, join and merge, and their exits."""
+        stages = sorted(name for name in self._tiny.counted if name.startswith(INSIDE))
+        return [(name, at) for name in stages for at in [*range(1, self._tiny.counted[name] + 1), AT_EXIT]]
+
+    def trial(self, name: str, at: int) -> bool:
+        """Kill a stage's process at one operation, then run the stage again; whether the kill hit.
+
+        Raises AssertionError if it does not end well then, or with other bytes than without the kill.
+        """
+        stage = self._tiny.plan.stages[name]
+        for out in stage.outs:
+            remove(Path(out.fs_path))
+        self._tiny.injection.plan(self._tiny.path, {name: at})
+        killed = self._run(stage)
+        self._tiny.injection.plan(self._tiny.path, {})
+        ended = self._run(stage)
+        assert ended.exit_code == 0, ended.tail
+        for out in self._tiny.entries[name]["outs"]:
+            if is_pure(out["path"]):
+                assert digest_of(self._tiny.path / out["path"]) == out["md5"], out["path"]
+        return killed.exit_code == -signal.SIGKILL
+
+    def _run(self, stage: "Stage") -> Outcome:
+        return run_job(job_of(stage, self._host.address), lambda _line: None)
+
+
+def job_of(stage: "Stage", host: str) -> Job:
+    """The job that the engine would make of a stage, for one thread."""
+    clear = tuple(out.fs_path for out in stage.outs if not out.persist)
+    return Job(stage.addressing, commands_of(stage), stage.wdir, stage_environment(stage, 1), clear, 1, 0, host, host)
+
+
+@contextmanager
+def warm_host(tiny: Tiny) -> Iterator[Host]:
+    """A warm host whose stages count their operations."""
+    before = dict(os.environ)
+    os.environ.update(environment() | tiny.injection.variables)
+    try:
+        host = Host(tiny.path, True, {})
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    try:
+        yield host
+    finally:
+        host.stop()
+
+
+class WaveKills:
+    """Kill all stages of a level of the pipeline, level by level: the next run ends them and kills those after them."""
+
+    def __init__(self, tiny: Tiny, folder: Path) -> None:
+        self._tiny, self._folder = tiny, folder
+
+    def go(self, moment: float | None) -> int:
+        """Go through a fresh repository, killing each stage this far through its operations; None: at its exit.
+
+        Returns how many kills hit. Raises AssertionError if a stage has other bytes afterwards than without.
+        """
+        shutil.rmtree(self._folder, ignore_errors=True)
+        repository = make_repository(self._folder)
+        hits = 0
+        for level in self._levels():
+            self._tiny.injection.plan(repository, {name: self._at(name, moment) for name in level})
+            hits += self._tiny.run(repository).stdout.count(" failed: killed by signal 9")
+            self._compare(repository)
+        self._tiny.injection.plan(repository, {})
+        done = self._tiny.run(repository)
+        assert done.returncode == 0, done.stdout
+        self._compare(repository)
+        assert entries(repository).keys() == self._tiny.entries.keys()
+        assert_cache_is_whole(repository)
+        return hits
+
+    def _at(self, name: str, moment: float | None) -> int:
+        return AT_EXIT if moment is None else 1 + round(moment * max(0, self._tiny.counted[name] - 1))
+
+    def _levels(self) -> Iterator[list[str]]:
+        """The stages that read from no other, then those that read from these only, and so on."""
+        depth: dict[str, int] = {}
+        for name, node in self._tiny.plan.nodes.items():
+            depth[name] = 1 + max((depth[need] for need in node.needs), default=0)
+        for level in range(1, max(depth.values()) + 1):
+            yield [name for name in depth if depth[name] == level]
+
+    def _compare(self, repository: Path) -> None:
+        for name, entry in entries(repository).items():
+            for now, before in zip(entry["outs"], self._tiny.entries[name]["outs"], strict=True):
+                assert not is_pure(now["path"]) or now == before, f"{name}: {now} is not {before}"

@@ -1,5 +1,7 @@
 """The event loop of a run: submit what is ready, take back what is done, be the only writer of DVC's state."""
 
+import signal
+import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -163,7 +165,7 @@ class Run:
                     self._record(stage)
                 elif result is None:
                     self._jobs[name] = self.ground.job(stage, replace(self.needs[name], threads=share.threads))
-            except (DvcException, OSError) as error:
+            except (DvcException, OSError, sqlite3.Error) as error:
                 result, why = Result.FAILED, str(error)
             if result is not None:
                 self._end(Ending(name, result, why))
@@ -207,7 +209,7 @@ class Run:
         stage = self.plan.stages[outcome.name]
         try:
             self._record(stage, self.ground.keep(stage, outcome))
-        except (DvcException, OSError) as error:
+        except (DvcException, OSError, sqlite3.Error) as error:
             return Result.FAILED, str(error)
         return (Result.RESTORED if outcome.restored else Result.DONE), ""
 
@@ -246,4 +248,6 @@ class Run:
 
 
 def _exit_words(code: int) -> str:
-    return f"exit code {code}" if code > 0 else f"killed by signal {-code}"
+    words = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
+    # Or by a shell whose command was.
+    return f"{words}, as when memory runs out" if code in (-signal.SIGKILL, 128 + signal.SIGKILL) else words

@@ -75,6 +75,7 @@ def main() -> None:
             os.environ["PREFECT_API_URL"] = server.wait()
             for kind, hit in trials(Path(folder), given.count, given.seed):
                 hits[kind] += hit
+                print(f"{hits.total()} kills so far", end="\r", flush=True)
         finally:
             server.stop()
     for kind, count in hits.items():

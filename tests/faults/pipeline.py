@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.host import Host
+from flows.needs import Needs
 from flows.plan import plan
-from flows.worker import Job, Outcome, commands_of, run_job, stage_environment
+from flows.worker import Outcome, make_job, run_job
 from tests.faults.injection import AT_EXIT, Injection
 from tests.faults.whole import assert_cache_is_whole, digest_of, entries, is_pure, remove
 from tests.tiny import environment, make_repository
@@ -79,13 +81,8 @@ class StageKills:
         return killed.exit_code == -signal.SIGKILL
 
     def _run(self, stage: "Stage") -> Outcome:
-        return run_job(job_of(stage, self._host.address), lambda _line: None)
-
-
-def job_of(stage: "Stage", host: str) -> Job:
-    """The job that the engine would make of a stage, for one thread."""
-    clear = tuple(out.fs_path for out in stage.outs if not out.persist)
-    return Job(stage.addressing, commands_of(stage), stage.wdir, stage_environment(stage, 1), clear, 1, 0, host, host)
+        hosts = (self._host.address, self._host.address)
+        return run_job(replace(make_job(stage, Needs()), hosts=hosts), lambda _line: None)
 
 
 @contextmanager
@@ -94,7 +91,7 @@ def warm_host(tiny: Tiny) -> Iterator[Host]:
     before = dict(os.environ)
     os.environ.update(environment() | tiny.injection.variables)
     try:
-        host = Host(tiny.path, True, {})
+        host = Host(tiny.path, True)
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -1,0 +1,73 @@
+"""A disk that fills up during a run: the run says so; with room again the same command ends well."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.whole import assert_cache_is_whole, content
+from tests.flows.toy import Toy
+
+# Each output is larger than what is left free somewhere along the way.
+GROWING = """
+stages:
+  part:
+    foreach: ${parts}
+    do:
+      cmd: head -c 300000 /dev/zero | tr '\\\\0' ${key} > ${key}.part
+      deps: [source]
+      outs: ["${key}.part"]
+  all:
+    cmd: cat *.part | md5sum > all.txt
+    deps: [a.part, b.part, c.part, d.part]
+    outs: [all.txt]
+"""
+FILES = {"source": "s", "params.yaml": "parts: {a: 1, b: 1, c: 1, d: 1}\n"}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own with 8 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a disk")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def fill(disk: Path, leave: int) -> None:
+    """Leave only so many bytes."""
+    stat = os.statvfs(disk)
+    (disk / "filler").write_bytes(bytes(max(0, stat.f_bavail * stat.f_frsize - leave)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("links", [False, True])
+@pytest.mark.usefixtures("toy")
+def test_a_full_disk_is_named_and_what_is_done_is_kept(small_disk: Path, links: bool, tmp_path: Path) -> None:
+    expected = Toy(tmp_path / "roomy", GROWING, FILES)
+    assert expected.run()[0] == 0
+    seen = 0
+    for number, leave in enumerate((0, 4_096, 100_000, 400_000, 700_000, 1_000_000, 1_500_000, 2_000_000)):
+        toy = Toy(small_disk / f"toy{number}", GROWING, FILES)
+        if links:
+            toy.write(".dvc/config", '[cache]\n    type = "hardlink,symlink"\n')
+        fill(small_disk, leave)
+        code, text = toy.run(workers=2)
+        assert "Traceback" not in text
+        if code:
+            seen += 1
+            assert "No space left on device" in text, text
+            assert "run the same command again" in text, text
+        (small_disk / "filler").unlink()
+        code, text = toy.run(workers=2)
+        assert code == 0, text
+        assert content(toy.path) == content(expected.path)
+        assert_cache_is_whole(toy.path)
+        assert toy.settled()
+        subprocess.run(["rm", "-rf", str(toy.path)], check=True)
+    assert seen >= 4

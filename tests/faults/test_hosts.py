@@ -1,0 +1,58 @@
+"""The processes that watch or fork the stages' processes are killed."""
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.faults.injection import ROOT
+from tests.flows.toy import Make, Toy
+
+RUN = "from flows.__main__ import start; start()"
+SLOW = """
+stages:
+  each:
+    foreach: ${parts}
+    do:
+      cmd: echo ${key} >> log; sleep 1; echo ${key} > ${key}.part
+      deps: [source]
+      outs: ["${key}.part"]
+  all: {cmd: 'echo all >> log; cat *.part > all.txt', deps: [a.part, b.part, c.part, d.part], outs: [all.txt]}
+"""
+FILES = {"source": "s", "params.yaml": "parts: {a: 1, b: 1, c: 1, d: 1}\n"}
+
+
+def run_and_kill(toy: Toy, words: str, *options: str) -> tuple[int, str]:
+    """Start a run, kill its processes with these words in their command line once stages run, and wait for its end."""
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN, "run", "--workers", "2", *options],
+        cwd=toy.path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    while run.poll() is None and not (toy.path / "log").exists():
+        time.sleep(0.05)
+    victims = [child for child in psutil.Process(run.pid).children() if words in " ".join(child.cmdline())]
+    assert victims
+    for victim in victims:
+        victim.kill()
+    said, _ = run.communicate(timeout=120)
+    return run.returncode, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "options"), [("spawn_main", ["--runner", "processes"]), ("flows.host", [])])
+def test_a_killed_worker_or_host_costs_only_the_stages_it_had_in_work(
+    toy: Make, words: str, options: list[str]
+) -> None:
+    slow = toy(SLOW, FILES)
+    code, said = run_and_kill(slow, words, *options)
+    assert "Traceback" not in said
+    assert code == 0, said
+    assert slow.ran().count("all") == 1
+    assert slow.settled()

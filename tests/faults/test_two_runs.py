@@ -1,0 +1,37 @@
+"""Runs started at the same moment: one works, the others say who, and nothing is done twice."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.faults.injection import ROOT
+from tests.flows.toy import CHAIN, CHAIN_FILES, Make
+
+RUN = "from flows.__main__ import start; start()"
+
+
+@pytest.mark.slow
+def test_of_runs_started_at_once_one_works_and_the_others_say_who(toy: Make) -> None:
+    chain = toy(CHAIN.replace("echo cut >> log;", "echo cut >> log; sleep 4;"), CHAIN_FILES)
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", RUN, "run"],
+            cwd=chain.path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    said = {run.pid: run.communicate()[0] for run in runs}
+    (winner,) = [run for run in runs if run.returncode == 0]
+    for loser in runs:
+        if loser is not winner:
+            assert loser.returncode == 2
+            assert f"another run is at work in this repository (process {winner.pid}, since " in said[loser.pid]
+            assert "Traceback" not in said[loser.pid]
+    assert chain.ran() == ["cut", "turn", "end"]
+    assert chain.settled()

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import dask
 from distributed import Client, KilledWorker, WorkerPlugin
 from distributed.comm import CommClosedError
+from distributed.core import Status
 from prefect_dask import DaskTaskRunner
 
 from flows.clusters import Machine, cluster_room
@@ -43,8 +44,12 @@ class Declaration(WorkerPlugin):
         os.environ.update(self._environment)
         memory = worker.memory_manager.memory_limit or memory_here()
         has = {"threads": worker.state.nthreads, "memory": memory, "GPU": len(gpus_here())}
-        declared = worker.state.total_resources
-        await worker.set_resources(**{name: amount for name, amount in has.items() if name not in declared})
+        more = {name: amount for name, amount in has.items() if name not in worker.state.total_resources}
+        if more:
+            # What waits for resources is looked at again when a worker goes on, and not when it declares some.
+            worker.status = Status.paused
+            await worker.set_resources(**more)
+            worker.status = Status.running
 
 
 @dataclass

@@ -72,8 +72,15 @@ def cluster(request: pytest.FixtureRequest, prefect_api: str, ray_token: None) -
                 )
             )
         wait_until(lambda: answers(port))
+    address = f"127.0.0.1:{port}"
+    if request.param == "dask":
+        from distributed import Client
+
+        address = f"tcp://{address}"
+        with Client(address, set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=START_LIMIT_S)
     try:
-        yield request.param, f"{'tcp://' if request.param == 'dask' else ''}127.0.0.1:{port}"
+        yield request.param, address
     finally:
         for process in reversed(processes):
             process.terminate()

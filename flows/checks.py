@@ -10,7 +10,7 @@ from merganser.errors import InputError
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
-_PARAMS = Path("params.yaml")
+PARAMS = Path("params.yaml")
 
 
 class ProjectError(InputError):
@@ -19,20 +19,20 @@ class ProjectError(InputError):
 
 def check_project(repo: "Repo") -> None:
     """Check params.yaml, and the headers of the models it names, in an opened repository; raises ProjectError."""
-    if not _is_project():
+    if not is_project():
         return
     from merganser.params import load_params
     from merganser.preflight import check_sources
 
     try:
-        check_sources(load_params(_PARAMS), Path(), lambda path: _made(repo, path))
+        check_sources(load_params(PARAMS), Path(), lambda path: _made(repo, path))
     except InputError as error:
         raise ProjectError(str(error)) from error
 
 
 def is_checked(repo: "Repo") -> bool:
     """Tell whether a run has checked this params.yaml before: then there is nothing to refuse where nothing changed."""
-    if not _is_project():
+    if not is_project():
         return True
     note = _note(repo)
     return note.is_file() and note.read_text() == _digest()
@@ -40,12 +40,13 @@ def is_checked(repo: "Repo") -> bool:
 
 def note_checked(repo: "Repo") -> None:
     """Remember that params.yaml, as it stands, is in order."""
-    if _is_project():
+    if is_project():
         _note(repo).write_text(_digest())
 
 
-def _is_project() -> bool:
-    return _PARAMS.is_file() and Path("tasks/merge.py").is_file()
+def is_project() -> bool:
+    """Tell whether the current folder is a Merganser project."""
+    return PARAMS.is_file() and Path("tasks/merge.py").is_file()
 
 
 def _note(repo: "Repo") -> Path:
@@ -53,7 +54,7 @@ def _note(repo: "Repo") -> Path:
 
 
 def _digest() -> str:
-    return hashlib.sha256(_PARAMS.read_bytes()).hexdigest()
+    return hashlib.sha256(PARAMS.read_bytes()).hexdigest()
 
 
 def _made(repo: "Repo", path: Path) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from flows.repository import SkippedError
 from merganser.errors import InputError
 
 app = typer.Typer(
@@ -25,6 +26,8 @@ def main() -> None:
     """Run the command line; a user's mistake prints its message and exits 2."""
     try:
         app()
+    except SkippedError as skipped:
+        print(skipped)
     except InputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -55,6 +58,9 @@ def run(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Run also what is up to date.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and why; run nothing.")] = False,
+    busy: Annotated[
+        Literal["refuse", "wait", "skip"], typer.Option(help="What to do while another run is at work here.")
+    ] = "refuse",
     repo: RepoOption = Path(),
 ) -> None:
     """Run every stage that is not up to date, in parallel; run it again after a failure or a kill."""
@@ -70,6 +76,7 @@ def run(
         force=force,
         dry_run=dry_run,
         pull=pull,
+        busy=busy,
     )
     raise typer.Exit(code)
 
@@ -188,6 +195,14 @@ def reconstruct(
 def ui(repo: RepoOption = Path()) -> None:
     """Open the pages of Prefect and MLflow on this machine only, print their addresses, and serve until stopped."""
     from flows.ui import serve
+
+    serve(repo)
+
+
+@app.command()
+def serve(repo: RepoOption = Path()) -> None:
+    """Run what prefect.yaml schedules on this machine, until stopped."""
+    from flows.serve import serve
 
     serve(repo)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from flows.absent import Absent
+from flows.before import keep_before
 from flows.checks import ProjectError, check_project, is_checked, note_checked
 from flows.depot import AwayError, Depot, MissingError, has_remote
 from flows.engine import Ending, Ground, Result, Run
@@ -28,9 +29,10 @@ from flows.orphans import find_orphans, take_out
 from flows.plan import Over, Plan, in_workspace, make_plan, plan, stage_graph
 from flows.profiles import Place, check_stages, choose_place
 from flows.remote import Elsewhere
-from flows.repository import held, opened, state_folder
+from flows.repository import held, opened, state_folder, when_busy
 from flows.runners import open_runner
 from flows.server import Server, StartError
+from flows.sources import follow_sources
 from flows.summary import Progress, exit_code, rows, show_plan, show_summary
 from merganser.errors import InputError
 
@@ -52,14 +54,16 @@ def compare(
     force: bool = False,
     dry_run: bool = False,
     pull: bool = False,
+    busy: str = "refuse",
     console: Console | None = None,
 ) -> int:
     """Run what is not up to date in the DVC repository at `repo`: all of its dvc.yaml, or the targets and their inputs.
 
-    Where is what `profile` of profiles.yaml says, and in place of that `runner`, `address` and `workers`.
-    Returns the exit code: 0 all is well, 1 something failed, 2 the user's mistake. Prints progress and a summary.
-    Results on nodes with clones of their own are fetched at the end with `pull`.
-    Raises ProjectError for a mistake in a Merganser project's params.yaml.
+    Where is what `profile` of profiles.yaml says, and in place of that `runner`, `address` and `workers`; with `pull`
+    results on nodes with clones of their own are fetched at the end. `busy` says what to do while something else writes
+    in the repository: `refuse`, `wait` or `skip`. Prints progress and a summary. Returns the exit code: 0 all is well,
+    1 something failed, 2 the user's mistake. Raises ProjectError for a mistake in a Merganser project's params.yaml,
+    and SkippedError for a run that was skipped.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     try:
@@ -69,7 +73,8 @@ def compare(
                 over = partial(_over, profile=profile, said=said, console=console)
                 show_plan(plan(repo, targets, force, over), console)
             return 0
-        with _few_collections(), opened(repo) as dvc_repo, held(dvc_repo), _terminated_like_interrupted():
+        on_busy = when_busy(busy, console.print)
+        with _few_collections(), opened(repo) as dvc_repo, held(dvc_repo, on_busy), _terminated_like_interrupted():
             place = choose_place(Path(dvc_repo.root_dir), profile, **said)
             return _run_held(dvc_repo, targets, force, pull, place, console)
     except ProjectError:
@@ -99,6 +104,7 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, pull: bool, pla
         checked = is_checked(repo)
         if not checked:
             check_project(repo)
+        follow_sources(console.print)
         locks = _tidy(repo, prune=not targets, console=console)
         absent = _absent(repo, place, console)
         if pull and not absent:
@@ -142,6 +148,7 @@ def _run_flow(
     console: Console,
 ) -> dict[str, Ending]:
     name = run_name(repo)
+    keep_before(repo, plan, name)
     with support.prefect():
         from flows.flow import PrefectCrew, run_flow
 

@@ -59,7 +59,7 @@ def _has_its_values(dep: "ParamsDependency") -> bool:
     if not (isinstance(before, dict) and dep.params and set(before) == set(dep.params) and dep.exists):
         return False
     stat = os.stat(dep.fs_path)
-    now = _parsed(dep.fs_path, stat.st_mtime_ns, stat.st_size)
+    now = parsed(dep.fs_path, stat.st_mtime_ns, stat.st_size)
     try:
         return all(dpath.get(now, key, separator=".") == value for key, value in before.items())
     except KeyError:
@@ -67,7 +67,7 @@ def _has_its_values(dep: "ParamsDependency") -> bool:
 
 
 @lru_cache(maxsize=8)
-def _parsed(path: str, modified: int, size: int) -> Any:
+def parsed(path: str, modified: int, size: int) -> Any:
     """Parse a parameters file as DVC does; another time or size is another file."""
     from dvc.fs import localfs
     from dvc.utils.serialize import load_path

@@ -7,8 +7,8 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import chdir, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, chdir, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 STATE_FOLDER = ".merganser"
+_LOOK_AGAIN_S = 1.0
+
+
+class BusyError(InputError):
+    """Something else writes in the repository; `who` says what."""
+
+    def __init__(self, who: str, advice: str) -> None:
+        super().__init__(f"{who}; {advice}")
+        self.who = who
+
+
+class SkippedError(Exception):
+    """The run was left out, as told, since something else writes in the repository."""
 
 
 @contextmanager
@@ -64,20 +77,51 @@ def tracked_paths(repo: "Repo") -> frozenset[str]:
     return frozenset(str(path) for file in files for path in (file, *file.parents))
 
 
+def refuse(busy: BusyError) -> None:
+    """Let nothing wait: whoever finds the repository busy is told so."""
+    raise busy
+
+
+def when_busy(policy: str, say: Callable[[str], None]) -> Callable[[BusyError], None]:
+    """Return what a run does each time it finds the repository busy: `refuse`, `wait` or `skip`."""
+    told: list[str] = []
+
+    def wait(busy: BusyError) -> None:
+        if busy.who not in told:
+            told.append(busy.who)
+            say(f"waiting: {busy.who}")
+        time.sleep(_LOOK_AGAIN_S)
+
+    def skip(busy: BusyError) -> None:
+        raise SkippedError(f"skipped: {busy.who}")
+
+    return {"refuse": refuse, "wait": wait, "skip": skip}[policy]
+
+
 @contextmanager
-def held(repo: "Repo") -> Iterator[None]:
+def held(repo: "Repo", on_busy: Callable[[BusyError], None] = refuse) -> Iterator[None]:
     """Keep every other writer out of the repository: another run, and any `dvc` command.
 
-    Raises InputError that names the holder. The locks end with the process, also when it is killed.
+    `on_busy` is told who holds it, and once it returns the locks are tried again. Raises BusyError, which names the
+    holder, unless `on_busy` does otherwise. The locks end with the process, also when it is killed.
     """
-    with _run_lock(state_folder(repo) / "lock"):
-        _lock_dvc(repo)
-        try:
-            _refuse_busy_paths(repo)
-            with cleared_up(repo, state_folder(repo) / "at-work"), _links_open(repo):
-                yield
-        finally:
-            repo.lock.unlock()
+    with ExitStack() as locks:
+        while True:
+            try:
+                _lock_all(repo, locks)
+                break
+            except BusyError as busy:
+                locks.close()
+                on_busy(busy)
+        with cleared_up(repo, state_folder(repo) / "at-work"), _links_open(repo):
+            yield
+
+
+def _lock_all(repo: "Repo", locks: ExitStack) -> None:
+    locks.enter_context(_run_lock(state_folder(repo) / "lock"))
+    _lock_dvc(repo)
+    locks.callback(repo.lock.unlock)
+    _refuse_busy_paths(repo)
 
 
 @contextmanager
@@ -94,7 +138,7 @@ def _run_lock(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(_who_runs(file)) from None
+            raise BusyError(_who_runs(file), "wait for it to end, or stop it and run again") from None
         file.truncate(0)
         json.dump({"pid": os.getpid(), "since": time.strftime("%H:%M:%S on %Y-%m-%d")}, file)
         file.flush()
@@ -109,10 +153,7 @@ def _who_runs(file: TextIO) -> str:
     text = file.read()
     # The holder may be between taking the lock and writing its name.
     holder = json.loads(text) if text else {"pid": "unknown", "since": "just now"}
-    return (
-        f"another run is at work in this repository (process {holder['pid']}, since {holder['since']}); "
-        "wait for it to end, or stop it and run again"
-    )
+    return f"another run is at work in this repository (process {holder['pid']}, since {holder['since']})"
 
 
 def _lock_dvc(repo: "Repo") -> None:
@@ -124,8 +165,8 @@ def _lock_dvc(repo: "Repo") -> None:
         lockfile = Path(repo.lock.lockfile)
         holder = lockfile.read_text().strip() if lockfile.is_file() else ""
         by = f" (process {holder})" if holder else ""
-        raise InputError(
-            f"a dvc command is at work in this repository{by}; wait for it to end, then run again"
+        raise BusyError(
+            f"a dvc command is at work in this repository{by}", "wait for it to end, then run again"
         ) from None
 
 
@@ -144,4 +185,6 @@ def _refuse_busy_paths(repo: "Repo") -> None:
         Path(repo.tmp_dir, RWLOCK_FILE).unlink()
         _refuse_busy_paths(repo)
     except LockError as error:
-        raise InputError(f"a dvc command is running a stage of this repository: {error}") from None
+        raise BusyError(
+            f"a dvc command is running a stage of this repository: {error}", "wait for it to end, then run again"
+        ) from None

@@ -16,8 +16,17 @@ from flows.schema import is_current, make_database
 
 START_LIMIT_S = 120.0
 _EVENTS_LIMIT_S = 10.0
-# Only the services that write down what a run reports; nothing here schedules, and nothing is sent anywhere.
 _SETTINGS = {
+    # What is heard of task runs is written down in groups.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "250",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    # A store that nothing here uses would have each of its calls checked, and be compiled anew for that.
+    "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
+    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+}
+# Only the services that write down what a run reports; nothing here schedules, and nothing is sent anywhere.
+_FOR_ONE_RUN = {
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
     "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
@@ -25,16 +34,13 @@ _SETTINGS = {
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-    # What the events say of task runs is written down in groups; the events themselves would only say it once more.
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "250",
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    # What the events say of task runs is written down already; the events would only say it once more.
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
     "PREFECT_SERVER_EVENTS_STREAM_OUT_ENABLED": "false",
-    # A store that nothing here uses would have each of its calls checked, and be compiled anew for that.
-    "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
-    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
 }
+
+# Who holds a slot of a concurrency limit is remembered on disk: else it would stay taken after a restart.
+_FOR_SCHEDULES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
 
 
 class StartError(Exception):
@@ -44,10 +50,11 @@ class StartError(Exception):
 class Server:
     """A Prefect server as a child process, with its database under `home`.
 
-    Starts at once and in the background; `wait` before use. It ends when it is stopped, or when this process dies.
+    Starts at once and in the background; `wait` before use. It ends when it is stopped, or when this process dies. With
+    `schedules` it also starts what is due and acts on events, as a Prefect server of its own does.
     """
 
-    def __init__(self, home: Path, page: bool = False) -> None:
+    def __init__(self, home: Path, page: bool = False, schedules: bool = False) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self._home, self._log = home, home / "server.log"
         self._answers = False
@@ -62,7 +69,10 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=Path(__file__).parent.parent,
-                env=os.environ | _SETTINGS | self._own_settings(home, page),
+                env=os.environ
+                | _SETTINGS
+                | (_FOR_SCHEDULES if schedules else _FOR_ONE_RUN)
+                | self._own_settings(home, page),
                 pass_fds=[listener.fileno()],
             )
 

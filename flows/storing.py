@@ -97,7 +97,9 @@ def _run_place(stage: "Stage", entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _fits_run_cache(stage: "Stage") -> bool:
-    """Tell whether DVC would keep the stage in its run cache."""
+    """Tell whether DVC would keep the stage in its run cache, and `meta: {restore: false}` does not forbid it."""
+    if isinstance(stage.meta, dict) and stage.meta.get("restore") is False:
+        return False
     if stage.is_callback or stage.always_changed or not (stage.cmd and stage.deps and stage.outs):
         return False
     return all(dep.protocol == "local" and dep.def_path and dep.hash_info for dep in stage.deps) and all(

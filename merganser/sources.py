@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from merganser.adapters.files import adapter_names, open_model
 from merganser.checkpoints import (
@@ -45,12 +45,22 @@ WEIGHTS = (
 
 
 class HubPointer(BaseModel):
-    """Names a repository of a Hugging Face hub at one commit; `name` picks one of a data set's configurations."""
+    """Names a repository of a Hugging Face hub at one commit; `name` picks one of a data set's configurations.
+
+    `follow` names a branch or tag, whose commit `merganser run` writes into the file as the revision when it starts.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     hub: Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")]
-    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", description="a full commit, not a branch")]
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", description="a full commit, not a branch")] | None = None
+    follow: Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*$")] | None = None
     name: str | None = None
+
+    @model_validator(mode="after")
+    def _says_which(self) -> Self:
+        if self.revision is None and self.follow is None:
+            raise ValueError("needs a revision, a full 40-digit commit, or a branch to follow")
+        return self
 
 
 class OpenClipPointer(BaseModel):
@@ -83,8 +93,11 @@ def read_pointer(source: Path) -> Pointer | None:
 def _explain(source: Path, error: ValidationError) -> str:
     problem = error.errors()[0]
     key = ".".join(str(part) for part in problem["loc"])
+    if not key:
+        return f"{source}: {problem['ctx']['error']}"
     if key == "revision" and problem["type"] == "string_pattern_mismatch":
-        return f"{source}: revision: must be a full 40-digit commit, got {problem['input']!r}; branches and tags move"
+        moves = "branches and tags move: `follow` names one"
+        return f"{source}: revision: must be a full 40-digit commit, got {problem['input']!r}; {moves}"
     return f"{source}: {key}: {problem['msg']}, got {problem['input']!r}"
 
 
@@ -130,7 +143,7 @@ def describe(source: Path, pointer: Pointer | None, folder: Path, mean_of: Seque
     description: dict[str, Any] = {
         "source": str(source),
         "kind": kind,
-        **(pointer.model_dump(exclude_none=True) if pointer else {}),
+        **(pointer.model_dump(exclude_none=True, exclude={"follow"}) if pointer else {}),
         **({"mean_of": list(mean_of)} if mean_of else {}),
         "files": {
             path.relative_to(folder).as_posix(): {"sha256": sha256_of(path), "size": path.stat().st_size}
@@ -198,7 +211,16 @@ def _copy(origin: Path, name: str, folder: Path) -> None:
     shutil.copyfile(origin / name, folder / name)
 
 
-def _hub_errors() -> tuple[type[Exception], ...]:
+def _pinned(pointer: HubPointer, source: Path) -> str:
+    if pointer.revision is None:
+        raise InputError(
+            f"{source}: follows {pointer.follow}, and has no revision yet; `merganser run` writes it there"
+        )
+    return pointer.revision
+
+
+def hub_errors() -> tuple[type[Exception], ...]:
+    """Return what the hub's client raises for what the hub does not have, or does not show."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     return RepositoryNotFoundError, RevisionNotFoundError, GatedRepoError
@@ -208,25 +230,24 @@ def _hub_snapshot(pointer: HubPointer, source: Path) -> Path:
     """Download a checkpoint's weights and configuration into the hub's own cache; return the folder."""
     from huggingface_hub import HfApi, RepoFile, snapshot_download
 
-    endpoint = os.environ.get("HF_ENDPOINT")
+    endpoint, revision = os.environ.get("HF_ENDPOINT"), _pinned(pointer, source)
     try:
-        tree = HfApi(endpoint=endpoint).list_repo_tree(pointer.hub, revision=pointer.revision)
+        tree = HfApi(endpoint=endpoint).list_repo_tree(pointer.hub, revision=revision)
         files = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
         names = adapter_names(files) or [*weight_names(files), *config_names(files)]
         if not adapter_names(files) and not weight_names(files):
-            raise InputError(f"{source}: {pointer.hub} has no weights at {pointer.revision[:12]} in a format we read")
-        snapshot = Path(
-            snapshot_download(pointer.hub, revision=pointer.revision, allow_patterns=names, endpoint=endpoint)
-        )
-    except _hub_errors() as error:
-        raise InputError(_missing(pointer, source)) from error
+            raise InputError(f"{source}: {pointer.hub} has no weights at {revision[:12]} in a format we read")
+        snapshot = Path(snapshot_download(pointer.hub, revision=revision, allow_patterns=names, endpoint=endpoint))
+    except hub_errors() as error:
+        raise InputError(missing(source, pointer.hub, revision)) from error
     _check_download(snapshot, {name: files[name] for name in names})
     return snapshot
 
 
-def _missing(pointer: HubPointer, source: Path) -> str:
+def missing(source: Path, hub: str, revision: str) -> str:
+    """Say that the hub does not have, or does not show, a repository at a revision."""
     return (
-        f"{source}: the hub has no {pointer.hub} at revision {pointer.revision}, or does not show it to you; "
+        f"{source}: the hub has no {hub} at revision {revision}, or does not show it to you; "
         "check the spelling, and set HF_TOKEN if it is private or gated"
     )
 
@@ -280,10 +301,11 @@ def _save_hub_data_set(pointer: HubPointer, source: Path, folder: Path) -> None:
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub import constants
 
+    revision = _pinned(pointer, source)
     try:
-        loaded = load_dataset(pointer.hub, pointer.name, revision=pointer.revision)
-    except (DatasetNotFoundError, *_hub_errors()) as error:
-        raise InputError(_missing(pointer, source)) from error
+        loaded = load_dataset(pointer.hub, pointer.name, revision=revision)
+    except (DatasetNotFoundError, *hub_errors()) as error:
+        raise InputError(missing(source, pointer.hub, revision)) from error
     except (RuntimeError, ValueError) as error:  # a data set that comes with a script, an unknown configuration
         raise InputError(f"{source}: {pointer.hub} cannot be loaded as a data set: {error}") from error
     if not isinstance(loaded, DatasetDict):

@@ -1,9 +1,11 @@
 """Write the report: the page, the tables, the plots, and the scores for `dvc metrics`."""
 
+import os
 from pathlib import Path
 
 from merganser.errors import InputError
 from merganser.params import Params, load_params
+from merganser.report.changes import read_changes
 from merganser.report.measured import read_measures
 from merganser.report.page import render_page
 from merganser.report.plots import make_plots
@@ -11,9 +13,10 @@ from merganser.report.rows import make_rows
 from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.study_tables import write_studies
-from merganser.report.tables import summary, write_measures, write_tables
+from merganser.report.tables import summary, write_changes, write_measures, write_tables
 from merganser.scores import read_scores
 from tasks.stage import (
+    BEFORE,
     MERGE_MEASURES,
     MERGE_PROFILES,
     METRICS,
@@ -38,15 +41,18 @@ def write_report(params: Params) -> None:
     tasks = list(params.tasks)
     studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)
     plots = make_plots(rows, measured, tasks) | draw_studies(studies)
+    numbers = summary(rows)
+    changes = read_changes(BEFORE, os.environ.get("MERGANSER_RUN"), numbers)
     with fresh_folder(REPORT) as folder:
         (folder / "plots").mkdir()
         write_tables(folder, rows, tasks)
         write_measures(folder, measured)
         write_studies(folder, studies)
+        write_changes(folder, changes)
         for name, svg in plots.items():
             (folder / "plots" / f"{name}.svg").write_text(svg)
-        (folder / "index.html").write_text(render_page(params, rows, measured, studies, plots))
-    write_json(SUMMARY, summary(rows))
+        (folder / "index.html").write_text(render_page(params, rows, measured, studies, plots, changes))
+    write_json(SUMMARY, numbers)
     print(f"{REPORT}/index.html: {len(rows)} entries on {len(tasks)} tasks")
 
 

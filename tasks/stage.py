@@ -40,6 +40,7 @@ TASK_STUDIES = Path("data/studies/tasks")
 RANK_STUDIES = Path("data/studies/rank")
 SOURCES = Path("data/sources")
 REPORT = Path("report")
+BEFORE = Path(".merganser/before.json")  # the numbers, as the present run found them
 
 
 def run(main: Callable[[list[str]], None]) -> None:

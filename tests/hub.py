@@ -17,12 +17,24 @@ LARGE = (".safetensors", ".bin", ".parquet")  # kept by their sha256, as the hub
 
 @dataclass
 class Hub:
-    """Repositories by kind and name; `answers` lists what was asked, `spoilt` the files sent with a byte changed."""
+    """Repositories by kind and name, as their branch main has them, at COMMIT unless `heads` says otherwise.
+
+    `earlier` has other commits by repository and commit; `asked` lists what was asked, `spoilt` the files sent with a
+    byte changed.
+    """
 
     folders: dict[str, Path]  # "models/org/name" or "datasets/org/name"
     url: str = ""
     asked: list[str] = field(default_factory=list)
     spoilt: set[str] = field(default_factory=set)
+    heads: dict[str, str] = field(default_factory=dict)
+    earlier: dict[tuple[str, str], Path] = field(default_factory=dict)
+
+    def find(self, repository: str, revision: str) -> tuple[Path | None, str]:
+        """Return a repository's folder at a revision, None if there is none, and the commit."""
+        head = self.heads.get(repository, COMMIT)
+        commit = head if revision == "main" else revision
+        return self.folders.get(repository) if commit == head else self.earlier.get((repository, commit)), commit
 
     def entry(self, folder: Path, path: Path) -> dict[str, Any]:
         """Describe a file or folder of a repository as the hub's tree does."""
@@ -71,10 +83,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def describe(self, repository: str, rest: list[str], paths: list[str]) -> None:
         """Send a repository's description, tree, or the description of some paths."""
-        folder = self.hub.folders.get(repository)
-        if folder is None:
+        if repository not in self.hub.folders:
             return self.refuse("RepoNotFound")
-        if rest[1:] and rest[1] not in (COMMIT, "main"):
+        folder, commit = self.hub.find(repository, rest[1] if rest[1:] else "main")
+        if folder is None:
             return self.refuse("RevisionNotFound")
         files = sorted(folder.rglob("*"))
         if rest[:1] == ["tree"]:
@@ -86,14 +98,14 @@ class Handler(BaseHTTPRequestHandler):
             return self.send_json([self.hub.entry(folder, folder / path) for path in paths if (folder / path).exists()])
         siblings = [{"rfilename": path.relative_to(folder).as_posix()} for path in files if path.is_file()]
         name = repository.split("/", 1)[1]
-        return self.send_json({"id": name, "sha": COMMIT, "siblings": siblings, "private": False, "tags": []})
+        return self.send_json({"id": name, "sha": commit, "siblings": siblings, "private": False, "tags": []})
 
     def send_file(self, repository: str, revision: str, name: str) -> None:
         """Send a file's content, or for HEAD only what the client checks."""
-        folder = self.hub.folders.get(repository)
-        if folder is None:
+        if repository not in self.hub.folders:
             return self.refuse("RepoNotFound")
-        if revision not in (COMMIT, "main"):
+        folder, commit = self.hub.find(repository, revision)
+        if folder is None:
             return self.refuse("RevisionNotFound")
         if not (folder / name).is_file():
             return self.refuse("EntryNotFound")
@@ -102,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
         if name in self.hub.spoilt:
             content[-1] ^= 1
         etag = entry["lfs"]["oid"] if "lfs" in entry else entry["oid"]
-        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
         return self.send(200 if start == 0 else 206, bytes(content[start:]), headers)
 

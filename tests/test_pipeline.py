@@ -1,5 +1,6 @@
 """The project's own dvc.yaml on two tiny tasks, by the flow and by DVC itself."""
 
+import csv
 import json
 import os
 import random
@@ -12,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
+from merganser.checkpoints import save_tensors
+from tests.flows.schedules import deployment, serving_schedules
 from tests.tiny import dvc, environment, make_repository, merganser
 
 OF_TIES = {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "measure_merged@ties", "record@ties", "report"}
@@ -129,3 +134,55 @@ def test_without_a_base_the_tasks_models_are_fetched_first(tmp_path: Path) -> No
     *first, last = re.findall(r"^(\S+): stale", planned, re.M)
     assert sorted(first) == ["fetch@dark", "fetch@light"]  # in any order
     assert last == "fetch_base"
+
+
+OF_NO_CHECKPOINT_BUT_LIGHT = {
+    *("fetch_base", "fetch@light", "extract@light", "decompose@light", "study_rank@light"),
+    *("fetch_data@dark", "fetch_data@light", "describe@dark", "describe@light"),
+}
+
+
+@pytest.mark.slow
+def test_a_scheduled_run_runs_only_what_a_changed_checkpoint_touches_and_the_report_says_what_changed(
+    copy: Path, tmp_path: Path
+) -> None:
+    before = json.loads((copy / "metrics.json").read_text())
+    with serving_schedules(tmp_path / "prefect") as schedules, schedules.worker(tmp_path / "worker.log"):
+        schedules.deploy(copy, deployment("tiny", every_s=10, workers=2))
+        first = schedules.first_run_of("tiny")
+        schedules.pause("tiny")
+        assert first["state"]["message"].startswith("nothing to do")
+        train_more(copy / "hub/dark/open_clip_model.safetensors")
+        second = schedules.run_of("tiny", due_in_s=2, within_s=400)
+        assert second["state_name"] == "Completed", second["state"]["message"]
+        ran = schedules.stages_done(second)
+    declared = {stage["name"] for stage in json.loads(merganser(copy, "status", "--json").stdout)["stages"]}
+    assert ran == declared - OF_NO_CHECKPOINT_BUT_LIGHT
+    after = json.loads((copy / "metrics.json").read_text())
+    told = {
+        (row["entry"], row["number"]): (float(row["before"]), float(row["after"]))
+        for row in csv.DictReader((copy / "report/changes.csv").open())
+    }
+    assert told == {
+        (entry, name): (number, numbers(after)[entry, name])
+        for (entry, name), number in numbers(before).items()
+        if numbers(after)[entry, name] != number
+    }
+    assert told
+    assert "<code>fetch@dark</code>: dep hub/dark changed" in (copy / "report/index.html").read_text()
+
+
+def train_more(file: Path) -> None:
+    """Move a checkpoint's parameters far."""
+    generator = torch.Generator().manual_seed(9)
+    moved = {name: value + torch.randn(value.shape, generator=generator) for name, value in load_file(file).items()}
+    save_tensors(file, moved)
+
+
+def numbers(metrics: dict[str, Any]) -> dict[tuple[str, str], float | None]:
+    """Return all numbers of metrics.json by entry and name."""
+    flat = {(entry, name): value for entry, values in metrics.items() for name, value in values.items()}
+    accuracies = {key: flat.pop(key) for key in list(flat) if key[1] == "accuracy"}
+    return flat | {
+        (entry, f"accuracy/{task}"): value for (entry, _), tasks in accuracies.items() for task, value in tasks.items()
+    }

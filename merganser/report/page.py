@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from merganser.params import Params
+from merganser.report.changes import Changes
 from merganser.report.layers import short_names
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.rows import GROUPS, Row, best, best_values, by_family, fingerprint, in_group, sampling_error
@@ -25,6 +26,7 @@ def render_page(
     measured: Measured,
     studies: StudyResults,
     plots: Mapping[str, str],
+    changes: Changes | None,
 ) -> str:
     """Return the page's HTML, without credentials that an address in params.yaml may hold."""
     rows = list(rows)
@@ -35,7 +37,13 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "seconds": seconds, "megabytes": megabytes, "digits": digits}
+    environment.filters |= {
+        "percent": percent,
+        "seconds": seconds,
+        "megabytes": megabytes,
+        "digits": digits,
+        "signed": signed,
+    }
     page = environment.get_template("page.html.j2").render(
         params=params,
         embedded=params.base.source.startswith(EMBEDDED),
@@ -50,6 +58,7 @@ def render_page(
         by_layer=list(BY_LAYER),
         layers=_layers(measured),
         studies=studies,
+        changes=changes,
         plots={name: inline(svg) for name, svg in plots.items()},
     )
     return masked(page)
@@ -102,6 +111,11 @@ def _responsive(match: re.Match[str]) -> str:
 def percent(value: float | None, digits: int = 1) -> str:
     """Write a fraction as a number of per cent, a dash for none."""
     return "–" if value is None else f"{100 * value:.{digits}f}"
+
+
+def signed(value: float | None) -> str:
+    """Write a difference of fractions as per cent with its sign, a dash for none."""
+    return "–" if value is None else f"{100 * value:+.2f}"
 
 
 def digits(value: float) -> str:

@@ -7,6 +7,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+from merganser.report.changes import Changes
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.rows import Row
 
@@ -42,6 +43,13 @@ def write_measures(folder: Path, measured: Measured) -> None:
         found = [zip(measured.tasks, measured.overall(entry).tolist(), strict=True) for entry in entries]
         lines = [[entry, *pair] for entry, pairs in zip(entries, found, strict=True) for pair in pairs]
         write_csv(plots / f"{name}.csv", ["entry", "task", measure], lines)
+
+
+def write_changes(folder: Path, changes: Changes | None) -> None:
+    """Write `changes.csv`, the numbers that a run changed, where a run says what they were before."""
+    if changes:
+        lines = [[c.entry, c.number, c.before, c.after, c.difference] for c in changes.changed]
+        write_csv(folder / "changes.csv", ["entry", "number", "before", "after", "difference"], lines)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:

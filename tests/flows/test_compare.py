@@ -250,6 +250,18 @@ stages:
 """
 
 
+def test_a_stage_that_may_not_be_restored_runs_again(toy: Make) -> None:
+    chain = toy(CHAIN.replace("params: [turn.times]", "params: [turn.times]\n    meta: {restore: false}"), CHAIN_FILES)
+    chain.run()
+    chain.write("params.yaml", "turn: {times: 2}\n")
+    chain.run()
+    chain.ran()
+    chain.write("params.yaml", "turn: {times: 1}\n")
+    assert chain.run()[0] == 0
+    assert chain.ran() == ["turn"]
+    assert chain.settled()
+
+
 def test_a_persisted_output_is_there_when_the_stage_runs_again(toy: Make) -> None:
     growing = toy(PERSIST, {"source": "1\n"})
     assert growing.run()[0] == 0

@@ -186,7 +186,7 @@ def test_one_format_of_the_weights_is_chosen(names: list[str], chosen: list[str]
     ("pointer", "complaint"),
     [
         ("{hub: org/name, revision: main}", "must be a full 40-digit commit, got 'main'"),
-        ("{hub: org/name}", "revision: Field required"),
+        ("{hub: org/name}", "needs a revision, a full 40-digit commit, or a branch to follow"),
         (f"{{hub: ../../etc, revision: {COMMIT}}}", "hub: String should match"),
         (f"{{hub: org/name, revision: {COMMIT}, branch: main}}", "branch: Extra inputs"),
         ("{open_clip: ViT-B-32}", "pretrained: Field required"),

@@ -1,0 +1,90 @@
+"""Run a repository's schedules on this machine: a Prefect server on loopback, and the deployments of prefect.yaml."""
+
+import os
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.repository import opened, state_folder
+from flows.server import Server
+from merganser.errors import InputError
+from merganser.params import read_yaml
+
+if TYPE_CHECKING:
+    from prefect.deployments.runner import RunnerDeployment
+    from prefect.schedules import Schedule
+
+FILE = Path("prefect.yaml")
+# What a deployment of prefect.yaml may say here; work pools are for workers elsewhere.
+_KEYS = ("name", "entrypoint", "description", "tags", "parameters", "paused")
+
+
+def serve(repo: Path) -> None:
+    """Start what prefect.yaml schedules in the repository when it is due, until stopped by Ctrl-C or SIGTERM.
+
+    Uses the server that PREFECT_API_URL names, else one of its own on loopback. Raises InputError for what is wrong in
+    prefect.yaml.
+    """
+    with opened(repo) as dvc_repo:
+        root, home = Path(dvc_repo.root_dir), state_folder(dvc_repo) / "prefect"
+    with chdir(root):
+        declared = read_declared(FILE)
+        with _prefect(home) as address:
+            import prefect
+
+            deployments = [make_deployment(entry) for entry in declared]
+            names = ", ".join(deployment.full_name for deployment in deployments)
+            print(f"Prefect  {address}\nserving {names}; Ctrl-C stops it.", flush=True)
+            prefect.serve(*deployments, print_starting_message=False)
+
+
+def read_declared(path: Path) -> list[dict[str, Any]]:
+    """Return the deployments that a prefect.yaml declares; raise InputError where there are none."""
+    content = read_yaml(path)
+    declared = content.get("deployments") if isinstance(content, dict) else None
+    if not declared or not all(
+        isinstance(entry, dict) and {"name", "entrypoint"} <= entry.keys() for entry in declared
+    ):
+        raise InputError(f"{path}: expected `deployments`, a list of maps that have a name and an entrypoint each")
+    return declared
+
+
+def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
+    """Make of a deployment in prefect.yaml what Prefect serves; raise InputError for what it cannot be made of."""
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig
+    from prefect.deployments.runner import RunnerDeployment
+
+    limit = entry.get("concurrency_limit")
+    try:
+        return RunnerDeployment.from_entrypoint(
+            **{key: entry[key] for key in _KEYS if key in entry},
+            schedules=[_schedule(item) for item in entry.get("schedules") or []],
+            concurrency_limit=ConcurrencyLimitConfig(**limit) if isinstance(limit, dict) else limit,
+        )
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{FILE}: {entry['name']}: {error}") from error
+
+
+def _schedule(item: dict[str, Any]) -> "Schedule":
+    from prefect.schedules import Schedule
+
+    every = {"interval": timedelta(seconds=item["interval"])} if "interval" in item else {}
+    return Schedule(**item | every)
+
+
+@contextmanager
+def _prefect(home: Path) -> Iterator[str]:
+    """Have Prefect in this process, and in those that it starts, talk to the server; give its page's address."""
+    elsewhere = os.environ.get("PREFECT_API_URL")
+    server = None if elsewhere else Server(home, page=True, schedules=True)
+    try:
+        os.environ["PREFECT_API_URL"] = api = server.wait() if server else str(elsewhere)
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
+        with temporary_settings({PREFECT_API_URL: api}):
+            yield api.removesuffix("/api")
+    finally:
+        if server:
+            server.stop()

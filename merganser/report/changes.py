@@ -1,0 +1,55 @@
+"""What a run changed: each number before it and after, and what made its stages run."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, one deep or two
+
+
+@dataclass(frozen=True)
+class Change:
+    """One number of an entry, before and after; None where there was none."""
+
+    entry: str
+    number: str  # `mean`, `accuracy/TASK`, ...
+    before: float | None
+    after: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """Return by how much it rose; None where one side is missing."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+
+@dataclass(frozen=True)
+class Changes:
+    """All that changed since a run began."""
+
+    run: str
+    causes: Mapping[str, list[str]]  # by stage
+    changed: list[Change]
+    same: int  # how many numbers did not change
+
+
+def read_changes(path: Path, run: str | None, now: Numbers) -> Changes | None:
+    """Compare the numbers with those kept before the run; None where no run keeps any, or there were none."""
+    kept = json.loads(path.read_text()) if run and path.is_file() else {}
+    if kept.get("run") != run or not kept.get("numbers"):
+        return None
+    before, after = dict(_flat(kept["numbers"])), dict(_flat(now))
+    names = [*after, *(name for name in before if name not in after)]
+    differing = [name for name in names if before.get(name) != after.get(name)]
+    changed = [Change(*name, before.get(name), after.get(name)) for name in differing]
+    return Changes(str(run), kept["causes"], changed, len(names) - len(changed))
+
+
+def _flat(numbers: Numbers) -> Iterator[tuple[tuple[str, str], float | None]]:
+    for entry, values in numbers.items():
+        for name, value in values.items():
+            if isinstance(value, Mapping):
+                yield from (((entry, f"{name}/{key}"), number) for key, number in value.items())
+            else:
+                yield (entry, name), value

@@ -1,0 +1,139 @@
+"""Real deployments, a real Prefect server that schedules, and a real worker."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from flows.server import Server
+
+ROOT = Path(__file__).parents[2]
+POOL = "here"
+
+
+class Schedules:
+    """A Prefect server that schedules, and a process worker's pool on it."""
+
+    def __init__(self, api: str, home: Path) -> None:
+        self.api = api
+        self.environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PREFECT_API_URL": api,
+            "PREFECT_HOME": str(home),
+            "PREFECT_WORKER_QUERY_SECONDS": "1",
+            "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]),
+            "HF_HUB_OFFLINE": "1",
+        }
+        self.environment.pop("MERGANSER_RUN", None)
+        self.post("work_pools/", {"name": POOL, "type": "process"})
+
+    def post(self, path: str, content: dict[str, Any]) -> Any:
+        """Ask the server something; again where its database was busy, as Prefect's own clients do."""
+        answer = httpx.post(f"{self.api}/{path}", json=content, timeout=30)
+        while answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            time.sleep(1)
+            answer = httpx.post(f"{self.api}/{path}", json=content, timeout=30)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+    def deploy(self, folder: Path, *deployments: dict[str, Any]) -> None:
+        """Write prefect.yaml and hand it over, as a user does."""
+        write_deployments(folder, *deployments)
+        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+        done = subprocess.run(command, cwd=folder, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def pause(self, deployment: str) -> None:
+        """Let a deployment's schedule rest, and forget the runs that are due."""
+        self.post(f"deployments/{self._id(deployment)}/pause_deployment", {})
+
+    def run_of(self, deployment: str, due_in_s: float = 0, within_s: float = 120) -> dict[str, Any]:
+        """Have a deployment run once more, some seconds ahead; return the run when it has ended."""
+        due = datetime.now(UTC) + timedelta(seconds=due_in_s)
+        state = {"type": "SCHEDULED", "state_details": {"scheduled_time": due.isoformat()}}
+        run = self.post(f"deployments/{self._id(deployment)}/create_flow_run", {"state": state})
+        return self._ended({"flow_runs": {"id": {"any_": [run["id"]]}}}, within_s)
+
+    def first_run_of(self, deployment: str, within_s: float = 120) -> dict[str, Any]:
+        """Wait for the first run that a deployment's schedule starts; return it when it has ended."""
+        return self._ended({"deployments": {"name": {"any_": [deployment]}}}, within_s)
+
+    def _id(self, deployment: str) -> str:
+        return str(httpx.get(f"{self.api}/deployments/name/merganser/{deployment}", timeout=30).json()["id"])
+
+    def _ended(self, filters: dict[str, Any], within_s: float) -> dict[str, Any]:
+        def found() -> list[dict[str, Any]]:
+            runs = self.post("flow_runs/filter", {**filters, "sort": "EXPECTED_START_TIME_ASC"})
+            return [run for run in runs if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")]
+
+        wait_until(lambda: bool(found()), within_s)
+        return found()[0]
+
+    def stages_done(self, flow_run: dict[str, Any]) -> set[str]:
+        """Return the stages whose commands a run ran, as its log has them."""
+        logs = self.post("logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run["id"]]}}, "limit": 200})
+        found = [re.search(r"\] (\S+) done in ", log["message"]) for log in logs]
+        return {match[1] for match in found if match}
+
+    @contextmanager
+    def worker(self, log: Path) -> Iterator[None]:
+        """Have a worker take what is due while the block lasts."""
+        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                command, cwd=log.parent, env=self.environment, stdout=file, stderr=file, start_new_session=True
+            )
+        try:
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=60)
+            finally:
+                process.kill()
+
+
+@contextmanager
+def serving_schedules(home: Path) -> Iterator[Schedules]:
+    """Start the server while the block lasts."""
+    server = Server(home, schedules=True)
+    try:
+        yield Schedules(server.wait(), home)
+    finally:
+        server.stop()
+
+
+def deployment(name: str, every_s: float | None = None, **parameters: Any) -> dict[str, Any]:
+    """Describe a deployment of the comparison in prefect.yaml's words; the first run is due after `every_s`."""
+    schedule = {"interval": every_s, "anchor_date": datetime.now(UTC).isoformat(), "timezone": "UTC"}
+    return {
+        "name": name,
+        "entrypoint": "flows.scheduled.scheduled",
+        "parameters": parameters,
+        "schedules": [schedule] if every_s else [],
+        "work_pool": {"name": POOL},
+    }
+
+
+def write_deployments(folder: Path, *deployments: dict[str, Any]) -> None:
+    """Write a prefect.yaml."""
+    (folder / "prefect.yaml").write_text(yaml.safe_dump({"name": "toy", "deployments": list(deployments)}))
+
+
+def wait_until(holds: Callable[[], bool], within_s: float = 60) -> None:
+    """Wait for something to be so; fail where it does not come to be."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

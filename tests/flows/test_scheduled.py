@@ -1,0 +1,152 @@
+"""Deployments of prefect.yaml, run by a real server and a real worker."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.repository import held, opened
+from tests.flows.schedules import Schedules, deployment, serving_schedules, wait_until, write_deployments
+from tests.flows.test_server import servers_of
+from tests.flows.toy import CHAIN, CHAIN_FILES, Make
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def schedules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schedules]:
+    home = tmp_path_factory.mktemp("schedules")
+    with serving_schedules(home) as served, served.worker(home / "worker.log"):
+        yield served
+
+
+@pytest.mark.slow
+def test_a_deployment_runs_by_itself_and_later_only_what_changed(toy: Make, schedules: Schedules) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    schedules.deploy(chain.path, deployment("often", every_s=10, workers=2))
+    first = schedules.first_run_of("often")
+    schedules.pause("often")
+    assert (first["state_name"], first["auto_scheduled"]) == ("Completed", True)
+    assert (first["state"]["message"], chain.ran()) == ("3 done", ["cut", "turn", "end"])
+    second = schedules.run_of("often", due_in_s=3)
+    assert (second["state_name"], chain.ran()) == ("Completed", [])
+    assert second["state"]["message"] == "nothing to do: 3 stages are up to date"
+    chain.write("params.yaml", "turn: {times: 2}\n")
+    third = schedules.run_of("often")
+    assert (third["state_name"], chain.ran()) == ("Completed", ["turn"])
+    assert chain.settled()
+
+
+@pytest.mark.slow
+def test_a_scheduled_run_that_finds_another_skips_as_told(toy: Make, schedules: Schedules) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    schedules.deploy(chain.path, deployment("skips", busy="skip"))
+    with opened(chain.path) as repo, held(repo):
+        skipped = schedules.run_of("skips")
+    assert (skipped["state_type"], skipped["state_name"]) == ("COMPLETED", "Skipped")
+    assert f"another run is at work in this repository (process {os.getpid()}" in skipped["state"]["message"]
+    assert chain.ran() == []
+
+
+NOTIFY = re.search(r"```python\n(.*?)```", (ROOT / "docs/schedules.md").read_text(), re.S)
+
+
+@pytest.mark.slow
+def test_a_failure_is_told_by_the_automation_of_the_page(toy: Make, schedules: Schedules) -> None:
+    failing = toy("stages: {bad: {cmd: 'echo no luck; exit 3', outs: [x]}}", {})
+    schedules.deploy(failing.path, deployment("fails"))
+    with listening() as (address, told):
+        assert NOTIFY
+        environment = schedules.environment | {"NOTIFY_URL": address}
+        subprocess.run([sys.executable, "-c", NOTIFY[1]], env=environment, check=True)
+        run = schedules.run_of("fails")
+        wait_until(lambda: bool(told))
+    assert run["state_name"] == "Failed"
+    assert "bad failed: exit code 3" in run["state"]["message"]
+    assert len(told) == 1
+    assert run["name"] in told[0]
+    assert "bad failed: exit code 3" in told[0]
+
+
+@contextmanager
+def listening() -> Iterator[tuple[str, list[str]]]:
+    """Have a webhook on this machine, and what it was told."""
+    told: list[str] = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Keep quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Listener) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", told
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_serve_runs_the_schedules_of_prefect_yaml_until_it_is_told_to_stop(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    write_deployments(chain.path, deployment("soon", every_s=10))
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    environment |= {"PYTHONPATH": str(ROOT), "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "flows", "serve"], cwd=chain.path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline().startswith("Prefect  http://127.0.0.1:")
+            wait_until(lambda: (chain.path / "end.txt").exists())
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+    assert chain.ran() == ["cut", "turn", "end"]
+    assert servers_of(chain.path) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "prefect.yaml: no such file"),
+        ({"deployments": []}, "prefect.yaml: expected `deployments`"),
+        ({"deployments": [{"name": "a"}]}, "prefect.yaml: expected `deployments`"),
+    ],
+)
+def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
+    toy: Make, content: object, complaint: str
+) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    if content:
+        chain.write("prefect.yaml", yaml.safe_dump(content))
+    command = [sys.executable, "-m", "flows", "serve"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, cwd=chain.path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(complaint)
+    assert not (chain.path / ".merganser/prefect").exists()
+
+
+def test_the_projects_own_deployments_can_be_served() -> None:
+    from flows.serve import make_deployment, read_declared
+
+    nightly, weekly = (make_deployment(entry) for entry in read_declared(ROOT / "prefect.yaml"))
+    assert (nightly.full_name, weekly.full_name) == ("merganser/nightly", "merganser/weekly")
+    assert (nightly.parameters, weekly.parameters) == ({"busy": "skip"}, {"force": True, "busy": "wait"})
+    assert [schedule.schedule.cron for made in (nightly, weekly) for schedule in made.schedules] == [
+        "0 2 * * *",
+        "0 4 * * sun",
+    ]

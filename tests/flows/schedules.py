@@ -60,10 +60,17 @@ class Schedules:
 
     def run_of(self, deployment: str, due_in_s: float = 0, within_s: float = 120) -> dict[str, Any]:
         """Have a deployment run once more, some seconds ahead; return the run when it has ended."""
+        return self.end_of(self.start(deployment, due_in_s), within_s)
+
+    def start(self, deployment: str, due_in_s: float = 0) -> str:
+        """Have a deployment run once more, some seconds ahead; return the run's id."""
         due = datetime.now(UTC) + timedelta(seconds=due_in_s)
         state = {"type": "SCHEDULED", "state_details": {"scheduled_time": due.isoformat()}}
-        run = self.post(f"deployments/{self._id(deployment)}/create_flow_run", {"state": state})
-        return self._ended({"flow_runs": {"id": {"any_": [run["id"]]}}}, within_s)
+        return str(self.post(f"deployments/{self._id(deployment)}/create_flow_run", {"state": state})["id"])
+
+    def end_of(self, run: str, within_s: float = 120) -> dict[str, Any]:
+        """Wait until a run has ended; return it."""
+        return self._ended({"flow_runs": {"id": {"any_": [run]}}}, within_s)
 
     def first_run_of(self, deployment: str, within_s: float = 120) -> dict[str, Any]:
         """Wait for the first run that a deployment's schedule starts; return it when it has ended."""

@@ -466,7 +466,7 @@ def test_an_interrupted_run_ends_its_commands_and_goes_on_later(toy: Make) -> No
     code, text = slow.run()
     assert code == 1
     assert "1 done, 1 stopped" in text
-    assert "sleep 600" not in _commands_in(slow.path)
+    assert "sleep 600" not in commands_in(slow.path)
     (slow.path / "hurry").touch()
     assert slow.run()[0] == 0
     assert slow.settled()
@@ -479,7 +479,7 @@ def _interrupt_when(*paths: Path) -> None:
     os.kill(os.getpid(), 2)
 
 
-def _commands_in(folder: Path) -> str:
+def commands_in(folder: Path) -> str:
     """The command lines of the processes at work in a folder."""
     lines = []
     for process in Path("/proc").glob("[0-9]*"):

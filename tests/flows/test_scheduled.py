@@ -16,6 +16,7 @@ import yaml
 
 from flows.repository import held, opened
 from tests.flows.schedules import Schedules, deployment, serving_schedules, wait_until, write_deployments
+from tests.flows.test_compare import commands_in
 from tests.flows.test_server import servers_of
 from tests.flows.toy import CHAIN, CHAIN_FILES, Make
 
@@ -55,6 +56,27 @@ def test_a_scheduled_run_that_finds_another_skips_as_told(toy: Make, schedules: 
     assert (skipped["state_type"], skipped["state_name"]) == ("COMPLETED", "Skipped")
     assert f"another run is at work in this repository (process {os.getpid()}" in skipped["state"]["message"]
     assert chain.ran() == []
+
+
+@pytest.mark.slow
+def test_a_cancelled_run_ends_its_stages_and_the_next_goes_on(toy: Make, schedules: Schedules) -> None:
+    slow = toy(
+        """
+        stages:
+          quick: {cmd: echo quick >> log; echo 1 > quick, deps: [source], outs: [quick]}
+          slow: {cmd: 'touch started; test -e hurry || sleep 600; echo 2 > slow', deps: [quick], outs: [slow]}
+        """,
+        {"source": ""},
+    )
+    schedules.deploy(slow.path, deployment("slow"))
+    run = schedules.start("slow")
+    wait_until(lambda: (slow.path / "started").exists())
+    schedules.post(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    assert schedules.end_of(run)["state_name"] == "Cancelled"
+    assert "sleep 600" not in commands_in(slow.path)
+    (slow.path / "hurry").touch()
+    assert schedules.run_of("slow")["state"]["message"] == "1 done, 1 up to date"
+    assert slow.ran() == ["quick"]
 
 
 NOTIFY = re.search(r"```python\n(.*?)```", (ROOT / "docs/schedules.md").read_text(), re.S)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from flows import lineage_cli
 from flows.repository import SkippedError
 from merganser.errors import InputError
 
@@ -17,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(lineage_cli.app, name="lineage")
 
 RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]

@@ -23,6 +23,7 @@ from flows.engine import Ending, Ground, Result, Run
 from flows.experiments import keep_experiment
 from flows.here import Here
 from flows.hosts import Hosts
+from flows.ledger import Ledger
 from flows.lockfiles import LockFiles, lock_path
 from flows.needs import Needs
 from flows.orphans import find_orphans, take_out
@@ -150,7 +151,7 @@ def _run_flow(
     name = run_name(repo)
     keep_before(repo, plan, name)
     with support.prefect():
-        from flows.flow import PrefectCrew, run_flow
+        from flows.flow import PrefectCrew, flow_run_id, run_flow
 
         variables = {RUN_NAME_VARIABLE: name}
         with (
@@ -160,7 +161,8 @@ def _run_flow(
         ):
             room = runner.room(needs)
             with Progress(plan, name, console) as progress:
-                run = Run(plan, locks, ground, crew, room, needs, progress)
+                ledger = Ledger(state_folder(repo), name, flow_run_id)
+                run = Run(plan, locks, ground, crew, room, needs, progress, ledger)
                 told = run_flow(name, runner.task_runner, run.execute, rows)
         show_summary(run.endings, console)
         if not told:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flows.ledger import Ledger, Start
 from flows.lockfiles import LockFiles
 from flows.needs import Needs
 from flows.plan import Node, Plan, State
@@ -43,6 +44,7 @@ class Ending:
     peak_rss_bytes: int = 0
     exit_code: int | None = None
     tail: tuple[str, ...] = ()
+    start: Start | None = None
 
 
 class Watcher(Protocol):
@@ -101,12 +103,14 @@ class Run:
     room: Room
     needs: dict[str, Needs]
     watcher: Watcher
+    ledger: Ledger
     endings: dict[str, Ending] = field(default_factory=dict)
     _waiting: dict[str, set[str]] = field(default_factory=dict)
     _readers: dict[str, list[str]] = field(default_factory=dict)
     _ready: list[str] = field(default_factory=list)
     _jobs: dict[str, Job] = field(default_factory=dict)
     _losses: Counter[str] = field(default_factory=Counter)
+    _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     _stopping: bool = False
 
     def execute(self) -> dict[str, Ending]:
@@ -189,9 +193,8 @@ class Run:
             return
         del self._jobs[outcome.name]
         result, why = self._settle(outcome)
-        self._end(
-            Ending(outcome.name, result, why, outcome.seconds, outcome.peak_rss_bytes, outcome.exit_code, outcome.tail)
-        )
+        spent = (outcome.seconds, outcome.peak_rss_bytes)
+        self._end(Ending(outcome.name, result, why, *spent, outcome.exit_code, outcome.tail, outcome.start))
 
     def _settle(self, outcome: Outcome) -> tuple[Result, str]:
         """Keep what a stage wrote if it ended well; return its result, and why where it did not."""
@@ -215,7 +218,7 @@ class Run:
 
     def _record(self, stage: "Stage", entry: dict[str, Any] | None = None) -> None:
         if hasattr(stage, "name"):
-            self.locks.record(stage, entry)
+            self._entries[stage.addressing] = self.locks.record(stage, entry)
         else:
             stage.dump(update_pipeline=False)
 
@@ -223,6 +226,8 @@ class Run:
         ending = replace(ending, why=masked(ending.why))
         self.endings[ending.name] = ending
         self.watcher.ended(ending)
+        if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
+            self.ledger.note(ending, self._entries.get(ending.name))
         passed = ending.result in (Result.DONE, Result.RESTORED, Result.UP_TO_DATE)
         for reader in self._readers[ending.name]:
             if reader in self.endings:

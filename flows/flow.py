@@ -24,6 +24,7 @@ from prefect.utilities.annotations import quote
 
 from flows.engine import Ending, Result
 from flows.hosts import Hosts
+from flows.ledger import begin
 from flows.runners import Runner
 from flows.worker import Job, Outcome, run_job
 from merganser.secrets import masked
@@ -62,7 +63,8 @@ logging.getLogger("prefect.task_runs").addFilter(_OwnWords())
 @task(name="stage", task_run_name="{job.name}", persist_result=False, retry_condition_fn=_worth_another_try)
 def stage_run(job: Job) -> Outcome:
     """Run a stage's commands, each line they print being a log line."""
-    outcome = run_job(job, get_run_logger().info)
+    start = begin(elsewhere=job.hosts is None)
+    outcome = replace(run_job(job, get_run_logger().info), start=start)
     if outcome.exit_code != 0:
         raise StageFailedError(outcome)
     return outcome
@@ -177,6 +179,12 @@ def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str,
 def comparison() -> State[Any]:
     """Run the stages of the current comparison; each is a task run."""
     return _run_current()
+
+
+def flow_run_id() -> str | None:
+    """Return the id of the flow run that this is called in; None outside of one."""
+    context = FlowRunContext.get()
+    return str(context.flow_run.id) if context and context.flow_run else None
 
 
 # Not an argument or a closure: a process pool gets a copy of the flow, and the repository is not for copying.

@@ -59,8 +59,8 @@ class LockFiles:
         self._journal.unlink(missing_ok=True)
         return entries
 
-    def record(self, stage: "PipelineStage", entry: dict[str, Any] | None = None) -> None:
-        """Note the entry of a stage whose outputs are in the cache, and write the group if it is time."""
+    def record(self, stage: "PipelineStage", entry: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Note the entry of a stage whose outputs are in the cache, and write the group if it is time; return it."""
         from dvc.stage.serialize import to_single_stage_lockfile
 
         path, name = lock_path(stage), stage.name
@@ -74,11 +74,12 @@ class LockFiles:
         except TypeError:
             # A parameter that JSON does not know, such as a date: no journal for this one.
             self.flush()
-            return
+            return entry
         with self._journal.open("a") as file:
             file.write(text + "\n")
         if time.monotonic() - self._written_at > self._wait_s:
             self.flush()
+        return entry
 
     def flush(self) -> None:
         """Write all entries noted so far."""

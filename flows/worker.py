@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.hosts import Tail, ask_host, own_hosts
+from flows.ledger import Start
 from flows.needs import Needs
 from flows.room import own_gpus
 from flows.wanted import as_task
@@ -73,6 +74,7 @@ class Outcome:
     lost: bool = False
     why: str = ""
     restored: bool = False
+    start: Start | None = None
 
 
 def make_job(stage: "Stage", needs: Needs) -> Job:

@@ -89,22 +89,43 @@ def record_entry(params: Params, entry: str) -> None:
     """Write an entry's parameters, scores and origins to MLflow, once, and the receipt that says where."""
     from filelock import FileLock
 
-    accuracies = {task: found["accuracy"] for task, found in read_metrics(params, entry, METRICS).items()}
+    metrics = accuracies(params, entry)
     profile = read_json(MERGE_PROFILES / f"{entry}.json")
-    hashes = {f"{METRICS}/{entry}/{task}.json": sha256_of(METRICS / entry / f"{task}.json") for task in params.tasks}
+    hashes = metric_hashes(params, entry)
     key = content_key(params, entry, hashes)
     LOCK.parent.mkdir(exist_ok=True)
     with FileLock(LOCK):  # several entries are recorded at once; one store, one parent, no result twice
         store = open_store()
         run_id = store.find(CONTENT, key)
         if run_id is None:
-            tags = {CONTENT: key, ENTRY: entry} | {f"sha256.{path}": digest for path, digest in hashes.items()}
-            metrics = {f"accuracy/{task}": value for task, value in accuracies.items()}
-            metrics["accuracy_mean"] = sum(accuracies.values()) / len(accuracies)
             metrics |= {name: float(profile[name]) for name in PROFILE_METRICS}
-            run_id = _write_run(store, params, entry, metrics, tags)
+            run_id = _write_run(store, params, entry, metrics, content_tags(entry, key, hashes))
         _write_receipt(store, entry, run_id, key)
     print(f"{entry}: MLflow run {run_id}")
+
+
+def metric_hashes(params: Params, entry: str) -> dict[str, str]:
+    """Return the sha256 of each metric file of an entry, by its path."""
+    files = [METRICS / entry / f"{task}.json" for task in params.tasks]
+    return {str(file): sha256_of(file) for file in files}
+
+
+def accuracies(params: Params, entry: str) -> dict[str, float]:
+    """Return an entry's accuracies by their names in MLflow, the mean as well."""
+    found = {f"accuracy/{task}": one["accuracy"] for task, one in read_metrics(params, entry, METRICS).items()}
+    return {**found, "accuracy_mean": sum(found.values()) / len(found)}
+
+
+def content_tags(entry: str, key: str, hashes: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags that say what a run holds."""
+    return {CONTENT: key, ENTRY: entry} | {f"sha256.{path}": digest for path, digest in hashes.items()}
+
+
+def parameters(params: Params, entry: str) -> dict[str, Any]:
+    """Return what an entry was run with, its method's defaults filled in, by their names in MLflow."""
+    declared = params.methods[entry]
+    values = registry.get(declared.method).validate(f"methods.{entry}", declared.values)
+    return {"method": declared.method, "reads": declared.reads, **values}
 
 
 def content_key(params: Params, entry: str, hashes: Mapping[str, str]) -> str:
@@ -135,10 +156,7 @@ def _parent_run(store: Store, params: Params) -> str:
 def _write_run(store: Store, params: Params, entry: str, metrics: dict[str, float], tags: dict[str, str]) -> str:
     origin = {"mlflow.parentRunId": _parent_run(store, params), "merganser.run": comparison_name(params), **_origin()}
     made = store.begin(CONTENT, tags[CONTENT], entry, tags | origin)
-    declared = params.methods[entry]
-    method = registry.get(declared.method)
-    values = method.validate(f"methods.{entry}", declared.values)
-    _log(store, made, metrics, {"method": declared.method, "reads": declared.reads, **values})
+    _log(store, made, metrics, parameters(params, entry))
     store.client.set_terminated(made)
     return made
 

@@ -1,0 +1,44 @@
+"""What an audit finds."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """How something differs from what was recorded."""
+
+    MISSING = "missing"
+    CHANGED = "changed"
+    UNKNOWN = "unknown file"
+    CODE = "code changed"
+    SOURCE = "source changed"
+    PARAMS = "parameter changed"
+    STAGE = "stage changed"
+    NEVER_RAN = "never ran"
+    UNDECLARED = "no longer declared"
+    OUTDATED = "outdated"
+    CACHE = "cache changed"
+    MLFLOW = "MLflow differs"
+    NO_RUN = "no MLflow run"
+    NOT_REPRODUCED = "not reproduced"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as recorded: which file, parameter or run, how, and the stages that it concerns."""
+
+    kind: Kind
+    name: str
+    message: str
+    stages: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.name}: {self.message}"
+
+
+def some(names: Iterable[str], most: int = 3) -> str:
+    """List names, the first few of many."""
+    names = list(names)
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,55 @@
+"""`merganser lineage`: where a result comes from, and whether all is as it was."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Tell where a result comes from, and whether all is as it was.", no_args_is_help=True)
+
+_ABOUT_TARGET = "A stage, a file or folder that one made, an MLflow run's id, or a cell of the report: ENTRY/COLUMN."
+RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
+
+
+@app.command()
+def show(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=_ABOUT_TARGET)],
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Show all that a result comes from, stage by stage, down to each checkpoint's source, revision and checksum."""
+    from flows.lineage import show
+    from flows.lineage.audit import look_up
+
+    found, lineage = look_up(repo, target)
+    if as_json:
+        print(json.dumps(show.as_json(found, lineage), indent=2, default=str))
+        return
+    for line in show.as_lines(found, lineage):
+        print(line)
+
+
+@app.command()
+def verify(
+    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help=f"{_ABOUT_TARGET} All if not given.")] = None,
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="Also run all stages again in a scratch copy, and compare the bytes.")
+    ] = False,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Read every byte again and say what is not as it was recorded; say nothing if all is, and exit with 0."""
+    from flows.lineage.audit import audit
+
+    done = audit(repo, target, rerun)
+    if as_json:
+        print(json.dumps(done.as_json(), indent=2))
+    else:
+        for finding in done.findings:
+            print(finding)
+    if rerun and not done.run_again:
+        print("not run again: first mend what is changed, or run `merganser run`", file=sys.stderr)
+    raise typer.Exit(1 if done.findings else 0)

@@ -1,0 +1,192 @@
+"""The audit of the project's own pipeline on two tiny tasks: whence each number comes, and ten kinds of tampering."""
+
+import json
+import os
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.lineage.audit import audit, look_up
+from flows.lineage.findings import Finding, Kind
+from merganser.errors import InputError
+from tests.flows.test_lineage import overwrite
+from tests.tiny import CODE, dvc, make_repository, merganser
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a committed repository whose comparison has been run by the flow."""
+    folder = make_repository(tmp_path_factory.mktemp("lineage") / "project")
+    git = ["git", "-C", str(folder), "-c", "user.name=T", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "add", *CODE, "params.yaml"], check=True)
+    subprocess.run([*git, "commit", "-qm", "all"], check=True)
+    merganser(folder, "run", "--workers", "2")
+    return folder
+
+
+@pytest.fixture
+def project(ran: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give that repository, and take back what a test did to its files."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(ran)
+    files = [*ran.glob("data/**/*"), *ran.glob("hub/**/*"), ran / "tasks/merge.py", ran / "params.yaml"]
+    before = {path: (path.read_bytes(), path.stat()) for path in files if path.is_file()}
+    with closing(sqlite3.connect(":memory:")) as saved, closing(sqlite3.connect(ran / "mlflow.db")) as store:
+        store.backup(saved)
+        yield ran
+        saved.backup(store)
+    for path, (content, info) in before.items():
+        if path.read_bytes() != content:
+            path.chmod(0o644)
+            path.write_bytes(content)
+            os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+            path.chmod(info.st_mode)
+
+
+def findings(folder: Path, target: str | None = None) -> tuple[Finding, ...]:
+    return audit(folder, target).findings
+
+
+def test_an_untouched_project_is_silent_and_exits_with_0(project: Path) -> None:
+    done = merganser(project, "lineage", "verify")
+    assert (done.stdout, done.stderr) == ("", "")
+    counts = json.loads(merganser(project, "lineage", "verify", "--json").stdout)
+    assert counts["findings"] == []
+    assert counts["stages"] > 30
+    assert counts["size"] > 1e6
+
+
+def _flip(name: str) -> Callable[[Path], None]:
+    return lambda folder: overwrite(folder / name)
+
+
+def _score(folder: Path) -> None:
+    run = json.loads((folder / "data/records/ties.json").read_text())["run_id"]
+    with closing(sqlite3.connect(folder / "mlflow.db")) as connection, connection:
+        for table in ("metrics", "latest_metrics"):
+            where = "run_uuid = ? AND key = 'accuracy/dark'"
+            connection.execute(f"UPDATE {table} SET value = value + 0.125 WHERE {where}", (run,))
+
+
+def _param(folder: Path) -> None:
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["methods"]["ties"]["density"] = 0.4
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+
+
+def _code(folder: Path) -> None:
+    with (folder / "tasks/merge.py").open("a") as file:
+        file.write("# edited\n")
+
+
+TAMPERINGS = {
+    "a source": (_flip("hub/dark/open_clip_model.safetensors"), Kind.SOURCE, "hub/dark"),
+    "a checkpoint": (
+        _flip("data/checkpoints/dark/model.safetensors"),
+        Kind.CHANGED,
+        "data/checkpoints/dark/model.safetensors",
+    ),
+    "a delta": (_flip("data/deltas/light.safetensors"), Kind.CHANGED, "data/deltas/light.safetensors"),
+    "a factor": (lambda folder: overwrite(_factor(folder)), Kind.CHANGED, "data/svd/dark/"),
+    "a merged model": (
+        _flip("data/merged/average/model.safetensors"),
+        Kind.CHANGED,
+        "data/merged/average/model.safetensors",
+    ),
+    "an overlay": (
+        _flip("data/merged/dts_d/overlays.safetensors"),
+        Kind.CHANGED,
+        "data/merged/dts_d/overlays.safetensors",
+    ),
+    "a metric": (_flip("data/metrics/ties/dark.json"), Kind.CHANGED, "data/metrics/ties/dark.json"),
+    "a receipt": (_flip("data/records/ties.json"), Kind.CHANGED, "data/records/ties.json"),
+    "a score in MLflow": (_score, Kind.MLFLOW, "run "),
+    "a parameter": (_param, Kind.PARAMS, "params.yaml"),
+    "code": (_code, Kind.CODE, "tasks/merge.py"),
+}
+
+
+def _factor(folder: Path) -> Path:
+    return sorted((folder / "data/svd/dark").glob("*.safetensors"))[0]
+
+
+@pytest.mark.parametrize("what", TAMPERINGS)
+def test_tampering_is_found_and_named_and_nothing_else_is(project: Path, what: str) -> None:
+    tamper, kind, name = TAMPERINGS[what]
+    tamper(project)
+    found = findings(project)
+    assert {one.kind for one in found} == {kind}, found
+    assert any(one.name.startswith(name) for one in found)
+    # A file and a link to it, as a joint has of its deltas, are two names of one change.
+    assert len({one.message.partition(" wrote ")[2].partition(";")[0] for one in found}) == 1
+
+
+def test_a_changed_byte_is_found_where_dvc_sees_nothing(project: Path) -> None:
+    overwrite(project / "data/merged/average/model.safetensors")
+    assert json.loads(dvc(project, "status", "--json")) == {}
+    assert findings(project) != ()
+
+
+def test_a_score_in_mlflow_is_named_with_both_numbers(project: Path) -> None:
+    value = json.loads((project / "data/metrics/ties/dark.json").read_text())["accuracy"]
+    _score(project)
+    messages = " ".join(one.message for one in findings(project))
+    assert "accuracy/dark" in messages
+    assert repr(value) in messages
+    assert repr(value + 0.125) in messages
+
+
+def test_a_receipt_without_its_run_and_a_store_that_is_gone_are_found(project: Path) -> None:
+    run = json.loads((project / "data/records/ties.json").read_text())["run_id"]
+    with closing(sqlite3.connect(project / "mlflow.db")) as connection, connection:
+        connection.execute("UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = ?", (run,))
+    (finding,) = findings(project)
+    assert (finding.kind, finding.name) == (Kind.NO_RUN, "data/records/ties.json")
+    assert run in finding.message
+    (project / "mlflow.db").rename(project / "elsewhere.db")
+    try:
+        assert [one.kind for one in findings(project)] == [Kind.NO_RUN]
+    finally:
+        (project / "elsewhere.db").rename(project / "mlflow.db")
+
+
+def test_a_report_cell_a_run_and_a_metric_lead_to_the_same_checkpoints(project: Path) -> None:
+    receipt = json.loads((project / "data/records/ties.json").read_text())
+    value = json.loads((project / "data/metrics/ties/dark.json").read_text())["accuracy"]
+    cell, lineage = look_up(project, "ties/dark")
+    assert cell.files == ("data/metrics/ties/dark.json",)
+    assert float(cell.value) == value
+    assert cell.stages == ("evaluate@ties-dark",)
+    assert look_up(project, "data/metrics/ties/dark.json")[0].stages == cell.stages
+    assert look_up(project, receipt["run_id"])[0].stages == ("record@ties",)
+    assert look_up(project, receipt["parent_run_id"])[0].stages == ("report",)
+    assert look_up(project, "ties")[0].stages == ("record@ties",)
+    assert look_up(project, "ties/amr")[0].files == ("data/profiles/merge/ties.json",)
+    assert set(look_up(project, "ties/mean")[0].stages) == {"evaluate@ties-dark", "evaluate@ties-light"}
+    with pytest.raises(InputError, match='no such column of ties; did you mean "dark"'):
+        look_up(project, "ties/drak")
+    origins = {origin.path: origin for step in lineage.steps.values() for origin in step.origins}
+    assert origins["data/checkpoints/dark"].source == "hub/dark"
+    assert len(origins["data/checkpoints/dark"].files["model.safetensors"]["sha256"]) == 64
+    assert lineage.steps["merge@ties"].params["params.yaml"]["methods.ties"]["density"] == 0.5
+    assert all(step.execution for step in lineage.steps.values())
+
+
+def test_the_text_names_source_checksum_command_commit_and_run(project: Path) -> None:
+    text = merganser(project, "lineage", "show", "ties/dark").stdout
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True, check=True)
+    digest = json.loads((project / "data/base/source.json").read_text())["files"]["model.safetensors"]["sha256"]
+    for word in ("python -m tasks.merge ties", "hub/base", digest, head.stdout.strip(), "flow run", "torch"):
+        assert word in text
+    assert merganser(project, "lineage", "show", "tise", check=False).returncode == 2
+
+
+@pytest.mark.slow
+def test_a_chain_run_again_has_the_same_bytes(project: Path) -> None:
+    done = merganser(project, "lineage", "verify", "ties/dark", "--rerun")
+    assert (done.stdout, done.stderr) == ("", "")

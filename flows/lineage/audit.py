@@ -71,7 +71,7 @@ def audit(repo: Path, text: str | None = None, again: bool = False) -> Audit:
         if is_project():
             from flows.lineage.records import check_records
 
-            findings += check_records(lineage, {stage for finding in findings for stage in finding.stages})
+            findings += check_records(lineage, findings)
         runs = again and not any(finding.kind in _OTHERWISE for finding in findings)
         if runs:
             findings += run_again(dvc_repo, lineage, names)

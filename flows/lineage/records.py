@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from flows.lineage.findings import Finding, Kind
-from flows.lineage.tree import Lineage, Step, read_json
+from flows.lineage.tree import Lineage, Step, overlap, read_json
 from merganser.errors import InputError
 from merganser.params import Params, load_params
 from tasks.record import (
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
-def check_records(lineage: Lineage, touched: Collection[str]) -> list[Finding]:
+def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]:
     """Find MLflow runs that are gone, or hold something else than the metric files and parameters that are here.
 
-    In a Merganser project's folder. Steps in `touched` are left out: their own files or parameters are not as they
-    were. Raises InputError where MLflow does not answer.
+    In a Merganser project's folder. Where `found` says that a receipt, its metric files or its parameters are not as
+    they were, there is nothing to compare with. Raises InputError where MLflow does not answer.
     """
-    found = {name: _receipt_of(step) for name, step in lineage.steps.items() if name not in touched}
-    receipts = {name: file for name, file in found.items() if file}
+    files = {name: _receipt_of(step) for name, step in lineage.steps.items() if not _is_touched(step, found)}
+    receipts = {name: file for name, file in files.items() if file}
     if not receipts:
         return []
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -56,6 +56,11 @@ def check_records(lineage: Lineage, touched: Collection[str]) -> list[Finding]:
 def _receipt_of(step: Step) -> Path | None:
     files = (Path(item.path) for item in step.outputs)
     return next((file for file in files if file.parent == RECORDS and file.is_file()), None)
+
+
+def _is_touched(step: Step, found: Collection[Finding]) -> bool:
+    paths = [item.path for item in (*step.inputs, *step.outputs)]
+    return any(step.stage in one.stages or any(overlap(one.name, path) for path in paths) for one in found)
 
 
 def _known_store() -> Store | None:

@@ -10,8 +10,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.clusters import Machine, cluster_room
@@ -98,14 +100,31 @@ def here(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Toy:
     return toy
 
 
+def note_listeners(heard: set[str], ended: threading.Event) -> None:
+    """Note the addresses at which the processes of this one's cluster listen, until it has ended."""
+    while not ended.wait(0.3):
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                sockets = process.net_connections(kind="inet")
+                heard.update(each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN)
+
+
 @pytest.mark.parametrize("runner", ["ray", "dask"])
 def test_a_cluster_of_the_runs_own_makes_the_same_bytes(toy: Make, here: Toy, runner: str) -> None:
     pytest.importorskip(f"prefect_{runner}")
     family = toy(FAMILY, FAMILY_FILES)
+    heard: set[str] = set()
+    ended = threading.Event()
+    listener = threading.Thread(target=note_listeners, args=[heard, ended])
+    listener.start()
     code, text = family.run(runner=runner)
+    ended.set()
+    listener.join()
     assert code == 0, text
     assert family.read("dvc.lock") == here.read("dvc.lock")
     assert family.read("all.txt") == here.read("all.txt")
+    assert heard
+    assert all(address.removeprefix("::ffff:") == "127.0.0.1" for address in heard)
     assert family.settled()
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from merganser.secrets import masked, printable
+
 app = typer.Typer(help="Tell where a result comes from, and whether all is as it was.", no_args_is_help=True)
 
 _ABOUT_TARGET = "A stage, a file or folder that one made, an MLflow run's id, or a cell of the report: ENTRY/COLUMN."
@@ -26,10 +28,10 @@ def show(
 
     found, lineage = look_up(repo, target)
     if as_json:
-        print(json.dumps(show.as_json(found, lineage), indent=2, default=str))
+        print(masked(json.dumps(show.as_json(found, lineage), indent=2, default=str)))
         return
     for line in show.as_lines(found, lineage):
-        print(line)
+        print(printable(masked(line)))
 
 
 @app.command()
@@ -46,10 +48,10 @@ def verify(
 
     done = audit(repo, target, rerun)
     if as_json:
-        print(json.dumps(done.as_json(), indent=2))
+        print(masked(json.dumps(done.as_json(), indent=2)))
     else:
         for finding in done.findings:
-            print(finding)
+            print(printable(masked(str(finding))))
     if rerun and not done.run_again:
         print("not run again: first mend what is changed, or run `merganser run`", file=sys.stderr)
     raise typer.Exit(1 if done.findings else 0)

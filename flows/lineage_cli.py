@@ -55,3 +55,17 @@ def verify(
     if rerun and not done.run_again:
         print("not run again: first mend what is changed, or run `merganser run`", file=sys.stderr)
     raise typer.Exit(1 if done.findings else 0)
+
+
+@app.command()
+def export(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A new file: .json for W3C PROV-JSON, .jsonl for OpenLineage events.")
+    ],
+    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help=f"{_ABOUT_TARGET} All if not given.")] = None,
+    repo: RepoOption = Path(),
+) -> None:
+    """Write all that results come from for other tools to read."""
+    from flows.lineage.export import export
+
+    print(f"{export(repo, file, target)} in {file}")

@@ -163,7 +163,9 @@ def _run_flow(
             with Progress(plan, name, console) as progress:
                 ledger = Ledger(state_folder(repo), name, flow_run_id)
                 run = Run(plan, locks, ground, crew, room, needs, progress, ledger)
-                told = run_flow(name, runner.task_runner, run.execute, rows)
+                # Once more: while a flow runs, Prefect has a handler of its own, and would wait for the stages to end.
+                execute = _terminated_like_interrupted()(run.execute)
+                told = run_flow(name, runner.task_runner, execute, rows)
         show_summary(run.endings, console)
         if not told:
             console.print("Prefect's server went away before it had heard all of this run.", style="yellow")
@@ -256,11 +258,25 @@ class Support:
 
             if self._server:
                 self._server.wait()
+            else:
+                _check_server(api)
             with temporary_settings({PREFECT_API_URL: api}):
                 yield
         finally:
             if before is None:
                 del os.environ["PREFECT_API_URL"]
+
+
+def _check_server(api: str) -> None:
+    """Refuse an address at which no server answers: Prefect would only tell so by a traceback."""
+    import httpx
+
+    try:
+        httpx.get(f"{api}/health", timeout=30)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise InputError(
+            f"PREFECT_API_URL: no server answers at {api} ({error}); start it, or leave the variable out"
+        ) from error
 
 
 def run_name(repo: "Repo") -> str:

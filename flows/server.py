@@ -116,7 +116,8 @@ def main() -> None:
     import gc
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for told_to_all in (signal.SIGINT, signal.SIGTERM):  # it ends when the run does, which still has to tell it how
+        signal.signal(told_to_all, signal.SIG_IGN)
     _prepare_database(Path(os.environ["PREFECT_HOME"]) / "prefect.db")
     # What is imported stays: to look through it for garbage would take a quarter of the start.
     gc.disable()

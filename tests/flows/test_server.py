@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -79,6 +80,31 @@ def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
     assert (process.returncode, errors) == (1, "")
     assert "a stopped: stopped before it ended" in printed
     assert "went away" not in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["the run", "all of its processes"])
+def test_a_run_that_is_terminated_stops_in_order(toy: Make, kill: Callable[[int, int], None]) -> None:
+    slow = toy("stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}", {})
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "flows", "run"],
+        cwd=slow.path,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            while process.poll() is None and not (slow.path / "started").exists():
+                time.sleep(0.1)
+            kill(process.pid, signal.SIGTERM)
+            printed, errors = process.communicate(timeout=100)
+        finally:
+            process.kill()
+    assert (process.returncode, errors) == (1, "")
+    assert "a stopped" in printed
 
 
 def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ SIGKILL in the middle, and prints how the hashes compare with those of a local r
 import argparse
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -27,6 +28,8 @@ from tests.tiny import ROOT, dvc, environment, make_repository
 
 # What a node prints when it has joined.
 _READY = {"dask": "Registered to", "ray": "Ray runtime started"}
+# Ray's head, nodes and drivers have to show one another the same.
+_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
 # Outputs that hold times, run numbers, and what shows them.
 IMPURE = ("data/profiles/", "data/records/", "report", "metrics.json")
 
@@ -40,6 +43,8 @@ class Cluster:
     address: str = ""
     nodes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     _others: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    # The paths of Ray's sockets may not be long.
+    _sockets: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="mr-"))
 
     def add(self, clone: Path, name: str) -> None:
         """Start a node whose worker serves a clone."""
@@ -51,7 +56,7 @@ class Cluster:
             command += ["--disable-usage-stats"]
         self.nodes.append(self._start(command, clone, name))
         log = self.folder / f"{name}.log"
-        wait_until(lambda: _READY[self.kind] in log.read_text(errors="replace"), 90)
+        wait_until(lambda: _READY[self.kind] in log.read_text(errors="replace"), 60)
 
     def kill(self, number: int) -> None:
         """Kill a node with all its processes, as a power cut does."""
@@ -71,7 +76,7 @@ class Cluster:
         else:
             command = ["-m", "ray.scripts.scripts", "start", "--head", "--port", str(port), "--num-cpus", "0"]
             command += ["--node-ip-address", "127.0.0.1", "--include-dashboard=false", "--disable-usage-stats"]
-            command += ["--block", "--temp-dir", str(self.folder / "ray")]
+            command += ["--block", "--temp-dir", self._sockets]
             self.address = f"127.0.0.1:{port}"
         self._others.append(self._start(command, self.folder, "head"))
         wait_until(lambda: _listens(port), 60)
@@ -83,13 +88,10 @@ class Cluster:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             process.wait()
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _start(self, command: list[str], cwd: Path, name: str) -> "subprocess.Popen[bytes]":
-        variables = environment() | {
-            "PYTHONPATH": str(ROOT),
-            "MERGANSER_NODE": str(cwd),
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
+        variables = environment() | {"PYTHONPATH": str(ROOT), "MERGANSER_NODE": str(cwd)} | _TOKEN
         with open(self.folder / f"{name}.log", "wb") as log:
             return subprocess.Popen(
                 [sys.executable, *command], cwd=cwd, env=variables, stdout=log, stderr=log, start_new_session=True
@@ -157,7 +159,7 @@ def run(folder: Path, *args: str, **variables: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         command,
         cwd=folder,
-        env=environment() | path | variables,
+        env=environment() | path | _TOKEN | variables,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

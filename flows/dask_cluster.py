@@ -92,7 +92,8 @@ class DaskCluster:
             time.sleep(0.1)
 
     def _machines(self) -> list[Machine]:
-        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        # Not `scheduler_info`: what that returns may have been replaced meanwhile by one without workers.
+        workers = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
         resources = [(str(urlsplit(at).hostname), worker["resources"]) for at, worker in workers.items()]
         return [Machine(at, has["threads"], has["memory"], has["GPU"]) for at, has in resources]
 

@@ -92,6 +92,7 @@ class DaskCluster:
             time.sleep(0.1)
 
     def _machines(self) -> list[Machine]:
+        assert self.client.scheduler
         # Not `scheduler_info`: what that returns may have been replaced meanwhile by one without workers.
         workers = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
         resources = [(str(urlsplit(at).hostname), worker["resources"]) for at, worker in workers.items()]

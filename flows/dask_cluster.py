@@ -116,5 +116,11 @@ def at(address: str, workers: int | None) -> Iterator[DaskCluster]:
 @contextmanager
 def local(threads: int) -> Iterator[Local]:
     """Give a Dask cluster of one worker on loopback, for the time of a run."""
-    options = {"n_workers": 1, "threads_per_worker": threads, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    options: dict[str, Any] = {
+        "n_workers": 1,
+        "threads_per_worker": threads,
+        "host": "127.0.0.1",
+        "dashboard_address": "127.0.0.1:0",
+        "preload": ["flows.wanted"],
+    }
     yield Local(DaskTaskRunner(cluster_kwargs=options), threads, losses=LOSSES)

@@ -1,8 +1,10 @@
-"""Whether anybody still waits for what a Dask worker does: Dask forgets a task, but cannot end it."""
+"""In a Dask worker: whether anybody still waits for what it does, since Dask forgets a task but cannot end it."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from flows.runners import leave_interrupts_to_the_run
 
 _AT_WORK: set[str] = set()
 
@@ -25,6 +27,11 @@ def as_task() -> Iterator[Callable[[], bool] | None]:
 def keys_at_work() -> set[str]:
     """Return the keys of the Dask tasks whose commands run below this worker."""
     return set(_AT_WORK)
+
+
+def dask_setup(worker: object) -> None:
+    """Leave Ctrl-C to the run: Dask calls this in the worker of a run's own cluster, where this module is a preload."""
+    leave_interrupts_to_the_run()
 
 
 def _task_of_dask() -> tuple[str, Callable[[], bool]] | None:

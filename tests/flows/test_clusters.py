@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -217,6 +218,25 @@ def test_an_interrupted_run_ends_its_commands_on_the_workers(toy: Make, cluster:
     (slow.path / "hurry").touch()
     assert slow.run(runner=runner, address=address)[0] == 0
     assert slow.settled()
+
+
+@pytest.mark.parametrize("runner", ["ray", "dask"])
+def test_ctrl_c_at_a_terminal_ends_a_cluster_of_the_runs_own(toy: Make, runner: str) -> None:
+    pytest.importorskip(f"prefect_{runner}")
+    slow = toy("stages: {slow: {cmd: 'touch started; sleep 613', deps: [source], outs: [x]}}", {"source": ""})
+    # A terminal sends the signal to all processes of the group, those of the cluster too.
+    command = [sys.executable, "-m", "flows", "run", "--runner", runner, "--workers", "1", "--repo", str(slow.path)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    wait_until((slow.path / "started").exists)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "1 stopped" in text
+    assert "Traceback" not in text
+    assert not is_running("sleep 613")
 
 
 def interrupt_when(path: Path) -> None:

@@ -2,11 +2,13 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.faults.injection import ROOT
 from tests.faults.whole import assert_cache_is_whole, content
 from tests.flows.toy import Toy
 
@@ -71,3 +73,12 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(small_disk: Path, links: 
         assert toy.settled()
         subprocess.run(["rm", "-rf", str(toy.path)], check=True)
     assert seen >= 4
+
+
+@pytest.mark.slow
+def test_a_stage_without_room_says_so_in_a_line() -> None:
+    code = "import tasks.stage as stage; stage.run(lambda _argv: open('/dev/full', 'w').write('x' * 100_000))"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("no room left on the disk of ")
+    assert len(ended.stderr.splitlines()) == 1

@@ -87,11 +87,12 @@ class Schedules:
         wait_until(lambda: bool(found()), within_s)
         return found()[0]
 
-    def stages_done(self, flow_run: dict[str, Any]) -> set[str]:
-        """Return the stages whose commands a run ran, as its log has them."""
-        logs = self.post("logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run["id"]]}}, "limit": 200})
-        found = [re.search(r"\] (\S+) done in ", log["message"]) for log in logs]
-        return {match[1] for match in found if match}
+    def stages_done(self, deployment: str) -> list[str]:
+        """Return the stages whose commands a deployment's runs ran, as their logs have them."""
+        runs = self.post("flow_runs/filter", {"deployments": {"name": {"any_": [deployment]}}})
+        logs = {"flow_run_id": {"any_": [run["id"] for run in runs]}}
+        messages = [log["message"] for log in self.post("logs/filter", {"logs": logs, "limit": 200})]
+        return [match[1] for match in (re.search(r"\] (\S+) done in ", message) for message in messages) if match]
 
     @contextmanager
     def worker(self, log: Path) -> Iterator[None]:
@@ -121,14 +122,15 @@ def serving_schedules(home: Path) -> Iterator[Schedules]:
         server.stop()
 
 
-def deployment(name: str, every_s: float | None = None, **parameters: Any) -> dict[str, Any]:
-    """Describe a deployment of the comparison in prefect.yaml's words; the first run is due after `every_s`."""
-    schedule = {"interval": every_s, "anchor_date": datetime.now(UTC).isoformat(), "timezone": "UTC"}
+def deployment(name: str, due_in_s: float | None = None, **parameters: Any) -> dict[str, Any]:
+    """Describe a deployment of the comparison in prefect.yaml's words, due some seconds ahead and then each minute."""
+    anchor = datetime.now(UTC) + timedelta(seconds=due_in_s or 0)
+    schedule = {"interval": 60, "anchor_date": anchor.isoformat(), "timezone": "UTC"}
     return {
         "name": name,
         "entrypoint": "flows.scheduled.scheduled",
         "parameters": parameters,
-        "schedules": [schedule] if every_s else [],
+        "schedules": [] if due_in_s is None else [schedule],
         "work_pool": {"name": POOL},
     }
 

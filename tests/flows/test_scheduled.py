@@ -33,7 +33,7 @@ def schedules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schedules]:
 @pytest.mark.slow
 def test_a_deployment_runs_by_itself_and_later_only_what_changed(toy: Make, schedules: Schedules) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
-    schedules.deploy(chain.path, deployment("often", every_s=10, workers=2))
+    schedules.deploy(chain.path, deployment("often", due_in_s=15, workers=2))
     first = schedules.first_run_of("often")
     schedules.pause("often")
     assert (first["state_name"], first["auto_scheduled"]) == ("Completed", True)
@@ -122,7 +122,7 @@ def listening() -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.slow
 def test_serve_runs_the_schedules_of_prefect_yaml_until_it_is_told_to_stop(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
-    write_deployments(chain.path, deployment("soon", every_s=10))
+    write_deployments(chain.path, deployment("soon", due_in_s=15))
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= {"PYTHONPATH": str(ROOT), "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
     with subprocess.Popen(

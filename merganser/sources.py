@@ -51,9 +51,9 @@ class HubPointer(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    hub: Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")]
+    hub: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")]
     revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", description="a full commit, not a branch")] | None = None
-    follow: Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*$")] | None = None
+    follow: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$")] | None = None
     name: str | None = None
 
     @model_validator(mode="after")

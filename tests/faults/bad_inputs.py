@@ -319,6 +319,8 @@ PARAMS: dict[str, tuple[Spoil, str]] = {
     "a study of no subsets": (put("studies.tasks.subsets", 0), "studies.tasks.subsets: "),
     "a pointer to a branch": (pointing("hub: a/b\nrevision: main\n"), "must be a full 40-digit commit"),
     "a pointer out of the hub": (pointing(f"hub: ../../x/y\nrevision: {'a' * 40}\n"), "hub: "),
+    "a pointer to what lies above the hub": (pointing(f"hub: ../x\nrevision: {'a' * 40}\n"), "hub: "),
+    "a branch by a path upwards": (pointing("hub: a/b\nfollow: ../x\n"), "follow: "),
     "a pointer that is a list": (pointing("- a\n"), "a pointer says either"),
     "a pointer with a key too many": (pointing(f"hub: a/b\nrevision: {'a' * 40}\ntoken: x\n"), "token: "),
     "a pointer nested too deeply": (pointing("[" * 5000), "there.yaml"),

@@ -1,6 +1,6 @@
 """A real cluster on this machine whose nodes are clones that share nothing but a DVC remote, and a drill on it.
 
-`python -m tests.faults.nodes --runner ray` runs the embedded comparison on a head and two nodes, kills one of them with
+`python -m tests.faults.nodes` runs the embedded comparison by Ray and by Dask on a head and two nodes, kills one with
 SIGKILL in the middle, and prints how the hashes compare with those of a local run and how often each stage ran.
 """
 
@@ -223,37 +223,51 @@ def entries(folder: Path) -> int:
 def main() -> None:
     """Run the drill."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runner", choices=["ray", "dask"], default="ray")
+    parser.add_argument("--runner", choices=["ray", "dask"], action="append", help="both if none is given")
     parser.add_argument("--suite", choices=["tiny", "embedded"], default="embedded")
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if not given")
     parser.add_argument("--kill-after", type=int, default=40, metavar="N", help="stages ended before a node is killed")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nodes-") as temporary:
-        drill(given.runner, given.suite, given.folder or Path(temporary), given.kill_after)
+        folder = given.folder or Path(temporary)
+        source = {"tiny": tiny_source, "embedded": embedded_source}[given.suite](folder / "source")
+        local = Path(shutil.copytree(source, folder / "local", symlinks=True))
+        process = run(local)
+        print(process.communicate()[0], flush=True)
+        if process.returncode:
+            sys.exit("the local run did not end well: there is nothing to compare with")
+        ended = [
+            drill(
+                runner,
+                Path(shutil.copytree(source, folder / runner / "source", symlinks=True)),
+                local,
+                given.kill_after,
+            )
+            for runner in given.runner or ["ray", "dask"]
+        ]
+    sys.exit(not all(ended))
 
 
-def drill(runner: str, suite: str, folder: Path, kill_after: int) -> None:
-    """Run a comparison locally and on nodes of which one is killed, and print what came of it."""
-    make = {"tiny": tiny_source, "embedded": embedded_source}[suite]
-    source = make(folder / "source")
-    flow, *clones = share(source, folder)
-    local = Path(shutil.copytree(source, folder / "local", symlinks=True))
-    said, _ = run(local).communicate()
-    print(said)
-    with cluster(runner, folder / "cluster", clones) as nodes:
+def drill(runner: str, source: Path, local: Path, kill_after: int) -> bool:
+    """Run a comparison on nodes of which one is killed; print what came of it, and tell if it is as a local run."""
+    flow, *clones = share(source, source.parent)
+    began = time.monotonic()
+    with cluster(runner, source.parent / "cluster", clones) as nodes:
         process = run(flow, "--runner", runner, "--address", nodes.address)
         wait_until(lambda: process.poll() is not None or entries(flow) >= kill_after, 3600)
         assert process.poll() is None, process.communicate()[0]
         nodes.kill(0)
-        print(f"killed a node after {entries(flow)} stages")
+        print(f"{runner}: killed a node after {entries(flow)} stages", flush=True)
         said, _ = process.communicate()
     print(said)
     wanted, got = hashes(local), hashes(flow)
     times = Counter(name for clone in clones for name in left(clone))
     twice = sorted(name for name, count in times.items() if count > 1)
     same = sum(wanted[name] == got.get(name) for name in wanted)
-    print(f"exit code {process.returncode}; {same} of {len(wanted)} hashes agree")
-    print(f"{len(times)} stages ended on nodes; more than once: {twice or 0}")
+    took = f"exit code {process.returncode} in {time.monotonic() - began:.0f} s"
+    print(f"{runner}: {took}; {same} of {len(wanted)} hashes agree")
+    print(f"{runner}: {len(times)} stages ended on nodes; more than once: {twice or 0}", flush=True)
+    return process.returncode == 0 and same == len(wanted) and not twice
 
 
 def left(clone: Path) -> list[str]:

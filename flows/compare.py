@@ -1,14 +1,11 @@
 """Run the stages of a DVC repository that are not up to date, in parallel, as one Prefect flow run."""
 
 import gc
-import json
-import os
-import re
 import signal
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from functools import cached_property, partial
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -22,26 +19,24 @@ from flows.depot import AwayError, Depot, MissingError, has_remote
 from flows.engine import Ending, Ground, Result, Run
 from flows.experiments import keep_experiment
 from flows.here import Here
-from flows.hosts import Hosts
 from flows.ledger import Ledger
-from flows.lockfiles import LockFiles, lock_path
+from flows.lockfiles import LockFiles
 from flows.needs import Needs
-from flows.orphans import find_orphans, take_out
-from flows.plan import Over, Plan, in_workspace, make_plan, plan, stage_graph
+from flows.plan import Over, Plan, in_workspace, make_plan, plan
 from flows.profiles import Place, check_stages, choose_place
 from flows.remote import Elsewhere
 from flows.repository import held, opened, state_folder, when_busy
+from flows.run_names import RUN_NAME_VARIABLE, forget_run_name, is_begun, run_name
 from flows.runners import open_runner
-from flows.server import Server, StartError
+from flows.server import StartError
 from flows.sources import follow_sources
 from flows.summary import Progress, exit_code, rows, show_plan, show_summary
+from flows.support import Support
+from flows.tidy import tidy
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
-
-RUN_NAME_VARIABLE = "MERGANSER_RUN"
-_EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def compare(
@@ -106,7 +101,7 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, pull: bool, pla
         if not checked:
             check_project(repo)
         follow_sources(console.print)
-        locks = _tidy(repo, prune=not targets, console=console)
+        locks = tidy(repo, prune=not targets, console=console)
         absent = _absent(repo, place, console)
         if pull and not absent:
             raise InputError("--pull fetches results from nodes: it takes a cluster's --address, and a DVC remote")
@@ -119,7 +114,7 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, pull: bool, pla
         note_checked(repo)
         if not found.work:
             ground.finish(pull)
-            if _run_file(repo).exists():
+            if is_begun(repo):
                 # The run that had it was killed after its last stage.
                 keep_experiment(repo, run_name(repo), console)
             forget_run_name(repo)
@@ -142,7 +137,7 @@ def _run_flow(
     repo: "Repo",
     plan: Plan,
     ground: Ground,
-    support: "Support",
+    support: Support,
     locks: LockFiles,
     place: Place,
     needs: dict[str, Needs],
@@ -189,119 +184,7 @@ def _absent(repo: "Repo", place: Place, console: Console) -> Absent | None:
 
 def _surely_work(repo: "Repo") -> bool:
     """Whether there is work as far as can be told without reading dvc.yaml: nothing ran yet, or a run did not end."""
-    return not Path("dvc.lock").exists() or _run_file(repo).exists()
-
-
-def _tidy(repo: "Repo", prune: bool, console: Console) -> LockFiles:
-    """Finish what a killed run left, and take out what belongs to no stage any more."""
-    locks = LockFiles(state_folder(repo) / "journal", lambda: _lock_order(repo), repo.scm_context.track_file)
-    changed = locks.recover() > 0
-    orphans = list(find_orphans(repo)) if prune else []
-    for orphan in orphans:
-        left = take_out(repo, orphan)
-        console.print(f"{orphan.name}: no longer in dvc.yaml, taken out (its outputs stay in DVC's cache)")
-        for path in left:
-            console.print(f"  {path} was changed, or is not in the cache: left where it is")
-        locks.forget(os.path.splitext(orphan.dvc_yaml)[0] + ".lock", [orphan.name])
-    if changed or orphans:
-        repo._reset()
-    return locks
-
-
-def _lock_order(repo: "Repo") -> dict[str, list[str]]:
-    """Return, per dvc.lock, its stages in the order in which `dvc repro` would run them."""
-    order: dict[str, list[str]] = {}
-    for stage in stage_graph(repo, ())[1]:
-        if hasattr(stage, "name"):
-            order.setdefault(lock_path(stage), []).append(stage.name)
-    return order
-
-
-class Support:
-    """The processes around a run: hosts of the stages' processes and a Prefect server, started when there is work."""
-
-    def __init__(self, repo: "Repo", stack: ExitStack) -> None:
-        self._repo = repo
-        self._stack = stack
-
-    def start(self) -> None:
-        """Start all that takes time to come up, in the background; calling it again does nothing."""
-        _ = self.hosts, self._server
-
-    @cached_property
-    def hosts(self) -> Hosts:
-        """The hosts of this machine's stages, which start at once."""
-        hosts = Hosts(Path(self._repo.root_dir))
-        self._stack.callback(hosts.stop)
-        hosts.addresses()
-        return hosts
-
-    @cached_property
-    def _server(self) -> Server | None:
-        if os.environ.get("PREFECT_API_URL"):
-            return None
-        server = Server(state_folder(self._repo) / "prefect")
-        self._stack.callback(server.stop)
-        return server
-
-    @contextmanager
-    def prefect(self) -> Iterator[None]:
-        """Have Prefect in this process talk to the run's server, quietly."""
-        before = os.environ.get("PREFECT_API_URL")
-        # Before Prefect is imported, and for all threads and processes: without an address, each starts its own server.
-        os.environ["PREFECT_API_URL"] = api = self._server.api if self._server else os.environ["PREFECT_API_URL"]
-        try:
-            # It takes a while to import: the server comes up meanwhile.
-            from prefect.settings import PREFECT_API_URL, temporary_settings
-
-            import flows.flow  # noqa: F401
-
-            if self._server:
-                self._server.wait()
-            else:
-                _check_server(api)
-            with temporary_settings({PREFECT_API_URL: api}):
-                yield
-        finally:
-            if before is None:
-                del os.environ["PREFECT_API_URL"]
-
-
-def _check_server(api: str) -> None:
-    """Refuse an address at which no server answers: Prefect would only tell so by a traceback."""
-    import httpx
-
-    try:
-        httpx.get(f"{api}/health", timeout=30)
-    except (httpx.TransportError, httpx.InvalidURL) as error:
-        raise InputError(
-            f"PREFECT_API_URL: no server answers at {api} ({error}); start it, or leave the variable out"
-        ) from error
-
-
-def run_name(repo: "Repo") -> str:
-    """Return the comparison's name: that of the run it goes on with, else MERGANSER_RUN, else a new one."""
-    path = _run_file(repo)
-    with suppress(FileNotFoundError, ValueError):  # a kill may have left it empty
-        return json.loads(path.read_text())["name"]
-    name = os.environ.get(RUN_NAME_VARIABLE)
-    if not name:
-        from coolname import generate_slug
-
-        name = generate_slug(2)
-    if not _EXPERIMENT_NAME.fullmatch(name):
-        raise InputError(f"{RUN_NAME_VARIABLE}: {name!r} cannot name a DVC experiment; use letters, digits, - and _")
-    path.write_text(json.dumps({"name": name}))
-    return name
-
-
-def forget_run_name(repo: "Repo") -> None:
-    """Let the next run have a name of its own."""
-    _run_file(repo).unlink(missing_ok=True)
-
-
-def _run_file(repo: "Repo") -> Path:
-    return state_folder(repo) / "run.json"
+    return not Path("dvc.lock").exists() or is_begun(repo)
 
 
 @contextmanager

@@ -4,19 +4,17 @@ A node is a clone of the repository for its worker alone. It fetches the stage's
 commands, pushes the outputs, and sends back the stage's entry for dvc.lock; its own dvc.lock it leaves alone.
 """
 
-import fcntl
 import hashlib
 import json
-import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.clones import check_commit, chosen, claimed, locked, node_folder, node_root, opened_clone, put
 from flows.depot import Depot, MissingError
 from flows.lockfiles import locked_stage
 from flows.repository import tracked_paths
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import PipelineStage, Stage
-
-NODE_VARIABLE = "MERGANSER_NODE"
 
 
 @dataclass(frozen=True)
@@ -60,24 +56,14 @@ def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
 
     try:
         root = node_root()
-        with _claimed(root), _opened(root) as repo:
-            _check_commit(repo, job.node.commit)
-            with _chosen(root, job.node.texts):
+        with claimed(root), opened_clone(root) as repo:
+            check_commit(repo, job.node.commit)
+            with chosen(root, job.node.texts):
                 return Visit(repo, job, Depot(repo, tell), tell).run()
     except InputError as error:
         return Outcome(job.name, 2, tail=(str(error),), why=f"refused by {_here(node_root(check=False))}: {error}")
     except (DvcException, OSError) as error:
         return Outcome(job.name, 1, tail=(str(error),), why=f"{_here(node_root(check=False))}: {error}")
-
-
-def node_root(check: bool = True) -> Path:
-    """Return the node's clone: MERGANSER_NODE, else the worker's folder. Raises InputError if it is none."""
-    root = Path(os.environ.get(NODE_VARIABLE) or os.getcwd()).absolute()
-    if check and not (root / ".dvc").is_dir():
-        raise InputError(
-            f"{root} is no clone of the repository; start the node's worker in one, or name it in {NODE_VARIABLE}"
-        )
-    return root
 
 
 def run_key(stage: "Stage", persisted: Sequence[dict[str, Any]]) -> str | None:
@@ -107,7 +93,7 @@ class Visit:
 
     def run(self) -> Outcome:
         """Run the stage, or find that it ran before."""
-        with _locked(self.repo):
+        with locked(self.repo):
             stage = self._loaded()
             self._place_inputs(stage)
             self._check_inputs(stage)
@@ -121,14 +107,14 @@ class Visit:
         outcome = run_job(replace(local, name=self.job.name, environment=environment), self.tell)
         if outcome.exit_code != 0:
             return outcome
-        with _locked(self.repo):
+        with locked(self.repo):
             entry = self._leave_outputs(stage, key)
             self._note()
         return replace(outcome, entry=entry)
 
     def _note(self) -> None:
         """Note in the node's log which stages it ran to their end."""
-        with open(_node_folder(self.root) / "log", "a") as file:
+        with open(node_folder(self.root) / "log", "a") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {self.job.name}\n")
 
     @property
@@ -163,7 +149,7 @@ class Visit:
             if any(path.startswith(f"{dep.fs_path}{os.sep}") for path in wanted):
                 sweep(dep.fs_path, wanted | hidden.keys(), tracked)
         for path, text in hidden.items():
-            _put(Path(path), text)
+            put(Path(path), text)
 
     def _known(self, outs: Sequence[dict[str, Any]]) -> list["Output"]:
         """Return outputs of which there is no more than their entries in dvc.lock."""
@@ -209,12 +195,12 @@ class Visit:
                 self._go_on_from(out, outs.get(out.fs_path))
             out.unprotect()
         if any(out.persist for out in stage.outs):
-            _put(self._begun, text)
+            put(self._begun, text)
 
     @property
     def _begun(self) -> Path:
         """What the stage went on from, while it has not ended here."""
-        return _node_folder(self.root) / hashlib.md5(self.job.name.encode()).hexdigest()
+        return node_folder(self.root) / hashlib.md5(self.job.name.encode()).hexdigest()
 
     def _go_on_from(self, out: "Output", before: "Output | None") -> None:
         if before is None:
@@ -242,91 +228,6 @@ class Visit:
             self.depot.leave_run(key, entry)
         self._begun.unlink(missing_ok=True)
         return dict(entry)
-
-
-def _check_commit(repo: "Repo", wanted: str | None) -> None:
-    here = commit_of(repo)
-    if here != wanted:
-        raise InputError(
-            f"its checkout is at commit {here or 'none'}, the run's at {wanted or 'none'}; "
-            "check that one out there, and run again"
-        )
-
-
-def commit_of(repo: "Repo") -> str | None:
-    """Return the commit that the repository is at; None outside git. Raises InputError before the first commit."""
-    from dvc.scm import NoSCM, SCMError
-
-    if isinstance(repo.scm, NoSCM):
-        return None
-    try:
-        return str(repo.get_rev())
-    except SCMError as error:
-        raise InputError(f"{repo.root_dir}: nothing is committed yet, and nodes are told the commit") from error
-
-
-@contextmanager
-def _opened(root: Path) -> Iterator["Repo"]:
-    from dvc.repo import Repo
-
-    logging.getLogger("dvc").setLevel(logging.ERROR)
-    with Repo(str(root), _wait_for_lock=True) as repo:
-        yield repo
-
-
-@contextmanager
-def _locked(repo: "Repo") -> Iterator[None]:
-    """Let one stage of the node at a time touch DVC's state, and no `dvc` command meanwhile."""
-    with open(_node_folder(Path(repo.root_dir)) / "lock", "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with repo.lock, repo.scm_context(quiet=True):
-            yield
-
-
-@contextmanager
-def _claimed(root: Path) -> Iterator[None]:
-    """Keep runs out of the clone while it serves as a node, and the other way round."""
-    with open(_node_folder(root).parent / "lock", "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError("a run is at work in this very folder; a node needs a clone of its own") from None
-        yield
-
-
-@contextmanager
-def _chosen(root: Path, texts: dict[str, str]) -> Iterator[None]:
-    """Have the run's choices in place; stages of a run with other choices wait until those of this one have ended."""
-    paths = {root / path: text for path, text in texts.items()}
-    if any(".." in path.parts or not path.is_relative_to(root) for path in paths):
-        raise InputError(f"it was sent files outside the repository: {', '.join(texts)}")
-    with open(_node_folder(root) / "choices", "a") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        while any(not path.is_file() or path.read_text(encoding="utf-8") != text for path, text in paths.items()):
-            fcntl.flock(file, fcntl.LOCK_EX)
-            for path, text in paths.items():
-                _put(path, text)
-            fcntl.flock(file, fcntl.LOCK_SH)
-        yield
-
-
-def _node_folder(root: Path) -> Path:
-    folder = root / ".merganser" / "node"
-    folder.mkdir(parents=True, exist_ok=True)
-    ignore = folder.parent / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n")
-    return folder
-
-
-def _put(path: Path, text: str) -> None:
-    """Write a text file whole, if it is not there already."""
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
 
 
 def _here(root: Path) -> str:

@@ -7,11 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flows.absent import Absent
+from flows.clones import commit_of
 from flows.engine import Result
 from flows.here import Here
 from flows.lockfiles import locked_stage
 from flows.needs import Needs
-from flows.node import NodeWork, commit_of
+from flows.node import NodeWork
 from flows.plan import Node, State, judge_now
 from flows.worker import Job, Outcome, make_job
 from merganser.errors import InputError

@@ -11,8 +11,9 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
 from rich.console import Console
 
-from flows.compare import RUN_NAME_VARIABLE, compare
+from flows.compare import compare
 from flows.repository import SkippedError
+from flows.run_names import RUN_NAME_VARIABLE
 from merganser.errors import InputError
 
 _LAST_LINES = 10

@@ -266,7 +266,8 @@ def _stored() -> Iterator[None]:
     except (MlflowException, SQLAlchemyError) as error:
         where = os.environ.get("MLFLOW_TRACKING_URI", STORE)
         reason = str(error).partition("\n")[0]
-        sys.exit(f"MLflow's store {where} is locked or away ({reason}): run again when it is back; the scores are kept")
+        said = f"MLflow's store {where} is locked or away ({reason}): run again when it is back; the scores are kept"
+        sys.exit(masked(said))
 
 
 if __name__ == "__main__":

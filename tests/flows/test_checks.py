@@ -3,7 +3,8 @@ import pytest
 from flows.checks import ProjectError
 from tests.flows.toy import CHAIN, CHAIN_FILES, Make
 
-PROJECT = CHAIN_FILES | {"tasks/merge.py": ""}
+SOURCES = "base: {source: base}\ntasks: {}\n"
+PROJECT = CHAIN_FILES | {"tasks/merge.py": "", "params.yaml": CHAIN_FILES["params.yaml"] + SOURCES}
 
 
 def test_a_project_is_checked_where_there_is_work_or_its_params_are_others(

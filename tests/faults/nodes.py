@@ -28,6 +28,7 @@ from tests.tiny import ROOT, dvc, environment, make_repository
 
 # What a node prints when it has joined.
 _READY = {"dask": "Registered to", "ray": "Ray runtime started"}
+_HEAD_READY = {"dask": "Scheduler at", "ray": "Ray runtime started"}
 # Ray's head, nodes and drivers have to show one another the same.
 _TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
 # Outputs that hold times, run numbers, and what shows them.
@@ -36,27 +37,31 @@ IMPURE = ("data/profiles/", "data/records/", "report", "metrics.json")
 
 @dataclass
 class Cluster:
-    """A scheduler and nodes; `address` is what `--address` wants."""
+    """A scheduler and nodes; `address` is what `--address` wants.
+
+    `prefix` goes before commands, for a head elsewhere than at `host` on loopback.
+    """
 
     kind: str
     folder: Path
+    host: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
     address: str = ""
     nodes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     _others: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     # The paths of Ray's sockets may not be long.
     _sockets: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="mr-"))
 
-    def add(self, clone: Path, name: str) -> None:
+    def add(self, clone: Path, name: str, host: str = "127.0.0.1", prefix: tuple[str, ...] = ()) -> None:
         """Start a node whose worker serves a clone."""
         if self.kind == "dask":
             command = ["-m", "distributed.cli.dask_worker", self.address, "--no-nanny", "--nthreads", "2"]
-            command += ["--host", "127.0.0.1", "--no-dashboard", "--name", name]
+            command += ["--host", host, "--no-dashboard", "--name", name]
         else:
             command = ["-m", "ray.scripts.scripts", "start", "--address", self.address, "--num-cpus", "2", "--block"]
             command += ["--disable-usage-stats"]
-        self.nodes.append(self._start(command, clone, name))
-        log = self.folder / f"{name}.log"
-        wait_until(lambda: _READY[self.kind] in log.read_text(errors="replace"), 60)
+        self.nodes.append(self._start(command, clone, name, prefix))
+        self._wait_for(name, _READY[self.kind])
 
     def kill(self, number: int) -> None:
         """Kill a node with all its processes, as a power cut does."""
@@ -70,16 +75,16 @@ class Cluster:
         """Start what the nodes and the run connect to; it runs no stage itself."""
         port = free_port()
         if self.kind == "dask":
-            command = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
+            command = ["-m", "distributed.cli.dask_scheduler", "--host", self.host, "--port", str(port)]
             command += ["--no-dashboard"]
-            self.address = f"tcp://127.0.0.1:{port}"
+            self.address = f"tcp://{self.host}:{port}"
         else:
             command = ["-m", "ray.scripts.scripts", "start", "--head", "--port", str(port), "--num-cpus", "0"]
-            command += ["--node-ip-address", "127.0.0.1", "--include-dashboard=false", "--disable-usage-stats"]
+            command += ["--node-ip-address", self.host, "--include-dashboard=false", "--disable-usage-stats"]
             command += ["--block", "--temp-dir", self._sockets]
-            self.address = f"127.0.0.1:{port}"
-        self._others.append(self._start(command, self.folder, "head"))
-        wait_until(lambda: _listens(port), 60)
+            self.address = f"{self.host}:{port}"
+        self._others.append(self._start(command, self.folder, "head", self.prefix))
+        self._wait_for("head", _HEAD_READY[self.kind])
 
     def stop(self) -> None:
         """End everything that was started."""
@@ -90,11 +95,20 @@ class Cluster:
             process.wait()
         shutil.rmtree(self._sockets, ignore_errors=True)
 
-    def _start(self, command: list[str], cwd: Path, name: str) -> "subprocess.Popen[bytes]":
+    def _wait_for(self, name: str, words: str) -> None:
+        log = self.folder / f"{name}.log"
+        wait_until(lambda: words in log.read_text(errors="replace"), 60)
+
+    def _start(self, command: list[str], cwd: Path, name: str, prefix: tuple[str, ...]) -> "subprocess.Popen[bytes]":
         variables = environment() | {"PYTHONPATH": str(ROOT), "MERGANSER_NODE": str(cwd)} | _TOKEN
         with open(self.folder / f"{name}.log", "wb") as log:
             return subprocess.Popen(
-                [sys.executable, *command], cwd=cwd, env=variables, stdout=log, stderr=log, start_new_session=True
+                [*prefix, sys.executable, *command],
+                cwd=cwd,
+                env=variables,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
 
@@ -152,9 +166,9 @@ def embedded_source(folder: Path) -> Path:
     return folder
 
 
-def run(folder: Path, *args: str, **variables: str) -> "subprocess.Popen[str]":
+def run(folder: Path, *args: str, prefix: tuple[str, ...] = (), **variables: str) -> "subprocess.Popen[str]":
     """Start a run in a folder."""
-    command = [sys.executable, "-m", "flows", "run", *args]
+    command = [*prefix, sys.executable, "-m", "flows", "run", *args]
     path = {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         command,
@@ -191,11 +205,6 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as connection:
-        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _descendants(pid: int) -> list[int]:

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 from merganser.checkpoints import save_tensors
 from tests.flows.schedules import deployment, serving_schedules
+from tests.hub import COMMIT, serve
 from tests.tiny import dvc, environment, make_repository, merganser
 
 OF_TIES = {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "measure_merged@ties", "record@ties", "report"}
@@ -170,6 +171,31 @@ def test_a_scheduled_run_runs_only_what_a_changed_checkpoint_touches_and_the_rep
     }
     assert told
     assert "<code>fetch@dark</code>: dep hub/dark changed" in (copy / "report/index.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_run_follows_a_branch_of_a_hub_and_runs_what_depends_on_it(tmp_path: Path) -> None:
+    folder = make_repository(tmp_path / "flow")
+    first = Path(shutil.move(folder / "hub/dark", tmp_path / "first"))
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    train_more(second / "open_clip_model.safetensors")
+    (folder / "hub/dark.yaml").write_text("{hub: org/dark, follow: main}\n")
+    params = (folder / "params.yaml").read_text()
+    (folder / "params.yaml").write_text(params.replace("source: hub/dark,", "source: hub/dark.yaml,"))
+    with serve({"models/org/dark": first}) as hub:
+
+        def run() -> str:
+            said = merganser(folder, "run", "extract", HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="0").stdout
+            return said.replace("\n", " ")
+
+        assert re.search(r"fetch_base done .* extract@light done", run())
+        assert "nothing to do" in run()
+        hub.earlier["models/org/dark", COMMIT] = first
+        hub.folders["models/org/dark"], hub.heads["models/org/dark"] = second, COMMIT[::-1]
+        moved = run()
+        assert f"hub/dark.yaml: moved to {COMMIT[::-1]}" in moved
+        assert re.findall(r"(\S+) done in", moved) == ["fetch@dark", "extract@dark"]
+        assert "nothing to do" in run()
 
 
 def train_more(file: Path) -> None:

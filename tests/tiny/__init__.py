@@ -59,9 +59,9 @@ def dvc(folder: Path, *args: str) -> str:
     return subprocess.run(command, cwd=folder, env=environment(), check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
-def merganser(folder: Path, *args: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-    """Run the project's command line inside a repository."""
+def merganser(folder: Path, *args: str, check: bool = True, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run the project's command line inside a repository, with these environment variables besides."""
     command = [sys.executable, "-m", "flows", *args]
-    done = subprocess.run(command, cwd=folder, env=environment(), text=True, capture_output=True)
+    done = subprocess.run(command, cwd=folder, env=environment() | variables, text=True, capture_output=True)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done

@@ -54,7 +54,7 @@ def test_a_credential_is_masked_and_the_rest_stays(said: str, left: str) -> None
     "said",
     [
         "methods.ties.density: Input should be less than or equal to 1, got 1.4",
-        "http://127.0.0.1:4200/api and sqlite:////work/mlflow.db",
+        "http://127.0.0.1:4200/api and sqlite:////srv/mlflow.db",
         "true, and false-but-long",
         "merganser merge ties --base base --model a=x/model.safetensors --set density=0.2",
         "text.token_embedding.weight and visual.class_embedding@2",

@@ -140,7 +140,7 @@ def write_deployments(folder: Path, *deployments: dict[str, Any]) -> None:
     (folder / "prefect.yaml").write_text(yaml.safe_dump({"name": "toy", "deployments": list(deployments)}))
 
 
-def wait_until(holds: Callable[[], bool], within_s: float = 60) -> None:
+def wait_until(holds: Callable[[], bool], within_s: float = 240) -> None:
     """Wait for something to be so; fail where it does not come to be."""
     deadline = time.monotonic() + within_s
     while not holds():

@@ -28,7 +28,7 @@ def node_root(check: bool = True) -> Path:
 
 def check_commit(repo: "Repo", wanted: str | None) -> None:
     """Raise InputError unless the clone is at the run's commit."""
-    here = commit_of(repo)
+    here = commit_for_nodes(repo)
     if here != wanted:
         raise InputError(
             f"its checkout is at commit {here or 'none'}, the run's at {wanted or 'none'}; "
@@ -36,7 +36,7 @@ def check_commit(repo: "Repo", wanted: str | None) -> None:
         )
 
 
-def commit_of(repo: "Repo") -> str | None:
+def commit_for_nodes(repo: "Repo") -> str | None:
     """Return the commit that the repository is at; None outside git. Raises InputError before the first commit."""
     from dvc.scm import NoSCM, SCMError
 

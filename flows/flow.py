@@ -133,15 +133,11 @@ class PrefectCrew:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        if self._renewed:
-            self._renewed.__exit__(None, None, None)
 
     def _renew(self, broken: TaskRunner[Any]) -> None:
         """Put a new pool in the place of one that is broken for good, as a pool of processes is that has lost one."""
         if broken is (self._renewed or _flow_task_runner()) and isinstance(broken, ProcessPoolTaskRunner):
-            self.__exit__()
-            self._renewed = broken.duplicate()
-            self._renewed.__enter__()
+            self._renewed = self._stack.enter_context(broken.duplicate())
 
 
 def _as_it_is(job: Job, task_runner: TaskRunner[Any]) -> Any:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flows.absent import Absent
-from flows.clones import commit_of
+from flows.clones import commit_for_nodes
 from flows.engine import Result
 from flows.here import Here
 from flows.lockfiles import locked_stage
@@ -49,7 +49,7 @@ class Elsewhere:
         # What is not to be understood is better known before anything runs.
         for stage in self.here.plan.stages.values():
             runs_at_home(stage)
-        self._commit = commit_of(self._repo)
+        self._commit = commit_for_nodes(self._repo)
 
     @property
     def _repo(self) -> "Repo":

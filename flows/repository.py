@@ -12,6 +12,8 @@ from contextlib import ExitStack, chdir, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+import psutil  # type: ignore[import-untyped]
+
 from flows.remains import cleared_up
 from merganser.errors import InputError
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 STATE_FOLDER = ".merganser"
 _LOOK_AGAIN_S = 1.0
+# How long a run may hold the lock without its name in it: some system calls, on a machine that may be busy.
+_NAMELESS_S = 5.0
 
 
 class BusyError(InputError):
@@ -135,10 +139,7 @@ def _links_open(repo: "Repo") -> Iterator[None]:
 @contextmanager
 def _run_lock(path: Path) -> Iterator[None]:
     with open(path, "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(_who_runs(file), "wait for it to end, or stop it and run again") from None
+        _lock_or_name(file)
         file.truncate(0)
         json.dump({"pid": os.getpid(), "since": time.strftime("%H:%M:%S on %Y-%m-%d")}, file)
         file.flush()
@@ -148,12 +149,29 @@ def _run_lock(path: Path) -> Iterator[None]:
             file.truncate(0)
 
 
-def _who_runs(file: TextIO) -> str:
-    file.seek(0)
-    text = file.read()
-    # The holder may be between taking the lock and writing its name.
-    holder = json.loads(text) if text else {"pid": "unknown", "since": "just now"}
-    return f"another run is at work in this repository (process {holder['pid']}, since {holder['since']})"
+def _lock_or_name(file: TextIO) -> None:
+    """Lock the file, or raise BusyError with the holder's name.
+
+    Between taking the lock and writing its name, and between removing its name and letting go, the holder has no name
+    or that of a run before it that was killed: look again until one of the two is over.
+    """
+    end = time.monotonic() + _NAMELESS_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            file.seek(0)
+            text = file.read()
+        holder = json.loads(text) if text.endswith("}") else {"pid": "unknown", "since": "just now"}
+        if time.monotonic() > end or _alive(holder["pid"]):
+            who = f"another run is at work in this repository (process {holder['pid']}, since {holder['since']})"
+            raise BusyError(who, "wait for it to end, or stop it and run again")
+        time.sleep(0.01)
+
+
+def _alive(pid: int | str) -> bool:
+    return isinstance(pid, int) and psutil.pid_exists(pid)
 
 
 def _lock_dvc(repo: "Repo") -> None:

@@ -1,12 +1,11 @@
-"""Evaluate one entry's merge on one task: METHOD TASK."""
+"""Evaluate one entry's merge on one task."""
 
 from pathlib import Path
 
-from merganser.errors import InputError
 from merganser.evaluate import evaluate
 from merganser.overlays import task_model
 from merganser.params import Params, entry_of, load_params, task_of
-from tasks.stage import DATASETS, MERGED, METRICS, run, write_json
+from tasks.stage import DATASETS, MERGED, METRICS, run, two_names, write_json
 
 
 def evaluate_task(params: Params, entry: str, task: str) -> None:
@@ -28,12 +27,9 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
 def main(argv: list[str]) -> None:
     """Evaluate the entry and the task named on the command line."""
     params = load_params(Path("params.yaml"))
-    match argv:
-        case [entry, task]:
-            entry_of(params, entry)
-            evaluate_task(params, entry, task)
-        case _:
-            raise InputError(f"tasks.evaluate: expected METHOD TASK, got {' '.join(argv) or 'nothing'}")
+    entry, task = two_names(argv, "evaluate", params.methods, params.tasks)
+    entry_of(params, entry)
+    evaluate_task(params, entry, task)
 
 
 if __name__ == "__main__":

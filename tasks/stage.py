@@ -5,8 +5,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ PRELOAD = (
 )
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+AT = "@"  # in a command: the name of this instance of the stage
 
 CARD = "README.md"  # in the folder of a merged model
 
@@ -57,7 +60,7 @@ def run(main: Callable[[list[str]], None]) -> None:
 
     torch.set_num_threads(1)
     try:
-        main(sys.argv[1:])
+        main(arguments())
     except InputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -78,11 +81,32 @@ def _lack(error: Exception) -> str | None:
     return None
 
 
+def arguments() -> list[str]:
+    """Return the command line's arguments, with what DVC calls this instance of its stage for `@`.
+
+    DVC and the flow set DVC_STAGE, such as merge@ties. A name in the command itself would be read by a shell.
+    """
+    name = os.environ.get("DVC_STAGE", "").partition("@")[2]
+    if AT in sys.argv and not name:
+        raise InputError(f"{AT}: only DVC and merganser run say what it stands for; give the names themselves")
+    return [name if word == AT else word for word in sys.argv[1:]]
+
+
 def only_name(argv: list[str], stage: str) -> str:
-    """Return the one name a stage was given on its command line."""
+    """Return the one name a stage was given."""
     if len(argv) != 1:
         raise InputError(f"tasks.{stage}: expected one name, got {' '.join(argv) or 'nothing'}")
     return argv[0]
+
+
+def two_names(argv: list[str], stage: str, first: Iterable[str], second: Iterable[str]) -> tuple[str, str]:
+    """Return the two names a stage was given, each on its own or, as DVC calls a stage of a matrix, with - between."""
+    if len(argv) == 2:
+        return argv[0], argv[1]
+    found = [pair for pair in product(first, second) if ["-".join(pair)] == argv]
+    if len(found) != 1:
+        raise InputError(f"tasks.{stage}: expected two names, got {' '.join(argv) or 'nothing'}")
+    return found[0]
 
 
 def write_json(path: Path, content: Any) -> None:

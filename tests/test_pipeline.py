@@ -100,6 +100,22 @@ def kill_run(folder: Path, after: float) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["x; touch pwned", "$(touch pwned)", "`touch pwned`", "x & touch pwned", "x | touch pwned", "x\ntouch pwned"],
+)
+def test_dvc_itself_gives_no_name_to_a_shell(name: str, tmp_path: Path) -> None:
+    folder = make_repository(tmp_path / "hostile")
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["tasks"] = {name: params["tasks"]["dark"]}
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    command = [sys.executable, "-m", "dvc", "repro", "fetch"]
+    done = subprocess.run(command, cwd=folder, env=environment(), text=True, capture_output=True)
+    assert done.returncode != 0
+    assert "100 letters, digits" in done.stderr, done.stdout + done.stderr
+    assert not (folder / "pwned").exists()
+
+
 def test_a_changed_parameter_reruns_its_entry_and_nothing_else(copy: Path) -> None:
     params = yaml.safe_load((copy / "params.yaml").read_text())
     params["methods"]["ties"]["density"] = 0.4

@@ -44,13 +44,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "params.yaml").write_text(yaml.safe_dump(TINY))
     environment = {
         **os.environ,
+        "DVC_STAGE": f"dvc.yaml:stage@{TASK}",
         "PYTHONPATH": str(SUITE),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     stages = yaml.safe_load((SUITE / "dvc.yaml").read_text())["stages"]
     for stage in (stages["data"]["do"], stages["pretrain"], stages["finetune"]["do"]):
-        command = stage["cmd"].replace("${item}", TASK)
-        subprocess.run(shlex.split(command), check=True, cwd=folder, env=environment)
+        subprocess.run(shlex.split(stage["cmd"]), check=True, cwd=folder, env=environment)
         assert (folder / stage["outs"][0].replace("${item}", TASK)).is_dir()
     return folder
 

@@ -181,7 +181,7 @@ def test_the_text_names_source_checksum_command_commit_and_run(project: Path) ->
     text = merganser(project, "lineage", "show", "ties/dark").stdout
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True, check=True)
     digest = json.loads((project / "data/base/source.json").read_text())["files"]["model.safetensors"]["sha256"]
-    for word in ("python -m tasks.merge ties", "hub/base", digest, head.stdout.strip(), "flow run", "torch"):
+    for word in ("merge@ties", "python -m tasks.merge @", "hub/base", digest, head.stdout.strip(), "flow run", "torch"):
         assert word in text
     assert merganser(project, "lineage", "show", "tise", check=False).returncode == 2
 

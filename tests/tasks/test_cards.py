@@ -13,7 +13,7 @@ from merganser.cards import model_card
 from merganser.hashes import sha256_of
 from merganser.origins import Origin, origin_of
 from merganser.parameters import ParameterRules
-from tasks import difference, extract, fetch, merge
+from tasks import difference, extract, extract_difference, fetch, merge
 from tasks.standalone import merge_checkpoints
 from tests.tasks.comparison import TASKS, inside, write_params, write_sources
 
@@ -41,7 +41,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
         merge.main(["trimmed"])
         difference.main(["x"])
         for task in TASKS:
-            extract.main(["x", task])
+            extract_difference.main(["x", task])
         merge.main(["masked"])
     return folder
 

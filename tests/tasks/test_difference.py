@@ -13,7 +13,7 @@ from merganser.checkpoints import open_checkpoint, save_tensors
 from merganser.errors import InputError
 from merganser.parameters import ParameterRules
 from merganser.params import Entry
-from tasks import describe, difference, extract, fetch, merge
+from tasks import describe, difference, extract, extract_difference, fetch, merge
 from tasks.merge import open_source
 from tasks.standalone import merge_checkpoints
 from tests.tasks.comparison import TASKS, inside, write_params, write_sources
@@ -51,7 +51,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
         merge.main(["average"])
         difference.main(["x"])
         for task in TASKS:
-            extract.main(["x", task])
+            extract_difference.main(["x", task])
         for entry in list(METHODS)[1:]:
             merge.main([entry])
     return folder
@@ -83,11 +83,11 @@ def test_names_that_are_not_declared_are_refused(carried: Path) -> None:
         with pytest.raises(InputError, match='no "y" under differences'):
             difference.main(["y"])
         with pytest.raises(InputError, match='no "y" under differences'):
-            extract.main(["y", "dark"])
+            extract_difference.main(["y", "dark"])
         with pytest.raises(InputError, match=r'no task "drak".*did you mean "dark"'):
-            extract.main(["x", "drak"])
-        with pytest.raises(InputError, match="expected TASK or DIFFERENCE TASK, got nothing"):
-            extract.main([])
+            extract_difference.main(["x", "drak"])
+        with pytest.raises(InputError, match="expected two names, got nothing"):
+            extract_difference.main([])
 
 
 def test_a_base_from_the_tasks_own_models_is_their_mean(carried: Path, tmp_path: Path) -> None:

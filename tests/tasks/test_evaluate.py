@@ -86,5 +86,5 @@ def test_the_stage_refuses_an_entry_or_a_task_that_is_not_declared(tmp_path: Pat
             stage.main(["averag", "dark"])
         with pytest.raises(InputError, match='no task "drak"'):
             stage.main(["average", "drak"])
-        with pytest.raises(InputError, match="expected METHOD TASK, got average"):
+        with pytest.raises(InputError, match="expected two names, got average"):
             stage.main(["average"])

@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stages = parser.add_subparsers(dest="stage", required=True)
     stages.add_parser("pretrain", help="train the base model")
     for name, summary in (("data", "draw a task's images"), ("finetune", "fine-tune the base on a task")):
-        stages.add_parser(name, help=summary).add_argument("task")
+        stages.add_parser(name, help=summary).add_argument("task", type=named, help="@: as DVC_STAGE has it")
     options = parser.parse_args(arguments)
     settings = read_settings(Path("params.yaml"))
     if options.stage == "data":
@@ -25,6 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_dataset(options.task, settings.seed, settings.data, DATASETS / options.task)
     else:
         _train(options, settings)
+
+
+def named(task: str) -> str:
+    """Return a task's name: for @, what DVC calls this instance of its stage after the @."""
+    return os.environ["DVC_STAGE"].partition("@")[2] if task == "@" else task
 
 
 def _train(options: argparse.Namespace, settings: Settings) -> None:

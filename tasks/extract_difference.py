@@ -1,0 +1,29 @@
+"""Extract one task's difference vector: fine-tuned minus the merged model that it starts from."""
+
+from pathlib import Path
+
+from merganser.adapters.adapted import open_whole
+from merganser.checkpoints import open_checkpoint
+from merganser.deltas import extract
+from merganser.parameters import ParameterRules
+from merganser.params import difference_of, load_params, task_of
+from tasks.stage import BASE, CHECKPOINTS, DIFFERENCES, run, two_names
+
+
+def extract_difference(name: str, task: str, rules: ParameterRules) -> None:
+    """Write a task's model minus the merged model that the difference vectors of this name start from."""
+    folder, tuned = DIFFERENCES / name, open_whole(CHECKPOINTS / task, BASE, rules, task)
+    extract(open_checkpoint(folder / "base"), tuned, rules, task, folder / f"{task}.safetensors")
+
+
+def main(argv: list[str]) -> None:
+    """Extract the vector of the difference and the task named on the command line."""
+    params = load_params(Path("params.yaml"))
+    name, task = two_names(argv, "extract_difference", params.differences, params.tasks)
+    difference_of(params, name)
+    task_of(params, task)
+    extract_difference(name, task, ParameterRules(params.parameters.merged, params.parameters.matrices))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import dask
 from distributed import Client, KilledWorker, WorkerPlugin
+from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
 from distributed.core import Status
 from prefect_dask import DaskTaskRunner
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from prefect.task_runners import TaskRunner
 
 _END_LIMIT_S = 30.0
-LOSSES = (KilledWorker, CommClosedError, CancelledError)
+LOSSES = (KilledWorker, CommClosedError, CancelledError, ClosedClientError)
 
 
 class Declaration(WorkerPlugin):

@@ -3,6 +3,7 @@
 import signal
 import sqlite3
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # How often a stage is started again because its worker went away; apart from the retries that `meta` asks for.
 LOSSES = 3
+# How long a run that is being stopped waits for the next of its stages to end.
+STOP_LIMIT_S = 60.0
 
 
 class Result(StrEnum):
@@ -76,14 +79,18 @@ class Ground(Protocol):
         """Leave outputs where they belong when all stages have ended; with `pull`, all of them here too."""
 
 
+class CrewLostError(Exception):
+    """Nobody is left to do a job."""
+
+
 class Crew(Protocol):
     """Those who do the jobs."""
 
     def submit(self, job: Job) -> None:
-        """Have a job done."""
+        """Have a job done; raises CrewLostError."""
 
-    def next_outcome(self) -> Outcome:
-        """Wait for a job to end."""
+    def next_outcome(self, limit_s: float | None = None) -> Outcome:
+        """Wait for a job to end; raises TimeoutError when none has by then."""
 
     def abandon(self) -> None:
         """End all that runs, so that its outcomes come at once."""
@@ -176,8 +183,11 @@ class Run:
                 return
             self.watcher.began(name, why)
         job = self._jobs[name]
-        self.crew.submit(replace(job, environment=job.environment | self.room.environment(share)))
-        self.room.given[name] = share
+        try:
+            self.crew.submit(replace(job, environment=job.environment | self.room.environment(share)))
+            self.room.given[name] = share
+        except CrewLostError as error:
+            self._end(Ending(name, Result.FAILED, str(error)))
 
     def _take(self, outcome: Outcome) -> None:
         self.room.given.pop(outcome.name, None)
@@ -243,10 +253,11 @@ class Run:
         """Take what has ended, end what has not, and mark the rest as stopped."""
         self._stopping = True
         self.crew.abandon()
-        while self.room.given:
-            outcome = self.crew.next_outcome()
-            self.room.given.pop(outcome.name, None)
-            self._finish(outcome)
+        with suppress(TimeoutError):  # of a cluster that went away nothing more is heard
+            while self.room.given:
+                outcome = self.crew.next_outcome(STOP_LIMIT_S)
+                self.room.given.pop(outcome.name, None)
+                self._finish(outcome)
         for name in self.plan.nodes:
             if name not in self.endings:
                 self.endings[name] = Ending(name, Result.STOPPED, "the run was stopped")

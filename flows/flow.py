@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, cached_property
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import httpx
@@ -22,7 +22,7 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTa
 from prefect.tasks import Task
 from prefect.utilities.annotations import quote
 
-from flows.engine import Ending, Result
+from flows.engine import CrewLostError, Ending, Result
 from flows.hosts import Hosts
 from flows.ledger import begin
 from flows.runners import Runner
@@ -85,21 +85,31 @@ class PrefectCrew:
         self._with_retries = cache(lambda retries: stage_run.with_options(retries=retries))
 
     def submit(self, job: Job) -> None:
-        """Submit a job; its outcome comes later."""
+        """Submit a job; its outcome comes later. Raises CrewLostError when the cluster as a whole went away."""
         away = self._runner.remote and not job.stays
         hosts = None if away else self._hosts.addresses()
         job = replace(job, hosts=hosts, environment=job.environment | self._variables)
         task_runner = self._home if job.stays else self._renewed or _flow_task_runner()
-        with self._runner.asking(job.needs):
-            future = task_runner.submit(self._with_retries(job.needs.retries), {"job": _as_it_is(job, task_runner)})
+        try:
+            with self._runner.asking(job.needs):
+                future = task_runner.submit(self._with_retries(job.needs.retries), {"job": _as_it_is(job, task_runner)})
+        except Exception as error:
+            if not self._runner.is_loss(error):
+                raise
+            if self._renew(task_runner):
+                return self.submit(job)
+            raise CrewLostError(masked(f"nobody is left to run it ({type(error).__name__}: {error})")) from error
         if away:
             self._at_work[job.name] = future
         # What the callback is given differs between runners.
         future.add_done_callback(lambda _: self._ended.put((future, job.name, task_runner)))
 
-    def next_outcome(self) -> Outcome:
-        """Wait for a job to end, and return how."""
-        future, name, task_runner = self._ended.get()
+    def next_outcome(self, limit_s: float | None = None) -> Outcome:
+        """Wait for a job to end, and return how; raises TimeoutError when none has by then."""
+        try:
+            future, name, task_runner = self._ended.get(timeout=limit_s)
+        except Empty:
+            raise TimeoutError from None
         self._at_work.pop(name, None)
         try:
             value = future.result(raise_on_failure=False)
@@ -134,10 +144,12 @@ class PrefectCrew:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _renew(self, broken: TaskRunner[Any]) -> None:
+    def _renew(self, broken: TaskRunner[Any]) -> bool:
         """Put a new pool in the place of one that is broken for good, as a pool of processes is that has lost one."""
         if broken is (self._renewed or _flow_task_runner()) and isinstance(broken, ProcessPoolTaskRunner):
             self._renewed = self._stack.enter_context(broken.duplicate())
+            return True
+        return False
 
 
 def _as_it_is(job: Job, task_runner: TaskRunner[Any]) -> Any:

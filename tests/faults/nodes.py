@@ -10,13 +10,12 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from tests.flows.cluster import free_port, wait_until
 from tests.tiny import ROOT, dvc, environment, make_repository
 
 # What a node prints when it has joined.
@@ -190,21 +190,6 @@ def hashes(folder: Path) -> dict[str, Any]:
                 if not out["path"].startswith(IMPURE):
                     found[f"{lock.parent.relative_to(folder)}:{name} {out['path']}"] = out["md5"]
     return found
-
-
-def wait_until(true: Callable[[], bool], seconds: float) -> None:
-    """Wait until something is true, and fail if it does not come to be."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _descendants(pid: int) -> list[int]:

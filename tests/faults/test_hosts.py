@@ -9,20 +9,13 @@ import psutil
 import pytest
 
 from tests.faults.injection import ROOT
-from tests.flows.toy import Make, Toy
+from tests.flows.toy import SLOW, Make, Toy, slow_files
 
 RUN = "from flows.__main__ import start; start()"
-SLOW = """
-stages:
-  each:
-    foreach: ${parts}
-    do:
-      cmd: echo ${key} >> log; sleep 1; echo ${key} > ${key}.part
-      deps: [source]
-      outs: ["${key}.part"]
+NAMES = "abcd"
+ALL = """
   all: {cmd: 'echo all >> log; cat *.part > all.txt', deps: [a.part, b.part, c.part, d.part], outs: [all.txt]}
 """
-FILES = {"source": "s", "params.yaml": "parts: {a: 1, b: 1, c: 1, d: 1}\n"}
 
 
 def run_and_kill(toy: Toy, words: str, *options: str) -> tuple[int, str]:
@@ -50,7 +43,7 @@ def run_and_kill(toy: Toy, words: str, *options: str) -> tuple[int, str]:
 def test_a_killed_worker_or_host_costs_only_the_stages_it_had_in_work(
     toy: Make, words: str, options: list[str]
 ) -> None:
-    slow = toy(SLOW, FILES)
+    slow = toy(SLOW + ALL, slow_files(NAMES))
     code, said = run_and_kill(slow, words, *options)
     assert "Traceback" not in said
     assert code == 0, said

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults import nodes
-from tests.faults.nodes import Cluster, cluster, git, share, wait_until
+from tests.faults.nodes import Cluster, cluster, git, share
+from tests.flows.cluster import wait_until
 from tests.flows.toy import Toy
 from tests.tiny import dvc
 

@@ -15,20 +15,10 @@ import psutil
 import pytest
 
 from tests.faults.injection import ROOT
-from tests.flows.toy import Make, Toy
+from tests.flows.toy import SLOW, Make, Toy, slow_files
 
 RUN = "from flows.__main__ import start; start()"
 NAMES = "abcdefgh"
-SLOW = """
-stages:
-  each:
-    foreach: ${parts}
-    do:
-      cmd: echo ${key} >> log; sleep 1; echo ${key} > ${key}.part
-      deps: [source]
-      outs: ["${key}.part"]
-"""
-FILES = {"source": "s", "params.yaml": "parts: {" + ", ".join(f"{name}: 1" for name in NAMES) + "}\n"}
 
 
 class PrefectServer:
@@ -97,7 +87,7 @@ def wait_for(toy: Toy, run: "subprocess.Popen[str]", stages: int) -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_while_its_server_is_restarted(toy: Make, server: PrefectServer) -> None:
-    slow = toy(SLOW, FILES)
+    slow = toy(SLOW, slow_files(NAMES))
     run = start(slow, server.api)
     wait_for(slow, run, 3)
     server.kill()
@@ -111,7 +101,7 @@ def test_a_run_goes_on_while_its_server_is_restarted(toy: Make, server: PrefectS
 
 @pytest.mark.slow
 def test_a_run_ends_well_when_its_own_server_is_killed(toy: Make) -> None:
-    slow = toy(SLOW, FILES)
+    slow = toy(SLOW, slow_files(NAMES))
     run = start(slow, None)
     wait_for(slow, run, 3)
     for child in psutil.Process(run.pid).children():

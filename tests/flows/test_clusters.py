@@ -2,15 +2,12 @@
 
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,75 +17,18 @@ import pytest
 from flows.clusters import Machine, cluster_room
 from flows.needs import Needs
 from merganser.errors import InputError
+from tests.flows.cluster import ROOT, free_port, started, wait_until
 from tests.flows.test_compare import FAMILY, FAMILY_FILES
 from tests.flows.toy import Make, Toy
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-START_LIMIT_S = 90
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def wait_until(holds: Callable[[], bool], limit_s: float = START_LIMIT_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as caller:
-        return caller.connect_ex(("127.0.0.1", port)) == 0
-
 
 @pytest.fixture(scope="module", params=["ray", "dask"])
 def cluster(request: pytest.FixtureRequest, prefect_api: str, ray_token: None) -> Iterator[tuple[str, str]]:
     """A cluster with two threads: the runner's name and the address."""
-    pytest.importorskip("prefect_ray" if request.param == "ray" else "prefect_dask")
-    # The paths of Ray's sockets are long.
-    folder, port = Path(tempfile.mkdtemp(prefix="mc-", dir="/tmp")), free_port()
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
-    environment |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PREFECT_API_URL": prefect_api}
-    tools = Path(sys.executable).parent
-    commands = {
-        "ray": [
-            f"{tools}/ray start --head --block --node-ip-address 127.0.0.1 --port {port} --num-cpus 2"
-            f" --include-dashboard=false --temp-dir {folder}"
-        ],
-        "dask": [
-            f"{tools}/dask scheduler --host 127.0.0.1 --port {port} --no-dashboard",
-            f"{tools}/dask worker tcp://127.0.0.1:{port} --nthreads 2 --no-dashboard --local-directory {folder}",
-        ],
-    }[request.param]
-    processes = []
-    for command in commands:
-        with open(folder / f"log{len(processes)}", "wb") as log:
-            processes.append(
-                subprocess.Popen(
-                    command.split(), cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
-                )
-            )
-        wait_until(lambda: answers(port))
-    address = f"127.0.0.1:{port}"
-    if request.param == "dask":
-        from distributed import Client
-
-        address = f"tcp://{address}"
-        with Client(address, set_as_default=False) as client:
-            client.wait_for_workers(1, timeout=START_LIMIT_S)
-    try:
-        yield request.param, address
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.wait(60)
-        shutil.rmtree(folder)
+    with started(request.param, prefect_api) as cluster:
+        yield cluster.runner, cluster.address
 
 
 @pytest.fixture(scope="module")

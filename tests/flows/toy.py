@@ -8,6 +8,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import yaml
 from dvc.repo import Repo
 from rich.console import Console
 
@@ -99,3 +100,19 @@ stages:
     outs: [end.txt]
 """
 CHAIN_FILES = {"source": "abcdef", "params.yaml": "turn: {times: 1, more: {deep: 1}}\n"}
+
+# Stages that take a second each, for what happens meanwhile; the files say which there are.
+SLOW = """
+stages:
+  each:
+    foreach: ${parts}
+    do:
+      cmd: echo ${key} >> log; sleep 1; echo ${key} > ${key}.part
+      deps: [source]
+      outs: ["${key}.part"]
+"""
+
+
+def slow_files(names: str) -> dict[str, str]:
+    """Give the files for slow stages of these names, a letter each."""
+    return {"source": "s", "params.yaml": yaml.safe_dump({"parts": dict.fromkeys(names, 1)})}

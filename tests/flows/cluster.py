@@ -1,0 +1,100 @@
+"""Real clusters on this machine's loopback, of one node with two threads."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+START_LIMIT_S = 90
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float = START_LIMIT_S) -> None:
+    """Wait until something holds, and fail if it does not come to."""
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
+
+
+@dataclass
+class Cluster:
+    """A cluster: its runner's name, its address, and its processes, the head's first; each leads a group."""
+
+    runner: str
+    address: str
+    processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+
+    def kill(self) -> None:
+        """Kill all of it at once, as a power cut would."""
+        for process in self.processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def started(runner: str, prefect_api: str) -> Iterator[Cluster]:
+    """Start a cluster, and end it."""
+    pytest.importorskip("prefect_ray" if runner == "ray" else "prefect_dask")
+    # The paths of Ray's sockets are long.
+    folder, port = Path(tempfile.mkdtemp(prefix="mc-", dir="/tmp")), free_port()
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PREFECT_API_URL": prefect_api}
+    cluster = Cluster(runner, f"127.0.0.1:{port}" if runner == "ray" else f"tcp://127.0.0.1:{port}")
+    try:
+        for number, command in enumerate(_commands(runner, port, folder)):
+            with open(folder / f"log{number}", "wb") as log:
+                cluster.processes.append(
+                    subprocess.Popen(
+                        command.split(), cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+                    )
+                )
+            wait_until(lambda: answers(port))
+        if runner == "dask":
+            from distributed import Client
+
+            with Client(cluster.address, set_as_default=False) as client:
+                client.wait_for_workers(1, timeout=START_LIMIT_S)
+        yield cluster
+    finally:
+        for process in reversed(cluster.processes):
+            process.terminate()
+            process.wait(60)
+        shutil.rmtree(folder)
+
+
+def _commands(runner: str, port: int, folder: Path) -> list[str]:
+    tools = Path(sys.executable).parent
+    return {
+        "ray": [
+            f"{tools}/ray start --head --block --node-ip-address 127.0.0.1 --port {port} --num-cpus 2"
+            f" --include-dashboard=false --temp-dir {folder}"
+        ],
+        "dask": [
+            f"{tools}/dask scheduler --host 127.0.0.1 --port {port} --no-dashboard",
+            f"{tools}/dask worker tcp://127.0.0.1:{port} --nthreads 2 --no-dashboard --local-directory {folder}",
+        ],
+    }[runner]

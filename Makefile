@@ -31,7 +31,7 @@ run: $(READY)  ## compare the methods of params.yaml and write the report
 	@echo "The report is in report/index.html; 'make ui' opens the pages of Prefect and MLflow."
 
 test: $(READY)  ## run the tests
-	@OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest -n 2 --dist loadfile
+	@OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest -n 3 --dist loadfile --durations 10
 
 check: $(READY)  ## formatting, lint, spelling, types, import rules
 	"$(BIN)/ruff" format --check .

@@ -34,20 +34,24 @@ class Part:
 PARTS = {
     "engine": Part(("engine",)),
     "merges": Part(("merges", "--short"), models=True),
-    "mergekit": Part(("mergekit", "--times=1", "task_arithmetic", "ties"), models=True),
+    "mergekit": Part(("mergekit", "--blocks=2", "--times=1", "task_arithmetic", "ties"), models=True),
     "decompose_once": Part(("decompose_once",)),
-    "costs": Part(("costs",)),
+    "costs": Part(("costs", "--short")),
+    "all_costs": Part(("costs",), page="costs.md", asked=True),
     "all_methods": Part(
         ("merges", "--all", "--times=1", "--json=build/benchmarks/all_methods.json"), True, "merges.md", asked=True
     ),
 }
 DEFAULT = [name for name, part in PARTS.items() if not part.asked]
+ASKED = [name for name, part in PARTS.items() if part.asked]
 
 
 def main() -> None:
     """Run the parts one after another, each to its end whatever becomes of the others; exit 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"({', '.join(DEFAULT)}) or all_methods")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(DEFAULT)}; not unless named: {', '.join(ASKED)}"
+    )
     parser.add_argument("--page", action="store_true", help="put what the parts print into their pages of docs/")
     options = parser.parse_args()
     parts = options.parts or DEFAULT

@@ -2,14 +2,14 @@
 
 Then reckon what a model of 70 billion parameters would cost. The formulas are `benchmarks.cost_model`'s, the rates
 `benchmarks.rates`'s: nothing is fitted to the processes that are measured. `--worked` prints the last part only, with
-the rates of the last run.
+the rates of the last run; `--short` varies the width alone, evaluates nothing and sends nothing to a remote.
 """
 
 import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -63,7 +63,9 @@ def main() -> None:
     """Measure the rates and the processes; print them and the worked example as Markdown, write them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worked", action="store_true", help="only the worked example, with the rates of the last run")
+    parser.add_argument("--short", action="store_true", help="vary the width alone; no evaluation, no network")
     options = parser.parse_args()
+    varied = {"width": VARIED["width"]} if options.short else VARIED
     results = RESULTS / "costs.json"
     if options.worked:
         found = json.loads(results.read_text())["rates"]
@@ -74,28 +76,29 @@ def main() -> None:
     rates = measure_rates()
     print(f"\n{as_text(rates)}\n", flush=True)
     checked = []
-    for row in check(rates):
+    sizes = {setting for settings in varied.values() for setting in settings}
+    for row in check(rates, sizes, evaluations=not options.short):
         checked.append(row)
         print(
             f"{row.stage} {tuple(row.setting)}: {row.cpu_s:.2f} s, predicted {row.seconds:.2f}",
             file=sys.stderr,
             flush=True,
         )
-    for name, settings in VARIED.items():
+    for name, settings in varied.items():
         print(table(name, [row for row in checked if row.setting in settings]), "\n")
-    network = list(check_network())
-    print(network_table(network))
+    network = [] if options.short else list(check_network())
+    if network:
+        print(network_table(network), "\n")
     print(in_words(rates))
     write_results(results, {"rates": rates, "checked": checked, "network": network})
 
 
-def check(rates: Rates) -> Iterator[Checked]:
+def check(rates: Rates, sizes: Set[Setting], evaluations: bool) -> Iterator[Checked]:
     """Measure every stage at every size, each as a process of its own on one thread."""
-    sizes = sorted({setting for settings in VARIED.values() for setting in settings})
     with tempfile.TemporaryDirectory(prefix="merganser-bench-") as temporary:
         for width, blocks in sorted({(size.width, size.blocks) for size in sizes}):
             folder = Path(temporary) / f"{width}-{blocks}"
-            settings = [size for size in sizes if (size.width, size.blocks) == (width, blocks)]
+            settings = sorted(size for size in sizes if (size.width, size.blocks) == (width, blocks))
             tasks = write_project(folder, width, blocks, max(size.tasks for size in settings), METHODS)
             model = described_model(folder)
             prepare(folder, tasks[1:], until="decompose")
@@ -103,7 +106,8 @@ def check(rates: Rates) -> Iterator[Checked]:
             for setting in settings:
                 write_project(folder, width, blocks, setting.tasks, METHODS)
                 yield from check_merges(folder, model, setting, rates)
-            yield check_evaluation(folder, model, tasks[0], Setting(width, blocks), rates)
+            if evaluations:
+                yield check_evaluation(folder, model, tasks[0], Setting(width, blocks), rates)
 
 
 def described_model(folder: Path) -> Model:

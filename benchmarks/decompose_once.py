@@ -43,7 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="merganser-bench-") as folder:
         stages = measure_stages(Path(folder), options.tasks, options.blocks, options.threads)
     print(f"\n{options.tasks} tasks, {options.blocks} blocks of width {WIDTH}, {options.threads} threads\n")
-    print(stage_table(stages), "\n", sharing(stages), sep="\n", flush=True)
+    print(stage_table(stages, options.tasks), "\n", sharing(stages), sep="\n", flush=True)
     with tempfile.TemporaryDirectory(prefix="merganser-bench-") as folder:
         disk = measure_disk(Path(folder))
     print(disk_text(disk))
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def measure_stages(folder: Path, tasks: int, blocks: int, threads: int) -> dict[str, list[Measured]]:
-    """Measure the decomposition of each task, the same again with all of it there, and each method's merge."""
+    """Measure the decomposition of each task, one of them again with all of it there, and each method's merge."""
     names = write_project(folder, WIDTH, blocks, tasks, METHODS)
     prepare(folder, names, until="extract")
 
@@ -59,7 +59,7 @@ def measure_stages(folder: Path, tasks: int, blocks: int, threads: int) -> dict[
         return measure(Run([sys.executable, "-m", *words], folder, environment(threads)))
 
     found = {"decompose": [stage("tasks.decompose", name) for name in names]}
-    found["decompose, again"] = [stage("tasks.decompose", name) for name in names]
+    found["decompose, again"] = [stage("tasks.decompose", names[0])]
     return found | {name: [stage("tasks.merge", name)] for name in METHODS}
 
 
@@ -68,11 +68,11 @@ def added(measured: Sequence[Measured], name: str = "wall_s") -> float:
     return sum(field_of(measured, name))
 
 
-def stage_table(stages: Mapping[str, Sequence[Measured]]) -> str:
+def stage_table(stages: Mapping[str, Sequence[Measured]], tasks: int) -> str:
     """Write each stage's time, added up over its processes, and the most that one of them held."""
     rows = [
         (
-            f"{name}, {len(runs)} processes" if len(runs) > 1 else f"merge by {name}",
+            f"merge by {name}" if name in METHODS else f"{name}, {len(runs)} of {tasks} tasks",
             f"{added(runs):.1f}",
             f"{added(runs, 'cpu_s'):.1f}",
             f"{max(each.peak_anonymous_bytes for each in runs) / MB:.0f}",

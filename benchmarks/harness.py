@@ -5,6 +5,7 @@ process holds is read from /proc.
 """
 
 import json
+import math
 import os
 import platform
 import select
@@ -42,6 +43,7 @@ class Run:
     folder: Path = ROOT
     environment: Mapping[str, str] = field(default_factory=dict)  # beside what is set anyway
     before: Callable[[], None] | None = None
+    until_s: float = math.inf  # it is ended then: what it held by that time is asked for, not its result
 
 
 @dataclass(frozen=True)
@@ -83,15 +85,17 @@ def measure(run: Run) -> Measured:
             stderr=said,
         )
         try:
-            resident, anonymous = _watch(process.pid)
+            resident, anonymous = _watch(process.pid, run.until_s)
             wall = time.perf_counter() - started
+            if is_cut := wall >= run.until_s:
+                process.kill()
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         finally:
             if process.returncode is None:
                 process.kill()
                 process.wait()
-        if process.returncode != 0:
+        if process.returncode != 0 and not is_cut:
             raise RuntimeError(f"{' '.join(run.command)} ended with {process.returncode}: {_end_of(said)}")
     return Measured(wall, usage.ru_utime + usage.ru_stime, resident, anonymous)
 
@@ -174,14 +178,15 @@ def write_results(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(text + "\n")
 
 
-def _watch(pid: int) -> tuple[int, int]:
-    """Wait until a process has ended, without reaping it; return the most resident and anonymous bytes of its tree."""
+def _watch(pid: int, until_s: float) -> tuple[int, int]:
+    """Wait until a process has ended, without reaping it, or so long; return the most its tree held by then."""
     resident = anonymous = 0
     ends = select.poll()
     handle = os.pidfd_open(pid)
+    end = time.perf_counter() + until_s
     try:
         ends.register(handle, select.POLLIN)
-        while not ends.poll(INTERVAL * 1000):
+        while not ends.poll(INTERVAL * 1000) and time.perf_counter() < end:
             held = [_held(each) for each in _tree(pid)]
             resident = max(resident, sum(each[0] for each in held), *(each[1] for each in held))
             anonymous = max(anonymous, sum(each[2] for each in held))

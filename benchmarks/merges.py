@@ -7,6 +7,7 @@ Every side is a process of its own, from checkpoints on disk to a merged checkpo
     plain    the formula on whole state dicts (benchmarks/plain)
     copy     reading all the inputs and writing as many bytes as the merged model has, for task arithmetic
     load     the same with tensors: safetensors' load_file and save_file
+    start    the plain program, ended after a while: what it holds by then, where all of it would take too long
 """
 
 import argparse
@@ -14,7 +15,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.errors import LAYERWISE, far, from_exact
@@ -38,10 +39,13 @@ from benchmarks.plain.__main__ import METHODS
 from benchmarks.sides import Setting, cached, cold, copying, loading, made, plain
 from merganser import registry
 
-FEW, MORE = 2, 4  # blocks
+FEW, MORE = 1, 2  # blocks
 TIMES = 3
 LONG = ("iso_cts", "dts_t", "sftm", "drm_h", "knots")  # in short these are compared on few blocks
-ONCE = ("ties", "tsv_m", "iso_c", *LONG)  # plain programs that take a quarter of a minute or more
+LONGER = ("iso_cts", "sftm", "drm_h")  # and of these, ours on all of them too, beside what the plain program loads
+START = 12.0  # s of a plain program: it has loaded all by then
+ONCE = ("task_arithmetic", "ties", "tsv_m", "iso_c", *LONG)  # plain programs that take ten seconds or more
+TWICE = ("ties", "tsv_m", "iso_c")  # ours, in short
 NONE = "–"
 
 
@@ -53,6 +57,7 @@ class Job:
     blocks: int
     alone: bool = False
     times: int = TIMES  # ours
+    start: bool = False  # beside ours alone, the plain program's
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"({', '.join(METHODS)})")
     parser.add_argument("--all", action="store_true", help="every registered method, ours alone")
-    parser.add_argument("--short", action="store_true", help=f"the slowest on {FEW} blocks; memory on two sizes")
+    parser.add_argument("--short", action="store_true", help="the slowest on few blocks; memory on two sizes")
     parser.add_argument("--blocks", type=int, default=BLOCKS, help=f"of the image tower ({BLOCKS}: ViT-B/32)")
-    parser.add_argument(
-        "--times", type=int, help=f"each side ({TIMES}; once a plain program of a quarter of a minute or more)"
-    )
+    parser.add_argument("--times", type=int, help=f"each side ({TIMES}; once a plain program of ten seconds or more)")
     parser.add_argument("--threads", type=int, default=2, help="of a merge, and BLAS threads of a plain program (2)")
     parser.add_argument("--folder", type=Path, help="keep the models here, and use them again (a temporary folder)")
     parser.add_argument("--json", type=Path, default=RESULTS / "merges.json", help="where the figures go")
@@ -104,14 +107,18 @@ def planned(methods: Iterable[str], blocks: int, short: bool) -> list[Job]:
 def in_short(method: str, blocks: int) -> list[Job]:
     """Plan one method's comparison, on few blocks if it is a slow one, and its merge on another size for its memory."""
     if method in LONG:
-        return [Job(method, FEW, times=1), Job(method, MORE, alone=True, times=1)]
-    return [Job(method, FEW, alone=True, times=1), Job(method, blocks)]
+        whole = method in LONGER
+        return [Job(method, FEW, times=1), Job(method, blocks if whole else MORE, alone=True, times=1, start=whole)]
+    return [Job(method, FEW, alone=True, times=1), Job(method, blocks, times=2 if method in TWICE else TIMES)]
 
 
 def measured(job: Job, setting: Setting, times: int | None = None) -> Row:
     """Measure all sides of one method in alternation, and how far their results are apart."""
     sides = dict(sides_of(job, setting))
-    counts = {side: times or (1 if side == "plain" and job.method in ONCE else job.times) for side in sides}
+    counts = {
+        side: times or (1 if side == "start" or (side == "plain" and job.method in ONCE) else job.times)
+        for side in sides
+    }
 
     def said(side: str, run: Measured) -> None:
         memory = f"{run.peak_anonymous_bytes / MB:.0f} MB anonymous"
@@ -129,6 +136,8 @@ def measured(job: Job, setting: Setting, times: int | None = None) -> Row:
 def sides_of(job: Job, setting: Setting) -> Iterator[tuple[str, Run]]:
     """Give the sides of a comparison."""
     yield "cold", cold(job.method, setting)
+    if job.start:
+        yield "start", replace(plain(job.method, setting), until_s=START)
     if job.alone:
         return
     if registry.get(job.method).reads == "svd":
@@ -161,7 +170,7 @@ def comparison(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         walls = {side: field_of(runs, "wall_s") for side, runs in row.runs.items()}
-        held = {side: [b / MB for b in field_of(runs, "peak_anonymous_bytes")] for side, runs in row.runs.items()}
+        sizes = {side: held(runs) for side, runs in row.runs.items()}
         warm = "cached" in walls
         lines.append(
             [
@@ -171,9 +180,9 @@ def comparison(rows: Sequence[Row]) -> str:
                 as_text(spread(walls["plain"])),
                 as_text(ratio(walls["plain"], walls["cold"])),
                 as_text(ratio(walls["plain"], walls["cached"])) if warm else NONE,
-                as_text(spread(held["cold"]), 0),
-                as_text(spread(held["plain"]), 0),
-                as_text(ratio(held["plain"], held["cold"])),
+                as_text(spread(sizes["cold"]), 0),
+                as_text(spread(sizes["plain"]), 0),
+                as_text(ratio(sizes["plain"], sizes["cold"])),
                 f"{row.apart:.0e}",
                 *(f"{row.errors[side]:.0e}" if side in row.errors else NONE for side in ("cold", "plain")),
             ]
@@ -199,14 +208,27 @@ def growths(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 
 def growth(pairs: Sequence[tuple[Row, Row]]) -> str:
-    """Write the memory of the smaller and the larger models' merges."""
-    heads = ["method", "blocks", "MB", "blocks", "MB", "ratio"]
+    """Write the memory of the smaller and the larger models' merges, and the plain program's on the larger ones."""
+    heads = ["method", "blocks", "MB", "blocks", "MB", "ratio", "plain, MB", "plain / ours"]
     lines = []
     for pair in pairs:
-        few, many = ([b / MB for b in field_of(row.runs["cold"], "peak_anonymous_bytes")] for row in pair)
+        few, many = (held(row.runs["cold"]) for row in pair)
         sizes = [str(pair[0].blocks), as_text(spread(few), 0), str(pair[1].blocks), as_text(spread(many), 0)]
-        lines.append([f"`{pair[0].method}`", *sizes, as_text(ratio(many, few), 2)])
+        lines.append([f"`{pair[0].method}`", *sizes, as_text(ratio(many, few), 2), *plains(pair[1], many)])
     return as_table(heads, lines)
+
+
+def plains(row: Row, ours: Sequence[float]) -> list[str]:
+    """Write what the plain program held: all told, or at least, where only its start was seen."""
+    if not (runs := row.runs.get("plain") or row.runs.get("start")):
+        return [NONE, NONE]
+    least = "" if "plain" in row.runs else "≥ "
+    return [f"{least}{as_text(spread(held(runs)), 0)}", f"{least}{as_text(ratio(held(runs), ours))}"]
+
+
+def held(runs: Sequence[Measured]) -> list[float]:
+    """List the most that each run held itself, in MB."""
+    return [size / MB for size in field_of(runs, "peak_anonymous_bytes")]
 
 
 def costs(rows: Sequence[Row]) -> str:

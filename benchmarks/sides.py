@@ -47,6 +47,7 @@ import sys
 from tasks import decompose, extract, fetch
 fetch.main(["base"])
 for task in sys.argv[1:]:
+    fetch.main(["task", task])
     extract.main([task])
     decompose.main([task])
 """
@@ -165,10 +166,6 @@ def _project(method: str, setting: Setting) -> Path:
     (project / "data").mkdir(parents=True, exist_ok=True)
     (project / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     if fresh:
-        checkpoints = project / "data/checkpoints"
-        checkpoints.mkdir()
-        for task, path in setting.models.items():
-            (checkpoints / task).symlink_to(path)
         environment = os.environ | threads_of(setting)
         command = [sys.executable, "-c", PREPARE, *setting.models]
         subprocess.run(command, cwd=project, env=environment, check=True, stdout=subprocess.DEVNULL)

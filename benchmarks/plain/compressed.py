@@ -2,8 +2,8 @@
 
 import torch
 from torch import Tensor
-from torch.linalg import svd
 
+from benchmarks.plain.factors import svd
 from benchmarks.plain.states import State, is_matrix
 
 
@@ -19,7 +19,7 @@ def thresholded(vector: State, rank_fraction: float) -> State:
         if not is_matrix(name, delta):
             stored[f"{name}.codes"], stored[f"{name}.scales"] = two_bits(delta)
             continue
-        u, s, vh = svd(delta.flatten(1), full_matrices=False)
+        u, s, vh = svd(delta.flatten(1))
         kept = int(rank_fraction * len(s))
         u, s, vh = u[:, :kept], s[:kept], vh[:kept]
         turned = u.gather(0, u.abs().argmax(0, keepdim=True)).sign()  # or the signs would be LAPACK's choice

@@ -5,9 +5,9 @@ Shape legend: T tasks, M rows, N columns, K = min(M, T N).
 
 import torch
 from torch import Tensor
-from torch.linalg import svd
 
 from benchmarks.plain.arithmetic import disjoint_mean, ties
+from benchmarks.plain.factors import svd
 from benchmarks.plain.spectral import largest
 from benchmarks.plain.states import State, by_layer, is_matrix
 
@@ -40,5 +40,5 @@ def knots(vectors: list[State], density: float = 0.2, scaling: float = 1.0) -> S
 
 def side_by_side(deltas: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Decompose T matrices set side by side: U (M, K), S (K), each task's part of Vh (T, K, N)."""
-    u, s, vh = svd(torch.cat(deltas, 1), full_matrices=False)
+    u, s, vh = svd(torch.cat(deltas, 1))
     return u, s, torch.stack(vh.chunk(len(deltas), 1))

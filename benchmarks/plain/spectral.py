@@ -5,9 +5,10 @@ Shape legend: T tasks, M rows, N columns, R = min(M, N).
 
 import torch
 from torch import Tensor
-from torch.linalg import solve, svd
+from torch.linalg import solve
 
 from benchmarks.plain.arithmetic import sum_of
+from benchmarks.plain.factors import svd
 from benchmarks.plain.states import State, by_layer, is_matrix
 from merganser.parameters import is_norm
 
@@ -19,7 +20,7 @@ def tsv_m(vectors: list[State], scaling: float = 1.0) -> State:
 
     def merged(deltas: list[Tensor]) -> Tensor:
         kept = min(deltas[0].shape) // len(deltas)
-        us, ss, vhs = zip(*(svd(delta, full_matrices=False) for delta in deltas), strict=True)
+        us, ss, vhs = zip(*(svd(delta) for delta in deltas), strict=True)
         u = torch.cat([u[:, :kept] for u in us], 1)
         s = torch.cat([s[:kept] for s in ss])
         vh = torch.cat([vh[:kept] for vh in vhs])
@@ -32,7 +33,7 @@ def iso_c(vectors: list[State], scaling: float = 1.0) -> State:
     """Give the sum's singular values their mean (Marczak et al., ICML 2025)."""
 
     def merged(deltas: list[Tensor]) -> Tensor:
-        u, s, vh = svd(sum_of(deltas), full_matrices=False)
+        u, s, vh = svd(sum_of(deltas))
         return s.mean() * (u @ vh)
 
     return by_layer(vectors, merged, scaling)
@@ -45,10 +46,10 @@ def iso_cts(vectors: list[State], common_fraction: float = 0.8, scaling: float =
         rank, tasks = min(deltas[0].shape), len(deltas)
         own = (rank - int(common_fraction * rank)) // tasks
         common = rank - tasks * own
-        u, s, vh = svd(sum_of(deltas), full_matrices=False)
+        u, s, vh = svd(sum_of(deltas))
         us, ss, vhs = [u[:, :common]], [s[:common]], [vh[:common]]
         for delta in deltas:
-            u, s, vh = svd(delta - us[0] @ (us[0].mT @ delta), full_matrices=False)
+            u, s, vh = svd(delta - us[0] @ (us[0].mT @ delta))
             us.append(u[:, :own])
             ss.append(s[:own])
             vhs.append(vh[:own])
@@ -68,7 +69,7 @@ def sftm(vectors: list[State], density: float = 0.2, scaling: float = 0.7) -> St
         if not is_matrix(name, first):
             merged[name] = scaling * sum_of(deltas)
             continue
-        us, ss, vhs = zip(*(svd(delta.flatten(1), full_matrices=False) for delta in deltas), strict=True)
+        us, ss, vhs = zip(*(svd(delta.flatten(1)) for delta in deltas), strict=True)
         u, s, vh = torch.cat(us, 1), torch.cat(ss), torch.cat(vhs)
         system = (u.mT @ u) * (vh @ vh.mT) + RIDGE * torch.eye(len(s))
         merged[name] = scaling * (u * solve(system, s) @ vh).reshape(first.shape)
@@ -77,7 +78,7 @@ def sftm(vectors: list[State], density: float = 0.2, scaling: float = 0.7) -> St
 
 def polar(matrix: Tensor) -> Tensor:
     """Return the nearest matrix with orthonormal columns or rows."""
-    u, _, vh = svd(matrix, full_matrices=False)
+    u, _, vh = svd(matrix)
     return u @ vh
 
 

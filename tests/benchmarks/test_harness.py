@@ -1,6 +1,7 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,12 @@ def test_the_time_of_what_a_process_started_is_its_time() -> None:
 def test_a_failure_says_what_the_command_said() -> None:
     with pytest.raises(RuntimeError, match=r"ended with 1.*no such luck"):
         measure(python("raise SystemExit('no such luck')"))
+
+
+def test_a_process_is_ended_when_asked_for_and_what_it_held_is_known() -> None:
+    found = measure(replace(python(f"{HOLD}; time.sleep(600)"), until_s=3.0))
+    assert found.peak_anonymous_bytes >= 200 * MB
+    assert 3.0 <= found.wall_s < 60
 
 
 def test_the_end_of_a_process_is_noticed_at_once() -> None:

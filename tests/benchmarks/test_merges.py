@@ -1,7 +1,15 @@
 from pathlib import Path
 
-from benchmarks.harness import Measured
+from benchmarks.harness import Measured, measure
 from benchmarks.merges import FEW, MORE, Job, Row, planned, tables
+from benchmarks.models import write_models
+from benchmarks.sides import Setting, cached
+
+TINY = {
+    "embed_dim": 8,
+    "vision_cfg": {"image_size": 8, "layers": 1, "width": 8, "head_width": 4, "patch_size": 4},
+    "text_cfg": {"context_length": 4, "vocab_size": 16, "width": 8, "heads": 2, "layers": 1},
+}
 
 
 def measured(*walls: float, megabytes: int = 100) -> list[Measured]:
@@ -15,12 +23,14 @@ def row(method: str, blocks: int, errors: dict[str, float] | None = None, **runs
 
 
 def test_in_short_each_method_is_compared_once_and_measured_on_two_sizes() -> None:
-    jobs = planned(["ties", "drm_h"], 12, short=True)
+    jobs = planned(["ties", "drm_h", "knots"], 12, short=True)
     assert jobs == [
         Job("ties", FEW, alone=True, times=1),
-        Job("ties", 12),
+        Job("ties", 12, times=2),
         Job("drm_h", FEW, times=1),
-        Job("drm_h", MORE, alone=True, times=1),
+        Job("drm_h", 12, alone=True, times=1, start=True),
+        Job("knots", FEW, times=1),
+        Job("knots", MORE, alone=True, times=1),
     ]
 
 
@@ -42,7 +52,17 @@ def test_copying_and_growth_have_a_line_of_their_own() -> None:
     small = row("task_arithmetic", 2, cold=measured(1.0, megabytes=90))
     _, copy, growth = tables([small, row("task_arithmetic", 12, **runs)])
     assert "takes 1.50 and 1.20 times as long" in copy
-    assert [cell.strip() for cell in growth.splitlines()[2].split("|")[2:7]] == ["2", "90", "12", "100", "1.11"]
+    cells = [cell.strip() for cell in growth.splitlines()[2].split("|")[2:9]]
+    assert cells == ["2", "90", "12", "100", "1.11", "100", "1.0"]
+
+
+def test_what_a_plain_program_held_at_its_start_is_the_least_it_holds() -> None:
+    small, large = (
+        row("drm_h", 1, cold=measured(1.0)),
+        row("drm_h", 12, cold=measured(1.0), start=measured(1.0, megabytes=500)),
+    )
+    (growth,) = tables([small, large])
+    assert [cell.strip() for cell in growth.splitlines()[2].split("|")[7:9]] == ["≥ 500", "≥ 5.0"]
 
 
 def test_ours_alone_is_a_table_of_costs() -> None:
@@ -51,14 +71,14 @@ def test_ours_alone_is_a_table_of_costs() -> None:
 
 
 def test_the_models_of_a_folder_are_made_once(tmp_path: Path) -> None:
-    from benchmarks.models import write_models
-
-    settings = {
-        "embed_dim": 8,
-        "vision_cfg": {"image_size": 8, "layers": 1, "width": 8, "head_width": 4, "patch_size": 4},
-        "text_cfg": {"context_length": 4, "vocab_size": 16, "width": 8, "heads": 2, "layers": 1},
-    }
-    base, models = write_models(tmp_path, settings, 2)
+    base, models = write_models(tmp_path, TINY, 2)
     written = {path: (path / "model.safetensors").stat().st_mtime_ns for path in (base, *models.values())}
-    assert write_models(tmp_path, settings, 2) == (base, models)
+    assert write_models(tmp_path, TINY, 2) == (base, models)
     assert written == {path: (path / "model.safetensors").stat().st_mtime_ns for path in written}
+
+
+def test_the_cached_side_is_the_pipelines_own_stage(tmp_path: Path) -> None:
+    base, models = write_models(tmp_path / "models", TINY, 2)
+    setting = Setting(base, models, tmp_path / "out", threads=1)
+    measure(cached("tsv_m", setting))
+    assert (tmp_path / "out/project/data/merged/tsv_m/model.safetensors").is_file()

@@ -4,7 +4,7 @@ import torch
 from merganser.errors import InputError
 from merganser.operators.coefficients import task_coefficients
 from merganser.operators.counts import count_of
-from merganser.operators.disjoint import disjoint_mean
+from merganser.operators.disjoint import elected_mean
 from merganser.operators.drop import drop_and_rescale, uniforms
 from merganser.operators.elect import balance_of, elect_sign, majority_of, settled_sign
 from merganser.operators.masks import tall_mask, wanted_by
@@ -70,8 +70,9 @@ def test_the_majority_is_positive_on_a_draw() -> None:
 
 
 def test_the_disjoint_mean_counts_only_those_who_agree() -> None:
-    deltas = torch.tensor([[4.0, 1.0, 0.0, -1.0], [2.0, -5.0, 0.0, -2.0], [-9.0, 0.0, 0.0, 0.0]])
-    assert disjoint_mean(deltas, torch.tensor([1.0, 1.0, 1.0, -1.0])).tolist() == [3.0, 1.0, 0.0, -1.5]
+    deltas = torch.tensor([[4.0, 1.0, 0.0, -1.0], [2.0, -5.0, 0.0, -2.0], [-5.0, 4.0, 0.0, 0.0]])
+    assert elected_mean(deltas, 1).tolist() == [3.0, 2.5, 0.0, -1.5]
+    assert elected_mean(deltas, -1).tolist() == [3.0, -5.0, 0.0, -1.5]
 
 
 def test_what_is_not_dropped_is_rescaled() -> None:

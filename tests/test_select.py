@@ -157,3 +157,22 @@ def test_only_the_piece_with_the_last_ties_has_any_left_to_tell_apart() -> None:
     pieces = [torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 1.0, 1.0]]), torch.tensor([[1.0]])]
     one = int(torch.tensor(1.0).view(torch.int32))
     assert cuts(walk_over(pieces), lambda _: 4) == [Cut((one - 1,), (0,)), Cut((one,), (1,)), Cut((one,), (0,))]
+
+
+@pytest.mark.parametrize("limit", [0, 10_000])
+def test_the_cut_is_exact_where_the_sample_misleads(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "LIMIT", limit)
+    stack = torch.randn(3, 100_000, generator=torch.Generator().manual_seed(0))
+    stack[:2, :: select.SAMPLE] *= torch.tensor([[1e3], [1e-3]])  # what is sampled is larger, smaller, as the rest
+    for density in (0.01, 0.2, 0.95):
+        expected = torch.stack([by_sorting(row, density) for row in stack])
+        assert torch.equal(by_cuts([stack], density), expected)
+
+
+def test_parameters_of_one_number_are_cut_too() -> None:
+    pieces = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0])]
+    found = cuts(walk_over(pieces), lambda _: 1)
+    assert [kept(piece, cut).tolist() for piece, cut in zip(pieces, found, strict=True)] == [
+        [False, True],
+        [True, False],
+    ]

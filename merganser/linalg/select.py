@@ -1,10 +1,11 @@
-"""The largest entries of a vector that is never in memory as a whole: exact radix selection over a stream.
+"""The largest entries of a vector that is never in memory as a whole: exact selection over a stream.
 
 A magnitude's bit pattern, read as an integer, sorts like the magnitude, in every floating-point dtype. A first pass
-over the stream counts the patterns by their leading bits, which tells the bin of the cut; a second takes the few
-entries of that bin out, which tells the cut, and how many entries of each part of the stream are equal to it. Between
-them a bin with many entries is cut into smaller ones, which takes a pass each. Nothing is converted, and memory is one
-part of the stream, a histogram per task and a limited number of entries.
+over the stream counts the patterns of a sample by their leading bits, which tells between which patterns the cut most
+likely is; a second takes the few entries between these out, and counts those above, which tells the cut, and how many
+entries of each part of the stream are equal to it. If the cut is elsewhere, the search begins again among all patterns;
+a span of patterns with many entries is cut into smaller ones, which takes a pass each. Nothing is converted, and memory
+is one part of the stream, a histogram per task and a limited number of entries.
 
 Legend: T tasks, C entries; a *stack* is a tensor (T, ...) of all tasks; every walk over the stream gives the same
 stacks in the same order.
@@ -13,8 +14,10 @@ stacks in the same order.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil, floor, sqrt
 from typing import NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,24 +29,30 @@ Change = Callable[[Tensor], Tensor]
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of the floating-point dtype
 DIGITS = {torch.int16: 16, torch.int32: 16, torch.int64: 19}  # bits told apart in one pass: of the mantissa eight
 LIMIT = 1 << 22  # entries of all tasks that are taken out of the stream
+SAMPLE = 17  # every how manyth entry is in the sample: no divisor of a layer's width, or all were of the same columns
+MARGIN = 6.0  # standard deviations of the cut's place in a sample
 
 
 @dataclass(frozen=True)
 class Span:
-    """The patterns among which each task's cut is: those that begin with the task's prefix."""
+    """The patterns among which each task's cut is: so many from the task's lowest on."""
 
     integer: torch.dtype
-    prefixes: tuple[int, ...]  # T
-    bits: int  # that follow
+    lows: tuple[int, ...]  # T
+    bits: int  # 2**bits patterns
 
     @property
     def shift(self) -> int:
-        """Return how many of them are left when the next ones are told apart."""
+        """Return how many of the bits are left when the leading ones are told apart."""
         return max(0, self.bits - DIGITS[self.integer])
 
-    def holds(self, patterns: Tensor) -> Tensor:
-        """Mark the patterns (T, C) that are in the span."""
-        return (patterns >> self.bits) == _column(self.prefixes, patterns)
+    def places(self, patterns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each pattern's distance (T, C) from the lowest, and 0 where it is in the span, 1 above it, -1 below.
+
+        The patterns are overwritten: what is at work here is to stay in a processor's cache.
+        """
+        places = patterns.sub_(_column(self.lows, patterns))
+        return places, (places >> self.bits).clamp_(-1, 1)
 
 
 @dataclass(frozen=True)
@@ -62,10 +71,11 @@ class Walk(Protocol):
 
 
 class Counted(NamedTuple):
-    """What a counting pass learns of a stack."""
+    """What a counting pass learns of a stack, or of all."""
 
-    entries: int  # of one task
-    counts: Tensor  # (T, bins): of the patterns that are in one bin
+    entries: list[int]  # of one task, by stack
+    counts: Tensor  # (T, bins): of the patterns in the span
+    above: Tensor  # (T): how many are above the span
     span: Span
 
 
@@ -74,6 +84,7 @@ class Taken(NamedTuple):
 
     patterns: Tensor
     counts: Tensor
+    above: int  # how many entries are above the span
 
 
 def cut_at(read: Callable[[], Iterable[Tensor]], density: float) -> Cut:
@@ -110,10 +121,10 @@ def each_trimmed(stack: Tensor, cut: Cut) -> Iterator[Tensor]:
         trimmed = torch.empty_like(block)
         for row, level, out in zip(block, levels, trimmed, strict=True):
             torch.hardshrink(row, level, out=out)
-        for t, (row, pattern, ties) in enumerate(zip(block, cut.patterns, cut.ties, strict=True)):
+        for t, ties in enumerate(cut.ties):
             if ties:
-                first = (_patterns(row) == pattern).nonzero().flatten()[:ties]
-                trimmed[t, first] = row[first]
+                first = (_patterns(block[t]) == cut.patterns[t]).nonzero().flatten()[:ties]
+                trimmed[t, first] = block[t, first]
         cut = after(block, cut)
         yield trimmed
 
@@ -182,15 +193,28 @@ def _column(numbers: Sequence[int], patterns: Tensor) -> Tensor:
 
 def _found(walk: Walk, count: Callable[[int], int], change: Change) -> tuple[Cut, list[list[int]]]:
     """Find the cut, and how many entries of each stack are equal to it (T)."""
-    entries, counts, span = _counted(walk(partial(_count, change=change)))
-    tasks, rank = len(counts), count(sum(entries))
+    sample = _counted(walk(partial(_count, change=change, every=SAMPLE)))
+    tasks, rank = len(sample.counts), count(sum(sample.entries))
     if rank == 0:  # nothing is kept: no magnitude has the last pattern
-        return Cut((torch.iinfo(span.integer).max,) * tasks, (0,) * tasks), [[0] * tasks for _ in entries]
-    span, ranks, inside = _narrowed(span, counts, [rank] * tasks)
+        return Cut((torch.iinfo(sample.span.integer).max,) * tasks, (0,) * tasks), [[0] * tasks for _ in sample.entries]
+    found = _searched(walk, change, rank, *_likely(sample, rank))
+    found = found or _searched(walk, change, rank, sample.span, tasks * sum(sample.entries))
+    assert found, "a walk over the stream did not give the same stacks again"
+    return found
+
+
+def _searched(walk: Walk, change: Change, rank: int, span: Span, inside: int) -> tuple[Cut, list[list[int]]] | None:
+    """Find the same in a span that has about so many entries of all tasks; None if a task's cut is not in it."""
     while inside > LIMIT and span.bits:
-        _, counts, _ = _counted(walk(partial(_count, change=change, span=span)))
-        span, ranks, inside = _narrowed(span, counts, ranks)
+        counted = _counted(walk(partial(_count, change=change, span=span)))
+        ranks = [rank - above for above in counted.above.tolist()]
+        if not _within_all(ranks, counted.counts.sum(1).tolist()):
+            return None
+        span, inside = _narrowed(counted, ranks)
     stacks = list(walk(partial(_take, change=change, span=span)))
+    ranks = [rank - sum(stack[t].above for stack in stacks) for t in range(len(span.lows))]
+    if not _within_all(ranks, [sum(int(stack[t].counts.sum()) for stack in stacks) for t in range(len(ranks))]):
+        return None
     found = [_nth([stack[t] for stack in stacks], rank) for t, rank in enumerate(ranks)]
     patterns, ties = zip(*found, strict=True)
     equal = [
@@ -200,28 +224,34 @@ def _found(walk: Walk, count: Callable[[int], int], change: Change) -> tuple[Cut
     return Cut(patterns, ties), equal
 
 
-def _counted(stacks: Iterable[Counted]) -> tuple[list[int], Tensor, Span]:
+def _within_all(ranks: Sequence[int], counts: Sequence[int]) -> bool:
+    return all(0 < rank <= count for rank, count in zip(ranks, counts, strict=True))
+
+
+def _counted(stacks: Iterable[Counted]) -> Counted:
     """Return each stack's number of entries, the counts of all stacks together, and the span they are of."""
     all_stacks = iter(stacks)
-    entries, counts, span = next(all_stacks)
-    each, counts = [entries], counts.long()
-    for entries, more, _ in all_stacks:
-        each.append(entries)
-        counts += more
-    return each, counts, span
+    entries, counts, above, span = next(all_stacks)
+    counts = counts.long()
+    for more in all_stacks:
+        entries += more.entries
+        counts += more.counts
+        above += more.above
+    return Counted(entries, counts, above, span)
 
 
-def _count(stack: Tensor, change: Change, span: Span | None = None) -> Counted:
+def _count(stack: Tensor, change: Change, span: Span | None = None, every: int = 1) -> Counted:
     """Count the patterns of a stack (T, ...) in the span, by default all there are, by the bits that come next."""
     whole = span or _everything(change(blocks(stack)[0][:, :1]))
     bins = 1 << (whole.bits - whole.shift)
     counts = torch.zeros(len(stack), bins, dtype=torch.int32, device=stack.device)
-    one = torch.ones((), dtype=torch.int32, device=stack.device)
-    for block in blocks(stack):
-        patterns = _patterns(change(block))
-        here = span.holds(patterns).int() if span else one.expand_as(patterns)
-        counts.scatter_add_(1, (patterns >> whole.shift).bitwise_and_(bins - 1).long(), here)
-    return Counted(stack[0].numel(), counts, whole)
+    above = torch.zeros(len(stack), dtype=torch.int64, device=stack.device)
+    for block in blocks(stack.reshape(len(stack), -1)[:, ::every]):
+        places, outside = whole.places(_patterns(change(block)))
+        above += (outside > 0).sum(1)
+        bin_of_each = (places >> whole.shift).bitwise_and_(bins - 1)
+        counts.scatter_add_(1, bin_of_each.long(), outside.eq_(0).int())
+    return Counted([stack[0].numel()], counts, above, whole)
 
 
 def _everything(values: Tensor) -> Span:
@@ -230,16 +260,46 @@ def _everything(values: Tensor) -> Span:
     return Span(integer, (0,) * len(values), torch.iinfo(integer).bits - 1)
 
 
-def _narrowed(span: Span, counts: Tensor, ranks: Sequence[int]) -> tuple[Span, list[int], int]:
+def _zeros(numbers: Tensor) -> Tensor:
+    """Mark what is 0 by 1, all else by 0 (int8); the numbers are overwritten.
+
+    Torch's comparisons into truth values take several times as long.
+    """
+    return numbers.eq_(0).to(torch.int8)
+
+
+def _places(marks: Tensor) -> Tensor:
+    """Find the flat places of the few marks (int8) that are 1."""
+    flat = marks.view(torch.bool).view(-1)
+    if flat.device.type != "cpu":
+        return flat.nonzero().view(-1)
+    return torch.from_numpy(np.flatnonzero(flat.numpy()))  # several times as fast as torch
+
+
+def _likely(sample: Counted, rank: int) -> tuple[Span, int]:
+    """Find a span in which each task's cut is, most likely, and how many entries of all tasks are about in it.
+
+    `rank`: of the cut, from the top, among all entries of a task.
+    """
+    span, size = sample.span, int(sample.counts[0].sum())
+    place = rank * size / sum(sample.entries)
+    margin = MARGIN * sqrt(place * (1 - place / size)) + len(sample.entries)
+    lowest = [_place(row, min(size, ceil(place + margin)))[0] for row in sample.counts]
+    highest = [_place(row, floor(place - margin))[0] if place - margin >= 1 else len(row) - 1 for row in sample.counts]
+    bits = max(high - low for low, high in zip(lowest, highest, strict=True)).bit_length()
+    inside = sum(int(row[low : low + (1 << bits)].sum()) for row, low in zip(sample.counts, lowest, strict=True))
+    return Span(span.integer, tuple(low << span.shift for low in lowest), span.shift + bits), SAMPLE * inside
+
+
+def _narrowed(counted: Counted, ranks: Sequence[int]) -> tuple[Span, int]:
     """Narrow the span to the bin of each task in which the entry of its rank from the top is.
 
-    Return the ranks within the bins, and how many entries of all tasks the bins have.
+    Return also how many entries of all tasks the bins have.
     """
-    found = [_place(row, rank) for row, rank in zip(counts, ranks, strict=True)]
-    pairs = zip(span.prefixes, found, strict=True)
-    prefixes = tuple(prefix << (span.bits - span.shift) | place for prefix, (place, _) in pairs)
-    inside = sum(int(row[place]) for row, (place, _) in zip(counts, found, strict=True))
-    return Span(span.integer, prefixes, span.shift), [rank for _, rank in found], inside
+    span, counts = counted.span, counted.counts
+    bins = [_place(row, rank)[0] for row, rank in zip(counts, ranks, strict=True)]
+    lows = tuple(low + (place << span.shift) for low, place in zip(span.lows, bins, strict=True))
+    return Span(span.integer, lows, span.shift), sum(int(row[place]) for row, place in zip(counts, bins, strict=True))
 
 
 def _place(counts: Tensor, rank: int) -> tuple[int, int]:
@@ -251,29 +311,34 @@ def _place(counts: Tensor, rank: int) -> tuple[int, int]:
 
 def _take(stack: Tensor, change: Change, span: Span) -> list[Taken]:
     """Take the patterns in the span out of a stack (T, ...)."""
-    first = [prefix << span.bits for prefix in span.prefixes]
-    firsts = torch.zeros(len(first), dtype=torch.int64, device=stack.device)
+    firsts = torch.zeros(len(stack), dtype=torch.int64, device=stack.device)
+    balance = torch.zeros_like(firsts)  # of those above and those below
     rows, found = [], []
     for block in blocks(stack):
-        patterns = _patterns(change(block))
-        inside = span.holds(patterns)
-        if 0 in first or span.bits == 0:  # zeros, or the only pattern, may be many: these are counted, not taken
-            many = (patterns == _column(first, patterns)).logical_and_(inside)
+        places, outside = span.places(_patterns(change(block)))
+        balance += outside.sum(1, dtype=torch.int32)
+        inside = _zeros(outside)
+        if 0 in span.lows or span.bits == 0:  # zeros, or the only pattern, may be many: these are counted, not taken
+            many = _zeros(places.clone())
             firsts += many.sum(1)
-            inside ^= many
-        row, column = inside.nonzero(as_tuple=True)
-        rows.append(row)
-        found.append(patterns[row, column])
+            inside -= many
+        marked = _places(inside)
+        rows.append(marked // places.shape[1])
+        found.append(places.view(-1)[marked])
     row, values = torch.cat(rows), torch.cat(found)
-    return [_once(values[row == t], *each) for t, each in enumerate(zip(first, firsts, strict=True))]
+    outside_at_all = stack[0].numel() - torch.bincount(row, minlength=len(stack)) - firsts
+    above = (outside_at_all + balance) // 2
+    each = zip(span.lows, firsts, above.tolist(), strict=True)
+    return [_once(values[row == t] + low, low, many, over) for t, (low, many, over) in enumerate(each)]
 
 
-def _once(values: Tensor, first: int, firsts: Tensor) -> Taken:
-    """Say which patterns there are and how often; and the first one, which is not among the values."""
+def _once(values: Tensor, first: int, firsts: Tensor, above: int) -> Taken:
+    """Say which patterns there are and how often; and the first one, which may be not among the values."""
     patterns, counts = values.unique(return_counts=True)
     return Taken(
         torch.cat([torch.tensor([first], dtype=patterns.dtype, device=patterns.device), patterns]),
         torch.cat([firsts.view(1), counts]).int(),
+        above,
     )
 
 

@@ -19,7 +19,7 @@ def elect_sign(deltas: Tensor) -> Tensor:
 
 def settled_sign(deltas: Tensor, majority: int) -> Tensor:
     """Elect a sign per entry of (T, ...); on a draw it is the majority's."""
-    return by_blocks(lambda block: _positive(total(block), majority).mul(2.0).sub_(1), deltas, deltas.dtype)
+    return by_blocks(lambda block: _positive_(total(block), majority).mul_(2).sub_(1), deltas, deltas.dtype)
 
 
 def majority_of(balance: int) -> int:
@@ -41,5 +41,6 @@ def _balance(layer: LayerDeltas, sparse: Callable[[LayerDeltas], Iterable[Tensor
     return sum(balance_of(elect_sign(block)) for block in sparse(layer))
 
 
-def _positive(sums: Tensor, majority: int) -> Tensor:
-    return sums > 0 if majority < 0 else sums >= 0
+def _positive_(sums: Tensor, majority: int) -> Tensor:
+    """Turn sums into 1 where they are positive, or where they are 0 and the majority is, else 0."""
+    return sums.gt_(0) if majority < 0 else sums.ge_(0)

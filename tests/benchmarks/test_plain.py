@@ -11,6 +11,7 @@ import torch
 from benchmarks.errors import far
 from benchmarks.harness import ROOT
 from benchmarks.plain.__main__ import MERGES, METHODS, PARTS
+from benchmarks.plain.factors import svd
 from benchmarks.plain.states import load, save
 from merganser import registry
 from merganser.checkpoints import save_tensors
@@ -85,3 +86,15 @@ def test_a_plain_program_has_the_method_s_defaults(method: str) -> None:
     ours = registry.get(method).validate(method, {})
     for name, parameter in list(inspect.signature((MERGES | PARTS)[method]).parameters.items())[1:]:
         assert parameter.default == ours[name], name
+
+
+def test_an_svd_that_converges_in_no_precision_is_said() -> None:
+    with pytest.raises(torch.linalg.LinAlgError):
+        svd(torch.full((4, 3), torch.nan))
+
+
+def test_the_svd_has_the_matrixs_precision() -> None:
+    matrix = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    u, s, vh = svd(matrix)
+    assert {u.dtype, s.dtype, vh.dtype} == {torch.float32}
+    assert torch.allclose(u * s @ vh, matrix, atol=1e-6)

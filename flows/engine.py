@@ -250,7 +250,7 @@ class Run:
                 self._ready.append(reader)
 
     def _stop(self) -> None:
-        """Take what has ended, end what has not, and mark the rest as stopped."""
+        """Take what has ended, end what has not or is not heard of any more, and mark the rest as stopped."""
         self._stopping = True
         self.crew.abandon()
         with suppress(TimeoutError):  # of a cluster that went away nothing more is heard
@@ -258,6 +258,8 @@ class Run:
                 outcome = self.crew.next_outcome(STOP_LIMIT_S)
                 self.room.given.pop(outcome.name, None)
                 self._finish(outcome)
+        for name in self.room.given:
+            self._end(Ending(name, Result.STOPPED, "stopped before it ended"))
         for name in self.plan.nodes:
             if name not in self.endings:
                 self.endings[name] = Ending(name, Result.STOPPED, "the run was stopped")

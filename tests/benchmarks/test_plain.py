@@ -65,8 +65,8 @@ def test_a_plain_program_and_merganser_make_the_same_model(method: str, models: 
     command = [sys.executable, "-m", "benchmarks.plain", method, "--base", str(models / BASE), "--only", *ONLY]
     command += [f"--model={task}={path}" for task, path in paths(models).items()]
     subprocess.run([*command, "--out", str(tmp_path / "plain")], check=True, cwd=ROOT)
-    # In float32 an entry may fall on the other side of a threshold.
-    tolerance = 1e-2 if method in ("drm_h", "knots") else 3e-5
+    # In float32 an entry may fall on the other side of a threshold; how many do depends on the processor's BLAS.
+    tolerance = 2e-2 if method in ("drm_h", "knots") else 3e-5
     assert far(ours(method, models), tmp_path / "plain", models / BASE) <= tolerance
 
 

@@ -13,9 +13,10 @@ import psutil
 import pytest
 
 from flows.server import Server, StartError
-from tests.flows.toy import CHAIN, CHAIN_FILES, Make
+from tests.flows.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 ROOT = Path(__file__).parents[2]
+ENDLESS = "stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}"
 
 
 def run_in(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
@@ -61,7 +62,7 @@ def servers_of(repository: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["threads", "processes"])
 def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
-    slow = toy("stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}", {})
+    slow = toy(ENDLESS, {})
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     # As a terminal does it: the signal goes to all processes of the run.
     with subprocess.Popen(
@@ -85,10 +86,25 @@ def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["the run", "all of its processes"])
 def test_a_run_that_is_terminated_stops_in_order(toy: Make, kill: Callable[[int, int], None]) -> None:
-    slow = toy("stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}", {})
+    code, printed, errors = terminated(toy(ENDLESS, {}), kill, ["-m", "flows", "run"])
+    assert (code, errors) == (1, "")
+    assert "a stopped" in printed
+
+
+@pytest.mark.slow
+def test_a_stage_of_which_nothing_more_is_heard_is_said_to_be_stopped(toy: Make) -> None:
+    impatient = "import flows.engine; flows.engine.STOP_LIMIT_S = 0; from flows.__main__ import start; start()"
+    code, printed, errors = terminated(toy(ENDLESS, {}), os.kill, ["-c", impatient, "run"])
+    assert (code, errors) == (1, "")
+    assert "a stopped" in printed
+    assert "1 stopped" in printed
+
+
+def terminated(slow: Toy, kill: Callable[[int, int], None], command: list[str]) -> tuple[int, str, str]:
+    """Start a run, terminate it in its stage; return its exit code and what it printed."""
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     with subprocess.Popen(
-        [sys.executable, "-m", "flows", "run"],
+        [sys.executable, *command],
         cwd=slow.path,
         env=environment | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -103,8 +119,7 @@ def test_a_run_that_is_terminated_stops_in_order(toy: Make, kill: Callable[[int,
             printed, errors = process.communicate(timeout=100)
         finally:
             process.kill()
-    assert (process.returncode, errors) == (1, "")
-    assert "a stopped" in printed
+    return process.returncode, printed, errors
 
 
 def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_run_that_is_terminated_stops_in_order(toy: Make, kill: Callable[[int,
 @pytest.mark.slow
 def test_a_stage_of_which_nothing_more_is_heard_is_said_to_be_stopped(toy: Make) -> None:
     impatient = "import flows.engine; flows.engine.STOP_LIMIT_S = 0; from flows.__main__ import start; start()"
-    code, printed, errors = terminated(toy(ENDLESS, {}), os.kill, ["-c", impatient, "run"])
+    code, printed, errors = terminated(toy(ENDLESS, {}), os.killpg, ["-c", impatient, "run"])
     assert (code, errors) == (1, "")
     assert "a stopped" in printed
     assert "1 stopped" in printed

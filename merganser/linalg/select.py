@@ -46,13 +46,13 @@ class Span:
         """Return how many of the bits are left when the leading ones are told apart."""
         return max(0, self.bits - DIGITS[self.integer])
 
-    def places(self, patterns: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each pattern's distance (T, C) from the lowest, and 0 where it is in the span, 1 above it, -1 below.
+    def against(self, patterns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each pattern's distance (T, C) from the lowest, and its side: 0 in the span, 1 above it, -1 below.
 
         The patterns are overwritten: what is at work here is to stay in a processor's cache.
         """
-        places = patterns.sub_(_column(self.lows, patterns))
-        return places, (places >> self.bits).clamp_(-1, 1)
+        distances = patterns.sub_(_column(self.lows, patterns))
+        return distances, (distances >> self.bits).clamp_(-1, 1)
 
 
 @dataclass(frozen=True)
@@ -208,12 +208,12 @@ def _searched(walk: Walk, change: Change, rank: int, span: Span, inside: int) ->
     while inside > LIMIT and span.bits:
         counted = _counted(walk(partial(_count, change=change, span=span)))
         ranks = [rank - above for above in counted.above.tolist()]
-        if not _within_all(ranks, counted.counts.sum(1).tolist()):
+        if not _are_among(ranks, counted.counts.sum(1).tolist()):
             return None
         span, inside = _narrowed(counted, ranks)
     stacks = list(walk(partial(_take, change=change, span=span)))
     ranks = [rank - sum(stack[t].above for stack in stacks) for t in range(len(span.lows))]
-    if not _within_all(ranks, [sum(int(stack[t].counts.sum()) for stack in stacks) for t in range(len(ranks))]):
+    if not _are_among(ranks, [sum(int(stack[t].counts.sum()) for stack in stacks) for t in range(len(ranks))]):
         return None
     found = [_nth([stack[t] for stack in stacks], rank) for t, rank in enumerate(ranks)]
     patterns, ties = zip(*found, strict=True)
@@ -224,7 +224,8 @@ def _searched(walk: Walk, change: Change, rank: int, span: Span, inside: int) ->
     return Cut(patterns, ties), equal
 
 
-def _within_all(ranks: Sequence[int], counts: Sequence[int]) -> bool:
+def _are_among(ranks: Sequence[int], counts: Sequence[int]) -> bool:
+    """Tell whether each task's rank is one of so many entries."""
     return all(0 < rank <= count for rank, count in zip(ranks, counts, strict=True))
 
 
@@ -247,10 +248,10 @@ def _count(stack: Tensor, change: Change, span: Span | None = None, every: int =
     counts = torch.zeros(len(stack), bins, dtype=torch.int32, device=stack.device)
     above = torch.zeros(len(stack), dtype=torch.int64, device=stack.device)
     for block in blocks(stack.reshape(len(stack), -1)[:, ::every]):
-        places, outside = whole.places(_patterns(change(block)))
-        above += (outside > 0).sum(1)
-        bin_of_each = (places >> whole.shift).bitwise_and_(bins - 1)
-        counts.scatter_add_(1, bin_of_each.long(), outside.eq_(0).int())
+        distances, sides = whole.against(_patterns(change(block)))
+        above += (sides > 0).sum(1)
+        bin_of_each = (distances >> whole.shift).bitwise_and_(bins - 1)
+        counts.scatter_add_(1, bin_of_each.long(), sides.eq_(0).int())
     return Counted([stack[0].numel()], counts, above, whole)
 
 
@@ -268,7 +269,7 @@ def _zeros(numbers: Tensor) -> Tensor:
     return numbers.eq_(0).to(torch.int8)
 
 
-def _places(marks: Tensor) -> Tensor:
+def _marked(marks: Tensor) -> Tensor:
     """Find the flat places of the few marks (int8) that are 1."""
     flat = marks.view(torch.bool).view(-1)
     if flat.device.type != "cpu":
@@ -315,19 +316,19 @@ def _take(stack: Tensor, change: Change, span: Span) -> list[Taken]:
     balance = torch.zeros_like(firsts)  # of those above and those below
     rows, found = [], []
     for block in blocks(stack):
-        places, outside = span.places(_patterns(change(block)))
-        balance += outside.sum(1, dtype=torch.int32)
-        inside = _zeros(outside)
+        distances, sides = span.against(_patterns(change(block)))
+        balance += sides.sum(1, dtype=torch.int32)
+        inside = _zeros(sides)
         if 0 in span.lows or span.bits == 0:  # zeros, or the only pattern, may be many: these are counted, not taken
-            many = _zeros(places.clone())
+            many = _zeros(distances.clone())
             firsts += many.sum(1)
             inside -= many
-        marked = _places(inside)
-        rows.append(marked // places.shape[1])
-        found.append(places.view(-1)[marked])
+        marked = _marked(inside)
+        rows.append(marked // distances.shape[1])
+        found.append(distances.view(-1)[marked])
     row, values = torch.cat(rows), torch.cat(found)
-    outside_at_all = stack[0].numel() - torch.bincount(row, minlength=len(stack)) - firsts
-    above = (outside_at_all + balance) // 2
+    outside = stack[0].numel() - torch.bincount(row, minlength=len(stack)) - firsts
+    above = (outside + balance) // 2
     each = zip(span.lows, firsts, above.tolist(), strict=True)
     return [_once(values[row == t] + low, low, many, over) for t, (low, many, over) in enumerate(each)]
 

@@ -8,9 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
+from dvc.repo import Repo
 
 from flows.repository import BusyError, SkippedError, held, opened
 from tests.flows.toy import CHAIN, CHAIN_FILES, Make
@@ -72,38 +75,38 @@ def test_a_run_waits_for_a_dvc_command_too(toy: Make) -> None:
     assert (code, chain.ran()) == (0, ["cut", "turn", "end"])
 
 
+@pytest.fixture
+def locked(toy: Make) -> Iterator[tuple[Repo, TextIO]]:
+    """Give a repository and its lock, which is held by nobody named."""
+    chain = toy(CHAIN, CHAIN_FILES)
+    lock = chain.path / ".merganser" / "lock"
+    lock.parent.mkdir(exist_ok=True)
+    with opened(chain.path) as repo, lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield repo, file
+
+
 @pytest.mark.parametrize(
     "before", ["", '{"pid": 4194305, "since": "long ago"}'], ids=["no name", "a killed run's name"]
 )
-def test_a_run_that_has_the_lock_and_not_yet_written_its_name_is_named(toy: Make, before: str) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    lock = chain.path / ".merganser" / "lock"
-    lock.parent.mkdir(exist_ok=True)
-    with opened(chain.path) as repo, lock.open("w+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        lock.write_text(before)
-        name = f'{{"pid": {os.getpid()}, "since": "now"}}'
-        threading.Timer(0.5, lock.write_text, [name]).start()
-        with pytest.raises(BusyError, match=rf"\(process {os.getpid()}, since now\)"), held(repo):
-            pass
+def test_a_run_that_has_the_lock_and_not_yet_written_its_name_is_named(
+    locked: tuple[Repo, TextIO], before: str
+) -> None:
+    repo, file = locked
+    lock = Path(file.name)
+    lock.write_text(before)
+    threading.Timer(0.5, lock.write_text, [f'{{"pid": {os.getpid()}, "since": "now"}}']).start()
+    with pytest.raises(BusyError, match=rf"\(process {os.getpid()}, since now\)"), held(repo):
+        pass
 
 
-def test_a_lock_let_go_just_after_its_name_was_removed_is_taken(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    lock = chain.path / ".merganser" / "lock"
-    lock.parent.mkdir(exist_ok=True)
-    with opened(chain.path) as repo, lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        threading.Timer(0.5, fcntl.flock, [file, fcntl.LOCK_UN]).start()
-        with held(repo):
-            assert json.loads(lock.read_text())["pid"] == os.getpid()
+def test_a_lock_let_go_just_after_its_name_was_removed_is_taken(locked: tuple[Repo, TextIO]) -> None:
+    repo, file = locked
+    threading.Timer(0.5, fcntl.flock, [file, fcntl.LOCK_UN]).start()
+    with held(repo):
+        assert json.loads(Path(file.name).read_text())["pid"] == os.getpid()
 
 
-def test_a_lock_whose_holder_is_never_named_is_not_waited_for(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    lock = chain.path / ".merganser" / "lock"
-    lock.parent.mkdir(exist_ok=True)
-    with opened(chain.path) as repo, lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(BusyError, match="process unknown"), held(repo):
-            pass
+def test_a_lock_whose_holder_is_never_named_is_not_waited_for(locked: tuple[Repo, TextIO]) -> None:
+    with pytest.raises(BusyError, match="process unknown"), held(locked[0]):
+        pass

@@ -9,7 +9,7 @@ from merganser.origins import Origin
 from merganser.registry import Method
 
 if TYPE_CHECKING:
-    from huggingface_hub import ModelCardData
+    from huggingface_hub.repocard_data import ModelCardData
 
 LIBRARIES = {  # what loads a checkpoint, and for what, by the configuration beside the weights
     "open_clip_config.json": ("open_clip", "zero-shot-image-classification"),
@@ -30,8 +30,6 @@ def model_card(
 
     It is a function of the merge's inputs alone: no times, no hosts.
     """
-    from huggingface_hub import ModelCard
-
     sections = (
         f"# {entry}",
         _about(method, len(origins) - 1),
@@ -45,12 +43,11 @@ def model_card(
         "In the repository that made it, `merganser lineage show DIR` gives the revision of each source and all stages "
         "between them and this folder; `merganser lineage verify DIR` recomputes their hashes.",
     )
-    content = "---\n" + _metadata(method, base, origins).to_yaml() + "\n---\n\n" + "\n\n".join(sections) + "\n"
-    return str(ModelCard(content))
+    return "---\n" + _metadata(method, base, origins).to_yaml() + "\n---\n\n" + "\n\n".join(sections) + "\n"
 
 
 def _metadata(method: Method, base: Path, origins: Mapping[str, Origin]) -> "ModelCardData":
-    from huggingface_hub import ModelCardData
+    from huggingface_hub.repocard_data import ModelCardData
 
     hub = list(dict.fromkeys(origin.name for origin in origins.values() if origin.kind == "hub"))
     found = (known for name, known in LIBRARIES.items() if (base / name).is_file())

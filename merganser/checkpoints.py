@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import quote
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,6 +101,16 @@ class SafetensorsFile:
         self.fill(values, name, start)
         return values
 
+    def pick(self, name: str, run: int, every: int) -> Tensor:
+        """Read what `picked` picks of a tensor's values (C,): the file is mapped, and most of it not looked at."""
+        dtype, size = DTYPES[self.specs[name].dtype], prod(self.specs[name].shape)
+        whole = size // (run * every)
+        if not whole:
+            return self.read_piece(name, 0, (min(run, size),))
+        place = self._start + self._offsets[name]
+        runs = np.memmap(str(self.path), f"V{run * dtype.itemsize}", "r", place, (whole * every,))
+        return torch.from_numpy(runs[::every].copy().view(np.uint8)).view(dtype)
+
     def fill(self, values: Tensor, name: str, start: int = 0) -> None:
         """Read a stored tensor into a contiguous one of its dtype, from the value at `start` on."""
         with self.path.open("rb", buffering=0) as file:
@@ -173,6 +184,24 @@ class Checkpoint(Protocol):
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
+
+
+def picked(values: Tensor, run: int, every: int) -> Tensor:
+    """Pick every so manyth run of values side by side (..., n), from the first; one run where there are fewer."""
+    whole = values.shape[-1] // (run * every)
+    if not whole:
+        return values[..., :run]
+    return values[..., : whole * run * every].unflatten(-1, (whole, run * every))[..., :run].flatten(-2)
+
+
+def read_picked(checkpoint: Checkpoint, name: str, run: int, every: int) -> Tensor:
+    """Read what `picked` picks of a tensor's values in reading order (C,); of a safetensors file no more than that."""
+    file = checkpoint.shards[name] if isinstance(checkpoint, ShardedCheckpoint) else checkpoint
+    return (
+        file.pick(name, run, every)
+        if isinstance(file, SafetensorsFile)
+        else picked(file.read(name).flatten(), run, every)
+    )
 
 
 def read_into(values: Tensor, checkpoint: Checkpoint, name: str) -> None:

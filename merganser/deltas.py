@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from merganser.adapters.binding import bind
 from merganser.adapters.files import Adapter
 from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, read_into, spec_of, write_checkpoint
 from merganser.errors import InputError
-from merganser.layers import InTurn, Kind, LayerDeltas, LayerLowRank
+from merganser.layers import InTurn, Kind, LayerDeltas, LayerLowRank, Sample
 from merganser.parameters import ParameterRules, as_matrix, delta_shape, is_merged, kind_of
 from merganser.untrusted import parse_json
 from merganser.workers import Rooms
@@ -240,6 +240,13 @@ class Deltas(InTurn):
             else:
                 delta.copy_(file.matrix(name) if kind == "matrix" else file.delta(name))
         return LayerDeltas(name, kind, self.tasks, deltas, self.seed, norms=norms)
+
+    def sample(self, name: str, run: int, every: int) -> Sample:
+        """Read a sample of one parameter of all tasks: all of it where a task does not store it whole."""
+        files = self.files.values()
+        if not all(name in file for file in files):
+            return super().sample(name, run, every)
+        return Sample(torch.stack([file.pick(name, run, every) for file in files]), prod(self.shapes[name]))
 
 
 def open_deltas(

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 
 import torch
 from torch import Tensor
 
 from merganser.adapters.binding import bind
 from merganser.adapters.files import Adapter
-from merganser.checkpoints import Checkpoint, read_into
+from merganser.checkpoints import Checkpoint, read_into, read_picked
 from merganser.deltas import check_pair, checked_norm
-from merganser.layers import InTurn, Kind, Layer, LayerDeltas, LayerLowRank
+from merganser.layers import InTurn, Kind, Layer, LayerDeltas, LayerLowRank, Sample
 from merganser.parameters import ParameterRules, delta_shape
 from merganser.workers import Rooms
 
@@ -72,6 +73,15 @@ class ModelDeltas(InTurn):
                 delta.sub_(weights)
         stacked = deltas.view(len(deltas), *self.shapes[name])
         return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=tuple(norms))
+
+    def sample(self, name: str, run: int, every: int) -> Sample:
+        """Read a sample of one parameter of the base and all tasks: of adapters all is read."""
+        models = [model for model in self.models.values() if not isinstance(model, Adapter)]
+        if len(models) < len(self.models):
+            return super().sample(name, run, every)
+        base = read_picked(self.base, name, run, every).float()
+        deltas = [read_picked(model, name, run, every).float().sub_(base) for model in models]
+        return Sample(torch.stack(deltas), prod(self.shapes[name]))
 
     def _norm(self, weights: Tensor, name: str, task: str | None) -> float:
         """Return the norm of a task's weights, or the base's, checked when they are read for the first time."""

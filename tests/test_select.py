@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from merganser.linalg import select
-from merganser.linalg.select import Cut, Walk, after, cut_at, cuts, each_trimmed, kept, top_mask
+from merganser.linalg import search
+from merganser.linalg.search import InMemory
+from merganser.linalg.select import Cut, after, cut_at, cuts, each_trimmed, kept, top_mask
 from merganser.operators import blocks
 from merganser.operators.counts import count_of
 
@@ -35,13 +36,9 @@ def by_streaming(pieces: list[Tensor], density: float) -> Tensor:
     return torch.cat(masks, dim=1)
 
 
-def walk_over(pieces: list[Tensor]) -> Walk:
-    return lambda look: map(look, pieces)
-
-
 def by_cuts(pieces: list[Tensor], density: float) -> Tensor:
     """Mark them with the cuts as they apply to each piece; check that trimming gives the same entries."""
-    found = cuts(walk_over(pieces), partial(count_of, density))
+    found = cuts(InMemory(lambda: pieces), partial(count_of, density))
     masks = [kept(piece, cut).flatten(1) for piece, cut in zip(pieces, found, strict=True)]
     for piece, cut, mask in zip(pieces, found, masks, strict=True):
         assert torch.equal(torch.cat(list(each_trimmed(piece, cut)), dim=1), torch.where(mask, piece.flatten(1), 0))
@@ -54,7 +51,7 @@ def by_cuts(pieces: list[Tensor], density: float) -> Tensor:
     density=st.floats(0, 1),
     dtype=st.sampled_from(DTYPES),
     size=st.integers(1, 100),
-    limit=st.sampled_from([0, 10, select.LIMIT]),
+    limit=st.sampled_from([0, 10, search.LIMIT]),
 )
 @settings(deadline=None, max_examples=200)
 def test_the_streamed_cut_keeps_what_sorting_keeps(
@@ -66,7 +63,7 @@ def test_the_streamed_cut_keeps_what_sorting_keeps(
     assert torch.equal(by_streaming(pieces, density), expected)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK", size)
-        patch.setattr(select, "LIMIT", limit)
+        patch.setattr(search, "LIMIT", limit)
         assert torch.equal(by_cuts(pieces, density), expected)
 
 
@@ -130,11 +127,11 @@ def test_the_stream_is_never_held_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("limit", [0, select.LIMIT])
+@pytest.mark.parametrize("limit", [0, search.LIMIT])
 def test_the_cut_is_exact_in_a_large_vector_of_every_size_of_number(
     limit: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(select, "LIMIT", limit)
+    monkeypatch.setattr(search, "LIMIT", limit)
     generator = torch.Generator().manual_seed(0)
     exponents = torch.rand(3, 300_000, generator=generator, dtype=torch.float64) * 80 - 60
     stack = (torch.randn(3, 300_000, generator=generator, dtype=torch.float64) * 2.0**exponents).to(dtype)
@@ -148,7 +145,7 @@ def test_the_cut_is_exact_in_a_large_vector_of_every_size_of_number(
 def test_what_is_cut_is_what_is_made_of_each_block() -> None:
     stack = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
     pieces = list(stack.split(20, dim=1))
-    found = cuts(walk_over(pieces), partial(count_of, 0.3), torch.reciprocal)
+    found = cuts(InMemory(lambda: pieces), partial(count_of, 0.3), torch.reciprocal)
     masks = [kept(piece, cut, torch.reciprocal) for piece, cut in zip(pieces, found, strict=True)]
     assert torch.equal(torch.cat(masks, dim=1), torch.stack([by_sorting(1 / row, 0.3) for row in stack]))
 
@@ -156,14 +153,14 @@ def test_what_is_cut_is_what_is_made_of_each_block() -> None:
 def test_only_the_piece_with_the_last_ties_has_any_left_to_tell_apart() -> None:
     pieces = [torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 1.0, 1.0]]), torch.tensor([[1.0]])]
     one = int(torch.tensor(1.0).view(torch.int32))
-    assert cuts(walk_over(pieces), lambda _: 4) == [Cut((one - 1,), (0,)), Cut((one,), (1,)), Cut((one,), (0,))]
+    assert cuts(InMemory(lambda: pieces), lambda _: 4) == [Cut((one - 1,), (0,)), Cut((one,), (1,)), Cut((one,), (0,))]
 
 
 @pytest.mark.parametrize("limit", [0, 10_000])
 def test_the_cut_is_exact_where_the_sample_misleads(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "LIMIT", limit)
+    monkeypatch.setattr(search, "LIMIT", limit)
     stack = torch.randn(3, 100_000, generator=torch.Generator().manual_seed(0))
-    stack[:2, :: select.SAMPLE] *= torch.tensor([[1e3], [1e-3]])  # what is sampled is larger, smaller, as the rest
+    stack[:2, :: search.SAMPLE] *= torch.tensor([[1e3], [1e-3]])  # what is sampled is larger, smaller, as the rest
     for density in (0.01, 0.2, 0.95):
         expected = torch.stack([by_sorting(row, density) for row in stack])
         assert torch.equal(by_cuts([stack], density), expected)
@@ -171,7 +168,7 @@ def test_the_cut_is_exact_where_the_sample_misleads(limit: int, monkeypatch: pyt
 
 def test_parameters_of_one_number_are_cut_too() -> None:
     pieces = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0])]
-    found = cuts(walk_over(pieces), lambda _: 1)
+    found = cuts(InMemory(lambda: pieces), lambda _: 1)
     assert [kept(piece, cut).tolist() for piece, cut in zip(pieces, found, strict=True)] == [
         [False, True],
         [True, False],

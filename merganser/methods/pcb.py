@@ -12,7 +12,7 @@ from merganser.linalg.select import whole_cut
 from merganser.operators.blocks import by_blocks
 from merganser.operators.competition import Softmaxes, balanced_mean, scores, softmaxes
 from merganser.operators.counts import count_of
-from merganser.operators.streams import over_stacks
+from merganser.operators.streams import Stacks
 from merganser.registry import PositiveFraction, Scaling, method
 
 TIED = 1e-12  # relative: scores this close differ by the rounding of their sums, which the order of the tasks decides
@@ -29,7 +29,7 @@ class WholeVector:
 def survey(layers: LayerSource, *, ratio: float, **_: Any) -> WholeVector:
     """Find the products' ranges, the softmaxes' sums, and the thresholds, which takes two readings."""
     known = softmaxes(layers)
-    cut = whole_cut(partial(over_stacks, layers), partial(count_of, ratio), partial(scores, known=known))
+    cut = whole_cut(Stacks(layers), partial(count_of, ratio), partial(scores, known=known))
     return WholeVector(known, tuple(torch.tensor(cut.patterns).view(torch.float64).tolist()))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from merganser.linalg.search import InMemory
 from merganser.linalg.select import cuts, each_trimmed
 from merganser.operators.counts import ceiling_of, count_of
 
@@ -22,5 +23,5 @@ def each_band(deltas: Tensor, low: float, high: float) -> Iterator[Tensor]:
 
 def _each_of_largest(deltas: Tensor, count: int) -> Iterator[Tensor]:
     """Give each task's `count` largest entries, in blocks (T, C) with zeros for the others."""
-    (cut,) = cuts(lambda look: [look(deltas)], lambda _: count)
+    (cut,) = cuts(InMemory(lambda: [deltas]), lambda _: count)
     return each_trimmed(deltas, cut)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 1 << 17  # values of all tasks together
+LOOPED = (torch.float32, torch.float64)
 
 
 def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
@@ -18,6 +19,11 @@ def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
     """
     flat = stack.reshape(len(stack), -1)
     return flat.split(max(1, BLOCK // len(stack) // unit) * unit, dim=1) if flat.device.type == "cpu" else (flat,)
+
+
+def is_looped(values: Tensor) -> bool:
+    """Tell whether values are such as the compiled loops of `merganser.linalg.loops` take."""
+    return values.device.type == "cpu" and values.dtype in LOOPED
 
 
 def by_blocks(reduce: Callable[[Tensor], Tensor], stack: Tensor, dtype: torch.dtype) -> Tensor:

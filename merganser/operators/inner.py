@@ -19,13 +19,13 @@ from torch import Tensor, float64
 
 from merganser.layers import LayerDeltas
 from merganser.linalg.select import Cut, each_trimmed
-from merganser.operators.blocks import blocks, joined
-from merganser.operators.disjoint import elected_mean
+from merganser.operators.blocks import blocks, is_looped, joined
+from merganser.operators.disjoint import elected_mean, trimmed_mean
 from merganser.operators.drop import each_dropped
-from merganser.operators.elect import winning_sign
+from merganser.operators.elect import majority_of, winning_sign
 from merganser.operators.streams import Stream
 from merganser.operators.sums import total
-from merganser.operators.trim import layer_cuts
+from merganser.operators.trim import layer_cuts_and_balance
 
 Inner = Literal["task_arithmetic", "ties", "dare", "dare_ties"]
 SCALINGS: dict[Inner, float] = {"task_arithmetic": 0.4, "ties": 1.0, "dare": 0.4, "dare_ties": 1.0}
@@ -46,9 +46,12 @@ def survey(layers: Stream, inner: Inner, *, density: float = 1.0, drop_rate: flo
 
     `density` is the share of each task's whole vector that ties keeps, `drop_rate` the share that dare drops.
     """
-    cuts = layer_cuts(layers, density) if inner == "ties" else {}
+    cuts, balance = layer_cuts_and_balance(layers, density) if inner == "ties" else ({}, None)
     whole = WholeVector(inner, drop_rate, cuts)
-    return replace(whole, majority=winning_sign(layers, partial(_sparse, whole=whole))) if elects(inner) else whole
+    if not elects(inner):
+        return whole
+    sign = winning_sign(layers, partial(_sparse, whole=whole)) if balance is None else majority_of(balance)
+    return replace(whole, majority=sign)
 
 
 def merged_blocks(layer: LayerDeltas, whole: WholeVector) -> Iterator[Tensor]:
@@ -75,6 +78,8 @@ def factor(inner: Inner, scaling: float | None) -> float:
 def scaled(layer: LayerDeltas, whole: WholeVector, scaling: float | None) -> Tensor:
     """Merge one layer and scale it, by default by the inner method's own factor; return the deltas' dtype."""
     own = factor(whole.inner, scaling)
+    if whole.inner == "ties" and is_looped(layer.deltas) and not any(whole.cuts[layer.name].ties):
+        return trimmed_mean(layer.deltas, whole.cuts[layer.name], whole.majority, own)
     merged = (block.mul_(own) for block in merged_blocks(layer, whole))
     return joined(merged, layer.shape, layer.dtype, layer.deltas.device)
 

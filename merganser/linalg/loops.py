@@ -33,7 +33,7 @@ def compiled(*arguments: str) -> Callable[[Callable], Callable]:
 
 
 @compiled("F[:, ::1]", "F[::1]", "int64", "float64", "F[::1]")
-def elected_mean(values: NDArray, levels: NDArray, majority: int, scaling: float, out: NDArray) -> None:
+def trimmed_mean(values: NDArray, levels: NDArray, majority: int, scaling: float, out: NDArray) -> None:
     """Trim each task's entries (T, C) to magnitudes above its level, elect a sign per column, average who agrees."""
     tasks, entries = values.shape
     sums, sides, counts = np.empty(W), np.empty(W, values.dtype), np.empty(W, np.int32)
@@ -61,9 +61,9 @@ def elected_mean(values: NDArray, levels: NDArray, majority: int, scaling: float
 
 @compiled("I[:, ::1]", "I[::1]", "I[::1]", "int64[:, ::1]", "int64[::1]", "int64")
 def add_counts(patterns: NDArray, lows: NDArray, highs: NDArray, counts: NDArray, above: NDArray, shift: int) -> None:
-    """Count the patterns (T, C) from their task's lowest to its highest, by what is left of their distance, and above.
+    """Add how many patterns (T, C) are above their task's highest, and how many are from its lowest to that.
 
-    `counts` (T, bins) and `above` (T) are added to.
+    The latter by their distance from the lowest without its last `shift` bits. `counts`: (T, bins), `above`: (T).
     """
     tasks, entries = patterns.shape
     for t in range(tasks):

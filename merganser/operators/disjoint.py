@@ -27,5 +27,5 @@ def trimmed_mean(stack: Tensor, cut: Cut, majority: int, scaling: float) -> Tens
     mean = torch.empty(stack.shape[1:], dtype=stack.dtype)
     values = stack.reshape(len(stack), -1).contiguous()
     levels = levels_of(cut.patterns, values)
-    loops.elected_mean(values.numpy(), levels.numpy(), majority, scaling, mean.view(-1).numpy())
+    loops.trimmed_mean(values.numpy(), levels.numpy(), majority, scaling, mean.view(-1).numpy())
     return mean

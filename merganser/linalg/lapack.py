@@ -15,6 +15,10 @@ from functools import cache
 from typing import Any
 
 import torch
+from scipy.linalg import (
+    cython_blas,
+    cython_lapack,
+)  # here, so that its BLAS is there when all are told to use one thread
 from torch import Tensor, linalg
 
 ROWS = 512  # of a matrix that are in float64 at a time
@@ -188,8 +192,6 @@ def _call(name: str, *arguments: Any) -> None:
 @cache
 def _routine(name: str) -> Callable[..., None]:
     """Find a routine by the pointer that SciPy publishes; its C declaration is the pointer's name."""
-    from scipy.linalg import cython_blas, cython_lapack  # a third of a second, which many a merge can do without
-
     table = {**cython_blas.__pyx_capi__, **cython_lapack.__pyx_capi__}
     declaration, pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
     declaration.restype, declaration.argtypes = ctypes.c_char_p, [ctypes.py_object]

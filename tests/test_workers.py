@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -99,3 +102,18 @@ def test_memory_is_used_again_when_nobody_holds_the_tensor_or_a_view_of_it() -> 
     del other, again
     assert rooms.empty(5, 2000).shape == (5, 2000)
     assert rooms.empty(0).numel() == 0
+
+
+def test_no_blas_of_more_threads_is_loaded_while_one_is_to_be_used() -> None:
+    program = """
+import torch
+from threadpoolctl import threadpool_info
+from merganser import driver
+with driver.one_blas_thread():
+    from merganser.linalg import lapack, loops
+    lapack.eigh_(torch.eye(3, dtype=torch.float64))
+    print({pool["num_threads"] for pool in threadpool_info()})
+"""
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "{1}"

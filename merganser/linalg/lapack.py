@@ -2,8 +2,9 @@
 
 On the CPU these are the LAPACK and BLAS routines that SciPy brings (OpenBLAS), called through the pointers that SciPy
 publishes: ctypes gives Python's lock up for the time of a call, which SciPy's and numpy's own wrappers do not. Calls
-are to be made with one BLAS thread (`merganser.threads`): then a result has the same bits wherever it is computed. On a
-GPU they are torch's.
+are to be made with one BLAS thread (`merganser.workers`): then a result has the same bits wherever it is computed. Only
+a BLAS that is loaded can be told so: SciPy is imported with this module, not by the first call. On a GPU they are
+torch's.
 
 Legend: a *Gram matrix* (N, N) is symmetric, in float64 and contiguous; only the entries on and above its diagonal are
 ever read or written. Functions whose name ends in `_` overwrite what they are given. Eigenvalues ascend.
@@ -15,10 +16,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from scipy.linalg import (
-    cython_blas,
-    cython_lapack,
-)  # here, so that its BLAS is there when all are told to use one thread
+from scipy.linalg import cython_blas, cython_lapack
 from torch import Tensor, linalg
 
 ROWS = 512  # of a matrix that are in float64 at a time

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from flows import lineage_cli
+from flows.garbage import few_collections
 from flows.repository import SkippedError
 from merganser.errors import InputError
 
@@ -27,7 +28,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable
 def main() -> None:
     """Run the command line; a user's mistake prints its message and exits 2."""
     try:
-        app()
+        with few_collections():
+            app()
     except SkippedError as skipped:
         print(skipped)
     except InputError as error:

@@ -1,6 +1,5 @@
 """Run the stages of a DVC repository that are not up to date, in parallel, as one Prefect flow run."""
 
-import gc
 import signal
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from flows.checks import ProjectError, check_project, is_checked, note_checked
 from flows.depot import AwayError, Depot, MissingError, has_remote
 from flows.engine import Ending, Ground, Result, Run
 from flows.experiments import keep_experiment
+from flows.garbage import few_collections
 from flows.here import Here
 from flows.ledger import Ledger
 from flows.lockfiles import LockFiles
@@ -65,12 +65,12 @@ def compare(
     try:
         said = {"runner": runner, "address": address, "workers": workers}
         if dry_run:
-            with _few_collections():
+            with few_collections():
                 over = partial(_over, profile=profile, said=said, console=console)
                 show_plan(plan(repo, targets, force, over), console)
             return 0
         on_busy = when_busy(busy, console.print)
-        with _few_collections(), opened(repo) as dvc_repo, held(dvc_repo, on_busy), _terminated_like_interrupted():
+        with few_collections(), opened(repo) as dvc_repo, held(dvc_repo, on_busy), _terminated_like_interrupted():
             place = choose_place(Path(dvc_repo.root_dir), profile, **said)
             return _run_held(dvc_repo, targets, force, pull, place, console)
     except ProjectError:
@@ -185,17 +185,6 @@ def _absent(repo: "Repo", place: Place, console: Console) -> Absent | None:
 def _surely_work(repo: "Repo") -> bool:
     """Whether there is work as far as can be told without reading dvc.yaml: nothing ran yet, or a run did not end."""
     return not Path("dvc.lock").exists() or is_begun(repo)
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Look for garbage seldom: nearly all that a run makes stays until its end, and is looked through each time."""
-    before = gc.get_threshold()
-    gc.set_threshold(100_000, 50, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 @contextmanager

@@ -235,14 +235,15 @@ class MappedLayers(LayersOfAnother):
     """A source whose layers are changed as they are read: weighted, decomposed."""
 
     change: Callable[[Layer], Layer]
+    keeps_deltas: bool = False  # the change is one of form, or none: the deltas' entries stay as they are
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks and change it."""
         return self.change(self.source.layer(name))
 
     def sample(self, name: str, run: int, every: int) -> Sample:
-        """Read all of one parameter, change it and pick the sample."""
-        return sample_of(self.layer(name), run, every)
+        """Read a sample of one parameter where that is the same as to read all, change it and pick the sample."""
+        return super().sample(name, run, every) if self.keeps_deltas else sample_of(self.layer(name), run, every)
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Change each layer and apply a function to it, in as many threads as the source."""
@@ -267,8 +268,9 @@ class ThreadedLayers(LayersOfAnother):
 
 def sample_of(layer: Layer, run: int, every: int) -> Sample:
     """Pick a sample of a layer's deltas."""
-    assert isinstance(layer, LayerDeltas)
-    flat = layer.deltas.reshape(len(layer.deltas), -1)
+    assert not isinstance(layer, LayerFactors)
+    deltas = layer.dense().deltas if isinstance(layer, LayerLowRank) else layer.deltas
+    flat = deltas.reshape(len(deltas), -1)
     return Sample(picked(flat, run, every), flat.shape[1])
 
 

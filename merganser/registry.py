@@ -99,7 +99,7 @@ class Method:
         Raises InputError when a map from tasks, such as `coefficients`, names a task that does not exist.
         """
         check_maps(values, layers.tasks)
-        given = MappedLayers(layers, partial(self._given, values=values))
+        given = MappedLayers(layers, partial(self._given, values=values), keeps_deltas=not _per_task(values))
         return self.prepare(given, **_own(values)) if self.prepare else None
 
     def _given(self, layer: Layer, values: Mapping[str, Any]) -> Layer:
@@ -190,6 +190,11 @@ def _own(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values as the function takes them: what is per task has been multiplied in."""
     own = {key: value for key, value in values.items() if key != "coefficients"}
     return own | {"scaling": 1.0} if isinstance(own.get("scaling"), Mapping) else own
+
+
+def _per_task(values: Mapping[str, Any]) -> bool:
+    """Tell whether any of the values is per task: a weight."""
+    return values.get("coefficients") is not None or isinstance(values.get("scaling"), Mapping)
 
 
 def _weights(layer: Layer, values: Mapping[str, Any]) -> tuple[float, ...]:

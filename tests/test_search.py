@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from merganser import registry
 from merganser.adapters.files import open_model
 from merganser.checkpoints import open_checkpoint
 from merganser.deltas import extract, open_deltas
 from merganser.direct import open_models
-from merganser.layers import LayerSource, MappedLayers, Sample, sample_of, weighted
+from merganser.layers import Layer, LayerSource, MappedLayers, Sample, sample_of, weighted
 from merganser.linalg import search
 from merganser.linalg.search import Found, InMemory, find
 from merganser.linalg.select import cuts, each_trimmed
@@ -145,7 +147,7 @@ def assert_samples(source: LayerSource, names: list[str]) -> None:
         expected: Sample = sample_of(source.layer(name), RUN, EVERY)
         found = source.sample(name, RUN, EVERY)
         assert torch.equal(found.deltas, expected.deltas), name
-        assert found.size == expected.size == source.layer(name).deltas[0].numel()  # type: ignore[union-attr]
+        assert found.size == expected.size == prod(source.shapes[name])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -161,11 +163,30 @@ def test_a_sample_is_what_is_picked_of_the_whole_layer(dtype: torch.dtype, tmp_p
         assert_samples(MappedLayers(source, lambda layer: weighted(layer, (2.0,) * len(tuned))), list(source.names))
 
 
-def test_a_sample_of_an_adapter_beside_a_whole_model_is_picked_too(tmp_path: Path) -> None:
+def test_a_sample_of_an_adapter_alone_and_beside_a_whole_model_is_picked_too(tmp_path: Path) -> None:
     write_base(tmp_path / "base")
     write_base(tmp_path / "whole")
     write_adapter(tmp_path / "adapter", tmp_path / "base")
     base = open_checkpoint(tmp_path / "base")
-    models = {"whole": open_checkpoint(tmp_path / "whole"), "adapter": open_model(tmp_path / "adapter")}
-    source = open_models(base, models, ParameterRules())
-    assert_samples(source, list(source.names))
+    models = {"adapter": open_model(tmp_path / "adapter"), "whole": open_checkpoint(tmp_path / "whole")}
+    for tuned in ({"adapter": models["adapter"]}, models):
+        source = open_models(base, tuned, ParameterRules())
+        assert_samples(source, list(source.names))
+
+
+def test_a_method_reads_all_once_beside_the_sample_and_twice_where_the_deltas_are_weighted(tmp_path: Path) -> None:
+    models = write_models(tmp_path)
+    tuned = {task: open_checkpoint(path) for task, path in models.items() if task != "base"}
+    read = []
+
+    def note(layer: Layer) -> Layer:
+        read.append(layer.name)
+        return layer
+
+    source = open_models(open_checkpoint(models["base"]), tuned, ParameterRules())
+    layers = MappedLayers(source, note, keeps_deltas=True)
+    ties = registry.get("ties")
+    for own, times in (({}, 1), ({"coefficients": {"task0": 2.0}}, 2)):
+        read.clear()
+        ties.first_pass(layers, ties.validate("ties", own))
+        assert sorted(read) == sorted(times * layers.names)

@@ -80,17 +80,14 @@ def add_counts(patterns: NDArray, lows: NDArray, highs: NDArray, counts: NDArray
 def banded(values: NDArray, floors: NDArray, tops: NDArray) -> tuple[NDArray, NDArray, NDArray, NDArray, int]:
     """Find the entries (T, C) whose magnitude is above their task's floor and not above its top.
 
-    Return their tasks, their magnitudes, the columns they are in, how many entries of each task are above its top (T),
-    and of the other columns' sums of these how many more are positive than negative.
+    Return their magnitudes (T, most) and how many each task has of them (T), the columns they are in (columns, T), how
+    many entries of each task are above its top (T), and of the other columns' sums of these how many more are positive
+    than negative.
     """
     tasks, entries = values.shape
     above, balance = np.zeros(tasks, np.int64), 0
-    owners, magnitudes, columns = (
-        np.empty(W * tasks, np.int32),
-        np.empty(W * tasks, values.dtype),
-        np.empty(W, np.int64),
-    )
-    found = doubtful = 0
+    magnitudes, columns = np.empty((tasks, W), values.dtype), np.empty((W, tasks), values.dtype)
+    found, doubtful = np.zeros(tasks, np.int64), 0
     sums, inside = np.empty(W), np.empty(W, np.uint8)
     zero = values.dtype.type(0)
     for start in range(0, entries, W):
@@ -107,18 +104,17 @@ def banded(values: NDArray, floors: NDArray, tops: NDArray) -> tuple[NDArray, ND
             above[t] += count
         if len(columns) < doubtful + W:
             columns = np.concatenate((columns, np.empty_like(columns)))
-        if len(owners) < found + W * tasks:
-            owners = np.concatenate((owners, np.empty_like(owners)))
-            magnitudes = np.concatenate((magnitudes, np.empty_like(magnitudes)))
+        if magnitudes.shape[1] < found.max() + W:
+            magnitudes = np.concatenate((magnitudes, np.empty_like(magnitudes)), axis=1)
         for c in range(width):
             if not inside[c]:
                 balance += (sums[c] > 0) - (sums[c] < 0)
                 continue
-            columns[doubtful] = start + c
-            doubtful += 1
             for t in range(tasks):
+                columns[doubtful, t] = values[t, start + c]
                 magnitude = abs(values[t, start + c])
                 if floors[t] < magnitude <= tops[t]:
-                    owners[found], magnitudes[found] = t, magnitude
-                    found += 1
-    return owners[:found], magnitudes[:found], columns[:doubtful], above, balance
+                    magnitudes[t, found[t]] = magnitude
+                    found[t] += 1
+            doubtful += 1
+    return magnitudes, found, columns[:doubtful], above, balance

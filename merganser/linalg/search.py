@@ -38,8 +38,8 @@ class Stream(Protocol):
     def each(self, look: Callable[[Tensor], R], /) -> Iterable[R]:
         """Look at each stack; give the results in order."""
 
-    def samples(self, look: Callable[[Tensor, int], R], run: int, every: int, /) -> Iterable[R]:
-        """Look at every so manyth run of each stack's entries (T, C), and at how many a task has in all."""
+    def samples(self, run: int, every: int, /) -> Iterable[tuple[Tensor, int]]:
+        """Give every so manyth run of each stack's entries (T, C), and how many a task has in all."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class InMemory:
         """Look at each stack."""
         return map(look, self.read())
 
-    def samples(self, look: Callable[[Tensor, int], R], run: int, every: int) -> Iterator[R]:
-        """Look at a sample of each stack."""
-        return self.each(lambda stack: look(picked(_flat(stack), run, every), stack[0].numel()))
+    def samples(self, run: int, every: int) -> Iterator[tuple[Tensor, int]]:
+        """Give a sample of each stack."""
+        return self.each(lambda stack: (picked(_flat(stack), run, every), stack[0].numel()))
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,8 @@ class Span:
 
 
 class Counted(NamedTuple):
-    """What a counting pass learns of a stack, or of all."""
+    """What is counted in a sample, or by a pass over all entries."""
 
-    entries: list[int]  # of one task, by stack
     counts: Tensor  # (T, bins): of the patterns in the span
     above: Tensor  # (T): how many are above the span
     span: Span
@@ -101,11 +100,10 @@ class Taken(NamedTuple):
 class Band(NamedTuple):
     """The entries of a block (T, C) in the span: by torch, or by one compiled loop."""
 
-    owners: Tensor  # their tasks
-    patterns: Tensor
+    patterns: list[Tensor]  # T
     above: Tensor  # (T): how many entries are above the span
     lowest: Tensor  # (T): how many have the lowest pattern, where these are not among the others
-    columns: Tensor  # they are in
+    columns: Tensor  # (T, columns): those they are in
     balance: int  # of the other columns: how many more have a positive sum of what is above than a negative
 
 
@@ -137,13 +135,13 @@ def find(stream: Stream, count: Callable[[int], int], change: Change | None = No
 
     `change` makes of each block (T, C), entry by entry, what is ranked in its place. `balance`: say what is undecided.
     """
-    sample = _counted(stream.samples(partial(_count, change=change), RUN, SAMPLE))
-    tasks, rank = len(sample.counts), count(sum(sample.entries))
+    sample, entries = _sampled(stream.samples(RUN, SAMPLE), change)
+    tasks, rank = len(sample.counts), count(sum(entries))
     if rank == 0:  # nothing is kept: no magnitude has the last pattern
         last, none = (torch.iinfo(sample.span.integer).max,) * tasks, (0,) * tasks
-        return Found(last, none, [[0] * tasks for _ in sample.entries], [None for _ in sample.entries])
+        return Found(last, none, [[0] * tasks for _ in entries], [None for _ in entries])
     search = partial(_searched, stream, change, rank, balance)
-    found = search(*_likely(sample, rank)) or search(sample.span, tasks * sum(sample.entries))
+    found = search(*_likely(sample, entries, rank)) or search(sample.span, tasks * sum(entries))
     assert found, "a walk over the stream did not give the same stacks again"
     return found
 
@@ -175,45 +173,56 @@ def _are_among(ranks: Sequence[int], counts: Sequence[int]) -> bool:
     return all(0 < rank <= count for rank, count in zip(ranks, counts, strict=True))
 
 
+def _sampled(samples: Iterable[tuple[Tensor, int]], change: Change | None) -> tuple[Counted, list[int]]:
+    """Count the patterns of all stacks' samples together; return also how many entries of a task each stack has."""
+    counted, entries = None, []
+    for values, size in samples:
+        counted = counted or _none_counted(values, _everything(_changed(values[:, :1], change)))
+        _count(values, change, counted)
+        entries.append(size)
+    assert counted, "a stream of no stacks"
+    return counted, entries
+
+
 def _counted(stacks: Iterable[Counted]) -> Counted:
-    """Return each stack's number of entries, the counts of all stacks together, and the span they are of."""
+    """Add up what is counted of each stack."""
     all_stacks = iter(stacks)
-    entries, counts, above, span = next(all_stacks)
+    total = next(all_stacks)
     for more in all_stacks:
-        entries += more.entries
-        counts += more.counts
-        above += more.above
-    return Counted(entries, counts, above, span)
+        total.counts.add_(more.counts)
+        total.above.add_(more.above)
+    return total
 
 
 def _count_all(stack: Tensor, change: Change | None, span: Span) -> Counted:
-    return _count(_flat(stack), stack[0].numel(), change, span)
+    """Count the patterns of a stack (T, ...) in the span, by the bits that come next."""
+    counted = _none_counted(stack, span)
+    _count(_flat(stack), change, counted)
+    return counted
 
 
-def _count(values: Tensor, size: int, change: Change | None, span: Span | None = None) -> Counted:
-    """Count the patterns of values (T, C) in the span, by default all there are, by the bits that come next.
+def _none_counted(values: Tensor, span: Span) -> Counted:
+    counts = torch.zeros(len(values), 1 << (span.bits - span.shift), dtype=torch.int64, device=values.device)
+    return Counted(counts, torch.zeros(len(values), dtype=torch.int64, device=values.device), span)
 
-    They are all of a stack, or a sample of one of so many entries a task.
-    """
-    whole = span or _everything(_changed(values[:, :1], change))
-    bins = 1 << (whole.bits - whole.shift)
-    counts = torch.zeros(len(values), bins, dtype=torch.int64, device=values.device)
-    above = torch.zeros(len(values), dtype=torch.int64, device=values.device)
+
+def _count(values: Tensor, change: Change | None, counted: Counted) -> None:
+    """Add the patterns of values (T, C) to those counted before."""
+    counts, above, span = counted
     for block in blocks(values):
         changed = _changed(block, change)
         patterns = patterns_of(changed)
-        lows, highs = column(whole.lows, patterns), column(whole.highs, patterns)
+        lows, highs = column(span.lows, patterns), column(span.highs, patterns)
         if is_looped(changed):
             from merganser.linalg import loops
 
             limits = (limit.flatten().numpy() for limit in (lows, highs))
-            loops.add_counts(patterns.numpy(), *limits, counts.numpy(), above.numpy(), whole.shift)
+            loops.add_counts(patterns.numpy(), *limits, counts.numpy(), above.numpy(), span.shift)
             continue
         inside = (patterns >= lows) & (patterns <= highs)
         above += (patterns > highs).sum(1)
-        bin_of_each = (patterns - lows >> whole.shift).bitwise_and_(bins - 1)
+        bin_of_each = (patterns - lows >> span.shift).bitwise_and_(counts.shape[1] - 1)
         counts.scatter_add_(1, bin_of_each.long(), inside.long())
-    return Counted([size], counts, above, whole)
 
 
 def _everything(values: Tensor) -> Span:
@@ -222,11 +231,11 @@ def _everything(values: Tensor) -> Span:
     return Span(integer, (0,) * len(values), (torch.iinfo(integer).max,) * len(values))
 
 
-def _likely(sample: Counted, rank: int) -> tuple[Span, int]:
+def _likely(sample: Counted, entries: list[int], rank: int) -> tuple[Span, int]:
     """Find a span in which each task's entry of a rank is, most likely, and about how many of all tasks' are in it."""
     span, size = sample.span, int(sample.counts[0].sum())
-    place = rank * size / sum(sample.entries)
-    margin = MARGIN * sqrt(place * (1 - place / size)) + RUN / 2 * len(sample.entries)
+    place = rank * size / sum(entries)
+    margin = MARGIN * sqrt(place * (1 - place / size)) + RUN / 2 * len(entries)
     lowest = [_place(row, min(size, ceil(place + margin)))[0] for row in sample.counts]
     highest = [_place(row, floor(place - margin))[0] if place - margin >= 1 else len(row) - 1 for row in sample.counts]
     bins = list(zip(lowest, highest, strict=True))
@@ -264,16 +273,13 @@ def _look(stack: Tensor, change: Change | None, span: Span, balance: bool) -> Lo
     """Take the patterns in the span out of a stack (T, ...), and the columns they are in if the balance is wanted."""
     pieces = blocks(stack) if change or not is_looped(stack) else (_flat(stack),)
     bands = [_band(_changed(piece, change), span) for piece in pieces]
-    owners, patterns = (
-        torch.cat(parts) for parts in zip(*((band.owners, band.patterns) for band in bands), strict=True)
-    )
+    patterns = [torch.cat(parts) for parts in zip(*(band.patterns for band in bands), strict=True)]
     above, lowest = (sum(parts).tolist() for parts in zip(*((band.above, band.lowest) for band in bands), strict=True))
-    each = enumerate(zip(span.lows, lowest, above, strict=True))
-    taken = [_once(patterns[owners == t], low, many, over) for t, (low, many, over) in each]
+    taken = [_once(*of_task) for of_task in zip(patterns, span.lows, lowest, above, strict=True)]
     if not balance or span.crowded:
         return Looked(taken, None)
-    columns = [piece[:, band.columns] for piece, band in zip(pieces, bands, strict=True)]
-    return Looked(taken, Undecided(sum(band.balance for band in bands), torch.cat(columns, dim=1)))
+    columns = torch.cat([band.columns for band in bands], dim=1)
+    return Looked(taken, Undecided(sum(band.balance for band in bands), columns))
 
 
 def _band(values: Tensor, span: Span) -> Band:
@@ -288,16 +294,18 @@ def _band(values: Tensor, span: Span) -> Band:
         from merganser.linalg import loops
 
         limits = (levels_of(patterns, values).numpy() for patterns in (floors, span.highs))
-        *found, balance = loops.banded(values.contiguous().numpy(), *limits)
-        owners, magnitudes, columns, above = map(torch.from_numpy, found)
-        return Band(owners, magnitudes.view(span.integer), above, lowest, columns, balance)
+        *arrays, balance = loops.banded(values.contiguous().numpy(), *limits)
+        magnitudes, found, columns, above = map(torch.from_numpy, arrays)
+        taken = [row[:many] for row, many in zip(magnitudes.view(span.integer), found.tolist(), strict=True)]
+        return Band(taken, above, lowest, columns.T.contiguous(), balance)
     patterns = patterns_of(values)
     beyond = patterns > column(span.highs, patterns)
     inside = (patterns > column(floors, patterns)) & ~beyond
     undecided = inside.any(0)
     sums = torch.where(beyond, values, 0).sum(0, dtype=torch.float64)
     balance = int(sums[~undecided].sign().sum())
-    return Band(inside.nonzero()[:, 0], patterns[inside], beyond.sum(1), lowest, undecided.nonzero().flatten(), balance)
+    taken = [row[within] for row, within in zip(patterns, inside, strict=True)]
+    return Band(taken, beyond.sum(1), lowest, values[:, undecided], balance)
 
 
 def _once(values: Tensor, first: int, firsts: int, above: int) -> Taken:

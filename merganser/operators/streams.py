@@ -48,6 +48,6 @@ class Stacks:
         """Look at the deltas (T, ...) of every layer."""
         return over_stacks(self.layers, look)
 
-    def samples(self, look: Callable[[Tensor, int], R], run: int, every: int) -> Iterator[R]:
-        """Look at a sample of each layer's deltas (T, C), and at how many entries of one task it is out of."""
-        return self.layers.spread(lambda name: look(*self.layers.sample(name, run, every)))
+    def samples(self, run: int, every: int) -> Iterator[Sample]:
+        """Read a sample of each layer."""
+        return self.layers.spread(lambda name: self.layers.sample(name, run, every))

@@ -45,7 +45,7 @@ format: $(READY)  ## put the code into the one format
 	"$(BIN)/ruff" format .
 	"$(BIN)/ruff" check --fix .
 
-bench: $(READY)  ## measure the engine and the merges against what they replace: about half an hour
+bench: $(READY)  ## measure the engine and the merges against what they replace: half an hour to three quarters
 	@"$(BIN)/python" -m benchmarks
 
 docs: $(READY)  ## write the pages about the methods from the registry

@@ -187,11 +187,10 @@ class Checkpoint(Protocol):
 
 
 def picked(values: Tensor, run: int, every: int) -> Tensor:
-    """Pick every so manyth run of values side by side (..., n), from the first; one run where there are fewer."""
+    """Copy every so manyth run of values side by side (..., n), from the first; one run where there are fewer."""
     whole = values.shape[-1] // (run * every)
-    if not whole:
-        return values[..., :run]
-    return values[..., : whole * run * every].unflatten(-1, (whole, run * every))[..., :run].flatten(-2)
+    runs = values[..., : whole * run * every].unflatten(-1, (whole, run * every)) if whole else values.unsqueeze(-2)
+    return runs[..., :run].clone(memory_format=torch.contiguous_format).flatten(-2)  # no view: it outlives the values
 
 
 def read_picked(checkpoint: Checkpoint, name: str, run: int, every: int) -> Tensor:

@@ -17,7 +17,6 @@ from flows.checks import ProjectError, check_project, is_checked, note_checked
 from flows.depot import AwayError, Depot, MissingError, has_remote
 from flows.engine import Ending, Ground, Result, Run
 from flows.experiments import keep_experiment
-from flows.garbage import few_collections
 from flows.here import Here
 from flows.ledger import Ledger
 from flows.lockfiles import LockFiles
@@ -65,12 +64,11 @@ def compare(
     try:
         said = {"runner": runner, "address": address, "workers": workers}
         if dry_run:
-            with few_collections():
-                over = partial(_over, profile=profile, said=said, console=console)
-                show_plan(plan(repo, targets, force, over), console)
+            over = partial(_over, profile=profile, said=said, console=console)
+            show_plan(plan(repo, targets, force, over), console)
             return 0
         on_busy = when_busy(busy, console.print)
-        with few_collections(), opened(repo) as dvc_repo, held(dvc_repo, on_busy), _terminated_like_interrupted():
+        with opened(repo) as dvc_repo, held(dvc_repo, on_busy), _terminated_like_interrupted():
             place = choose_place(Path(dvc_repo.root_dir), profile, **said)
             return _run_held(dvc_repo, targets, force, pull, place, console)
     except ProjectError:

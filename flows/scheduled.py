@@ -12,6 +12,7 @@ from prefect.states import Completed, Failed, State
 from rich.console import Console
 
 from flows.compare import compare
+from flows.garbage import few_collections
 from flows.repository import SkippedError
 from flows.run_names import RUN_NAME_VARIABLE
 from merganser.errors import InputError
@@ -58,18 +59,19 @@ def scheduled(
     lines = LogLines()
     console = Console(file=lines, highlight=False, soft_wrap=True)
     try:
-        code = compare(
-            tuple(stages or ()),
-            repo=repo,
-            runner=runner,
-            address=address,
-            workers=workers,
-            profile=profile,
-            pull=pull,
-            force=force,
-            busy=busy,
-            console=console,
-        )
+        with few_collections():
+            code = compare(
+                tuple(stages or ()),
+                repo=repo,
+                runner=runner,
+                address=address,
+                workers=workers,
+                profile=profile,
+                pull=pull,
+                force=force,
+                busy=busy,
+                console=console,
+            )
     except SkippedError as skipped:
         return Completed(name="Skipped", message=str(skipped))
     except InputError as error:

@@ -40,14 +40,14 @@ def copy(ran: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(ran, tmp_path / "copy", symlinks=True))
 
 
-def stages(folder: Path) -> dict[str, Any]:
+def locked(folder: Path) -> dict[str, Any]:
     return yaml.safe_load((folder / "dvc.lock").read_text())["stages"]
 
 
 def hashes(folder: Path) -> dict[str, Any]:
     return {
         f"{name} {out['path']}": out["md5"]
-        for name, stage in stages(folder).items()
+        for name, stage in locked(folder).items()
         for out in stage.get("outs", [])
         if not out["path"].startswith(IMPURE)
     }
@@ -59,7 +59,7 @@ def kind(stage: str) -> str:
 
 def every_kind(folder: Path) -> list[str]:
     """Name all merges, and one stage of each other kind but the report, which is made of all there are."""
-    names = sorted(stages(folder))
+    names = sorted(locked(folder))
     others = {kind(name): name for name in reversed(names) if kind(name) not in ("merge", "report")}
     return [name for name in names if kind(name) == "merge"] + list(others.values())
 
@@ -87,7 +87,7 @@ def test_a_second_run_starts_no_stage(ran: Path) -> None:
 def test_dvc_repro_writes_the_same_hashes_and_then_finds_nothing_to_do(ran: Path, tmp_path: Path) -> None:
     folder = make_repository(tmp_path / "dvc")
     dvc(folder, "repro", "-q", *every_kind(ran))  # each of DVC's stages is a start of Python and torch
-    assert set(map(kind, stages(folder))) == set(map(kind, stages(ran))) - {"report"}
+    assert set(map(kind, locked(folder))) == set(map(kind, locked(ran))) - {"report"}
     assert len(hashes(folder)) > 20
     assert hashes(folder).items() <= hashes(ran).items()
     assert "Data and pipelines are up to date" in dvc(ran, "repro")

@@ -100,7 +100,7 @@ class Taken(NamedTuple):
 class Band(NamedTuple):
     """The entries of a block (T, C) in the span: by torch, or by one compiled loop."""
 
-    patterns: list[Tensor]  # T
+    patterns: list[Tensor]  # T of (n,): the entries', n of the task
     above: Tensor  # (T): how many entries are above the span
     lowest: Tensor  # (T): how many have the lowest pattern, where these are not among the others
     columns: Tensor  # (T, columns): those they are in

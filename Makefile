@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
 # One stamp per content of the two files that fix the environment: changed content, new set-up.
 READY := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
-SOURCES := merganser tasks flows examples tests benchmarks
+SOURCES := dvcfleet merganser tasks flows examples tests benchmarks
 PRESENT = $(wildcard $(SOURCES))
 
 # The stages' commands say `python`: they mean this one.

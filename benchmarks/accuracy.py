@@ -17,13 +17,13 @@ from benchmarks.models import NOISE, RANK, STEP, TOWER, make_models
 from benchmarks.plain import spectral
 from benchmarks.plain.states import State
 from merganser import registry
-from merganser.checkpoints import open_checkpoint
-from merganser.deltas import DeltaFile, extract
-from merganser.factors import DTYPES, FactorSettings, decompose
-from merganser.layers import LayerDeltas, LayerFactors
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.inputs.deltas import DeltaFile, extract
+from merganser.inputs.factors import DTYPES, FactorSettings, decompose
+from merganser.inputs.layers import LayerDeltas, LayerFactors
 from merganser.linalg.polar import polar
 from merganser.linalg.svd import factorise
-from merganser.parameters import ParameterRules
 from merganser.workers import one_blas_thread
 
 SHAPE, TASKS = (3072, 768), 8

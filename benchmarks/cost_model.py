@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log, prod
 
-from merganser.checkpoints import Spec
-from merganser.factors import FactorSettings
-from merganser.layers import WORK
+from merganser.checkpoints.kinds import ParameterRules, delta_shape, is_merged, kind_of
+from merganser.checkpoints.reading import Spec
+from merganser.inputs.factors import FactorSettings
+from merganser.inputs.layers import WORK
 from merganser.overlays.bits import bytes_of
-from merganser.parameters import ParameterRules, delta_shape, is_merged, kind_of
 
 FLOAT, DOUBLE = 4, 8  # bytes: deltas and factors are float32, the work on a matrix is in float64
 FEW = 4  # up to a FEW-th of a matrix's eigenvectors are found one by one, more all together

@@ -20,9 +20,9 @@ from benchmarks.harness import MB, RESULTS, Run, as_table, described, machine, m
 from benchmarks.llama import in_words
 from benchmarks.projects import IMAGES, TOKENS, called, environment, prepare, write_project
 from benchmarks.rates import as_text, measure_rates
-from merganser.checkpoints import SafetensorsFile, read_header
-from merganser.factors import FactorSettings
-from merganser.parameters import ParameterRules
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import SafetensorsFile, read_header
+from merganser.inputs.factors import FactorSettings
 
 WIDTH, BLOCKS, TASKS = 512, 2, 4
 METHODS = ("task_arithmetic", "tsv_m", "drm_h")  # one for each way to work on a layer

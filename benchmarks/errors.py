@@ -8,7 +8,7 @@ from torch import Tensor
 from benchmarks.plain.__main__ import MERGES
 from benchmarks.plain.compressed import restored
 from benchmarks.plain.states import load
-from merganser.checkpoints import open_checkpoint
+from merganser.checkpoints.reading import open_checkpoint
 from merganser.overlays import OverlayFile, open_overlays
 
 # By each of these methods a layer's merge is its own, and can be had in float64 without the others.

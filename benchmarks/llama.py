@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from benchmarks import cost_model as costs
 from benchmarks.cost_model import Model, Rates
 from benchmarks.harness import as_table
-from merganser.checkpoints import Spec
-from merganser.factors import FactorSettings
-from merganser.parameters import ParameterRules
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import Spec
+from merganser.inputs.factors import FactorSettings
 from merganser.workers import SHARE
 
 LAYERS, HIDDEN, INTERMEDIATE, HEADS, KEY_VALUE_HEADS, VOCABULARY = 80, 8192, 28672, 64, 8, 32000

@@ -36,7 +36,8 @@ from benchmarks.harness import (
 )
 from benchmarks.models import BLOCKS, TOWER
 from benchmarks.sides import Setting, cold, made, writing
-from merganser.checkpoints import open_checkpoint, write_checkpoint
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.writing import write_checkpoint
 
 HOME = ROOT / "build" / "mergekit"
 NEEDED = Path(__file__).with_suffix(".txt")

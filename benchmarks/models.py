@@ -10,8 +10,9 @@ import open_clip
 import torch
 from torch import Tensor
 
-from merganser.checkpoints import Spec, write_checkpoint
-from merganser.parameters import ParameterRules, kind_of
+from merganser.checkpoints.kinds import ParameterRules, kind_of
+from merganser.checkpoints.reading import Spec
+from merganser.checkpoints.writing import write_checkpoint
 
 ARCHITECTURE = "ViT-B-32"
 TOWER = "visual."  # what is fine-tuned

@@ -18,9 +18,10 @@ from benchmarks.cost_model import Rates, basis_s, drm_h_s
 from benchmarks.harness import Run, measure
 from benchmarks.projects import HEAD, IMAGES, TOKENS, environment
 from merganser import registry
-from merganser.checkpoints import SafetensorsFile, save_tensors
-from merganser.deltas import checked_norm
-from merganser.layers import LayerDeltas
+from merganser.checkpoints.reading import SafetensorsFile
+from merganser.checkpoints.writing import save_tensors
+from merganser.inputs.deltas import checked_norm
+from merganser.inputs.layers import LayerDeltas
 from merganser.linalg import lapack
 from merganser.workers import one_blas_thread
 

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from flows.tables import default_of, describe_method
 from merganser import registry
-from merganser.params import read_yaml
+from merganser.limits import read_yaml
 
 PAGES = Path(__file__).parent.parent / "docs/methods"
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from dvcfleet.errors import SkippedError, UserError
+from dvcfleet.gc_thresholds import raised_gc_thresholds
 from flows import lineage_cli
-from flows.garbage import few_collections
-from flows.repository import SkippedError
 from merganser.errors import InputError
 
 app = typer.Typer(
@@ -28,11 +28,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable
 def main() -> None:
     """Run the command line; a user's mistake prints its message and exits 2."""
     try:
-        with few_collections():
+        with raised_gc_thresholds():
             app()
     except SkippedError as skipped:
         print(skipped)
-    except InputError as error:
+    except (InputError, UserError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)
 
@@ -68,9 +68,9 @@ def run(
     repo: RepoOption = Path(),
 ) -> None:
     """Run every stage that is not up to date, in parallel; run it again after a failure or a kill."""
-    from flows.compare import compare
+    from dvcfleet.run import run as run_stages
 
-    code = compare(
+    code = run_stages(
         tuple(stages or ()),
         repo=repo,
         runner=runner,
@@ -88,7 +88,7 @@ def run(
 @app.command()
 def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     """Show every stage: up to date, restorable, stale (and why), waiting for another, or blocked."""
-    from flows.plan import plan
+    from dvcfleet.planning.plan import plan
 
     found = plan(repo)
     if as_json:
@@ -149,8 +149,9 @@ def merge(
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write time, memory and bytes as JSON.")] = None,
 ) -> None:
     """Merge checkpoints on disk into DIR/model.safetensors, and DIR/overlays.safetensors for parts per task."""
-    from merganser.parameters import ParameterRules
-    from merganser.params import NAME, parse_yaml
+    from merganser.checkpoints.kinds import ParameterRules
+    from merganser.config.params import NAME
+    from merganser.limits import parse_yaml
 
     models = _pairs("--model", model)
     for name in models:

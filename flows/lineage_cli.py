@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from merganser.secrets import masked, printable
+from dvcfleet.secrets import masked, printable
 
 app = typer.Typer(help="Tell where a result comes from, and whether all is as it was.", no_args_is_help=True)
 
@@ -23,8 +23,8 @@ def show(
     repo: RepoOption = Path(),
 ) -> None:
     """Show all that a result comes from, stage by stage, down to each checkpoint's source, revision and checksum."""
-    from flows.lineage import show
-    from flows.lineage.audit import look_up
+    from dvcfleet.provenance import show
+    from dvcfleet.provenance.audit import look_up
 
     found, lineage = look_up(repo, target)
     if as_json:
@@ -44,7 +44,7 @@ def verify(
     repo: RepoOption = Path(),
 ) -> None:
     """Read every byte again and say what is not as it was recorded; say nothing if all is, and exit with 0."""
-    from flows.lineage.audit import audit
+    from dvcfleet.provenance.audit import audit
 
     done = audit(repo, target, rerun)
     if as_json:
@@ -66,6 +66,6 @@ def export(
     repo: RepoOption = Path(),
 ) -> None:
     """Write all that results come from for other tools to read."""
-    from flows.lineage.export import export
+    from dvcfleet.provenance.export import export
 
     print(f"{export(repo, file, target)} in {file}")

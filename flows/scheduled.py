@@ -11,11 +11,10 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
 from rich.console import Console
 
-from flows.compare import compare
-from flows.garbage import few_collections
-from flows.repository import SkippedError
-from flows.run_names import RUN_NAME_VARIABLE
-from merganser.errors import InputError
+from dvcfleet.errors import SkippedError, UserError
+from dvcfleet.gc_thresholds import raised_gc_thresholds
+from dvcfleet.run import run as run_stages
+from dvcfleet.run_names import RUN_NAME_VARIABLE
 
 _LAST_LINES = 10
 
@@ -59,8 +58,8 @@ def scheduled(
     lines = LogLines()
     console = Console(file=lines, highlight=False, soft_wrap=True)
     try:
-        with few_collections():
-            code = compare(
+        with raised_gc_thresholds():
+            code = run_stages(
                 tuple(stages or ()),
                 repo=repo,
                 runner=runner,
@@ -74,6 +73,6 @@ def scheduled(
             )
     except SkippedError as skipped:
         return Completed(name="Skipped", message=str(skipped))
-    except InputError as error:
+    except UserError as error:
         return Failed(message=str(error))
     return Failed(message="\n".join(lines.last)) if code else Completed(message=lines.last[-1])

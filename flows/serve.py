@@ -7,10 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.repository import opened, state_folder
-from flows.server import Server
+from dvcfleet.prefect_adapter.server import Server
+from dvcfleet.repository import opened, state_folder
 from merganser.errors import InputError
-from merganser.params import read_yaml
+from merganser.limits import read_yaml
 
 if TYPE_CHECKING:
     from prefect.deployments.runner import RunnerDeployment

@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from flows.plan import Plan
-from merganser.registry import Method
+from dvcfleet.planning.plan import Plan
+from merganser.merging.method import Method
 
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 

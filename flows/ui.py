@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from flows.repository import opened, state_folder
-from flows.server import Server
-from merganser.secrets import masked
+from dvcfleet.prefect_adapter.server import Server
+from dvcfleet.repository import opened, state_folder
+from dvcfleet.secrets import masked
 
 _START_LIMIT_S = 120.0
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from merganser.secrets import masked, printable
+from dvcfleet.secrets import masked, printable
 
 
 class InputError(ValueError):

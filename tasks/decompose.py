@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from merganser.deltas import DeltaFile
-from merganser.factors import FactorSettings, decompose
-from merganser.params import load_params, task_of
+from merganser.config.loading import load_params
+from merganser.config.params import task_of
+from merganser.inputs.deltas import DeltaFile
+from merganser.inputs.factors import FactorSettings, decompose
 from merganser.workers import threads_wanted
 from tasks.stage import DELTAS, FACTORS, only_name, run
 

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from merganser.data import class_names
-from merganser.embeddings import write_embedding
+from merganser.config.loading import load_params
+from merganser.config.params import task_of
+from merganser.evaluation.images import class_names
+from merganser.inputs.embeddings import write_embedding
 from merganser.models import embed_classes
-from merganser.params import load_params, task_of
 from tasks.stage import BASE, DATASETS, EMBEDDINGS, only_name, run
 
 

@@ -3,7 +3,8 @@
 import shutil
 from pathlib import Path
 
-from merganser.params import difference_of, load_params
+from merganser.config.loading import load_params
+from merganser.config.params import difference_of
 from tasks.stage import CARD, DIFFERENCES, MERGED, fresh_folder, only_name, run
 
 

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from merganser.evaluate import evaluate
+from merganser.config.loading import load_params
+from merganser.config.params import Params, entry_of, task_of
+from merganser.evaluation.image_classification import evaluate
 from merganser.overlays import task_model
-from merganser.params import Params, entry_of, load_params, task_of
 from tasks.stage import DATASETS, MERGED, METRICS, run, two_names, write_json
 
 

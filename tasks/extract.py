@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from merganser.adapters.files import open_model
-from merganser.checkpoints import open_checkpoint
-from merganser.deltas import extract
-from merganser.parameters import ParameterRules
-from merganser.params import load_params, task_of
+from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.loading import load_params
+from merganser.config.params import task_of
+from merganser.inputs.deltas import extract
 from tasks.stage import BASE, CHECKPOINTS, DELTAS, only_name, run
 
 

@@ -3,11 +3,12 @@
 from dataclasses import asdict
 from pathlib import Path
 
+from merganser.checkpoints.mean import write_mean
+from merganser.checkpoints.origins import origin_of
+from merganser.config.loading import load_params
+from merganser.config.params import task_of
 from merganser.errors import InputError
-from merganser.mean import write_mean
-from merganser.origins import origin_of
-from merganser.params import load_params, task_of
-from merganser.sources import describe, fetch_checkpoint, fetch_data_set
+from merganser.sources.fetching import describe, fetch_checkpoint, fetch_data_set
 from tasks.stage import BASE, CHECKPOINTS, DATASETS, SOURCES, fresh_folder, run, write_json
 
 

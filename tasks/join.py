@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from merganser.deltas import open_deltas
-from merganser.joints import BASES, join, link_deltas
-from merganser.joints import DELTAS as OWN_DELTAS
-from merganser.layers import Side
-from merganser.params import joint_of, load_params
+from merganser.config.loading import load_params
+from merganser.config.params import joint_of
+from merganser.inputs.deltas import open_deltas
+from merganser.inputs.joints import BASES, join, link_deltas
+from merganser.inputs.joints import DELTAS as OWN_DELTAS
+from merganser.inputs.layers import Side
 from merganser.workers import threads_wanted
 from tasks.stage import DELTAS, JOINTS, fresh_folder, only_name, run
 

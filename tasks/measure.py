@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from merganser.deltas import open_deltas
+from merganser.config.loading import load_params
 from merganser.errors import InputError
-from merganser.factors import open_factors
+from merganser.inputs.deltas import open_deltas
+from merganser.inputs.factors import open_factors
 from merganser.measures.numbers import defined
 from merganser.measures.tasks import measure_tasks
-from merganser.params import load_params
 from tasks.stage import DELTAS, FACTORS, TASK_MEASURES, run, write_json
 
 

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from merganser.checkpoints import open_checkpoint
-from merganser.deltas import open_deltas
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.loading import load_params
+from merganser.config.params import entry_of
+from merganser.inputs.deltas import open_deltas
 from merganser.measures.merged import measure_merge
 from merganser.measures.numbers import defined
-from merganser.params import entry_of, load_params
 from tasks.stage import BASE, DELTAS, MERGE_MEASURES, MERGED, only_name, run, write_json
 
 

@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from merganser import registry
-from merganser.cards import model_card
-from merganser.checkpoints import Checkpoint, config_names, open_checkpoint
-from merganser.decomposed import decomposed
-from merganser.deltas import open_deltas
-from merganser.driver import choose_device, merge
-from merganser.embeddings import read_embeddings
-from merganser.factors import FactorSettings, open_factors
-from merganser.joints import open_joint
-from merganser.layers import LayerSource
-from merganser.origins import origin_of, read_origin
+from merganser.checkpoints.origins import origin_of, read_origin
+from merganser.checkpoints.reading import Checkpoint, config_names, open_checkpoint
+from merganser.config.loading import load_params
+from merganser.config.params import Entry, Params, entry_of
+from merganser.inputs.deltas import open_deltas
+from merganser.inputs.embeddings import read_embeddings
+from merganser.inputs.factorised import decomposed
+from merganser.inputs.factors import FactorSettings, open_factors
+from merganser.inputs.joints import open_joint
+from merganser.inputs.layers import LayerSource
+from merganser.limits import check_link
+from merganser.merging.cards import model_card
+from merganser.merging.driver import choose_device, merge
+from merganser.merging.method import Method
 from merganser.overlays import FILE
-from merganser.params import Entry, Params, entry_of, load_params
-from merganser.untrusted import check_link
 from merganser.workers import threads_wanted
 from tasks.stage import (
     BASE,
@@ -42,7 +44,7 @@ from tasks.stage import (
 
 
 def merge_entry(
-    method: registry.Method,
+    method: Method,
     values: dict[str, Any],
     source: LayerSource,
     base: Path,
@@ -101,7 +103,7 @@ def open_source(entry: Entry, tasks: list[str], seed: int) -> LayerSource:
     return as_taken(method, method.validate("", entry.values), deltas)
 
 
-def as_taken(method: registry.Method, values: dict[str, Any], deltas: LayerSource) -> LayerSource:
+def as_taken(method: Method, values: dict[str, Any], deltas: LayerSource) -> LayerSource:
     """Return a source as the method takes it: decomposed as it is read, for one that reads factors."""
     if not method.factored:
         return deltas
@@ -109,7 +111,7 @@ def as_taken(method: registry.Method, values: dict[str, Any], deltas: LayerSourc
     return decomposed(deltas, FactorSettings(share))
 
 
-def write_card(key: str, params: Params, method: registry.Method, values: dict[str, Any]) -> str:
+def write_card(key: str, params: Params, method: Method, values: dict[str, Any]) -> str:
     """Write the card of an entry's merge."""
     tasks = {name: read_origin(SOURCES / f"{name}.json") for name in sorted(params.tasks)}
     origins = {"(base)": origin_of(BASE), **tasks}

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.secrets import masked
 from merganser import registry
+from merganser.config.loading import load_params
+from merganser.config.params import Params, entry_of
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
-from merganser.params import Params, entry_of, load_params
-from merganser.scores import Scores, read_json, read_metrics, read_scores
-from merganser.secrets import masked
+from merganser.report.scores import Scores, read_json, read_metrics, read_scores
 from tasks.stage import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT, run, write_json
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "merganser"
 STORE, ARTIFACTS = Path("mlflow.db"), Path("mlartifacts")
-LOCK = Path(".merganser/mlflow.lock")
+LOCK = Path(".dvcfleet/mlflow.lock")
 COMPARISON, CONTENT, ENTRY = "merganser.comparison", "merganser.content", "merganser.entry"
 PROFILE_METRICS = ("amr", "wall_s", "cpu_s", "peak_rss_bytes", "read_bytes", "written_bytes")
 
@@ -137,7 +138,7 @@ def content_key(params: Params, entry: str, hashes: Mapping[str, str]) -> str:
 def comparison_name(params: Params) -> str:
     """Name the comparison: the flow's run if there is one, else by the content of params.yaml."""
     content = json.dumps(params.model_dump(), sort_keys=True)
-    return os.environ.get("MERGANSER_RUN") or f"comparison-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+    return os.environ.get("DVCFLEET_RUN") or f"comparison-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
 
 def _parent_run(store: Store, params: Params) -> str:

@@ -3,23 +3,24 @@
 import os
 from pathlib import Path
 
+from merganser.config.loading import load_params
+from merganser.config.params import Params
 from merganser.errors import InputError
-from merganser.params import Params, load_params
 from merganser.report.changes import read_changes
 from merganser.report.measured import read_measures
 from merganser.report.page import render_page
 from merganser.report.plots import make_plots
 from merganser.report.rows import make_rows
+from merganser.report.scores import read_scores
 from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.study_tables import write_studies
 from merganser.report.tables import summary, write_changes, write_measures, write_tables
-from merganser.scores import read_scores
 from tasks.stage import (
-    BEFORE,
     MERGE_MEASURES,
     MERGE_PROFILES,
     METRICS,
+    PREVIOUS_METRICS,
     RANK_STUDIES,
     RECORDS,
     REPORT,
@@ -42,7 +43,7 @@ def write_report(params: Params) -> None:
     studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)
     plots = make_plots(rows, measured, tasks) | draw_studies(studies)
     numbers = summary(rows)
-    changes = read_changes(BEFORE, os.environ.get("MERGANSER_RUN"), numbers)
+    changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), numbers)
     with fresh_folder(REPORT) as folder:
         (folder / "plots").mkdir()
         write_tables(folder, rows, tasks)

@@ -13,11 +13,6 @@ from typing import Any
 
 from merganser.errors import InputError
 
-# what a long-lived worker imports once, before it is given stages
-PRELOAD = (
-    *("torch", "open_clip", "datasets", "mlflow", "matplotlib.pyplot", "merganser.driver", "merganser.params"),
-    *(f"merganser.methods.{module.stem}" for module in sorted(Path("merganser/methods").glob("[!_]*.py"))),
-)
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -43,7 +38,7 @@ TASK_STUDIES = Path("data/studies/tasks")
 RANK_STUDIES = Path("data/studies/rank")
 SOURCES = Path("data/sources")
 REPORT = Path("report")
-BEFORE = Path(".merganser/before.json")  # the numbers, as the present run found them
+PREVIOUS_METRICS = Path(".dvcfleet/previous_metrics.json")  # the numbers, as the present run found them
 
 
 def run(main: Callable[[list[str]], None]) -> None:
@@ -111,7 +106,7 @@ def two_names(argv: list[str], stage: str, first: Iterable[str], second: Iterabl
 
 def write_json(path: Path, content: Any) -> None:
     """Write a small JSON file, whole or not at all, never into an existing one."""
-    from merganser.checkpoints import replacing
+    from merganser.checkpoints.writing import replacing
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:

@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from merganser import registry
-from merganser.adapters.adapted import open_whole
-from merganser.adapters.files import Adapter, open_model
-from merganser.cards import model_card
-from merganser.checkpoints import Checkpoint, open_checkpoint
-from merganser.direct import open_models
-from merganser.driver import choose_device
+from merganser.checkpoints.adapters.adapted import open_whole
+from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.mean import write_mean
+from merganser.checkpoints.origins import Origin
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.errors import InputError
-from merganser.mean import write_mean
+from merganser.inputs.model_deltas import open_models
+from merganser.merging.cards import model_card
+from merganser.merging.driver import choose_device
+from merganser.merging.method import Method
 from merganser.models import embed_classes
 from merganser.operators.coefficients import check_maps
-from merganser.origins import Origin
-from merganser.parameters import ParameterRules
-from merganser.registry import Method
 from tasks.merge import as_taken, merge_entry
 
 FAMILY = "open_clip"  # of the text encoder in the base's folder

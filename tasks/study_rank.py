@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from merganser.checkpoints import open_checkpoint
-from merganser.deltas import open_deltas
-from merganser.evaluate import open_examples, score
-from merganser.factors import open_factors
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.loading import load_params
+from merganser.config.params import Params, task_of
+from merganser.evaluation.image_classification import open_examples, score
+from merganser.inputs.deltas import open_deltas
+from merganser.inputs.factors import open_factors
 from merganser.models import open_network
-from merganser.params import Params, load_params, task_of
 from merganser.studies.rank import fractions_of, truncated_model
 from tasks.stage import BASE, DATASETS, DELTAS, FACTORS, RANK_STUDIES, only_name, run, write_json
 

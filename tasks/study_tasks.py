@@ -13,14 +13,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from merganser import registry
-from merganser.checkpoints import open_checkpoint
-from merganser.deltas import open_deltas
-from merganser.evaluate import open_examples
-from merganser.factors import open_factors
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.loading import load_params
+from merganser.config.params import Entry, Params, study_of
+from merganser.evaluation.image_classification import open_examples
 from merganser.hashes import sha256_of_tree
-from merganser.layers import LayerSource
+from merganser.inputs.deltas import open_deltas
+from merganser.inputs.factors import open_factors
+from merganser.inputs.layers import LayerSource
+from merganser.merging.method import Method
 from merganser.models import open_network
-from merganser.params import Entry, Params, load_params, study_of
 from merganser.studies.merges import Bench, measure_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.stage import BASE, DATASETS, DELTAS, FACTORS, TASK_STUDIES, only_name, run, write_json
@@ -29,21 +31,21 @@ ROOT = Path(__file__).parents[1]
 # The code that the numbers depend on; dvc.yaml names the same for this stage, and a test compares the two.
 CODE = (
     "merganser/adapters",
-    "merganser/checkpoints.py",
-    "merganser/data.py",
-    "merganser/decomposed.py",
-    "merganser/deltas.py",
-    "merganser/devices.py",
-    "merganser/driver.py",
-    "merganser/evaluate.py",
-    "merganser/factors.py",
+    "merganser/checkpoints/reading.py",
+    "merganser/evaluation/images.py",
+    "merganser/inputs/factorised.py",
+    "merganser/inputs/deltas.py",
+    "merganser/merging/devices.py",
+    "merganser/merging/driver.py",
+    "merganser/evaluation/image_classification.py",
+    "merganser/inputs/factors.py",
     "merganser/hashes.py",
-    "merganser/layers.py",
+    "merganser/inputs/layers.py",
     "merganser/linalg",
     "merganser/models",
     "merganser/operators",
     "merganser/overlays",
-    "merganser/parameters.py",
+    "merganser/checkpoints/kinds.py",
     "merganser/registry.py",
     "merganser/studies/merges.py",
     "merganser/studies/subsets.py",
@@ -99,7 +101,7 @@ def _open_bench(params: Params) -> Bench:
     )
 
 
-def _source(method: registry.Method, subset: Subset, seed: int) -> LayerSource:
+def _source(method: Method, subset: Subset, seed: int) -> LayerSource:
     if method.reads == "svd":
         return open_factors(FACTORS, list(subset), seed)
     return open_deltas(DELTAS, list(subset), seed)

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from merganser import devices
+from merganser.merging import devices
 
 PLACE = torch.device("cuda", 0)
 aten = torch.ops.aten

@@ -17,7 +17,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from merganser.checkpoints import save_tensors
+from merganser.checkpoints.writing import save_tensors
 from tests.flows.schedules import deployment, serving_schedules
 from tests.hub import COMMIT, serve
 from tests.tiny import dvc, environment, make_repository, merganser

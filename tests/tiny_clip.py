@@ -10,7 +10,7 @@ from datasets import Array3D, ClassLabel, Dataset, DatasetDict, Features, Image
 from PIL import Image as Picture
 from torch import Tensor
 
-from merganser.checkpoints import save_tensors
+from merganser.checkpoints.writing import save_tensors
 
 CLASSES = ["dark", "light", "red"]
 CONFIG = {

@@ -10,7 +10,7 @@ from torch.linalg import solve
 from benchmarks.plain.arithmetic import sum_of
 from benchmarks.plain.factors import svd
 from benchmarks.plain.states import State, by_layer, is_matrix
-from merganser.parameters import is_norm
+from merganser.checkpoints.kinds import is_norm
 
 RIDGE = 1e-6  # on SFTM's unit diagonal: tasks that share a feature make the system singular
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from merganser.parameters import ParameterRules, kind_of
+from merganser.checkpoints.kinds import ParameterRules, kind_of
 
 State = dict[str, Tensor]  # by parameter
 

@@ -6,7 +6,7 @@ Shape legend: T tasks, M rows, N columns, R = min(M, N), K singular vectors.
 import torch
 from torch import Tensor, linalg
 
-from merganser.layers import Factors
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise, is_safe, numerical_rank
 
 SHARE = 0.5  # of the GPU's free memory, to be filled at once

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from merganser.layers import Basis, Factors
 from merganser.linalg import lapack, svd
+from merganser.linalg.decompositions import Basis, Factors
 
 
 class Joint(NamedTuple):

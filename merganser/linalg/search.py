@@ -19,9 +19,8 @@ from typing import NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from merganser.checkpoints import picked
+from merganser.linalg.blocks import blocks, is_looped, picked
 from merganser.linalg.patterns import INTEGERS, column, levels_of, patterns_of
-from merganser.operators.blocks import blocks, is_looped
 
 R = TypeVar("R")
 Change = Callable[[Tensor], Tensor]

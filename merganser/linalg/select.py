@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from merganser.linalg.blocks import blocks
+from merganser.linalg.counts import count_of
 from merganser.linalg.patterns import column, levels_of, patterns_of
 from merganser.linalg.search import Change, Found, InMemory, Stream, Undecided, find
-from merganser.operators.blocks import blocks
-from merganser.operators.counts import count_of
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, linalg
 
 from merganser.errors import InputError
-from merganser.layers import Factors
 from merganser.linalg import lapack
+from merganser.linalg.decompositions import Factors
 
 SAFE = 1e-4  # of the largest singular value. Vectors from a float64 Gram matrix are exact to about eps / SAFE**2 = 2e-8
 ROUNDING = 1e-6  # of a singular value: weighting may put one that is as small as rounding on the other side of it

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.select import cut_at, kept
 from merganser.operators.drm import joint_space, pruned
 

@@ -6,7 +6,7 @@ Shape legend: T tasks, M rows, N columns, K directions.
 import torch
 from torch import Tensor
 
-from merganser.layers import Factors
+from merganser.linalg.decompositions import Factors
 from merganser.measures.spectra import approximation_rank
 
 EPS = 0.05  # of the merged matrix's norm: what the directions that count may leave out (Iso-C)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from merganser.layers import Factors
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.polar import polar
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.checkpoints import Checkpoint, open_checkpoint
-from merganser.deltas import Deltas
-from merganser.layers import LayerLowRank
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.inputs.deltas import Deltas
+from merganser.inputs.layers import LayerLowRank
 from merganser.linalg.svd import compact
 from merganser.measures.alignment import cosines, inner_products, leading_directions, subspace_alignment
 from merganser.measures.spectra import effective_rank

@@ -9,17 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.layers import Factors, LayerDeltas, LayerFactors, LayerLowRank, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerLowRank, LayerSource
+from merganser.linalg.counts import count_of
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise, leading
 from merganser.measures.agreement import layer_agreement, sign_agreement
 from merganser.measures.alignment import cosines, inner_products
-from merganser.measures.interference import (
-    row_space_interference,
-    task_interference,
-    task_interference_after_tsv_m,
-)
+from merganser.measures.interference import row_space_interference, task_interference, task_interference_after_tsv_m
 from merganser.measures.spectra import effective_rank, energy_share, truncation_error
-from merganser.operators.counts import count_of
 
 RANK_FRACTION = 0.08  # of a matrix's rank: CART's own choice for truncations and row spaces
 

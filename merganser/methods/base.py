@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
-from merganser.registry import method
+from merganser.inputs.layers import LayerDeltas
+from merganser.merging.method import method
 
 
 @method(

@@ -5,11 +5,11 @@ from typing import Any
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.linalg.blocks import joined
+from merganser.merging.method import Fraction, Scaling, method
 from merganser.operators.band import each_band
-from merganser.operators.blocks import joined
 from merganser.operators.sums import total
-from merganser.registry import Fraction, Scaling, method
 
 
 def check(layers: LayerSource, *, beta: float, gamma: float, **_: Any) -> None:

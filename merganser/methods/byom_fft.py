@@ -4,13 +4,13 @@ from functools import partial
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.select import Cut, kept
+from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.sums import scaled_sum
 from merganser.operators.trim import layer_cuts
 from merganser.overlays.masked import sparse
 from merganser.overlays.parts import Parts
-from merganser.registry import PositiveFraction, Scaling, method
 
 
 def differences(block: Tensor, scaling: float) -> Tensor:

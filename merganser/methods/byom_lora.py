@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from merganser.layers import LayerFactors
-from merganser.operators.shares import ALWAYS_KEPT
+from merganser.inputs.factors import ALWAYS_KEPT
+from merganser.inputs.layers import LayerFactors
+from merganser.merging.method import method
 from merganser.overlays.low_rank import low_rank_parts
 from merganser.overlays.parts import Parts
-from merganser.registry import method
 
 
 def share_needed(tasks: int, *, k: int, **_: Any) -> float:

@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas
+from merganser.linalg.counts import count_of
 from merganser.linalg.svd import truncation
-from merganser.operators.counts import count_of
+from merganser.merging.method import Fraction, Scaling, method
 from merganser.operators.sums import total
 from merganser.operators.vectors import mean
-from merganser.registry import Fraction, Scaling, method
 
 
 @method(

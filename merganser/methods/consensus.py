@@ -4,11 +4,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.linalg.blocks import blocks, joined
+from merganser.merging.method import Count, NonNegative, PositiveFraction, Scaling, method
 from merganser.operators import inner as inner_merge
-from merganser.operators.blocks import blocks, joined
 from merganser.operators.masks import wanted_by
-from merganser.registry import Count, NonNegative, PositiveFraction, Scaling, method
 
 Inner = Literal["task_arithmetic", "ties"]
 

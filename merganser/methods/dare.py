@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.merging.method import Rate, Scaling, method
 from merganser.operators import inner
-from merganser.registry import Rate, Scaling, method
 
 Combine = Literal["task_arithmetic", "ties"]
 MERGES: dict[Combine, inner.Inner] = {"task_arithmetic": "dare", "ties": "dare_ties"}

@@ -6,12 +6,12 @@ from typing import Any
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.layers import LayerDeltas, LayerSource
-from merganser.operators.blocks import joined
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.linalg.blocks import joined
+from merganser.merging.method import NonNegative, Rate, Scaling, method
 from merganser.operators.disjoint import elected_mean
 from merganser.operators.drop import each_dropped_by_magnitude
 from merganser.operators.elect import winning_sign
-from merganser.registry import NonNegative, Rate, Scaling, method
 
 
 def survey(layers: LayerSource, *, drop_rate: float, eps: float, **_: Any) -> int:

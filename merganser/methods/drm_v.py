@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.inputs.layers import LayerDeltas, LayerLowRank
+from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.drm import drm, transposed
-from merganser.registry import PositiveFraction, Scaling, method
 
 
 @method(

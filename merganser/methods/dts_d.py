@@ -1,11 +1,11 @@
 """DTS-D: as DTS-T, on each task's difference to a merged model."""
 
-from merganser.layers import LayerFactors
+from merganser.inputs.layers import LayerFactors
+from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
 from merganser.overlays.budget import THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
-from merganser.registry import PositiveFraction, method
 
 
 @method(

@@ -1,11 +1,11 @@
 """DTS-T: each task's leading singular triples, the vectors thresholded to two bits an element."""
 
-from merganser.layers import LayerFactors
+from merganser.inputs.layers import LayerFactors
+from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
 from merganser.overlays.budget import THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
-from merganser.registry import PositiveFraction, method
 
 
 @method(

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.layers import LayerDeltas, LayerFactors, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerSource
+from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
 from merganser.overlays.budget import THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
-from merganser.registry import PositiveFraction, method
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerSource
-from merganser.operators.blocks import blocks, by_blocks
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.linalg.blocks import blocks, by_blocks
+from merganser.merging.method import method
 from merganser.operators.elect import elect_sign
 from merganser.operators.streams import over_deltas
 from merganser.overlays.bits import pack_bits
 from merganser.overlays.masked import Masked
 from merganser.overlays.parts import Parts
-from merganser.registry import method
 
 
 def aligned(block: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
 """The fine-tuned models themselves: the upper bound."""
 
-from merganser.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas
+from merganser.merging.method import method
 from merganser.operators.vectors import whole
 from merganser.overlays.parts import Parts
-from merganser.registry import method
 
 
 @method(

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.lapack import product
+from merganser.merging.method import Scaling, method
 from merganser.operators.isotropic import whitened_sum
-from merganser.registry import Scaling, method
 
 
 @method(

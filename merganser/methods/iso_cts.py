@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.inputs.layers import LayerDeltas, LayerLowRank
+from merganser.linalg.counts import count_of
 from merganser.linalg.lapack import product
 from merganser.linalg.polar import polar, polar_factors
-from merganser.operators.counts import count_of
+from merganser.merging.method import Fraction, Scaling, method
 from merganser.operators.isotropic import specifics, summed
-from merganser.registry import Fraction, Scaling, method
 
 
 @method(

@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerLowRank, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource
+from merganser.merging.method import PositiveFraction, Rate, Scaling, method
 from merganser.operators import inner as inner_merge
 from merganser.operators.inner import Inner
 from merganser.operators.joint import JointLayers, joint_layers
-from merganser.registry import PositiveFraction, Rate, Scaling, method
 
 
 class Joint(NamedTuple):

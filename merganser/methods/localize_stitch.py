@@ -4,12 +4,12 @@ from typing import Any
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.linalg.blocks import joined
 from merganser.linalg.select import Cut, each_trimmed
-from merganser.operators.blocks import joined
+from merganser.merging.method import PositiveFraction, method
 from merganser.operators.stitch import stitch
 from merganser.operators.trim import layer_cuts
-from merganser.registry import PositiveFraction, method
 
 
 def survey(layers: LayerSource, *, density: float, **_: Any) -> dict[str, Cut]:

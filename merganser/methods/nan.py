@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas
+from merganser.merging.method import method
 from merganser.operators.coefficients import norm_coefficients
 from merganser.operators.sums import scaled_sum
-from merganser.registry import method
 
 
 @method(

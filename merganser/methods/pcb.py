@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.linalg.blocks import by_blocks
+from merganser.linalg.counts import count_of
 from merganser.linalg.select import whole_cut
-from merganser.operators.blocks import by_blocks
+from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.competition import Softmaxes, balanced_mean, scores, softmaxes
-from merganser.operators.counts import count_of
 from merganser.operators.streams import Stacks
-from merganser.registry import PositiveFraction, Scaling, method
 
 TIED = 1e-12  # relative: scores this close differ by the rounding of their sums, which the order of the tasks decides
 

@@ -6,15 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.layers import Factors, LayerDeltas, LayerLowRank
+from merganser.checkpoints.kinds import is_norm
+from merganser.inputs.layers import LayerDeltas, LayerLowRank
+from merganser.linalg.blocks import joined
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.select import Cut, cut_at, each_trimmed
 from merganser.linalg.svd import compact, compact_low_rank
-from merganser.operators.blocks import joined
+from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.sums import scaled_sum
 from merganser.operators.superposition import strengths
 from merganser.operators.vectors import mean
-from merganser.parameters import is_norm
-from merganser.registry import PositiveFraction, Scaling, method
 
 
 def trimmed(deltas: Tensor, density: float) -> Iterator[Tensor]:

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from merganser.layers import Factors, LayerFactors
+from merganser.inputs.layers import LayerFactors
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import leading, rebuilt
-from merganser.registry import PositiveFraction, Scaling, method
+from merganser.merging.method import PositiveFraction, Scaling, method
 
 ROUNDING = 1e-12  # a cumulative sum may stay this share below its own total
 

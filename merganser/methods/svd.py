@@ -1,11 +1,11 @@
 """A low-rank delta per task: the plain way to compress a fine-tuned model."""
 
-from merganser.layers import LayerFactors
+from merganser.inputs.layers import LayerFactors
+from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
 from merganser.overlays.budget import LOW_RANK, Adaptive
 from merganser.overlays.low_rank import low_rank_parts
 from merganser.overlays.parts import Parts
-from merganser.registry import PositiveFraction, method
 
 
 @method(

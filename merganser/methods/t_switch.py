@@ -7,13 +7,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.select import Cut, each_trimmed, kept
+from merganser.merging.method import PositiveFraction, method
 from merganser.operators.streams import over_deltas
 from merganser.operators.trim import layer_cuts
 from merganser.overlays.masked import signs
 from merganser.overlays.parts import Parts
-from merganser.registry import PositiveFraction, method
 
 
 @dataclass(frozen=True)

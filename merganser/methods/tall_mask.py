@@ -6,14 +6,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.linalg.blocks import blocks, joined
+from merganser.merging.method import NonNegative, PositiveFraction, method
 from merganser.operators import inner as inner_merge
 from merganser.operators import masks
-from merganser.operators.blocks import blocks, joined
 from merganser.overlays.bits import pack_bits
 from merganser.overlays.masked import Masked
 from merganser.overlays.parts import Parts
-from merganser.registry import NonNegative, PositiveFraction, method
 
 Inner = Literal["task_arithmetic", "ties"]
 UNNAMED = 0.4  # tall_lambda of a task that a map does not name

@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas
+from merganser.merging.method import Scaling, method
 from merganser.operators.sums import scaled_sum
-from merganser.registry import Scaling, method
 
 
 @method(

@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators import inner
-from merganser.registry import PositiveFraction, Scaling, method
 
 
 def survey(layers: LayerSource, *, density: float, **_: Any) -> inner.WholeVector:

@@ -1,10 +1,10 @@
 """TSV-Compress: a T-th of each task's singular triples."""
 
-from merganser.layers import LayerFactors
+from merganser.inputs.layers import LayerFactors
+from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import share_needed, triples_kept
 from merganser.overlays.low_rank import low_rank_parts
 from merganser.overlays.parts import Parts
-from merganser.registry import PositiveFraction, method
 
 
 @method(

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerFactors
+from merganser.inputs.layers import LayerFactors
 from merganser.linalg.polar import polar_factors
 from merganser.linalg.svd import leading, rebuilt
+from merganser.merging.method import Fraction, Scaling, method
 from merganser.operators.shares import share_needed, triples_kept
 from merganser.operators.sums import total
-from merganser.registry import Fraction, Scaling, method
 
 
 @method(

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from merganser.checkpoints import open_checkpoint
+from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 
 FAMILIES = {"open_clip": "merganser.models.open_clip"}

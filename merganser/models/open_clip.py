@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import normalize
 
-from merganser.checkpoints import to_bytes
+from merganser.checkpoints.reading import to_bytes
 from merganser.errors import InputError
-from merganser.untrusted import parse_json, read_small
+from merganser.limits import parse_json, read_small
 
 CONFIG = "open_clip_config.json"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerSource
-from merganser.operators.blocks import blocks
+from merganser.inputs.layers import LayerSource
+from merganser.linalg.blocks import blocks
 from merganser.operators.streams import over_stacks
 
 Pair = tuple[int, int]

@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas, LayerLowRank
+from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg import lapack
 from merganser.linalg.joint import Joint
 from merganser.linalg.select import cut_at

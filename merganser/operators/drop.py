@@ -11,8 +11,8 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
-from merganser.operators.blocks import blocks
+from merganser.inputs.layers import LayerDeltas
+from merganser.linalg.blocks import blocks
 
 INDEX = 32  # bits
 

@@ -6,8 +6,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
-from merganser.operators.blocks import by_blocks
+from merganser.inputs.layers import LayerDeltas
+from merganser.linalg.blocks import by_blocks
 from merganser.operators.streams import Stream, over_deltas
 from merganser.operators.sums import total
 

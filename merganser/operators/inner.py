@@ -17,9 +17,9 @@ from typing import Literal
 
 from torch import Tensor, float64
 
-from merganser.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas
+from merganser.linalg.blocks import blocks, is_looped, joined
 from merganser.linalg.select import Cut, each_trimmed
-from merganser.operators.blocks import blocks, is_looped, joined
 from merganser.operators.disjoint import elected_mean, trimmed_mean
 from merganser.operators.drop import each_dropped
 from merganser.operators.elect import majority_of, winning_sign

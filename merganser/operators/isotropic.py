@@ -6,18 +6,11 @@ Shape legend: T tasks, M rows, N columns, Q rank of an adapter, K singular vecto
 import torch
 from torch import Tensor
 
-from merganser.layers import Factors, LayerDeltas, LayerLowRank
+from merganser.inputs.layers import LayerDeltas, LayerLowRank
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.lapack import gram, product
 from merganser.linalg.polar import polar_factors
-from merganser.linalg.svd import (
-    SAFE,
-    compact,
-    compact_low_rank,
-    complement,
-    numerical_rank,
-    of_gram,
-    spectral_norm,
-)
+from merganser.linalg.svd import SAFE, compact, compact_low_rank, complement, numerical_rank, of_gram, spectral_norm
 from merganser.operators.sums import total
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-from merganser.layers import InTurn, Layer, LayerDeltas, LayerLowRank, LayerSource
+from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerLowRank, LayerSource
 from merganser.linalg.joint import Joint, joint, joint_low_rank
 from merganser.linalg.svd import orientation
 from merganser.operators.spool import Spool

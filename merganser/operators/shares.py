@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from merganser.layers import LayerFactors
-from merganser.operators.counts import count_of
-
-ALWAYS_KEPT = 64  # singular vectors: small matrices are kept whole, so that a method can rebuild them
+from merganser.inputs.layers import LayerFactors
+from merganser.linalg.counts import count_of
 
 
 def share_needed(tasks: int, *, rank_fraction: float | None, **_: Any) -> float:

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar, cast
 
 from torch import Tensor
 
-from merganser.layers import Layer, LayerDeltas, Sample
+from merganser.inputs.layers import Layer, LayerDeltas, Sample
 
 R = TypeVar("R")
 

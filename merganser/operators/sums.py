@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from merganser.operators.blocks import by_blocks
+from merganser.linalg.blocks import by_blocks
 
 
 def total(deltas: Tensor, weights: Sequence[float] | None = None) -> Tensor:

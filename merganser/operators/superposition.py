@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor, linalg
 
-from merganser.layers import Factors
+from merganser.linalg.decompositions import Factors
 
 RIDGE = 1e-6  # on the system's unit diagonal: tasks that share a feature make it singular
 RESIDUAL = 1e-9  # of the right-hand side's norm

@@ -5,9 +5,9 @@ Legend: T tasks. The share is of the whole vector, not of each parameter: a para
 
 from functools import partial
 
+from merganser.linalg.counts import count_of
 from merganser.linalg.search import Change, Undecided
 from merganser.linalg.select import Cut, cuts, cuts_and_undecided, each_trimmed
-from merganser.operators.counts import count_of
 from merganser.operators.elect import balance_of, elect_sign
 from merganser.operators.streams import Stacks, Stream
 

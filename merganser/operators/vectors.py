@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas
 from merganser.operators.sums import scaled_sum
 from merganser.overlays.parts import Dense, Parts
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import torch
 
-from merganser.checkpoints import NAMES_OF_DTYPES
+from merganser.checkpoints.reading import NAMES_OF_DTYPES
 from merganser.errors import InputError
-from merganser.layers import LayerFactors, LayerSource
-from merganser.operators.counts import count_of
+from merganser.inputs.layers import LayerFactors, LayerSource
+from merganser.linalg.counts import count_of
 from merganser.overlays.index import Index, Row, file_size, form_of, stored_tensors
 from merganser.overlays.parts import Dense, LowRank, Part
 from merganser.overlays.thresholded import Thresholded, ThresholdedFactors

@@ -5,12 +5,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from merganser.checkpoints import Checkpoint, SafetensorsFile, Spec, open_checkpoint, write_checkpoint
+from merganser.checkpoints.kinds import added
+from merganser.checkpoints.reading import Checkpoint, SafetensorsFile, Spec, open_checkpoint
+from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError
 from merganser.overlays.index import KINDS, Place, form_of, parse, places, stored_tensors
 from merganser.overlays.parts import mixed
 from merganser.overlays.writer import FILE, UNIFIED
-from merganser.parameters import added
 
 
 class OverlayFile:

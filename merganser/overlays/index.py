@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
-from merganser.checkpoints import DTYPES, Spec, layout
+from merganser.checkpoints.reading import DTYPES, Spec
+from merganser.checkpoints.writing import layout
+from merganser.limits import parse_json
 from merganser.overlays.masked import Masked, Signs, Sparse
 from merganser.overlays.parts import Dense, LowRank, Part, tensors_of
 from merganser.overlays.thresholded import Thresholded, ThresholdedFactors
-from merganser.untrusted import parse_json
 
 KINDS: dict[str, type[Part]] = {
     part.kind: part for part in (Dense, LowRank, Thresholded, ThresholdedFactors, Masked, Sparse, Signs)

@@ -2,7 +2,8 @@
 
 import torch
 
-from merganser.layers import Factors, LayerFactors
+from merganser.inputs.layers import LayerFactors
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import leading, rebuilt
 from merganser.overlays.parts import Dense, LowRank, Part, Parts
 

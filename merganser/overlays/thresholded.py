@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from merganser.checkpoints import Spec
-from merganser.layers import Factors, LayerDeltas, LayerFactors
+from merganser.checkpoints.reading import Spec
+from merganser.inputs.layers import LayerDeltas, LayerFactors
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import leading, oriented, rebuilt
 from merganser.overlays.low_rank import whole_factors
 from merganser.overlays.parts import Parts

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from merganser.report.layers import by_depth
-from merganser.scores import read_json
+from merganser.report.scores import read_json
 
 Grid = NDArray[np.float64]  # NaN where a number is not defined
 # what is shown of each matrix, and where it stands in the file; numbers per task or pair of tasks as their mean

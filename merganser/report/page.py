@@ -7,15 +7,15 @@ from math import isnan
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from merganser.params import Params
+from dvcfleet.secrets import masked
+from merganser.config.params import Params
 from merganser.report.changes import Changes
 from merganser.report.layers import short_names
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.rows import GROUPS, Row, best, best_values, by_family, fingerprint, in_group, sampling_error
+from merganser.report.scores import INDIVIDUAL
 from merganser.report.studies import StudyResults
 from merganser.report.style import VARIABLES
-from merganser.scores import INDIVIDUAL
-from merganser.secrets import masked
 
 EMBEDDED = "examples/suite/"
 

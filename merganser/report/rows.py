@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from merganser import registry
+from merganser.config.params import Params
 from merganser.hashes import sha256_of
-from merganser.params import Params
-from merganser.scores import Scores, read_json
+from merganser.merging.method import Family, Method
+from merganser.report.scores import Scores, read_json
 
 REFERENCES = ("base", "individual")
 # in the order they are shown
@@ -27,7 +28,7 @@ class Row:
     """One entry: its scores, what it was run with, and where each number came from."""
 
     entry: str
-    about: registry.Method
+    about: Method
     reads: str
     group: str  # a key of GROUPS
     scores: Scores
@@ -71,7 +72,7 @@ class Row:
 def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, records: Path) -> list[Row]:
     """Join scores, parameters and receipts: references, then family by family, in each by falling mean accuracy."""
     rows = [_row(params, entry, found, metrics, records) for entry, found in scores.items()]
-    families = get_args(registry.Family)
+    families = get_args(Family)
     return sorted(rows, key=lambda row: (families.index(row.family), -row.scores.mean))
 
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import ttest_rel
 
-from merganser.params import Params
-from merganser.scores import INDIVIDUAL, Scores, read_json
+from merganser.config.params import Params
+from merganser.report.scores import INDIVIDUAL, Scores, read_json
 from merganser.studies.subsets import all_subsets, file_name
 
 ROUNDING = 1e-9  # of accuracies: differences closer than that are the same

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from merganser.checkpoints import Checkpoint
-from merganser.driver import choose_device, merge
-from merganser.evaluate import Examples, score
-from merganser.layers import LayerSource
+from merganser.checkpoints.reading import Checkpoint
+from merganser.evaluation.image_classification import Examples, score
+from merganser.inputs.layers import LayerSource
+from merganser.merging.driver import choose_device, merge
+from merganser.merging.method import Method
 from merganser.models import Network
 from merganser.overlays import task_model
-from merganser.registry import Method
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from merganser.checkpoints import Checkpoint
-from merganser.deltas import Deltas
-from merganser.factors import FactorSource
-from merganser.layers import LayerDeltas, LayerFactors
+from merganser.checkpoints.kinds import added
+from merganser.checkpoints.reading import Checkpoint
+from merganser.inputs.deltas import Deltas
+from merganser.inputs.factors import FactorSource
+from merganser.inputs.layers import LayerDeltas, LayerFactors
+from merganser.linalg.counts import count_of
 from merganser.linalg.svd import leading, rebuilt
-from merganser.operators.counts import count_of
-from merganser.parameters import added
 
 WHOLE = 1.0  # the delta itself: the fine-tuned model
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import torch
 
 from benchmarks import accuracy
-from merganser.checkpoints import save_tensors
-from merganser.deltas import DeltaFile
-from merganser.factors import FactorSettings, decompose
+from merganser.checkpoints.writing import save_tensors
+from merganser.inputs.deltas import DeltaFile
+from merganser.inputs.factors import FactorSettings, decompose
 
 
 def test_the_sizes_computed_are_those_written(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from benchmarks.costs import Setting, described_model, payload, weight
 from benchmarks.decompose_once import allocated
 from benchmarks.projects import write_project
 from merganser import registry
-from merganser.factors import FactorSettings
-from merganser.layers import Factors, LayerDeltas, LayerFactors
+from merganser.inputs.factors import FactorSettings
+from merganser.inputs.layers import LayerDeltas, LayerFactors
 from merganser.linalg import lapack
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.joint import joint
 from merganser.linalg.svd import factorise
 from tasks import decompose, extract, fetch, join, merge

@@ -14,8 +14,8 @@ from benchmarks.plain.__main__ import MERGES, METHODS, PARTS
 from benchmarks.plain.factors import svd
 from benchmarks.plain.states import load, save
 from merganser import registry
-from merganser.checkpoints import save_tensors
-from merganser.parameters import ParameterRules
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.writing import save_tensors
 from tasks.standalone import merge_checkpoints
 
 SHAPES = {

@@ -23,16 +23,17 @@ import yaml
 from torch import Tensor
 
 from flows import cli
-from merganser.checkpoints import SafetensorsFile, open_checkpoint, save_tensors
+from merganser.checkpoints.reading import SafetensorsFile, open_checkpoint
+from merganser.checkpoints.writing import save_tensors
 from tasks import evaluate, fetch, stage
-from tests import test_overlays
-from tests.models import write_models
+from tests.overlays import test_overlays
+from tests.small_models import write_models
 from tests.tiny import make_models, make_repository
 
 Spoil = Callable[[Path], object]
 DARK = Path("hub/dark/open_clip_model.safetensors")
 WEIGHT = "visual.proj"
-OWN = (".merganser", ".dvc", ".git")  # what merganser and DVC keep for themselves
+OWN = (".dvcfleet", ".dvc", ".git")  # what merganser and DVC keep for themselves
 STATUS, MERGE = ("status",), ("merge", "ties", "--base", "base", "--out", "merged", "--device", "cpu")
 TOWERS = (
     *("merge", "dts_unseen", "--base", "hub/base", "--out", "merged", "--device", "cpu"),

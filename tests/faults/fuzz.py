@@ -25,14 +25,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from merganser.adapters.files import open_model
-from merganser.checkpoints import open_checkpoint, save_tensors, to_bytes
-from merganser.deltas import extract
+from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import open_checkpoint, to_bytes
+from merganser.checkpoints.writing import save_tensors
+from merganser.config.loading import load_params
 from merganser.errors import InputError
+from merganser.inputs.deltas import extract
 from merganser.overlays.files import task_model
-from merganser.parameters import ParameterRules
-from merganser.params import load_params
-from tests import test_overlays, test_params
+from tests.config import test_params
+from tests.overlays import test_overlays
 
 LIMIT_S = 20.0  # for one input: what takes longer hangs
 STATE = {

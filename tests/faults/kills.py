@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.server import Server
+from dvcfleet.prefect_adapter.server import Server
 from tests.faults.pipeline import StageKills, Tiny, WaveKills, warm_host
 from tests.faults.small import RunKills
 

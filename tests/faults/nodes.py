@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from tests.flows.cluster import free_port, wait_until
+from tests.dvcfleet.cluster import free_port, wait_until
 from tests.tiny import ROOT, dvc, environment, make_repository
 
 # What a node prints when it has joined.
@@ -100,7 +100,7 @@ class Cluster:
         wait_until(lambda: words in log.read_text(errors="replace"), 60)
 
     def _start(self, command: list[str], cwd: Path, name: str, prefix: tuple[str, ...]) -> "subprocess.Popen[bytes]":
-        variables = environment() | {"PYTHONPATH": str(ROOT), "MERGANSER_NODE": str(cwd)} | _TOKEN
+        variables = environment() | {"PYTHONPATH": str(ROOT), "DVCFLEET_NODE": str(cwd)} | _TOKEN
         with open(self.folder / f"{name}.log", "wb") as log:
             return subprocess.Popen(
                 [*prefix, sys.executable, *command],
@@ -129,7 +129,7 @@ def cluster(kind: str, folder: Path, clones: list[Path]) -> Iterator[Cluster]:
 def share(source: Path, folder: Path, nodes: int = 2) -> list[Path]:
     """Commit all of a repository, give it a DVC remote, and return clones of it: the run's, and one for each node."""
     (folder / "remote").mkdir(parents=True)
-    dvc(source, "remote", "add", "-q", "-d", "depot", str(folder / "remote"))
+    dvc(source, "remote", "add", "-q", "-d", "store", str(folder / "remote"))
     dvc(source, "push", "-q")
     git(source, "add", "-A")
     git(source, "commit", "-q", "-m", "all")
@@ -203,7 +203,7 @@ def _descendants(pid: int) -> list[int]:
 
 def entries(folder: Path) -> int:
     """Return how many stages a run has ended so far."""
-    journal, lock = folder / ".merganser/journal", folder / "dvc.lock"
+    journal, lock = folder / ".dvcfleet/journal", folder / "dvc.lock"
     found = set()
     if journal.exists():
         found |= {
@@ -266,7 +266,7 @@ def drill(runner: str, source: Path, local: Path, kill_after: int) -> bool:
 
 def left(clone: Path) -> list[str]:
     """Return the stages whose outputs a node left on the remote, as its log has them."""
-    log = clone / ".merganser/node/log"
+    log = clone / ".dvcfleet/node/log"
     return [line.split(" ", 1)[1] for line in log.read_text().splitlines()] if log.exists() else []
 
 

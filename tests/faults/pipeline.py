@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.host import Host
-from flows.needs import Needs
-from flows.plan import plan
-from flows.worker import Outcome, make_job, run_job
+from dvcfleet.execution.fork_server import ForkServer
+from dvcfleet.execution.jobs import make_job, run_job
+from dvcfleet.messages import Outcome
+from dvcfleet.planning.plan import plan
+from dvcfleet.planning.resources import Resources
 from tests.faults.injection import AT_EXIT, Injection
 from tests.faults.whole import assert_cache_is_whole, digest_of, entries, is_pure, remove
 from tests.tiny import environment, make_repository
@@ -54,7 +55,7 @@ class Tiny:
 class StageKills:
     """Kill one process of a real stage, which a real warm host forked, and run the stage again."""
 
-    def __init__(self, tiny: Tiny, host: Host) -> None:
+    def __init__(self, tiny: Tiny, host: ForkServer) -> None:
         self._tiny, self._host = tiny, host
 
     def points(self) -> list[tuple[str, int]]:
@@ -82,16 +83,16 @@ class StageKills:
 
     def _run(self, stage: "Stage") -> Outcome:
         hosts = (self._host.address, self._host.address)
-        return run_job(replace(make_job(stage, Needs()), hosts=hosts), lambda _line: None)
+        return run_job(replace(make_job(stage, Resources()), hosts=hosts), lambda _line: None)
 
 
 @contextmanager
-def warm_host(tiny: Tiny) -> Iterator[Host]:
+def warm_host(tiny: Tiny) -> Iterator[ForkServer]:
     """A warm host whose stages count their operations."""
     before = dict(os.environ)
     os.environ.update(environment() | tiny.injection.variables)
     try:
-        host = Host(tiny.path, True)
+        host = ForkServer(tiny.path, True)
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.dvcfleet.toy import Toy
 from tests.faults.injection import Injection
 from tests.faults.whole import assert_cache_is_whole, content, finished
-from tests.flows.toy import Toy
 
 # Outputs in a shared folder, outputs that are folders, kept ones, and a stage that reads folders whole.
 SMALL = """
@@ -39,7 +39,7 @@ stages:
 """
 FILES = {"source": "s", "part/here": "", "sums/here": "", "params.yaml": "parts: {a: 1, b: 1}\n"}
 LINKS = '[core]\n    analytics = false\n[cache]\n    type = "hardlink,symlink"\n'
-RUN = "import sys; from pathlib import Path; from flows.compare import compare; sys.exit(compare(repo=Path()))"
+RUN = "import sys; from pathlib import Path; from dvcfleet.run import run; sys.exit(run(repo=Path()))"
 
 
 class RunKills:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.faults.injection import ROOT
 from tests.faults.whole import content
-from tests.flows.toy import CHAIN, CHAIN_FILES, Make
 
 RUN = "from flows.__main__ import start; start()"
 DAY = 86_400

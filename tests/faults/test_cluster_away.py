@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.dvcfleet.cluster import started, wait_until
+from tests.dvcfleet.toy import SLOW, Make, slow_files
 from tests.faults.nodes import run
-from tests.flows.cluster import started, wait_until
-from tests.flows.toy import SLOW, Make, slow_files
 
 NAMES = "abcdef"
 

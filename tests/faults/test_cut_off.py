@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.dvcfleet.cluster import wait_until
 from tests.faults import nodes
 from tests.faults.nodes import Cluster
 from tests.faults.test_nodes import ALL, FILES, Field, field
-from tests.flows.cluster import wait_until
 from tests.tiny import environment
 
 __all__ = ["field"]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.dvcfleet.toy import Toy
 from tests.faults.injection import ROOT
 from tests.faults.whole import assert_cache_is_whole, content
-from tests.flows.toy import Toy
 
 # Each output is larger than what is left free somewhere along the way.
 GROWING = """

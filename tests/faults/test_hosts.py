@@ -8,8 +8,8 @@ import time
 import psutil
 import pytest
 
+from tests.dvcfleet.toy import SLOW, Make, Toy, slow_files
 from tests.faults.injection import ROOT
-from tests.flows.toy import SLOW, Make, Toy, slow_files
 
 RUN = "from flows.__main__ import start; start()"
 NAMES = "abcd"
@@ -39,7 +39,9 @@ def run_and_kill(toy: Toy, words: str, *options: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "options"), [("spawn_main", ["--runner", "processes"]), ("flows.host", [])])
+@pytest.mark.parametrize(
+    ("words", "options"), [("spawn_main", ["--runner", "processes"]), ("dvcfleet.execution.fork_server", [])]
+)
 def test_a_killed_worker_or_host_costs_only_the_stages_it_had_in_work(
     toy: Make, words: str, options: list[str]
 ) -> None:

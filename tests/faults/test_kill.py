@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.dvcfleet.toy import Make, Toy
 from tests.faults.whole import assert_cache_is_whole, content
-from tests.flows.toy import Make, Toy
 
 # Stages that take a while and write their output in steps, into a folder and into files, so that a kill finds halves.
 SLOWLY = """
@@ -48,9 +48,7 @@ FILES = {
     "part/here": "",
     "params.yaml": "parts: {" + ", ".join(f"{name}: {name}.sum" for name in NAMES) + "}\n",
 }
-RUN = (
-    "import sys; from pathlib import Path; from flows.compare import compare; sys.exit(compare(repo=Path(), workers=4))"
-)
+RUN = "import sys; from pathlib import Path; from dvcfleet.run import run; sys.exit(run(repo=Path(), workers=4))"
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
@@ -106,7 +104,7 @@ def wait_for_work(folder: Path, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         now = {path.name for path in folder.glob("part/*")} | {path.name for path in folder.glob("*")}
-        if now != before or (folder / ".merganser/journal").exists():
+        if now != before or (folder / ".dvcfleet/journal").exists():
             return
         time.sleep(0.02)
 
@@ -116,7 +114,7 @@ def test_what_ended_before_a_kill_is_not_run_again(toy: Make) -> None:
     counted = toy(SLOWLY.replace("cmd: mkdir part", "cmd: echo ${key} >> log; mkdir part"), FILES)
     process = start(counted.path)
     deadline = time.monotonic() + 60
-    journal = counted.path / ".merganser/journal"
+    journal = counted.path / ".dvcfleet/journal"
     while (
         process.poll() is None
         and time.monotonic() < deadline

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.dvcfleet.toy import Make
 from tests.faults.injection import ROOT
-from tests.flows.toy import Make
 from tests.tiny import environment
 
 RUN = "from flows.__main__ import start; start()"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.dvcfleet.cluster import wait_until
+from tests.dvcfleet.toy import Toy
 from tests.faults import nodes
 from tests.faults.nodes import Cluster, cluster, git, share
-from tests.flows.cluster import wait_until
-from tests.flows.toy import Toy
 from tests.tiny import dvc
 
 # A folder read whole, one of its outputs left out by git by name; outputs to persist; a metric that git keeps; a stage
@@ -79,7 +79,7 @@ class Field:
 def field(tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Field:
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     monkeypatch.setenv("LOG", str(tmp_path / "log"))
-    monkeypatch.delenv("MERGANSER_RUN", raising=False)
+    monkeypatch.delenv("DVCFLEET_RUN", raising=False)
     return Field(tmp_path)
 
 
@@ -186,7 +186,7 @@ def test_what_ended_on_nodes_before_the_run_was_killed_is_not_run_again(field: F
         process.wait()
         time.sleep(3)  # what was at work ends, and its result finds nobody
         # Even what the run had taken note of: as if its machine were gone.
-        for path in (".merganser/journal", "dvc.lock"):
+        for path in (".dvcfleet/journal", "dvc.lock"):
             (flow.path / path).unlink(missing_ok=True)
         code, text = on(dask, flow)
     assert code == 0, text
@@ -208,5 +208,5 @@ def test_a_remote_that_is_away_is_waited_for(field: Field) -> None:
         away.rename(remote)
         text, _ = process.communicate(timeout=90)
     assert process.returncode == 0, text
-    assert "waiting for the DVC remote depot" in text
+    assert "waiting for the DVC remote store" in text
     assert flow.read("bytes.json") != ""

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.dvcfleet.toy import SLOW, Make, Toy, slow_files
 from tests.faults.injection import ROOT
-from tests.flows.toy import SLOW, Make, Toy, slow_files
 
 RUN = "from flows.__main__ import start; start()"
 NAMES = "abcdefgh"
@@ -105,7 +105,7 @@ def test_a_run_ends_well_when_its_own_server_is_killed(toy: Make) -> None:
     run = start(slow, None)
     wait_for(slow, run, 3)
     for child in psutil.Process(run.pid).children():
-        if "flows.server" in child.cmdline():
+        if "dvcfleet.prefect_adapter.server" in child.cmdline():
             child.kill()
     said, _ = run.communicate(timeout=300)
     assert run.returncode == 0, said

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.faults.injection import ROOT
-from tests.flows.toy import CHAIN, CHAIN_FILES, Make
 
 RUN = "from flows.__main__ import start; start()"
 

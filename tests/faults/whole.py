@@ -14,7 +14,7 @@ IMPURE = ("data/profiles/", "data/records/", "report", "metrics.json")
 
 def content(folder: Path) -> dict[str, str]:
     """The digests of all files of the workspace: sources, outputs, dvc.lock and .gitignore files."""
-    hidden = {".git", ".dvc", ".merganser"}
+    hidden = {".git", ".dvc", ".dvcfleet"}
     files = [path for path in folder.rglob("*") if path.is_file() and not hidden & set(path.relative_to(folder).parts)]
     return {str(path.relative_to(folder)): _md5(path) for path in sorted(files)}
 
@@ -27,7 +27,7 @@ def entries(folder: Path) -> dict[str, Any]:
 
 def finished(folder: Path) -> set[str]:
     """The stages that dvc.lock or the journal knows to have ended."""
-    journal = folder / ".merganser/journal"
+    journal = folder / ".dvcfleet/journal"
     lines = journal.read_text().splitlines(keepends=True) if journal.exists() else []
     return set(entries(folder)) | {json.loads(line)["name"] for line in lines if line.endswith("\n")}
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import yaml
 
-from flows.server import Server
+from dvcfleet.prefect_adapter.server import Server
 
 ROOT = Path(__file__).parents[2]
 POOL = "here"
@@ -35,7 +35,7 @@ class Schedules:
             "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]),
             "HF_HUB_OFFLINE": "1",
         }
-        self.environment.pop("MERGANSER_RUN", None)
+        self.environment.pop("DVCFLEET_RUN", None)
         self.post("work_pools/", {"name": POOL, "type": "process"})
 
     def post(self, path: str, content: dict[str, Any]) -> Any:

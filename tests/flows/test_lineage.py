@@ -1,262 +1,192 @@
-"""Where results come from, and what an audit finds, in small repositories."""
+"""The audit of the project's own pipeline on two tiny tasks: whence each number comes, and ten kinds of tampering."""
 
 import json
 import os
+import sqlite3
 import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 
-from flows.lineage import show
-from flows.lineage.audit import Audit, audit, look_up
-from flows.lineage.findings import Kind
+from dvcfleet.provenance.audit import audit, look_up
+from dvcfleet.provenance.findings import Finding, Kind
 from merganser.errors import InputError
-from tests.flows.test_ledger import commit, ledger
-from tests.flows.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.dvcfleet.test_lineage import overwrite
+from tests.tiny import CODE, dvc, make_repository, merganser
 
-PARTS = """
-stages:
-  part:
-    foreach: [a, b]
-    do:
-      cmd: mkdir -p parts && echo ${item} > parts/${item}
-      deps: [code]
-      outs: ["parts/${item}"]
-  sum:
-    cmd: cat parts/* > sum
-    deps: [parts]
-    outs: [sum]
-"""
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a committed repository whose comparison has been run by the flow."""
+    folder = make_repository(tmp_path_factory.mktemp("lineage") / "project")
+    git = ["git", "-C", str(folder), "-c", "user.name=T", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "add", *CODE, "params.yaml"], check=True)
+    subprocess.run([*git, "commit", "-qm", "all"], check=True)
+    merganser(folder, "run", "--workers", "2")
+    return folder
 
 
 @pytest.fixture
-def chain(toy: Make) -> Toy:
-    made = toy(CHAIN, CHAIN_FILES)
-    commit(made)
-    assert made.run()[0] == 0
-    return made
+def project(ran: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give that repository, and take back what a test did to its files."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(ran)
+    files = [*ran.glob("data/**/*"), *ran.glob("hub/**/*"), ran / "tasks/merge.py", ran / "params.yaml"]
+    before = {path: (path.read_bytes(), path.stat()) for path in files if path.is_file()}
+    with closing(sqlite3.connect(":memory:")) as saved, closing(sqlite3.connect(ran / "mlflow.db")) as store:
+        store.backup(saved)
+        yield ran
+        saved.backup(store)
+    for path, (content, info) in before.items():
+        if path.read_bytes() != content:
+            path.chmod(0o644)
+            path.write_bytes(content)
+            os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+            path.chmod(info.st_mode)
 
 
-def found(toy: Toy, target: str | None = None, again: bool = False) -> list[tuple[str, str]]:
-    """Audit; return the kind of each finding, and what it names."""
-    return [(one.kind.value, one.name) for one in audit(toy.path, target, again).findings]
+def findings(folder: Path, target: str | None = None) -> tuple[Finding, ...]:
+    return audit(folder, target).findings
 
 
-def overwrite(path: Path) -> None:
-    """Change one byte in place, also of the copy in DVC's cache if it is linked, and leave no trace in its times."""
-    info = path.stat()
-    path.chmod(0o644)
-    with path.open("r+b") as file:
-        first = file.read(1)
-        file.seek(0)
-        file.write(bytes([first[0] ^ 1]))
-    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
-    path.chmod(info.st_mode)
+def test_an_untouched_project_is_silent_and_exits_with_0(project: Path) -> None:
+    done = merganser(project, "lineage", "verify")
+    assert (done.stdout, done.stderr) == ("", "")
+    counts = json.loads(merganser(project, "lineage", "verify", "--json").stdout)
+    assert counts["findings"] == []
+    assert counts["stages"] > 30
+    assert counts["size"] > 1e6
 
 
-def test_the_tree_goes_from_a_result_down_to_its_sources(chain: Toy) -> None:
-    target, lineage = look_up(chain.path, "end.txt")
-    assert target.stages == ("end",)
-    assert list(lineage.steps) == ["cut", "turn", "end"]
-    turn = lineage.steps["turn"]
-    assert turn.needs == ("cut",)
-    assert turn.params == {"params.yaml": {"turn.times": 1}}
-    assert [(item.path, item.kind, item.made_by) for item in turn.inputs] == [("cut.txt", "data", ("cut",))]
-    assert [(item.path, item.kind) for item in lineage.steps["cut"].inputs] == [("source", "code")]
-    assert turn.execution == ledger(chain)[1]
-    assert list(lineage.environments) == [ledger(chain)[0].environment]
+def _flip(name: str) -> Callable[[Path], None]:
+    return lambda folder: overwrite(folder / name)
 
 
-def test_the_text_and_the_json_hold_every_step_and_what_is_known_of_it(chain: Toy) -> None:
-    target, lineage = look_up(chain.path, "end")
-    text = "\n".join(show.as_lines(target, lineage))
-    line = ledger(chain)[1]
-    for word in ("turn", "rev cut.txt", "turn.times = 1", line.began, line.run, line.flow_run, line.commit, line.host):
-        assert str(word) in text
-    data = json.loads(json.dumps(show.as_json(target, lineage)))
-    assert data["target"]["stages"] == ["end"]
-    assert [step["stage"] for step in data["steps"]] == ["cut", "turn", "end"]
-    assert data["steps"][1]["execution"]["flow_run"] == line.flow_run
-    assert data["environments"][line.environment]["python"] == sys.version.split()[0]
+def _score(folder: Path) -> None:
+    run = json.loads((folder / "data/records/ties.json").read_text())["run_id"]
+    with closing(sqlite3.connect(folder / "mlflow.db")) as connection, connection:
+        for table in ("metrics", "latest_metrics"):
+            where = "run_uuid = ? AND key = 'accuracy/dark'"
+            connection.execute(f"UPDATE {table} SET value = value + 0.125 WHERE {where}", (run,))
 
 
-def test_a_stage_that_dvc_ran_says_that_its_time_is_not_known(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=chain.path, check=True)
-    target, lineage = look_up(chain.path, "cut")
-    assert lineage.steps["cut"].execution is None
-    assert "outside `merganser run`" in "\n".join(show.as_lines(target, lineage))
-    assert found(chain) == []
+def _param(folder: Path) -> None:
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["methods"]["ties"]["density"] = 0.4
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
 
 
-def test_a_file_inside_an_output_is_found_by_its_path(chain: Toy) -> None:
-    assert look_up(chain.path, "turned/text")[0].stages == ("turn",)
-    assert look_up(chain.path, str(chain.path / "turned"))[0].files == ("turned",)
+def _code(folder: Path) -> None:
+    with (folder / "tasks/merge.py").open("a") as file:
+        file.write("# edited\n")
 
 
-@pytest.mark.parametrize(
-    ("target", "says"),
-    [
-        ("ent", 'did you mean "end"'),
-        ("source", "no stage made it"),
-        ("0" * 32, "no receipt"),
-        ("nothing/at/all", "no stage, output, MLflow run"),
-    ],
-)
-def test_what_names_nothing_is_refused(chain: Toy, target: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        look_up(chain.path, target)
+TAMPERINGS = {
+    "a source": (_flip("hub/dark/open_clip_model.safetensors"), Kind.SOURCE, "hub/dark"),
+    "a checkpoint": (
+        _flip("data/checkpoints/dark/model.safetensors"),
+        Kind.CHANGED,
+        "data/checkpoints/dark/model.safetensors",
+    ),
+    "a delta": (_flip("data/deltas/light.safetensors"), Kind.CHANGED, "data/deltas/light.safetensors"),
+    "a factor": (lambda folder: overwrite(_factor(folder)), Kind.CHANGED, "data/svd/dark/"),
+    "a merged model": (
+        _flip("data/merged/average/model.safetensors"),
+        Kind.CHANGED,
+        "data/merged/average/model.safetensors",
+    ),
+    "an overlay": (
+        _flip("data/merged/dts_d/overlays.safetensors"),
+        Kind.CHANGED,
+        "data/merged/dts_d/overlays.safetensors",
+    ),
+    "a metric": (_flip("data/metrics/ties/dark.json"), Kind.CHANGED, "data/metrics/ties/dark.json"),
+    "a receipt": (_flip("data/records/ties.json"), Kind.CHANGED, "data/records/ties.json"),
+    "a score in MLflow": (_score, Kind.MLFLOW, "run "),
+    "a parameter": (_param, Kind.PARAMS, "params.yaml"),
+    "code": (_code, Kind.CODE, "tasks/merge.py"),
+}
 
 
-def test_a_folder_of_several_outputs_and_a_stage_that_never_ran_are_refused(toy: Make) -> None:
-    parts = toy(PARTS, {"code": "c"})
-    with pytest.raises(InputError, match="has not run yet"):
-        look_up(parts.path, "sum")
-    parts.run()
-    with pytest.raises(InputError, match="2 outputs, such as parts/a"):
-        look_up(parts.path, "parts")
+def _factor(folder: Path) -> Path:
+    return sorted((folder / "data/svd/dark").glob("*.safetensors"))[0]
 
 
-def test_an_untouched_tree_gives_no_findings_and_every_byte_is_read(chain: Toy) -> None:
-    done = audit(chain.path)
-    assert done.findings == ()
-    assert done.stages == 3
-    names = ("source", "cut.txt", "turned/text", "end.txt")
-    assert done.size >= sum((chain.path / name).stat().st_size for name in names)
+@pytest.mark.parametrize("what", TAMPERINGS)
+def test_tampering_is_found_and_named_and_nothing_else_is(project: Path, what: str) -> None:
+    tamper, kind, name = TAMPERINGS[what]
+    tamper(project)
+    found = findings(project)
+    assert {one.kind for one in found} == {kind}, found
+    assert any(one.name.startswith(name) for one in found)
+    # A file and a link to it, as a joint has of its deltas, are two names of one change.
+    assert len({one.message.partition(" wrote ")[2].partition(";")[0] for one in found}) == 1
 
 
-def _edit(name: str, text: str) -> Callable[[Toy], None]:
-    return lambda toy: toy.write(name, text)
+def test_a_changed_byte_is_found_where_dvc_sees_nothing(project: Path) -> None:
+    overwrite(project / "data/merged/average/model.safetensors")
+    assert json.loads(dvc(project, "status", "--json")) == {}
+    assert findings(project) != ()
 
 
-def _flip(name: str) -> Callable[[Toy], None]:
-    return lambda toy: overwrite(toy.path / name)
+def test_a_score_in_mlflow_is_named_with_both_numbers(project: Path) -> None:
+    value = json.loads((project / "data/metrics/ties/dark.json").read_text())["accuracy"]
+    _score(project)
+    messages = " ".join(one.message for one in findings(project))
+    assert "accuracy/dark" in messages
+    assert repr(value) in messages
+    assert repr(value + 0.125) in messages
 
 
-def _flip_cached(name: str) -> Callable[[Toy], None]:
-    def flip(toy: Toy) -> None:
-        content = (toy.path / name).read_bytes()
-        copies = [path for path in (toy.path / ".dvc/cache/files").rglob("*") if path.is_file()]
-        overwrite(next(path for path in copies if path.read_bytes() == content))
-
-    return flip
-
-
-@pytest.mark.parametrize(
-    ("change", "kind", "name"),
-    [
-        (_flip("end.txt"), Kind.CHANGED, "end.txt"),
-        (_flip("turned/text"), Kind.CHANGED, "turned/text"),
-        (_flip_cached("cut.txt"), Kind.CACHE, ".dvc/cache"),
-        (lambda toy: (toy.path / "cut.txt").unlink(), Kind.MISSING, "cut.txt"),
-        (lambda toy: (toy.path / "source").unlink(), Kind.MISSING, "source"),
-        (_edit("turned/more", "x"), Kind.UNKNOWN, "turned/more"),
-        (_edit("source", "abcdeg"), Kind.CODE, "source"),
-        (_edit("params.yaml", "turn: {times: 2, more: {deep: 1}}\n"), Kind.PARAMS, "params.yaml"),
-        (_edit("dvc.yaml", CHAIN.replace("echo end", "echo END")), Kind.STAGE, "end"),
-        (_edit("dvc.yaml", CHAIN.replace("deps: [turned]", "deps: [turned, source]")), Kind.STAGE, "end"),
-        (_edit("dvc.yaml", CHAIN.replace("  end:", "  finish:")), Kind.NEVER_RAN, "finish"),
-        (_edit("dvc.yaml", CHAIN.replace("  end:", "  finish:")), Kind.UNDECLARED, "end"),
-    ],
-)
-def test_a_change_is_found_and_named(chain: Toy, change: Callable[[Toy], None], kind: Kind, name: str) -> None:
-    change(chain)
-    assert any(one == kind.value and what.startswith(name) for one, what in found(chain)), found(chain)
+def test_a_receipt_without_its_run_and_a_store_that_is_gone_are_found(project: Path) -> None:
+    run = json.loads((project / "data/records/ties.json").read_text())["run_id"]
+    with closing(sqlite3.connect(project / "mlflow.db")) as connection, connection:
+        connection.execute("UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = ?", (run,))
+    (finding,) = findings(project)
+    assert (finding.kind, finding.name) == (Kind.NO_RUN, "data/records/ties.json")
+    assert run in finding.message
+    (project / "mlflow.db").rename(project / "elsewhere.db")
+    try:
+        assert [one.kind for one in findings(project)] == [Kind.NO_RUN]
+    finally:
+        (project / "elsewhere.db").rename(project / "mlflow.db")
 
 
-def test_one_changed_byte_is_one_finding_also_where_dvc_sees_nothing(chain: Toy) -> None:
-    overwrite(chain.path / "cut.txt")
-    assert found(chain) == [("changed", "cut.txt")]
-    assert found(chain, "end.txt") == [("changed", "cut.txt")]
+def test_a_report_cell_a_run_and_a_metric_lead_to_the_same_checkpoints(project: Path) -> None:
+    receipt = json.loads((project / "data/records/ties.json").read_text())
+    value = json.loads((project / "data/metrics/ties/dark.json").read_text())["accuracy"]
+    cell, lineage = look_up(project, "ties/dark")
+    assert cell.files == ("data/metrics/ties/dark.json",)
+    assert float(cell.value) == value
+    assert cell.stages == ("evaluate@ties-dark",)
+    assert look_up(project, "data/metrics/ties/dark.json")[0].stages == cell.stages
+    assert look_up(project, receipt["run_id"])[0].stages == ("record@ties",)
+    assert look_up(project, receipt["parent_run_id"])[0].stages == ("report",)
+    assert look_up(project, "ties")[0].stages == ("record@ties",)
+    assert look_up(project, "ties/amr")[0].files == ("data/profiles/merge/ties.json",)
+    assert set(look_up(project, "ties/mean")[0].stages) == {"evaluate@ties-dark", "evaluate@ties-light"}
+    with pytest.raises(InputError, match='no such column of ties; did you mean "dark"'):
+        look_up(project, "ties/drak")
+    origins = {origin.path: origin for step in lineage.steps.values() for origin in step.origins}
+    assert origins["data/checkpoints/dark"].source == "hub/dark"
+    assert len(origins["data/checkpoints/dark"].files["model.safetensors"]["sha256"]) == 64
+    assert lineage.steps["merge@ties"].params["params.yaml"]["methods.ties"]["density"] == 0.5
+    assert all(step.execution for step in lineage.steps.values())
 
 
-def test_a_target_leaves_out_what_it_does_not_come_from(chain: Toy) -> None:
-    overwrite(chain.path / "end.txt")
-    assert found(chain, "turn") == []
-    assert found(chain, "end") == [("changed", "end.txt")]
+def test_the_text_names_source_checksum_command_commit_and_run(project: Path) -> None:
+    text = merganser(project, "lineage", "show", "ties/dark").stdout
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True, check=True)
+    digest = json.loads((project / "data/base/source.json").read_text())["files"]["model.safetensors"]["sha256"]
+    for word in ("merge@ties", "python -m tasks.merge @", "hub/base", digest, head.stdout.strip(), "flow run", "torch"):
+        assert word in text
+    assert merganser(project, "lineage", "show", "tise", check=False).returncode == 2
 
 
-def test_a_strange_file_in_a_folder_that_is_read_whole_is_named(toy: Make) -> None:
-    parts = toy(PARTS, {"code": "c"})
-    parts.run()
-    assert found(parts) == []
-    parts.write("parts/c", "stranger")
-    assert found(parts) == [("unknown file", "parts/c")]
-
-
-def test_an_input_made_anew_since_is_outdated(toy: Make) -> None:
-    parts = toy(PARTS, {"code": "c"})
-    parts.run()
-    parts.write("dvc.yaml", PARTS.replace("echo ${item}", "echo 2${item}"))
-    parts.run("part@a", "part@b")
-    assert found(parts) == [("outdated", "parts")]
-
-
-def test_an_edited_file_in_a_folder_of_code_is_named_by_git(toy: Make) -> None:
-    code = toy(
-        "stages: {one: {cmd: cat code/* > one, deps: [code], outs: [one]}}", {"code/a.py": "1", "code/b.py": "2"}
-    )
-    commit(code)
-    code.run()
-    assert found(code) == []
-    code.write("code/b.py", "3")
-    (finding,) = audit(code.path).findings
-    assert finding.kind is Kind.CODE
-    assert "code/b.py" in finding.message
-
-
-def test_an_audit_waits_for_no_killed_run_and_no_other_writer(chain: Toy) -> None:
-    (chain.path / ".merganser/journal").write_text("")
-    with pytest.raises(InputError, match="was killed"):
-        audit(chain.path)
-
-
-def again(toy: Toy, target: str | None = None) -> Audit:
-    return audit(toy.path, target, again=True)
-
-
-def test_running_again_gives_the_same_bytes_and_leaves_the_repository_alone(
-    chain: Toy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setenv("TMPDIR", str(scratch))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    chain.ran()
-    before = {path: path.stat().st_mtime_ns for path in chain.path.rglob("*") if path.is_file()}
-    done = again(chain)
-    assert done.run_again
-    assert done.findings == ()
-    assert chain.ran() == []
-    assert {path: path.stat().st_mtime_ns for path in before if "tmp" not in path.parts} == {
-        path: time for path, time in before.items() if "tmp" not in path.parts
-    }
-    assert list(scratch.iterdir()) == []
-
-
-def test_a_stage_that_writes_other_bytes_each_time_is_found_by_running_it_again_unless_it_says_so(toy: Make) -> None:
-    text = CHAIN.replace("rev cut.txt > turned/text", "rev cut.txt > turned/text; date +%N%s > turned/time")
-    text = text.replace("outs: [end.txt]", "outs: [end.txt: {meta: {varies: true}}]")
-    chain = toy(text, CHAIN_FILES)
-    chain.run()
-    assert found(chain) == []
-    (finding,) = again(chain).findings
-    assert (finding.kind, finding.name) == (Kind.NOT_REPRODUCED, "turned")
-    assert finding.message.endswith(": time")
-
-
-def test_nothing_is_run_again_from_code_that_has_changed(chain: Toy) -> None:
-    chain.write("source", "changed")
-    done = again(chain)
-    assert not done.run_again
-    assert [one.kind for one in done.findings] == [Kind.CODE]
-
-
-def test_bytes_changed_together_with_dvc_lock_are_found_by_running_again(chain: Toy) -> None:
-    with (chain.path / "end.txt").open("r+") as file:
-        file.write("X")
-    subprocess.run([sys.executable, "-m", "dvc", "commit", "-fq", "end"], cwd=chain.path, check=True)
-    assert found(chain) == []
-    assert [(one.kind, one.name) for one in again(chain).findings] == [(Kind.NOT_REPRODUCED, "end.txt")]
+@pytest.mark.slow
+def test_a_chain_run_again_has_the_same_bytes(project: Path) -> None:
+    done = merganser(project, "lineage", "verify", "ties/dark", "--rerun")
+    assert (done.stdout, done.stderr) == ("", "")

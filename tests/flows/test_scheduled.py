@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.repository import held, opened
+from dvcfleet.repository import held, opened
+from tests.dvcfleet.test_run import commands_in
+from tests.dvcfleet.test_server import servers_of
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.flows.schedules import Schedules, deployment, serving_schedules, wait_until, write_deployments
-from tests.flows.test_compare import commands_in
-from tests.flows.test_server import servers_of
-from tests.flows.toy import CHAIN, CHAIN_FILES, Make
 
 ROOT = Path(__file__).parents[2]
 
@@ -159,7 +159,7 @@ def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
     ended = subprocess.run(command, cwd=chain.path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert ended.stderr.startswith(complaint)
-    assert not (chain.path / ".merganser/prefect").exists()
+    assert not (chain.path / ".dvcfleet/prefect").exists()
 
 
 def test_the_projects_own_deployments_can_be_served() -> None:

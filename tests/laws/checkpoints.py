@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from merganser import registry
-from merganser.checkpoints import open_checkpoint, save_tensors
-from merganser.deltas import extract, open_deltas
-from merganser.factors import FactorSettings, decompose, open_factors
-from merganser.layers import Kind, LayerSource
-from merganser.parameters import ParameterRules
+from merganser.checkpoints.kinds import Kind, ParameterRules
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.writing import save_tensors
+from merganser.inputs.deltas import extract, open_deltas
+from merganser.inputs.factors import FactorSettings, decompose, open_factors
+from merganser.inputs.layers import LayerSource
+from merganser.merging.method import Method
 from tests.laws.layers import embeddings_of
 from tests.laws.references import Given
 
@@ -47,7 +48,7 @@ class Models:
     tasks: tuple[str, ...]
     parameters: Mapping[str, tuple[Kind, tuple[int, ...]]] = field(default_factory=lambda: PARAMETERS)
 
-    def source(self, method: registry.Method) -> LayerSource:
+    def source(self, method: Method) -> LayerSource:
         """Open what a method reads."""
         open_, read = (open_factors, "svd") if method.factored else (open_deltas, "deltas")
         return open_(self.folder / read, list(self.tasks), SEED, embeddings_of(self.tasks))

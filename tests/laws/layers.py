@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from merganser import registry
-from merganser.layers import Factors, InTurn, Kind, Layer, LayerDeltas, LayerFactors
+from merganser.checkpoints.kinds import Kind
+from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerFactors
+from merganser.linalg.decompositions import Factors
 from merganser.overlays.parts import Parts, mixed
 
 

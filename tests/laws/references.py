@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from merganser.layers import Kind, Layer, LayerDeltas
+from merganser.checkpoints.kinds import Kind
+from merganser.inputs.layers import Layer, LayerDeltas
 
 Array = NDArray[Any]
 EPSILON = float(np.finfo(np.float32).eps)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from merganser.layers import Kind, LayerDeltas
+from merganser.checkpoints.kinds import Kind
+from merganser.inputs.layers import LayerDeltas
 from tests.laws.layers import merged, norms_of, task_names
 
 SHAPES: dict[str, tuple[int, ...]] = {

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from merganser.layers import LayerFactors
+from merganser.inputs.layers import LayerFactors
 from merganser.linalg.svd import factorise
 from tests.laws.layers import task_names
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from merganser import registry
-from merganser.layers import LayerDeltas, LayerFactors, LayerLowRank
+from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerLowRank
 from merganser.linalg.svd import factorise, factorise_low_rank
 from tests.laws.layers import merged, norms_of, task_names
 from tests.laws.spectra import assert_close, numpy_of

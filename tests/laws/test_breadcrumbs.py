@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from merganser.errors import InputError
+from merganser.linalg.counts import ceiling_of
 from merganser.operators.band import each_band
-from merganser.operators.counts import ceiling_of
 from tests.laws.layers import vectors
 from tests.laws.references import Array, Given
 from tests.laws.samples import merged_vector, network

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from merganser.errors import InputError
-from merganser.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas
 from merganser.operators.drop import rates_by_magnitude, uniforms
 from tests.laws.references import Array, Given, elected_mean, flat, unflat
 from tests.laws.samples import assert_same, joined, merged_vector, network

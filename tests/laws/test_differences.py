@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from merganser.checkpoints import open_checkpoint
-from merganser.deltas import DeltaFile, extract
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.mean import write_mean
+from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
-from merganser.mean import write_mean
+from merganser.inputs.deltas import DeltaFile, extract
 from merganser.overlays import task_model
-from merganser.parameters import ParameterRules
 from tasks.standalone import merge_checkpoints
-from tests.adapters.small import write_adapter, write_base
-from tests.models import write_models
+from tests.checkpoints.adapters.small import write_adapter, write_base
+from tests.small_models import write_models
 
 ROUNDING = 2e-6
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from merganser import registry
-from merganser.layers import Factors, Layer, LayerFactors
+from merganser.inputs.layers import Layer, LayerFactors
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise
 from merganser.overlays.parts import Parts
 from tests.laws.layers import matrices, merged, task_names

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.layers import Factors
+from merganser.linalg.decompositions import Factors
 from merganser.overlays.parts import Parts, tensors_of
 from merganser.overlays.thresholded import Thresholded, ThresholdedFactors, pack, threshold, unpack
 from tests.laws.dts import coded, grouped

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from merganser import registry
-from merganser.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas
 from tests.laws import test_dare as dare
 from tests.laws import test_ties as ties
 from tests.laws.layers import matrices, merged

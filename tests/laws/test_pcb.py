@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from merganser.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas
 from tests.laws.references import Array, Given, counted, flat, unflat
 from tests.laws.samples import assert_same, in_pieces, joined, layer_of, merged_vector, network
 

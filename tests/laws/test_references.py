@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from merganser import registry
+from merganser.merging.method import Method
 from merganser.overlays.parts import Parts
 from tests.laws.checkpoints import SPECTRA, Models, write_alike, write_models, write_spectrum
 from tests.laws.layers import delta_of
@@ -154,7 +155,7 @@ def far(ours: Array, theirs: Array) -> float:
     return float(np.linalg.norm(ours.reshape(-1) - theirs.reshape(-1)))
 
 
-def merged(method: registry.Method, values: dict[str, Any], models: Models) -> dict[str, Array]:
+def merged(method: Method, values: dict[str, Any], models: Models) -> dict[str, Array]:
     """Merge as the library does: one first pass, then layer by layer; (T, ...) for parts per task."""
     source = models.source(method)
     prepared = method.first_pass(source, values)

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from merganser import registry
+from merganser.checkpoints.kinds import Kind
 from merganser.errors import InputError
-from merganser.layers import Factors, Kind, Layer, LayerDeltas, LayerFactors
+from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors
+from merganser.linalg.counts import count_of
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise
-from merganser.operators.counts import count_of
+from merganser.merging.method import Method
 from merganser.overlays.parts import Parts
 from tests.laws.layers import delta_of, factored, matrices, merged, norms_of, vectors
 
@@ -46,7 +49,7 @@ MATRICES: dict[str, tuple[int, int]] = {
 KINDS = ("full", "full", "low_rank", "frozen", "same")
 
 
-def methods_that(holds: Callable[[registry.Method], bool]) -> pytest.MarkDecorator:
+def methods_that(holds: Callable[[Method], bool]) -> pytest.MarkDecorator:
     """Run a test for each registered method of which something holds."""
     return pytest.mark.parametrize("name", [name for name in registry.names() if holds(registry.get(name))])
 

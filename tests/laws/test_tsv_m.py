@@ -6,7 +6,7 @@ import scipy.linalg
 import torch
 
 from merganser.errors import InputError
-from merganser.layers import Factors
+from merganser.linalg.decompositions import Factors
 from tests.laws.layers import merged, task_names, vectors
 from tests.laws.references import Array, Given, counted, whitened
 from tests.laws.references import svd as known

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import torch
 
 from merganser import registry
-from merganser.adapters.files import open_model
-from merganser.checkpoints import Checkpoint, open_checkpoint
-from merganser.deltas import Deltas, extract, open_deltas
-from merganser.driver import merge
-from merganser.factors import FactorSettings, FactorSource, decompose, open_factors
-from merganser.parameters import ParameterRules
+from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.inputs.deltas import Deltas, extract, open_deltas
+from merganser.inputs.factors import FactorSettings, FactorSource, decompose, open_factors
+from merganser.merging.driver import merge
 
 
 class Prepared(NamedTuple):

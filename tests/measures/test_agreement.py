@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from merganser.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas
 from merganser.measures.agreement import DENSITY, layer_agreement, sign_agreement
 
 

@@ -3,13 +3,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from merganser.layers import Factors
+from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise, leading
-from merganser.measures.interference import (
-    row_space_interference,
-    task_interference,
-    task_interference_after_tsv_m,
-)
+from merganser.measures.interference import row_space_interference, task_interference, task_interference_after_tsv_m
 
 SHAPES = [(24, 16), (16, 24), (16, 16)]
 

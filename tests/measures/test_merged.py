@@ -8,7 +8,7 @@ from merganser.measures.alignment import EPS
 from merganser.measures.merged import measure_merge
 from merganser.measures.numbers import defined
 from tests.measures.models import Prepared, merged, prepare
-from tests.models import write_models
+from tests.small_models import write_models
 
 LEAST = (1 - EPS**2) ** 0.5  # SAR of a matrix with itself
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import torch
 
-from merganser.checkpoints import save_tensors
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.writing import save_tensors
 from merganser.measures.numbers import defined
 from merganser.measures.tasks import measure_tasks
-from merganser.parameters import ParameterRules
-from tests.adapters.small import write_adapter, write_base
+from tests.checkpoints.adapters.small import write_adapter, write_base
 from tests.measures.models import Prepared, prepare
-from tests.models import random_state, write_models
+from tests.small_models import random_state, write_models
 
 VECTORS = {"blocks.0.attn.in_proj_bias", "blocks.0.ln_1.weight", "logit_scale", "positional_embedding"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from merganser.report.changes import Change, Changes, read_changes
 
-BEFORE = {
+PREVIOUS_METRICS = {
     "ties": {"accuracy": {"dark": 0.5, "light": 0.25}, "mean": 0.375, "normalised_accuracy": None},
     "gone": {"accuracy": {"dark": 1.0}, "mean": 1.0},
 }
@@ -19,9 +19,11 @@ NOW = {
 
 
 def kept(folder: Path, **content: Any) -> Path:
-    path = folder / "before.json"
+    path = folder / "previous_metrics.json"
     path.write_text(
-        json.dumps({"run": "blue-fox", "numbers": BEFORE, "causes": {"fetch@dark": ["dep changed"]}} | content)
+        json.dumps(
+            {"run": "blue-fox", "numbers": PREVIOUS_METRICS, "causes": {"fetch@dark": ["dep changed"]}} | content
+        )
     )
     return path
 
@@ -44,7 +46,7 @@ def test_each_number_that_differs_is_told_before_and_after(tmp_path: Path) -> No
 
 
 def test_numbers_that_stayed_are_said_to_have_stayed(tmp_path: Path) -> None:
-    changes = read_changes(kept(tmp_path), "blue-fox", BEFORE)
+    changes = read_changes(kept(tmp_path), "blue-fox", PREVIOUS_METRICS)
     assert changes
     assert (changes.changed, changes.same) == ([], 6)
 
@@ -57,4 +59,4 @@ def test_nothing_is_said_of_numbers_that_this_run_did_not_find(
 
 
 def test_nothing_is_said_where_nothing_was_kept(tmp_path: Path) -> None:
-    assert read_changes(tmp_path / "before.json", "blue-fox", NOW) is None
+    assert read_changes(tmp_path / "previous_metrics.json", "blue-fox", NOW) is None

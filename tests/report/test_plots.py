@@ -12,8 +12,8 @@ from merganser.report.labels import LINE, place_labels
 from merganser.report.measured import Grid, Measured, mean_of
 from merganser.report.rows import Row
 from merganser.report.scatter import named
+from merganser.report.scores import Scores
 from merganser.report.style import STYLE
-from merganser.scores import Scores
 
 NAN = float("nan")
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import yaml
 
-from merganser.checkpoints import save_tensors
+from merganser.checkpoints.writing import save_tensors
 from tasks import decompose, evaluate, extract, fetch, measure, measure_merged, merge, study_rank, study_tasks
 from tests.tiny_clip import CONFIG, write_clip, write_data_set
 

@@ -9,10 +9,10 @@ import yaml
 from huggingface_hub import ModelCard
 
 from merganser import registry
-from merganser.cards import model_card
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.origins import Origin, origin_of
 from merganser.hashes import sha256_of
-from merganser.origins import Origin, origin_of
-from merganser.parameters import ParameterRules
+from merganser.merging.cards import model_card
 from tasks import difference, extract, extract_difference, fetch, merge
 from tasks.standalone import merge_checkpoints
 from tests.tasks.comparison import TASKS, inside, write_params, write_sources

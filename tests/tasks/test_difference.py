@@ -9,10 +9,11 @@ import pytest
 import torch
 import yaml
 
-from merganser.checkpoints import open_checkpoint, save_tensors
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.writing import save_tensors
+from merganser.config.params import Entry
 from merganser.errors import InputError
-from merganser.parameters import ParameterRules
-from merganser.params import Entry
 from tasks import describe, difference, extract, extract_difference, fetch, merge
 from tasks.merge import open_source
 from tasks.standalone import merge_checkpoints

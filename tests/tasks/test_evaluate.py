@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from merganser.errors import InputError
-from merganser.evaluate import evaluate
+from merganser.evaluation.image_classification import evaluate
 from tasks import evaluate as stage
 from tests.tasks.comparison import inside, make_comparison
 from tests.tiny_clip import CLASSES, clip_parameters, pictures, write_data_set

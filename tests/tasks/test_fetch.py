@@ -15,10 +15,11 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, l
 from huggingface_hub import constants
 from PIL import Image as Picture
 
-from merganser.checkpoints import open_checkpoint, save_tensors
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
-from merganser.sources import weight_names
+from merganser.sources.fetching import weight_names
 from tasks import fetch
 from tests.hub import COMMIT, Hub, serve
 from tests.tasks.comparison import inside, write_params, write_sources

@@ -15,8 +15,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from merganser.config.loading import load_params
 from merganser.errors import InputError
-from merganser.params import load_params
 from tasks import record, report
 from tests.tasks.comparison import METHODS, TASKS, inside, make_comparison, write_params
 
@@ -37,7 +37,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(made: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a copy of an evaluated comparison to work in, its store still empty."""
-    monkeypatch.delenv("MERGANSER_RUN", raising=False)
+    monkeypatch.delenv("DVCFLEET_RUN", raising=False)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for name in ("params.yaml", "data"):
         subprocess.run(["cp", "-r", made / name, tmp_path / name], check=True)
@@ -88,7 +88,7 @@ def test_recording_the_same_result_again_makes_no_second_run(folder: Path, monke
     record.main(["average"])
     first = receipt("average")
     Path("data/records/average.json").unlink()
-    monkeypatch.setenv("MERGANSER_RUN", "another")
+    monkeypatch.setenv("DVCFLEET_RUN", "another")
     record.main(["average"])
     assert receipt("average") == first
     assert len(children(runs())) == 1
@@ -112,7 +112,7 @@ def test_a_changed_parameter_makes_its_own_run(folder: Path) -> None:
 
 
 def test_the_flows_run_names_the_parent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MERGANSER_RUN", "brave-heron")
+    monkeypatch.setenv("DVCFLEET_RUN", "brave-heron")
     record.main(["average"])
     assert [run.info.run_name for run in runs() if "mlflow.parentRunId" not in run.data.tags] == ["brave-heron"]
     assert receipt("average")["run"] == "brave-heron"
@@ -129,7 +129,7 @@ def test_processes_that_record_at_once_share_a_store_and_a_parent(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("mlflow.db").unlink()
-    monkeypatch.setenv("MERGANSER_RUN", "crowd")
+    monkeypatch.setenv("DVCFLEET_RUN", "crowd")
     root = Path(record.__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", str(root))
     entries = ("base", "average", "sum", "average")

@@ -16,14 +16,14 @@ import torch
 import yaml
 from torch import Tensor
 
-from merganser.checkpoints import open_checkpoint
-from merganser.deltas import DeltaFile
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.loading import load_params
 from merganser.errors import InputError
-from merganser.evaluate import evaluate
-from merganser.params import load_params
+from merganser.evaluation.image_classification import evaluate
+from merganser.inputs.deltas import DeltaFile
+from merganser.report.scores import read_scores
 from merganser.report.studies import read_studies
 from merganser.report.study_tables import write_studies
-from merganser.scores import read_scores
 from tasks import study_rank, study_tasks
 from tasks.stage import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
 from tests.tasks.comparison import STUDIES, TASKS, inside, make_comparison

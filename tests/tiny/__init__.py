@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from merganser.checkpoints import save_tensors
+from merganser.checkpoints.writing import save_tensors
 from tests.tiny_clip import write_clip, write_data_set
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from typing import Any
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.utime")
 # Files of Python, git and Prefect's server: how often they are touched is not the same each time.
-_OTHERS = ("__pycache__", "/.merganser/prefect", "/.git/")
+_OTHERS = ("__pycache__", "/.dvcfleet/prefect", "/.git/")
 
 
 class Faults:

@@ -1,0 +1,1 @@
+"""Run the stages of any DVC repository in parallel, as a Prefect flow."""

@@ -1,0 +1,127 @@
+"""What a run tells the person who started it."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from dvcfleet.messages import Ending, Result
+from dvcfleet.planning.plan import Plan, State
+
+_STYLES = {Result.FAILED: "red", Result.BLOCKED: "yellow", Result.STOPPED: "yellow"}
+
+
+class Progress:
+    """Tell a run's progress: a bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, plan: Plan, name: str, console: Console) -> None:
+        self._console = console
+        self._total = len(plan.work)
+        self._ended = 0
+        self._running: dict[str, None] = {}
+        self._bar = Bar(
+            TextColumn(f"[bold]{name}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[running]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._row = self._bar.add_task("", total=self._total, running="")
+        console.print(f"run {name}: {self._total} of {len(plan.nodes)} stages are not up to date")
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def began(self, name: str, why: str) -> None:
+        """Note a stage that was started."""
+        self._running[name] = None
+        self._show()
+
+    def lost(self, name: str, why: str) -> None:
+        """Say that a stage is started again, and why."""
+        self._running.pop(name, None)
+        self._say(f"{name} is started again: {why}", "yellow")
+
+    def ended(self, ending: Ending) -> None:
+        """Print how a stage ended; one that failed with the last lines it printed."""
+        self._running.pop(ending.name, None)
+        self._ended += 1
+        self._show()
+        width = len(str(self._total))
+        line = f"[{self._ended:>{width}}/{self._total}] {ending.name} {_in_words(ending)}"
+        self._say(line, _STYLES.get(ending.result))
+        if ending.result is Result.FAILED:
+            for text in ending.tail:
+                self._say(f"    {text}")
+
+    def _say(self, line: str, style: str | None = None) -> None:
+        if self._console.is_terminal:
+            self._console.print(line, style=style, markup=False)
+        else:
+            # The same, at a tenth of the cost: there is nothing to colour, and no bar to keep below.
+            self._console.file.write(f"{line}\n")
+            self._console.file.flush()
+
+    def _show(self) -> None:
+        if not self._console.is_terminal:
+            return
+        self._bar.update(self._row, completed=self._ended, running=", ".join(list(self._running)[:4]))
+
+
+def _in_words(ending: Ending) -> str:
+    if ending.result is Result.DONE:
+        return f"done in {ending.seconds:.1f} s"
+    return f"{ending.result}: {ending.why}" if ending.why else str(ending.result)
+
+
+def rows(endings: Iterable[Ending]) -> list[dict[str, Any]]:
+    """Return a table of how the stages ended."""
+    return [
+        {
+            "stage": ending.name,
+            "result": ending.result.value,
+            "seconds": round(ending.seconds, 2),
+            "peak memory (MiB)": ending.peak_rss_bytes >> 20,
+            "why": ending.why,
+        }
+        for ending in endings
+    ]
+
+
+def show_summary(endings: dict[str, Ending], console: Console) -> None:
+    """Print how many stages ended how, those that did not end well, and how to go on."""
+    counts = Counter(ending.result for ending in endings.values())
+    console.print(", ".join(f"{counts[result]} {result}" for result in Result if counts[result]))
+    for ending in endings.values():
+        if ending.result is Result.FAILED:
+            console.print(f"  {ending.name} failed: {ending.why}", style="red", markup=False)
+    if any(counts[result] for result in _STYLES):
+        console.print("What is done is kept. Mend what failed and run the same command again to go on.")
+
+
+def exit_code(endings: Iterable[Ending]) -> int:
+    """Return 0 if all ended well, 2 if all failures are the user's mistakes, else 1."""
+    bad = [ending for ending in endings if ending.result in _STYLES]
+    failed = [ending for ending in bad if ending.result is Result.FAILED]
+    if not bad:
+        return 0
+    return 2 if failed and all(ending.exit_code == 2 for ending in failed) else 1
+
+
+def show_plan(plan: Plan, console: Console) -> None:
+    """Print what a run would do, and why."""
+    for node in plan.work:
+        console.print(f"{node.name}: {node.state} ({'; '.join(node.reasons)})", markup=False)
+    for orphan in plan.orphans:
+        console.print(f"{orphan.name}: no longer in dvc.yaml, would be taken out", markup=False)
+    counts = Counter(node.state for node in plan.nodes.values())
+    console.print(", ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no stages")

@@ -1,0 +1,1 @@
+"""The DVC adapter: everything that DVC does not promise."""

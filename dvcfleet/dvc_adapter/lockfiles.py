@@ -1,0 +1,175 @@
+"""Write dvc.lock files: many entries at a time, never half a file, and nothing lost by a kill.
+
+An entry is written to a journal as soon as its stage ends, and to dvc.lock with the next group. A run that
+finds a journal puts its entries into dvc.lock first.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.dvc_adapter.lock_entries import join_lock, lock_entry, split_lock
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+    from dvc.stage import PipelineStage, Stage
+
+# A group is written when this many times the last write's duration has passed: writing takes a few percent at most.
+_PATIENCE = 20
+_SHORTEST_WAIT_S = 2.0
+
+
+class LockFiles:
+    """The entries of a repository's dvc.lock files, as this run changes them.
+
+    `order` gives, per lock file, the order of the entries: that of `dvc repro`, so that both write the same file; it is
+    asked at the first write. `track` is told each file written.
+    """
+
+    def __init__(
+        self, journal: Path, order: Callable[[], dict[str, list[str]]], track: Callable[[str], object]
+    ) -> None:
+        self._journal = journal
+        self._order = cache(order)
+        self._track = track
+        self._digests: dict[str, str] = {}
+        self._pending: dict[str, dict[str, Any]] = defaultdict(dict)
+        self._wait_s = _SHORTEST_WAIT_S
+        self._written_at = time.monotonic()
+
+    def recover(self) -> int:
+        """Put what a killed run left in the journal into dvc.lock; return the number of entries.
+
+        Entries for a dvc.lock that was changed since by somebody else are left out: newer ones may stand there.
+        """
+        entries = 0
+        for line in self._journal_lines():
+            path, name, entry, before = line["path"], line["name"], line["entry"], line["before"]
+            if _digest(path) == before:
+                self._pending[path][name] = entry
+                entries += 1
+        self.flush()
+        self._journal.unlink(missing_ok=True)
+        return entries
+
+    def record(self, stage: "PipelineStage", entry: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Note the entry of a stage whose outputs are in the cache, and write the group if it is time; return it."""
+        from dvc.stage.serialize import to_single_stage_lockfile
+
+        path, name = lock_path(stage), stage.name
+        entry = entry or to_single_stage_lockfile(stage)
+        self._pending[path][name] = entry
+        if path not in self._digests:
+            self._digests[path] = _digest(path)
+        line = {"path": path, "name": name, "entry": entry, "before": self._digests[path]}
+        try:
+            text = json.dumps(line)
+        except TypeError:
+            # A parameter that JSON does not know, such as a date: no journal for this one.
+            self.flush()
+            return entry
+        with self._journal.open("a") as file:
+            file.write(text + "\n")
+        if time.monotonic() - self._written_at > self._wait_s:
+            self.flush()
+        return entry
+
+    def flush(self) -> None:
+        """Write all entries noted so far."""
+        started = time.monotonic()
+        for path, entries in self._pending.items():
+            self._rewrite(path, entries, ())
+        self._pending.clear()
+        self._digests.clear()
+        self._journal.unlink(missing_ok=True)
+        self._written_at = time.monotonic()
+        self._wait_s = max(_SHORTEST_WAIT_S, _PATIENCE * (self._written_at - started))
+
+    def forget(self, path: str, names: Iterable[str]) -> None:
+        """Take entries out."""
+        self._rewrite(path, {}, names)
+
+    def _journal_lines(self) -> Iterator[dict[str, Any]]:
+        if not self._journal.exists():
+            return
+        for line in self._journal.read_text(errors="replace").splitlines():
+            # A kill or a full disk may have cut a line off; its stage is then run, or restored, again.
+            with suppress(ValueError):
+                yield json.loads(line)
+
+    def _rewrite(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> None:
+        before = Path(path).read_text(encoding="utf-8") if os.path.exists(path) else join_lock(())
+        blocks = split_lock(before)
+        after = None if blocks is None else self._joined(path, blocks, entries, gone)
+        if after is None:
+            after = self._dumped(path, entries, gone)
+        if after == before:
+            return
+        _replace(path, after)
+        self._track(os.path.relpath(path))
+
+    def _joined(self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Iterable[str]) -> str | None:
+        """Return dvc.lock's new text, put together of its entries' lines; None where they hang together."""
+        blocks = blocks | {name: lock_entry(name, entry) for name, entry in entries.items()}
+        for name in gone:
+            blocks.pop(name, None)
+        if not blocks or any("&id" in block for block in blocks.values()):
+            return None
+        return join_lock(blocks[name] for name in self._ordered(path, blocks))
+
+    def _dumped(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> str:
+        """Return dvc.lock's new text as DVC dumps all of its entries."""
+        from dvc.utils.serialize import dumps_yaml, load_yaml
+
+        data: dict[str, Any] = load_yaml(path) if os.path.exists(path) else {"schema": "2.0"}
+        stages = {**data.get("stages", {}), **entries}
+        for name in gone:
+            stages.pop(name, None)
+        data["stages"] = {name: stages[name] for name in self._ordered(path, stages)}
+        return dumps_yaml(data)
+
+    def _ordered(self, path: str, names: Collection[str]) -> list[str]:
+        first = [name for name in self._order().get(path, ()) if name in names]
+        return list(dict.fromkeys([*first, *names]))
+
+
+def lock_path(stage: "PipelineStage") -> str:
+    """Return the path of the dvc.lock that holds the stage's entry."""
+    return os.path.splitext(stage.path)[0] + ".lock"
+
+
+def locked_stage(repo: "Repo", dvc_yaml: str, entry: dict[str, Any], folder: str) -> "Stage":
+    """Return a stage of which there is no more than its entry in dvc.lock; `folder` is its working folder."""
+    from dvc.stage import PipelineStage, create_stage
+    from dvc.stage.loader import StageLoader
+
+    outs = [out["path"] for out in entry.get("outs", [])]
+    stage = create_stage(PipelineStage, repo=repo, path=dvc_yaml, cmd=entry["cmd"], wdir=folder, outs=outs)
+    StageLoader.fill_from_lock(stage, entry)
+    return stage
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.exists(path) else ""
+
+
+def _replace(path: str, text: str) -> None:
+    """Put a new file in a file's place, whole or not at all."""
+    temporary = path + ".new"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        # On a full disk it would only take up pool.
+        Path(temporary).unlink(missing_ok=True)
+        raise

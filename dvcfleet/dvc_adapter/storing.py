@@ -1,0 +1,155 @@
+"""Put what a stage read and wrote into DVC's state, cache and run cache.
+
+As DVC's own `save`, `commit` and run cache do it, to the same bytes. They look at every file nine times, hash the
+inputs once more and copy each output twice; here each is done once where the case is the ordinary one: a file in the
+repository, copied into the cache. Everything else is left to DVC.
+"""
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.dvc_adapter.lock_entries import write_yaml
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.stage import Stage
+    from dvc_data.hashfile.hash_info import HashInfo
+    from dvc_data.hashfile.meta import Meta
+
+
+def save_inputs(stage: "Stage", allow_missing: bool = False) -> None:
+    """Note the hashes of a stage's inputs, as `stage.save_deps()`."""
+    from dvc.dependency import Dependency
+    from dvc.dependency.base import DependencyDoesNotExistError
+
+    for dep in stage.deps:
+        info = _file_info(dep) if type(dep) is Dependency else None
+        if info is not None:
+            _note_hash(dep, info)
+            continue
+        try:
+            dep.save()
+        except DependencyDoesNotExistError:
+            if not allow_missing:
+                raise
+
+
+def is_as_noted(item: "Output") -> bool:
+    """Tell whether an input or output is surely as dvc.lock has it, in the cache too; else DVC is to be asked."""
+    from dvc.dependency import Dependency
+    from dvc.output import Output
+
+    info = _file_info(item) if item.hash_info and type(item) in (Dependency, Output) else None
+    if info is None or (item.use_cache and not _is_local(item)):
+        return False
+    _, now = _hash_of(item, info)
+    return now == item.hash_info and (not item.use_cache or bool(item.cache.oids_exist([now.value])))
+
+
+def save_output(out: "Output") -> None:
+    """Put an output into DVC's cache, as `out.save()` and `out.commit()`; it is hidden from git already."""
+    info = _file_info(out) if out.use_cache and not out.persist else None
+    if info is None or info["islink"] or info["nlink"] != 1 or not _copies(out):
+        out.save()
+        out.commit()
+        return
+    out.verify_metric()
+    _note_hash(out, info)
+    oid = out.hash_info.value
+    if not out.cache.oids_exist([oid]):
+        out.cache.add(out.fs_path, out.fs, oid, check_exists=False)
+    _set_mode(out, info)
+    key = os.path.relpath(out.fs_path, out.repo.state.root_dir)
+    out.repo.state.links[key] = (info["ino"], str(round(info["mtime"] * 1_000_000_000)))
+
+
+def save_run(stage: "Stage", entry: dict[str, Any]) -> None:
+    """Note in DVC's run cache that the stage's command makes these outputs of these inputs; `entry` is dvc.lock's."""
+    if not all(out.use_cache for out in stage.outs):
+        stage.repo.stage_cache.save(stage)
+        return
+    if not _fits_run_cache(stage):
+        return
+    cache = stage.repo.cache.legacy
+    folder, name = _run_place(stage, entry)
+    path = os.path.join(folder, name)
+    if os.path.exists(path):
+        return
+    cache.makedirs(folder)
+    temporary = os.path.join(folder, f".{os.getpid()}.tmp")
+    write_yaml(temporary, entry)
+    cache.move(temporary, path)
+
+
+def may_have_run(stage: "Stage") -> bool:
+    """Tell whether DVC's run cache may know what a stage's command makes of its present inputs."""
+    from dvc.stage.serialize import to_single_stage_lockfile
+
+    return _fits_run_cache(stage) and os.path.isdir(_run_place(stage, to_single_stage_lockfile(stage))[0])
+
+
+def _run_place(stage: "Stage", entry: dict[str, Any]) -> tuple[str, str]:
+    """Return the run cache's folder for a command and its inputs, and the name in it for these outputs."""
+    from dvc.stage.cache import _get_cache_hash
+
+    return stage.repo.stage_cache._get_cache_dir(_get_cache_hash(dict(entry), key=True)), _get_cache_hash(entry)
+
+
+def _fits_run_cache(stage: "Stage") -> bool:
+    """Tell whether DVC would keep the stage in its run cache, and `meta: {restore: false}` does not forbid it."""
+    if isinstance(stage.meta, dict) and stage.meta.get("restore") is False:
+        return False
+    if stage.is_callback or stage.always_changed or not (stage.cmd and stage.deps and stage.outs):
+        return False
+    return all(dep.protocol == "local" and dep.def_path and dep.hash_info for dep in stage.deps) and all(
+        out.protocol == "local" and out.def_path and not out.persist and out.is_in_repo for out in stage.outs
+    )
+
+
+def _file_info(item: "Output") -> dict[str, Any] | None:
+    """Return what the file system says of an ordinary file of the repository; None for anything else."""
+    from dvc_data.fsutils import _localfs_info
+
+    if item.protocol != "local" or item.hash_name != "md5" or not item.is_in_repo:
+        return None
+    if not item.IS_DEPENDENCY and item.dvcignore.is_ignored(item.fs, item.fs_path, ignore_subrepos=False):
+        return None
+    try:
+        info = _localfs_info(item.fs_path)
+    except OSError:
+        return None
+    return info if info["type"] == "file" else None
+
+
+def _is_local(out: "Output") -> bool:
+    from dvc_data.hashfile.db.local import LocalHashFileDB
+
+    return type(out.cache) is LocalHashFileDB
+
+
+def _copies(out: "Output") -> bool:
+    """Tell whether files come into the cache and out of it as copies, not as links to one another."""
+    return _is_local(out) and set(out.cache.cache_types) <= {"reflink", "copy"}
+
+
+def _hash_of(item: "Output", info: dict[str, Any]) -> tuple["Meta", "HashInfo"]:
+    from dvc_data.hashfile.hash import hash_file
+
+    return hash_file(item.fs_path, item.fs, item.hash_name, item.repo.state, info=info)
+
+
+def _note_hash(item: "Output", info: dict[str, Any]) -> None:
+    from dvc_data.hashfile.obj import HashFile
+
+    item.meta, item.hash_info = _hash_of(item, info)
+    item.obj, item.files = HashFile(item.fs_path, item.fs, item.hash_info), None
+
+
+def _set_mode(out: "Output", info: dict[str, Any]) -> None:
+    """Give an output the mode that a copy out of the cache would have."""
+    from dvc_objects.fs.utils import umask
+
+    mode = 0o666 & ~umask | (stat.S_IEXEC if out.meta.isexec else 0)
+    if stat.S_IMODE(info["mode"]) != mode:
+        os.chmod(out.fs_path, mode)

@@ -1,0 +1,1 @@
+"""Execution: run a stage's commands in processes of their own."""

@@ -1,0 +1,122 @@
+"""Stages that run in the run's own working tree, with DVC's cache at hand."""
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.dvc_adapter.storing import save_inputs, save_output, save_run
+from dvcfleet.execution.jobs import make_job
+from dvcfleet.messages import Job, Outcome, Result
+from dvcfleet.planning.plan import Node, Plan, State, judge_now
+from dvcfleet.planning.resources import Resources
+from dvcfleet.repository import tracked_paths
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+
+
+@dataclass
+class LocalWorkspace:
+    """The workspace of a run whose workers see its own files."""
+
+    repo: "Repo"
+    plan: Plan
+    _neighbours: dict[str, list["Output"]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for stage in self.plan.stages.values():
+            for out in stage.outs:
+                if out.use_scm_ignore:
+                    self._neighbours.setdefault(out.fs.parent(out.fs_path), []).append(out)
+
+    def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
+        """Settle a stage without running it if that can be, else make all ready for its command.
+
+        Returns the result, or None if the command must run, and the reason.
+        """
+        if not node.certain:
+            # What it reads from has ended since the plan was made: maybe with the same bytes as before.
+            node = judge_now(stage)
+        why = ", ".join(node.reasons)
+        if node.state is State.UP_TO_DATE:
+            return Result.UP_TO_DATE, ""
+        if node.state is State.BLOCKED:
+            return Result.BLOCKED, why
+        if node.settled:
+            stage.checkout(force=True)
+            self.hide_from_git(stage)
+            return Result.RESTORED, why
+        if not stage.cmd or stage.frozen:
+            # An import, or data under DVC's own care: DVC knows what to do.
+            stage.reproduce()
+            return Result.DONE, why
+        _clear_outs(stage)
+        if node.state is State.RESTORABLE:
+            stage.repo.stage_cache.restore(stage)
+            self._keep(stage)
+            return Result.RESTORED, why
+        save_inputs(stage)
+        return None, why
+
+    def job(self, stage: "Stage", needs: Resources) -> Job:
+        """Return what a worker needs to run the stage's command in this tree."""
+        return make_job(stage, needs)
+
+    def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
+        """Put the outputs of a stage that ended well into DVC's cache, and its entry into the run cache.
+
+        Returns the entry for dvc.lock; None for a .dvc file's stage.
+        """
+        return self._keep(stage)
+
+    def finish(self, pull: bool) -> None:
+        """Do nothing: all is here."""
+
+    def _keep(self, stage: "Stage") -> dict[str, Any] | None:
+        # The hashes of its inputs stay those from before it ran: what was edited meanwhile, it did not read.
+        from dvc.stage.serialize import to_single_stage_lockfile
+
+        self.hide_from_git(stage)
+        for out in stage.outs:
+            save_output(out)
+        if not hasattr(stage, "name"):
+            stage.md5 = stage.compute_md5()
+        entry = to_single_stage_lockfile(stage) if stage.cmd else None
+        if entry and not any(not out.use_cache for out in stage.outs if not (out.is_metric or out.is_plot)):
+            save_run(stage, entry)
+        return entry if hasattr(stage, "name") else None
+
+    def hide_from_git(self, stage: "Stage") -> None:
+        """Put all outputs of the plan that go into this stage's folders into their .gitignore, in the plan's order.
+
+        Where a later stage reads the whole folder, its .gitignore is part of what it reads: it must not depend on
+        which stage ended first.
+        """
+        from dvc.output import OutputAlreadyTrackedError
+
+        for out in stage.outs:
+            if out.use_scm_ignore and out.fs_path in self._tracked:
+                raise OutputAlreadyTrackedError(out)
+        for folder in {out.fs.parent(out.fs_path) for out in stage.outs if out.use_scm_ignore}:
+            if not (os.path.isdir(folder) and folder in self._neighbours):
+                continue
+            for out in self._neighbours.pop(folder):
+                self.repo.scm_context.ignore(out.fs_path)
+            # The files were read before: without this, each output would be added once more when it is kept.
+            self.repo.scm._reset()
+
+    @cached_property
+    def _tracked(self) -> frozenset[str]:
+        return tracked_paths(self.repo)
+
+
+def _clear_outs(stage: "Stage") -> None:
+    """Take away what the stage wrote before, as `dvc repro` does; outputs to persist are made writable instead."""
+    for out in stage.outs:
+        if out.persist:
+            out.unprotect()
+        else:
+            out.remove(ignore_remove=False)

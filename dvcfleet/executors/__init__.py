@@ -1,0 +1,1 @@
+"""Executors: threads and processes on this machine, Ray and Dask clusters."""

@@ -1,0 +1,85 @@
+"""What Ray and Dask have in common: a cluster at an address, whose nodes have threads, memory and GPUs."""
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from urllib.parse import urlsplit
+
+import psutil  # type: ignore[import-untyped]
+
+from dvcfleet.errors import UserError
+from dvcfleet.executors.task_runners import Runner
+from dvcfleet.planning.resources import Resources
+from dvcfleet.scheduling.resource_pool import ResourcePool
+
+# Nothing is sent anywhere; a stage that asks for no GPU sees none.
+_RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# Without it Ray takes the address of a network interface for this machine's.
+_RAY_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A node of a cluster, and what it has for stages."""
+
+    address: str
+    threads: float
+    memory_bytes: float
+    gpus: float
+
+    def __str__(self) -> str:
+        return f"{self.address} has {self.threads:g} threads, {self.gpus:g} GPUs, {self.memory_bytes / 1e9:.3g} GB"
+
+    def can_run(self, needs: Resources) -> bool:
+        """Tell whether a stage can run here when nothing else does."""
+        return self.threads >= needs.threads and self.memory_bytes >= needs.memory_bytes and self.gpus >= needs.gpus
+
+
+def open_cluster(name: str, threads: int, workers: int | None, address: str | None) -> AbstractContextManager[Runner]:
+    """Give Ray or Dask as a runner: see `open_runner`; raises UserError where it is not installed."""
+    if name == "ray":  # before it is imported
+        os.environ.update(_RAY_SETTINGS | (_RAY_ON_LOOPBACK if _is_loopback(address) else {}))
+    try:
+        module = import_module(f"flows.{name}_cluster")
+    except ImportError as error:
+        raise UserError(f"--runner {name} needs packages that are not installed: {error}") from error
+    opened: AbstractContextManager[Runner] = module.at(address, workers) if address else module.local(threads)
+    return opened
+
+
+def _is_loopback(address: str | None) -> bool:
+    return address is None or address.rpartition(":")[0] in _LOOPBACK
+
+
+def cluster_pool(
+    where: str, machines: list[Machine], workers: int | None, needs: Mapping[str, Resources]
+) -> ResourcePool:
+    """Return how many threads of a cluster to use at a time: `workers`, or all there are; the rest is for it to count.
+
+    Raises UserError for a stage that no machine can run, and where there is none and no number was given.
+    """
+    if not machines and not workers:
+        raise UserError(f"{where} has no workers; start one, or say with --workers how many threads there will be")
+    _check_server(machines)
+    for name, each in needs.items() if machines else ():
+        if not any(machine.can_run(each) for machine in machines):
+            gpus = f", {each.gpus} GPUs" if each.gpus else ""
+            memory = f", {each.memory_bytes / 1e9:.3g} GB of memory" if each.memory_bytes else ""
+            has = "; ".join(map(str, machines))
+            raise UserError(f"stage {name}: asks for {each.threads} threads{gpus}{memory}, and no node has all ({has})")
+    return ResourcePool(workers or round(sum(machine.threads for machine in machines)))
+
+
+def _check_server(machines: list[Machine]) -> None:
+    """Raise UserError where a node could not reach Prefect's server, since that listens on this machine only."""
+    server = urlsplit(os.environ["PREFECT_API_URL"]).hostname
+    own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
+    away = [machine.address for machine in machines if machine.address not in own]
+    if away and server in _LOOPBACK:
+        raise UserError(
+            f"Prefect's server listens on this machine only, and {away[0]} is another; start one that it reaches "
+            "(prefect server start --host ADDRESS) and set PREFECT_API_URL to http://ADDRESS:4200/api"
+        )

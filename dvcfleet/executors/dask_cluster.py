@@ -1,0 +1,127 @@
+"""Dask as a runner, by way of prefect-dask."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import dask
+from distributed import Client, KilledWorker, WorkerPlugin
+from distributed.client import ClosedClientError
+from distributed.comm import CommClosedError
+from distributed.core import Status
+from prefect_dask import DaskTaskRunner
+
+from dvcfleet.errors import UserError
+from dvcfleet.executors.clusters import Machine, cluster_pool
+from dvcfleet.executors.dask_tasks import keys_at_work
+from dvcfleet.executors.task_runners import Local
+from dvcfleet.planning.resources import Resources
+from dvcfleet.scheduling.resource_pool import ResourcePool, gpus_here, memory_here
+
+if TYPE_CHECKING:
+    from distributed.worker import Worker
+    from prefect.futures import PrefectFuture
+    from prefect.task_runners import TaskRunner
+
+_END_LIMIT_S = 30.0
+LOSSES = (KilledWorker, CommClosedError, CancelledError, ClosedClientError)
+
+
+class Declaration(WorkerPlugin):
+    """A plugin that has each worker of a Dask cluster, now and later, say what it has; what it was told stands."""
+
+    name = "dvcfleet"
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+
+    async def setup(self, worker: "Worker") -> None:
+        """Declare the worker's threads, memory and GPUs as its resources."""
+        os.environ.update(self._environment)
+        memory = worker.memory_manager.memory_limit or memory_here()
+        has = {"threads": worker.state.nthreads, "memory": memory, "GPU": len(gpus_here())}
+        more = {name: amount for name, amount in has.items() if name not in worker.state.total_resources}
+        if more:
+            # What waits for resources is looked at again when a worker goes on, and not when it declares some.
+            worker.status = Status.paused
+            await worker.set_resources(**more)
+            worker.status = Status.running
+
+
+@dataclass
+class DaskCluster:
+    """A Dask cluster at an address: it counts what its workers have."""
+
+    task_runner: "TaskRunner[Any]"
+    client: "Client"
+    address: str
+    workers: int | None
+    remote = True
+    _ended: set[str] = field(default_factory=set)
+
+    def pool(self, needs: Mapping[str, Resources]) -> ResourcePool:
+        """Return how many threads of the cluster to use at a time."""
+        return cluster_pool(f"the Dask cluster at {self.address}", self._machines(), self.workers, needs)
+
+    def asking(self, needs: Resources) -> AbstractContextManager[Any]:
+        """Ask for what a stage needs of a worker."""
+        wanted = {"threads": needs.threads, "memory": needs.memory_bytes, "GPU": needs.gpus}
+        return dask.annotate(resources={name: amount for name, amount in wanted.items() if amount})
+
+    def end(self, future: "PrefectFuture[Any]") -> None:
+        """Have the worker that does a task run find that nobody wants it any more."""
+        task = future.wrapped_future  # type: ignore[attr-defined]
+        self._ended.add(task.key)
+        task.cancel()
+
+    def is_loss(self, error: Exception) -> bool:
+        """Tell whether the workers that tried a task run went away."""
+        return isinstance(error, LOSSES)
+
+    def wait_for_ends(self) -> None:
+        """Wait until the workers have killed what was ended."""
+        deadline = time.monotonic() + _END_LIMIT_S
+        while self._ended and time.monotonic() < deadline:
+            at_work = self.client.run(keys_at_work).values()
+            if not self._ended.intersection(*at_work):
+                return
+            time.sleep(0.1)
+
+    def _machines(self) -> list[Machine]:
+        assert self.client.scheduler
+        # Not `scheduler_info`: what that returns may have been replaced meanwhile by one without workers.
+        workers = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
+        resources = [(str(urlsplit(at).hostname), worker["resources"]) for at, worker in workers.items()]
+        return [Machine(at, has["threads"], has["memory"], has["GPU"]) for at, has in resources]
+
+
+@contextmanager
+def at(address: str, workers: int | None) -> Iterator[DaskCluster]:
+    """Give the Dask cluster whose scheduler is at an address; raises UserError if none answers there."""
+    try:
+        client = Client(address, set_as_default=False, timeout="20s")
+    except (OSError, ValueError) as error:
+        raise UserError(f"no Dask scheduler answers at {address}: {error}") from error
+    with client:
+        client.register_plugin(Declaration({"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}))
+        cluster = DaskCluster(DaskTaskRunner(address=address), client, address, workers)
+        yield cluster
+        cluster.wait_for_ends()
+
+
+@contextmanager
+def local(threads: int) -> Iterator[Local]:
+    """Give a Dask cluster of one worker on loopback, for the time of a run."""
+    options: dict[str, Any] = {
+        "n_workers": 1,
+        "threads_per_worker": threads,
+        "host": "127.0.0.1",
+        "dashboard_address": "127.0.0.1:0",
+        "preload": ["dvcfleet.executors.dask_tasks"],
+    }
+    yield Local(DaskTaskRunner(cluster_kwargs=options), threads, losses=LOSSES)

@@ -1,0 +1,48 @@
+"""In a Dask worker: whether anybody still waits for what it does, since Dask forgets a task but cannot end it."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dvcfleet.executors.task_runners import leave_interrupts_to_the_run
+
+_AT_WORK: set[str] = set()
+
+
+@contextmanager
+def as_task() -> Iterator[Callable[[], bool] | None]:
+    """Give what tells whether the Dask task of this thread is still wanted; None if it is none."""
+    task = _task_of_dask()
+    if task is None:
+        yield None
+        return
+    key, is_wanted = task
+    _AT_WORK.add(key)
+    try:
+        yield is_wanted
+    finally:
+        _AT_WORK.discard(key)
+
+
+def keys_at_work() -> set[str]:
+    """Return the keys of the Dask tasks whose commands run below this worker."""
+    return set(_AT_WORK)
+
+
+def dask_setup(worker: object) -> None:
+    """Leave Ctrl-C to the run: Dask calls this in the worker of a run's own cluster, where this module is a preload."""
+    leave_interrupts_to_the_run()
+
+
+def _task_of_dask() -> tuple[str, Callable[[], bool]] | None:
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import get_worker
+
+    try:
+        worker = get_worker()
+        key = str(worker.get_current_task())
+    except ValueError:
+        return None
+    tasks = worker.state.tasks
+    return key, lambda: key in tasks and tasks[key].state == "executing"

@@ -1,0 +1,88 @@
+"""Where stages run: what the command line says, else a profile of `profiles.yaml`, else this machine's threads."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.errors import UserError
+from dvcfleet.executors.task_runners import CLUSTERS, RUNNERS
+from dvcfleet.planning.resources import Resources, read_resources, resources_of
+
+if TYPE_CHECKING:
+    from dvc.stage import Stage
+
+PROFILES = "profiles.yaml"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A runner by name, a cluster's address if there is one, how many threads at once, and more `meta` by stage."""
+
+    runner: str = "threads"
+    address: str | None = None
+    workers: int | None = None
+    stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def needs(self, stage: "Stage") -> Resources:
+        """Return what a stage asks for here; raises UserError for what cannot be understood."""
+        return resources_of(stage, next((self.stages[name] for name in _names(stage) if name in self.stages), None))
+
+
+def choose_placement(root: Path, profile: str | None, **said: Any) -> Placement:
+    """Return the profile's place with what was `said` on the command line in place of it (None was not said).
+
+    Raises UserError for a profile that is not there or makes no sense, and for an address that no cluster has.
+    """
+    place = read_profile(root / PROFILES, profile) if profile else Placement()
+    place = replace(place, **{name: value for name, value in said.items() if value is not None})
+    if place.runner not in RUNNERS:
+        raise UserError(f"no runner {place.runner!r}; there are {', '.join(RUNNERS)}")
+    if place.address and place.runner not in CLUSTERS:
+        raise UserError(f"--address is for --runner {' and '.join(CLUSTERS)}; {place.runner} run on this machine")
+    return place
+
+
+def read_profile(path: Path, name: str) -> Placement:
+    """Return the place that a profile of the file describes; raises UserError."""
+    import yaml
+
+    try:
+        profiles = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"--profile {name}: there is no {path}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot be read as YAML: {error}") from error
+    if not isinstance(profiles, dict) or name not in profiles:
+        known = ", ".join(map(str, profiles)) if isinstance(profiles, dict) else "none"
+        raise UserError(f"{path}: no profile {name!r}; there are {known}")
+    return _place(profiles[name], f"{path}: {name}")
+
+
+def check_stages(place: Placement, stages: Iterable["Stage"]) -> None:
+    """Raise UserError where a profile speaks of a stage that is not there."""
+    known = {name for stage in stages for name in _names(stage)} if place.stages else set()
+    for name in place.stages:
+        if name not in known:
+            raise UserError(f"{PROFILES}: stages.{name}: there is no such stage in dvc.yaml")
+
+
+def _place(entry: Any, where: str) -> Placement:
+    if not isinstance(entry, dict):
+        raise UserError(f"{where}: should be a map such as {{runner: threads}}, got {entry!r}")
+    kinds: dict[str, type] = {"runner": str, "address": str, "workers": int, "stages": dict}
+    for key, value in entry.items():
+        if key not in kinds:
+            raise UserError(f"{where}.{key}: unknown; there are {', '.join(each.name for each in fields(Placement))}")
+        if type(value) is not kinds[key] or value == 0:
+            raise UserError(f"{where}.{key}: should be a {kinds[key].__name__}, got {value!r}")
+    for name, meta in entry.get("stages", {}).items():
+        if not isinstance(meta, dict):
+            raise UserError(f"{where}.stages.{name}: should be a map such as {{resources: {{gpus: 1}}}}, got {meta!r}")
+        read_resources(meta, f"{where}.stages.{name}")
+    return Placement(**entry)
+
+
+def _names(stage: "Stage") -> tuple[str, str]:
+    """Return a stage's name, and that which it shares with others of its foreach or matrix."""
+    return stage.addressing, stage.addressing.partition("@")[0]

@@ -1,0 +1,99 @@
+"""Ray as a runner, by way of prefect-ray."""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+from prefect_ray import RayTaskRunner
+from prefect_ray.context import remote_options
+from ray.exceptions import RayError, RayTaskError
+
+from dvcfleet.errors import UserError
+from dvcfleet.executors.clusters import Machine, cluster_pool
+from dvcfleet.executors.task_runners import Local
+from dvcfleet.planning.resources import Resources
+from dvcfleet.scheduling.resource_pool import ResourcePool
+
+if TYPE_CHECKING:
+    from prefect.futures import PrefectFuture
+    from prefect.task_runners import TaskRunner
+
+LOSSES = tuple(kind for kind in RayError.__subclasses__() if kind is not RayTaskError)
+
+
+@dataclass
+class RayCluster:
+    """A Ray cluster at an address: it counts what its nodes have."""
+
+    task_runner: "TaskRunner[Any]"
+    address: str
+    workers: int | None
+    remote = True
+
+    def pool(self, needs: Mapping[str, Resources]) -> ResourcePool:
+        """Return how many threads of the cluster to use at a time."""
+        return cluster_pool(f"the Ray cluster at {self.address}", _machines(), self.workers, needs)
+
+    def asking(self, needs: Resources) -> AbstractContextManager[Any]:
+        """Ask for what a stage needs of a node."""
+        return _asking(needs)
+
+    def end(self, future: "PrefectFuture[Any]") -> None:
+        """Kill the worker that does a task run."""
+        ray.cancel(future.wrapped_future, force=True)  # type: ignore[attr-defined]
+
+    def is_loss(self, error: Exception) -> bool:
+        """Tell whether the worker, or its node, went away."""
+        return isinstance(error, LOSSES)
+
+
+@contextmanager
+def at(address: str, workers: int | None) -> Iterator[RayCluster]:
+    """Give the Ray cluster at an address; raises UserError if none answers there."""
+    with _connected(address=address):
+        yield RayCluster(RayTaskRunner(), address, workers)
+
+
+@contextmanager
+def local(threads: int) -> Iterator[Local]:
+    """Give a Ray cluster of one node on loopback, for the time of a run."""
+    with _connected(num_cpus=threads, num_gpus=0, include_dashboard=False, _node_ip_address="127.0.0.1"):
+        # The run counts memory and gives out GPUs itself.
+        yield Local(RayTaskRunner(), threads, lambda needs: _asking(Resources(needs.threads)), LOSSES)
+
+
+@contextmanager
+def _connected(**options: Any) -> Iterator[None]:
+    """Be connected to a Ray cluster, so that Prefect's task runner finds it."""
+    # The workers' threads too are to know which server to tell.
+    environment = {"env_vars": {"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}}
+    try:
+        ray.init(
+            namespace="dvcfleet", log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment, **options
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = options.get("address", "this machine")
+        token = "if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        raise UserError(f"no Ray cluster answers at {where}: {error}; {token}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _machines() -> list[Machine]:
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    resources = [(node["NodeManagerAddress"], node["Resources"]) for node in alive]
+    return [Machine(at, has.get("CPU", 0), has.get("memory", 0), has.get("GPU", 0)) for at, has in resources]
+
+
+def _asking(needs: Resources) -> AbstractContextManager[Any]:
+    # Who started a stage whose worker went away starts it again: Ray is not to do so by itself.
+    options: dict[str, Any] = {"num_cpus": needs.threads, "num_gpus": needs.gpus, "max_retries": 0}
+    if needs.memory_bytes:
+        options["memory"] = needs.memory_bytes
+    return remote_options(**options)

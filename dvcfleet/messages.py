@@ -1,0 +1,113 @@
+"""What the parts of a run tell each other: data only."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dvcfleet.planning.resources import Resources
+
+
+@dataclass(frozen=True)
+class Start:
+    """When a stage's commands began, in seconds since 1970, on which machine, and its environment if not the run's."""
+
+    began: float
+    host: str
+    environment: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class NodeWork:
+    """What a node needs to know of a stage besides what its clone says; paths are from the repository's root.
+
+    Choices travel, code does not: `texts` are dvc.yaml and parameter files, to be put in place; `commit`, and as
+    `expected` the hashes of all that the stage reads, are to be found as they are. `inputs` are the outputs of other
+    stages among it, `hidden` the .gitignore files in folders read whole, `persisted` what the stage is to go on from,
+    all outputs as dvc.lock has them. A `forced` stage runs though it ran before.
+    """
+
+    dvc_yaml: str
+    stage: str
+    commit: str | None
+    texts: dict[str, str]
+    expected: dict[str, str | None]
+    inputs: tuple[dict[str, Any], ...]
+    hidden: dict[str, str]
+    persisted: tuple[dict[str, Any], ...]
+    forced: bool
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command line; `module` and `arguments` are set where a warm host can run it."""
+
+    line: str
+    argv: tuple[str, ...]
+    module: str | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to run a stage: nothing of DVC's."""
+
+    name: str
+    commands: tuple[Command, ...]
+    folder: str
+    environment: dict[str, str]
+    # Outputs to be cleared before the commands run, so that a second attempt does not find the first one's.
+    clear: tuple[str, ...] = ()
+    needs: Resources = field(default_factory=Resources)
+    # Where the hosts listen that fork the processes, of shells and warm ones; None: the worker has hosts of its own.
+    hosts: tuple[str, str] | None = None
+    # Third-party modules that warm processes import once.
+    preload: tuple[str, ...] = ()
+    # What a node with a clone of its own needs besides.
+    node: NodeWork | None = None
+    # Whether it is for the run's own machine, wherever the others go.
+    stays: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a stage's commands ended; `exit_code` is negative for a signal, None if they did not come to an end.
+
+    `lost` means that nothing is known of the stage, since its worker went away. `why` says more than the exit code
+    does, where there is more to say; `entry` is the stage's entry for dvc.lock, where a node made it, and `restored`
+    means that the node found that the stage had run before.
+    """
+
+    name: str
+    exit_code: int | None
+    seconds: float = 0.0
+    peak_rss_bytes: int = 0
+    tail: tuple[str, ...] = ()
+    entry: dict[str, Any] | None = None
+    lost: bool = False
+    why: str = ""
+    restored: bool = False
+    start: Start | None = None
+
+
+class Result(StrEnum):
+    """How a stage came out of a run."""
+
+    DONE = "done"
+    UP_TO_DATE = "up to date"
+    RESTORED = "restored"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What became of one stage, and why where it did not go well."""
+
+    name: str
+    result: Result
+    why: str = ""
+    seconds: float = 0.0
+    peak_rss_bytes: int = 0
+    exit_code: int | None = None
+    tail: tuple[str, ...] = ()
+    start: Start | None = None

@@ -1,0 +1,1 @@
+"""Nodes: machines that share nothing with the run but the DVC remote."""

@@ -1,0 +1,174 @@
+"""What stages read and wrote as dvc.lock tells it, for a run whose data lies on the DVC remote and on nodes.
+
+A folder that several stages write into has no entry of its own: its hash is that of the listing put together of theirs.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dvcfleet.nodes.object_store import ObjectStore
+from dvcfleet.planning.plan import Look
+from dvcfleet.planning.reasons import dependency_reasons, output_reasons
+from dvcfleet.repository import tracked_paths
+
+if TYPE_CHECKING:
+    from dvc.dependency import Dependency
+    from dvc.output import Output
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+    from dvc_data.hashfile.tree import Tree
+
+
+class RecordedHashes:
+    """The hashes of what stages read and wrote, without the data; `held` are those that the DVC remote holds."""
+
+    def __init__(self, repo: "Repo", store: ObjectStore) -> None:
+        self._repo, self.store = repo, store
+        self._trees: dict[str, Tree] = {}
+        self._sources: dict[str, str] = {}
+        self._hidden: dict[str, str] = {}
+
+    def over(self, steps: Sequence["Stage"]) -> Look:
+        """Look at these stages, which are all that a plan has, in its order."""
+        from dvc.repo.trie import build_outs_trie
+
+        self._outs = build_outs_trie(steps)
+        self._steps = steps
+        outs = [out for stage in steps for out in stage.outs if out.use_cache and out.hash_info]
+        self.held = self.store.held({out.hash_info.value for out in outs})
+        return self.look
+
+    @property
+    def look(self) -> Look:
+        """How a stage is judged without its data; only the node that would run it can tell if it has run before."""
+        return Look(self._dependency, self._output, ran_before=lambda stage: False, cached=lambda stage: False)
+
+    def writes(self, dep: "Dependency") -> list["Output"]:
+        """Return the outputs at, above or below a dependency; none for a source."""
+        from dvc.dependency.param import ParamsDependency
+
+        if isinstance(dep, ParamsDependency) or dep.protocol != "local":
+            return []
+        key = dep.fs.parts(dep.fs_path)
+        above = self._outs.shortest_prefix(key)
+        if above:
+            return [above.value]
+        return list(self._outs.values(prefix=key)) if self._outs.has_subtrie(key) else []
+
+    def inputs(self, stage: "Stage") -> list["Output"]:
+        """Return the outputs that a stage reads."""
+        found = {out.fs_path: out for dep in stage.deps for out in self.writes(dep)}
+        return list(found.values())
+
+    def hash_of(self, dep: "Dependency") -> str | None:
+        """Return the hash of what a stage would read; None for what is not in the output that it should lie in."""
+        outs = self.writes(dep)
+        if not outs:
+            return self._source(dep)
+        if outs[0].fs_path == dep.fs_path:
+            return str(outs[0].hash_info.value)
+        if len(outs) == 1 and outs[0].fs.isin(dep.fs_path, outs[0].fs_path):
+            return self._part(dep, outs[0])
+        return self._whole(dep, outs)
+
+    def hidden(self, dep: "Dependency") -> dict[str, str]:
+        """Return the .gitignore files in a folder that stages write into: they are part of what is read of it."""
+        outs = [out for out in self.writes(dep) if out.fs.isin(out.fs_path, dep.fs_path)]
+        folders = dict.fromkeys(os.path.dirname(out.fs_path) for out in outs)
+        texts = {os.path.join(folder, ".gitignore"): self._ignored(folder) for folder in folders}
+        return {path: text for path, text in texts.items() if text}
+
+    def _dependency(self, dep: "Dependency") -> list[str]:
+        if not self.writes(dep):
+            return dependency_reasons(dep)
+        return [] if self.hash_of(dep) == dep.hash_info.value else [f"dep {dep} changed"]
+
+    def _output(self, out: "Output") -> list[str]:
+        # Uncached outputs are files of the flow's own; data under DVC's care may have been edited where it is.
+        if not out.use_cache or (not out.stage.cmd and out.exists):
+            return output_reasons(out)
+        if out.hash_info.value in self.held or not out.changed_cache():
+            return []
+        return [f"output {out} is neither in the cache nor on the DVC remote"]
+
+    def _source(self, dep: "Dependency") -> str:
+        if dep.fs_path not in self._sources:
+            self._sources[dep.fs_path] = str(dep.get_hash().value)
+        return self._sources[dep.fs_path]
+
+    def _part(self, dep: "Dependency", out: "Output") -> str | None:
+        """Return the hash of a file or folder in an output folder."""
+        key = dep.fs.relparts(dep.fs_path, out.fs_path)
+        tree = self._tree(out)
+        found = tree.get(key)
+        if found and found[1]:
+            return str(found[1].value)
+        part = tree.get_obj(out.cache, key)
+        return str(part.hash_info.value) if part and part.hash_info else None
+
+    def _whole(self, dep: "Dependency", outs: Iterable["Output"]) -> str:
+        """Return the hash of a folder that several stages write into, as DVC would find it with all of it there."""
+        from dvc_data.hashfile.hash_info import HashInfo
+        from dvc_data.hashfile.tree import Tree
+
+        whole = Tree()
+        for out in outs:
+            place = out.fs.relparts(out.fs_path, dep.fs_path)
+            if out.hash_info.isdir:
+                for key, _, info in self._tree(out):
+                    whole.add((*place, *key), None, info)
+            else:
+                whole.add(place, None, out.hash_info)
+        hidden = self.hidden(dep)
+        texts = {path: hashlib.md5(text.encode()).hexdigest() for path, text in hidden.items()}
+        for path, digest in (self._tracked_in(dep) | texts).items():
+            whole.add(dep.fs.relparts(path, dep.fs_path), None, HashInfo("md5", digest))
+        whole.digest()
+        return str(whole.hash_info.value)
+
+    def _tree(self, out: "Output") -> "Tree":
+        from dvc_data.hashfile.tree import Tree
+
+        value = out.hash_info.value
+        if value not in self._trees:
+            self.store.fetch_listing(out.hash_info)
+            self._trees[value] = Tree.load(out.cache, out.hash_info)
+        return self._trees[value]
+
+    def _tracked_in(self, dep: "Dependency") -> dict[str, str]:
+        """Return the hashes of the files in a folder that git keeps: these every node has."""
+        from dvc_data.hashfile.hash import hash_file
+
+        paths = [path for path in self._tracked if path.startswith(dep.fs_path + os.sep) and os.path.isfile(path)]
+        ignored = self._repo.dvcignore.is_ignored_file
+        state = self._repo.state
+        return {p: str(hash_file(p, dep.fs, "md5", state)[1].value) for p in paths if not ignored(p)}
+
+    @cached_property
+    def _tracked(self) -> frozenset[str]:
+        return tracked_paths(self._repo)
+
+    def _ignored(self, folder: str) -> str:
+        """Return what a folder's .gitignore comes to hold in a run: its outputs in the plan's order."""
+        if folder not in self._hidden:
+            path = Path(folder, ".gitignore")
+            text = path.read_text(encoding="utf-8") if path.is_file() else ""
+            for line in self._lines(folder):
+                if line not in text.splitlines():
+                    text += f"{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n"
+            self._hidden[folder] = text
+        return self._hidden[folder]
+
+    def _lines(self, folder: str) -> Iterator[str]:
+        from dvc.scm import NoSCM
+        from pathspec.patterns import GitWildMatchPattern
+
+        if isinstance(self._repo.scm, NoSCM):
+            return
+        for out in (out for stage in self._steps for out in stage.outs if out.use_scm_ignore):
+            if os.path.dirname(out.fs_path) == folder and not self._repo.scm.is_ignored(out.fs_path):
+                yield GitWildMatchPattern.escape(f"/{os.path.basename(out.fs_path)}")

@@ -1,0 +1,84 @@
+"""What dvc.lock still holds of stages that dvc.yaml no longer has."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.dvc_adapter.lockfiles import locked_stage
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.repo import Repo
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A stage known to dvc.lock only, and the outputs of it that lie in the workspace."""
+
+    name: str
+    outs: tuple[str, ...]
+    dvc_yaml: str = field(repr=False)
+    entry: dict[str, Any] = field(repr=False, compare=False)
+
+
+def find_orphans(repo: "Repo") -> Iterator[Orphan]:
+    """Find the entries of dvc.lock files whose stage is gone from their dvc.yaml."""
+    from dvc.utils.serialize import load_yaml
+
+    declared = defaultdict(set)
+    for stage in repo.index.stages:
+        if hasattr(stage, "name"):
+            declared[stage.path].add(stage.name)
+    for dvc_yaml, names in declared.items():
+        lock = Path(dvc_yaml).with_suffix(".lock")
+        entries = load_yaml(str(lock)).get("stages", {}) if lock.exists() and _may_hold_others(lock, names) else {}
+        for name, entry in entries.items():
+            if name not in names:
+                outs = tuple(str(out) for out in _lone_outs(repo, dvc_yaml, entry) if out.exists)
+                yield Orphan(name, outs, dvc_yaml, entry)
+
+
+def _may_hold_others(lock: Path, names: Collection[str]) -> bool:
+    """Tell at a glance, before thousands of lines are parsed, whether a dvc.lock may hold other stages than these."""
+    keys = re.findall(r"^  (\S.*)$", lock.read_text(encoding="utf-8"), re.MULTILINE)
+    return any(key.removesuffix(":") not in names for key in keys)  # a long or quoted name is not known at a glance
+
+
+def take_out(repo: "Repo", orphan: Orphan) -> list[str]:
+    """Remove the orphan's outputs from the workspace where DVC's cache holds the same bytes; return what was left.
+
+    An output that was edited, or that the cache does not hold, stays: it may be the only copy.
+    """
+    left = []
+    for out in _lone_outs(repo, orphan.dvc_yaml, orphan.entry):
+        if not out.exists:
+            continue
+        if out.changed_cache() or out.workspace_status():
+            left.append(str(out))
+            continue
+        out.remove(ignore_remove=True)
+        _remove_empty_parents(Path(out.fs_path), Path(repo.root_dir))
+    return left
+
+
+def _lone_outs(repo: "Repo", dvc_yaml: str, entry: dict[str, Any]) -> list["Output"]:
+    """Return the entry's outputs, less those that a declared stage now writes, or that hold or lie in such."""
+    trie = repo.index.outs_trie
+    outs = []
+    # dvc.lock does not keep a stage's working folder: paths of one elsewhere are not found, and stay.
+    for out in locked_stage(repo, dvc_yaml, entry, os.path.dirname(dvc_yaml)).outs:
+        key = out.fs.parts(out.fs_path)
+        if not (trie.has_node(key) or trie.shortest_prefix(key)):
+            outs.append(out)
+    return outs
+
+
+def _remove_empty_parents(path: Path, root: Path) -> None:
+    for folder in path.parents:
+        if folder == root or any(folder.iterdir()):
+            return
+        folder.rmdir()

@@ -1,0 +1,260 @@
+"""From dvc.yaml to a stage graph in which every stage has a state, and a reason where it is not up to date."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.dvc_adapter.storing import may_have_run, save_inputs
+from dvcfleet.planning.orphans import Orphan, find_orphans
+from dvcfleet.planning.reasons import dependency_reasons, output_reasons, stage_reasons
+from dvcfleet.planning.validation import is_validated, validate
+from dvcfleet.repository import opened
+
+if TYPE_CHECKING:
+    from dvc.dependency import Dependency
+    from dvc.output import Output
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+    from networkx import DiGraph
+
+
+class State(StrEnum):
+    """What a run would find to do for a stage."""
+
+    UP_TO_DATE = "up to date"
+    RESTORABLE = "restorable"
+    STALE = "stale"
+    WAITING = "waiting"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One stage: its name as DVC addresses it, its state, why, and the stages it reads from."""
+
+    name: str
+    state: State
+    reasons: tuple[str, ...]
+    needs: tuple[str, ...]
+    # Whether the hashes of its outputs are known already, so that what reads them can be judged.
+    settled: bool = False
+    # Whether its command must run whatever the stages it reads from come to.
+    certain: bool = False
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a stage is looked at: why a dependency or an output is not as it was, and what can be had without running.
+
+    `ran_before` tells whether the outputs for its present inputs are known, `cached` whether those of dvc.lock are.
+    """
+
+    dependency: Callable[["Dependency"], list[str]] = dependency_reasons
+    output: Callable[["Output"], list[str]] = output_reasons
+    ran_before: Callable[["Stage"], bool] = lambda stage: in_run_cache(stage)
+    cached: Callable[["Stage"], bool] = lambda stage: bool(stage.outs_cached())
+
+
+Over = Callable[[Sequence["Stage"]], Look]
+
+
+def in_workspace(steps: Sequence["Stage"]) -> Look:
+    """Look at stages where the run is."""
+    return Look()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every stage asked for, each after those it reads from, and what dvc.lock holds without a stage."""
+
+    nodes: dict[str, Node]
+    orphans: tuple[Orphan, ...]
+    stages: dict[str, "Stage"] = field(repr=False)
+
+    @property
+    def work(self) -> list[Node]:
+        """The stages that are not up to date."""
+        return [node for node in self.nodes.values() if node.state is not State.UP_TO_DATE]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plan as plain data; its keys are stable."""
+        counts = Counter(node.state for node in self.nodes.values())
+        return {
+            "stages": [
+                {"name": n.name, "state": n.state.value, "reasons": list(n.reasons), "needs": list(n.needs)}
+                for n in self.nodes.values()
+            ],
+            "orphans": [{"name": orphan.name, "outs": list(orphan.outs)} for orphan in self.orphans],
+            "counts": {state.value: counts[state] for state in State},
+        }
+
+
+def plan(
+    repo: Path,
+    targets: Sequence[str] = (),
+    force: bool = False,
+    over: Callable[["Repo"], Over] = lambda repo: in_workspace,
+) -> Plan:
+    """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or the targets and what they read.
+
+    `over` says how the stages of the opened repository are looked at: see `make_plan`.
+
+    Raises UserError for an unknown target, a broken dvc.yaml, a folder that is no DVC repository, or a mistake that
+    the repository's project finds.
+    """
+    with opened(repo) as dvc_repo:
+        validated = is_validated(dvc_repo)
+        if not validated:
+            validate(dvc_repo)
+        found = make_plan(dvc_repo, targets, force, over=over(dvc_repo))
+        if validated and found.work:
+            validate(dvc_repo)
+        return found if targets else replace(found, orphans=tuple(find_orphans(dvc_repo)))
+
+
+def make_plan(
+    repo: "Repo",
+    targets: Sequence[str] = (),
+    force: bool = False,
+    on_work: Callable[[], None] = lambda: None,
+    over: Over = in_workspace,
+) -> Plan:
+    """Plan in an opened repository; `on_work` is called as soon as one stage is found that is not up to date.
+
+    `over` says how these stages are looked at: in the workspace, unless their data is elsewhere.
+    """
+    graph, steps = stage_graph(repo, targets)
+    look = over(steps)
+    nodes: dict[str, Node] = {}
+    for stage in steps:
+        node = _judge(stage, [(nodes[up.addressing], up) for up in graph.successors(stage)], force, look)
+        if node.state is not State.UP_TO_DATE:
+            on_work()
+        nodes[node.name] = node
+    return Plan(nodes, (), {stage.addressing: stage for stage in steps})
+
+
+def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["Stage"]]:
+    """Return DVC's graph (edges point to what a stage reads) and the stages asked for, in `dvc repro`'s order."""
+    from dvc.dvcfile import PROJECT_FILE
+    from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
+
+    path = repo.fs.abspath(PROJECT_FILE)
+    # What the index has loaded need not be loaded once more.
+    asked = [] if targets else [stage for stage in repo.index.stages if stage.path == path]
+    asked = asked or collect_stages(repo, list(targets) or [PROJECT_FILE])
+    graph = get_active_graph(repo.index.graph)
+    return graph, plan_repro(graph, asked if len(asked) < len(graph) else None)
+
+
+def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool, look: Look) -> Node:
+    def node(state: State, reasons: list[str], settled: bool = False, certain: bool = False) -> Node:
+        needs = tuple(need.name for need, _ in upstream)
+        return Node(stage.addressing, state, tuple(reasons), needs, settled, certain)
+
+    blocked = [f"dep {dep} missing, and no stage makes it" for dep in missing_sources(stage)]
+    blocked += [f"reads from {need.name}, which is blocked" for need, _ in upstream if need.state is State.BLOCKED]
+    if blocked:
+        return node(State.BLOCKED, blocked)
+    if force:
+        return node(State.STALE, ["forced"], certain=True)
+    changed, waits = _input_changes(stage, upstream, look)
+    if changed and not waits and look.ran_before(stage):
+        return node(State.RESTORABLE, changed)
+    if changed:
+        return node(State.STALE, changed, certain=not waits)
+    if waits:
+        return node(State.WAITING, [f"reads from {name}" for name in waits])
+    lost = [reason for out in stage.outs for reason in look.output(out)]
+    if not lost:
+        return node(State.UP_TO_DATE, [], settled=True)
+    if look.cached(stage) and (stage.cmd or not any(out.exists for out in stage.outs)):
+        return node(State.RESTORABLE, lost, settled=True)
+    return node(State.STALE, lost, certain=True)
+
+
+def _input_changes(stage: "Stage", upstream: list[tuple[Node, "Stage"]], look: Look) -> tuple[list[str], list[str]]:
+    """Return the reasons to run that are sure already, and the stages that may yet give another one."""
+    reasons = stage_reasons(stage)
+    if reasons == ["new stage"]:
+        return reasons, [need.name for need, _ in upstream if need.state is not State.UP_TO_DATE]
+    if stage.frozen:
+        return reasons, []
+    waits: list[str] = []
+    for dep in stage.deps:
+        writers = [(n, up) for n, up in upstream if n.state is not State.UP_TO_DATE and _writes(up, dep)]
+        if not writers:
+            reasons += look.dependency(dep)
+        elif not _will_be_restored(dep, writers):
+            waits += [need.name for need, _ in writers]
+    return reasons, list(dict.fromkeys(waits))
+
+
+def _writes(stage: "Stage", dep: "Dependency") -> bool:
+    return any(dep.fs.overlaps(dep.fs_path, out.fs_path) for out in stage.outs)
+
+
+def _will_be_restored(dep: "Dependency", writers: list[tuple[Node, "Stage"]]) -> bool:
+    """Whether the dependency will come back from the cache as the bytes that the stage last read."""
+    recorded = {out.fs_path: out.hash_info for need, up in writers if need.settled for out in up.outs}
+    return bool(dep.hash_info) and recorded.get(dep.fs_path) == dep.hash_info
+
+
+def judge_now(stage: "Stage", look: Look | None = None) -> Node:
+    """Judge a stage once all it reads from is done; it is looked at in the workspace if not said otherwise."""
+    return _judge(stage, [], force=False, look=look or Look())
+
+
+def missing_sources(stage: "Stage") -> list["Dependency"]:
+    """Return the stage's local dependencies that neither exist nor are made by a stage."""
+    from dvc.dependency.param import ParamsDependency
+
+    if stage.frozen or not stage.cmd:
+        return []
+    recorded = [dep for dep in stage.deps if dep.protocol == "local" and not dep.exists]
+    return [dep for dep in recorded if isinstance(dep, ParamsDependency) or _is_source(dep)]
+
+
+def _is_source(dep: "Dependency") -> bool:
+    """Whether no stage's output lies at, in or above the dependency."""
+    key = dep.fs.parts(dep.fs_path)
+    trie = dep.repo.index.outs_trie
+    return not (trie.has_node(key) or trie.shortest_prefix(key))
+
+
+def in_run_cache(stage: "Stage") -> bool:
+    """Whether DVC's run cache holds the outputs for the stage's present command and inputs."""
+    from dvc.stage.cache import RunCacheNotFoundError
+
+    with _as_if_new(stage):
+        try:
+            save_inputs(stage, allow_missing=True)
+            if not may_have_run(stage):
+                return False
+            stage.repo.stage_cache.restore(stage, dry=True)
+        except RunCacheNotFoundError:
+            return False
+        except TypeError:
+            # A kill can leave a folder of the run cache without its entry, and DVC trips over that.
+            return False
+    return True
+
+
+@contextmanager
+def _as_if_new(stage: "Stage") -> Iterator[None]:
+    """Let DVC forget for a while what dvc.lock says of the stage: else it takes its outputs for those of any inputs."""
+    from dvc_data.hashfile.hash_info import HashInfo
+
+    fields = ("hash_info", "meta", "hash_name", "files")
+    locked = [(item, {name: getattr(item, name) for name in fields}) for item in (*stage.deps, *stage.outs)]
+    try:
+        for out in stage.outs:
+            out.hash_info = HashInfo()
+        yield
+    finally:
+        for item, values in locked:
+            vars(item).update(values)

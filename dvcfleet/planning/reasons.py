@@ -1,0 +1,102 @@
+"""Why a stage is not up to date, in words."""
+
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import dpath
+
+from dvcfleet.dvc_adapter.storing import is_as_noted
+
+if TYPE_CHECKING:
+    from dvc.dependency import Dependency
+    from dvc.dependency.param import ParamsDependency
+    from dvc.output import Output
+    from dvc.stage import Stage
+
+_WORDS = {"modified": "changed", "deleted": "missing", "not in cache": "not in the cache", "new": "new"}
+
+
+def stage_reasons(stage: "Stage") -> list[str]:
+    """Say what is new about the stage itself, its inputs and outputs aside."""
+    if stage.is_callback or stage.always_changed:
+        return ["always changed"]
+    if not hasattr(stage, "name"):
+        return ["stage file changed"] if stage.changed_stage() else []
+    # dvc.lock has given hashes to none of its inputs and outputs.
+    if not any(item.hash_info for item in (*stage.deps, *stage.outs)):
+        return ["new stage"]
+    return ["command changed"] if stage.changed_stage() else []
+
+
+def dependency_reasons(dep: "Dependency") -> list[str]:
+    """Say how a dependency differs from the one the stage last ran with; nothing if it does not."""
+    from dvc.dependency.param import ParamsDependency
+
+    if isinstance(dep, ParamsDependency) and _has_its_values(dep):
+        return []
+    if is_as_noted(dep):
+        return []
+    status = dep.status()
+    if not status:
+        return []
+    if isinstance(dep, ParamsDependency) and isinstance(status[str(dep)], dict):
+        return list(_parameter_reasons(dep, status[str(dep)]))
+    return [f"dep {dep} {_WORDS.get(status[str(dep)], status[str(dep)])}"]
+
+
+def output_reasons(out: "Output") -> list[str]:
+    """Say how an output in the workspace differs from what the stage last wrote; nothing if it does not."""
+    if is_as_noted(out):
+        return []
+    return [f"output {out} {_WORDS.get(word, word)}" for word in out.status().values()]
+
+
+def _has_its_values(dep: "ParamsDependency") -> bool:
+    """Tell whether all parameters are what the stage last ran with; DVC would parse the file anew for every stage."""
+    before = dep.hash_info.value if dep.hash_info else None
+    if not (isinstance(before, dict) and dep.params and set(before) == set(dep.params) and dep.exists):
+        return False
+    stat = os.stat(dep.fs_path)
+    now = parsed(dep.fs_path, stat.st_mtime_ns, stat.st_size)
+    try:
+        return all(dpath.get(now, key, separator=".") == value for key, value in before.items())
+    except KeyError:
+        return False
+
+
+@lru_cache(maxsize=8)
+def parsed(path: str, modified: int, size: int) -> Any:
+    """Parse a parameters file as DVC does; another time or size is another file."""
+    from dvc.fs import localfs
+    from dvc.utils.serialize import load_path
+
+    return load_path(path, localfs)
+
+
+def _parameter_reasons(dep: "ParamsDependency", status: dict[str, str]) -> Iterator[str]:
+    before = dep.hash_info.value or {}
+    now = dep.read_params()
+    where = "params" if str(dep) == dep.DEFAULT_PARAMS_FILE else f"params {dep}:"
+    for key, word in status.items():
+        if word != "modified":
+            yield f"{where} {key} {'removed' if word == 'deleted' else 'new'}"
+            continue
+        for leaf, change in _leaf_changes(key, before[key], now[key]):
+            yield f"{where} {leaf} {change}"
+
+
+def _leaf_changes(key: str, before: Any, now: Any) -> Iterator[tuple[str, str]]:
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        if before != now:
+            yield key, "changed"
+        return
+    for name in dict.fromkeys([*before, *now]):
+        leaf = f"{key}.{name}"
+        if name not in now:
+            yield leaf, "removed"
+        elif name not in before:
+            yield leaf, "new"
+        else:
+            yield from _leaf_changes(leaf, before[name], now[name])

@@ -1,0 +1,38 @@
+"""Have a project's own files checked before any work, and remember what was found in order."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dvcfleet.errors import UserError
+from dvcfleet.project import project_of
+from dvcfleet.repository import state_folder
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+
+class ProjectError(UserError):
+    """A mistake in a project's own files, found before any work."""
+
+
+def validate(repo: "Repo") -> None:
+    """Have the repository's project check its own files; raise ProjectError."""
+    try:
+        project_of(Path(repo.root_dir)).validate(repo)
+    except UserError as error:
+        raise ProjectError(str(error)) from error
+
+
+def is_validated(repo: "Repo") -> bool:
+    """Tell whether a run found the project's files in order as they stand: unchanged, they hold no mistake."""
+    digest, note = project_of(Path(repo.root_dir)).digest(), _note(repo)
+    return not digest or (note.is_file() and note.read_text() == digest)
+
+
+def note_validated(repo: "Repo") -> None:
+    """Remember that the project's files, as they stand, are in order."""
+    _note(repo).write_text(project_of(Path(repo.root_dir)).digest())
+
+
+def _note(repo: "Repo") -> Path:
+    return state_folder(repo) / "validated"

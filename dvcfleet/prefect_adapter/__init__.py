@@ -1,0 +1,1 @@
+"""The Prefect adapter: flow runs, task runs and the server on loopback."""

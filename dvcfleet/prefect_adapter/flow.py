@@ -1,0 +1,241 @@
+"""The Prefect side of a run: a flow run whose task runs are the stages. Imports Prefect, so import it late."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import cache, cached_property
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import httpx
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_table_artifact
+from prefect.client.schemas.objects import TaskRun
+from prefect.context import FlowRunContext
+from prefect.exceptions import FailedRun, PrefectException
+from prefect.futures import PrefectFuture
+from prefect.states import Completed, Failed, State
+from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+from prefect.tasks import Task
+from prefect.utilities.annotations import quote
+
+from dvcfleet.execution.fork_client import ForkServers
+from dvcfleet.execution.jobs import run_job
+from dvcfleet.executors.task_runners import Runner
+from dvcfleet.messages import Ending, Job, Outcome, Result
+from dvcfleet.nodes.node import run_on_node
+from dvcfleet.provenance.ledger import begin
+from dvcfleet.scheduling.loop import ExecutorLostError
+from dvcfleet.secrets import masked
+
+Rows = Callable[[Iterable[Ending]], list[dict[str, Any]]]
+BAD = (Result.FAILED, Result.BLOCKED, Result.STOPPED)
+
+
+class StageFailedError(Exception):
+    """A stage's command ended badly; `outcome` tells how."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+    def __str__(self) -> str:
+        return f"{self.outcome.name}: exit code {self.outcome.exit_code}"
+
+
+def _worth_another_try(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+    error = state.result(raise_on_failure=False)
+    # 2 is the user's mistake, and None means that the run itself was stopped.
+    return not (isinstance(error, StageFailedError) and error.outcome.exit_code in (2, None))
+
+
+class _OwnWords(logging.Filter):
+    """Leaves out Prefect's line about each task run's end: its state says so, and a line costs as much as a stage's."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno > logging.INFO or not record.getMessage().startswith("Finished in state")
+
+
+logging.getLogger("prefect.task_runs").addFilter(_OwnWords())
+
+
+@task(name="stage", task_run_name="{job.name}", persist_result=False, retry_condition_fn=_worth_another_try)
+def stage_run(job: Job) -> Outcome:
+    """Run a stage's commands, each line they print being a log line."""
+    start = begin(elsewhere=job.hosts is None)
+    run_it = run_on_node if job.node else run_job
+    outcome = replace(run_it(job, get_run_logger().info), start=start)
+    if outcome.exit_code != 0:
+        raise StageFailedError(outcome)
+    return outcome
+
+
+class PrefectExecutor:
+    """Does jobs as task runs of the current flow run; `hosts` fork their processes unless the runner is remote.
+
+    `variables` are for all commands; `preload` names what warm processes import once.
+    """
+
+    def __init__(
+        self, runner: Runner, hosts: ForkServers, variables: Mapping[str, str], preload: Sequence[str] = ()
+    ) -> None:
+        self._runner, self._hosts, self._variables, self._preload = runner, hosts, dict(variables), tuple(preload)
+        self._ended: SimpleQueue[tuple[PrefectFuture[Any], str, TaskRunner[Any]]] = SimpleQueue()
+        self._at_work: dict[str, PrefectFuture[Any]] = {}
+        self._renewed: TaskRunner[Any] | None = None
+        self._stack = ExitStack()
+        self._with_retries = cache(lambda retries: stage_run.with_options(retries=retries))
+
+    def submit(self, job: Job) -> None:
+        """Submit a job; its outcome comes later. Raises ExecutorLostError when the cluster as a whole went away."""
+        away = self._runner.remote and not job.stays
+        hosts = None if away else self._hosts.addresses()
+        job = replace(job, hosts=hosts, environment=job.environment | self._variables, preload=self._preload)
+        task_runner = self._home if job.stays else self._renewed or _flow_task_runner()
+        try:
+            with self._runner.asking(job.needs):
+                future = task_runner.submit(self._with_retries(job.needs.retries), {"job": _as_it_is(job, task_runner)})
+        except Exception as error:
+            if not self._runner.is_loss(error):
+                raise
+            if self._renew(task_runner):
+                return self.submit(job)
+            raise ExecutorLostError(masked(f"nobody is left to run it ({type(error).__name__}: {error})")) from error
+        if away:
+            self._at_work[job.name] = future
+        # What the callback is given differs between runners.
+        future.add_done_callback(lambda _: self._ended.put((future, job.name, task_runner)))
+
+    def next_outcome(self, limit_s: float | None = None) -> Outcome:
+        """Wait for a job to end, and return how; raises TimeoutError when none has by then."""
+        try:
+            future, name, task_runner = self._ended.get(timeout=limit_s)
+        except Empty:
+            raise TimeoutError from None
+        self._at_work.pop(name, None)
+        try:
+            value = future.result(raise_on_failure=False)
+        except Exception as error:  # a broken pool must not leave the loop waiting for this stage
+            value = error
+        if isinstance(value, Outcome):
+            return value
+        if isinstance(value, StageFailedError):
+            return value.outcome
+        why = masked(f"{type(value).__name__}: {value}")
+        if self._runner.is_loss(value):
+            self._renew(task_runner)
+            return Outcome(name, None, lost=True, why=f"its worker went away ({why})")
+        return Outcome(name, 1, tail=(why,))
+
+    def abandon(self) -> None:
+        """End all commands that run."""
+        self._hosts.stop()
+        for future in self._at_work.values():
+            self._runner.end(future)
+
+    @cached_property
+    def _home(self) -> TaskRunner[Any]:
+        """What does the jobs that stay where the run is while the others go to nodes."""
+        threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1)
+        self._stack.enter_context(threads)
+        return threads
+
+    def __enter__(self) -> "PrefectExecutor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _renew(self, broken: TaskRunner[Any]) -> bool:
+        """Put a new pool in the place of one that is broken for good, as a pool of processes is that has lost one."""
+        if broken is (self._renewed or _flow_task_runner()) and isinstance(broken, ProcessPoolTaskRunner):
+            self._renewed = self._stack.enter_context(broken.duplicate())
+            return True
+        return False
+
+
+def _as_it_is(job: Job, task_runner: TaskRunner[Any]) -> Any:
+    # Prefect need not look for futures in the job; Ray's and Dask's runners do not know how to say so.
+    return quote(job) if isinstance(task_runner, ThreadPoolTaskRunner | ProcessPoolTaskRunner) else job
+
+
+def _flow_task_runner() -> TaskRunner[Any]:
+    context = FlowRunContext.get()
+    assert context
+    return context.task_runner
+
+
+def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], rows: Rows) -> bool:
+    """Run `execute` as a flow run called `name`, and leave a table of how the stages ended.
+
+    Returns whether Prefect's server took it all: what became of the stages does not hang on that. Raises what stopped
+    the flow itself: a run that broke off must not pass for one that ended.
+    """
+    with _current(execute, rows) as ended:
+        try:
+            state = comparison.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
+            _flush()
+            error = state.result(raise_on_failure=False)
+        except (httpx.HTTPError, PrefectException) as lost:
+            error = lost
+    if not isinstance(error, Exception) or isinstance(error, FailedRun):  # that one is our own verdict on the stages
+        return True
+    if ended and isinstance(error, httpx.HTTPError | PrefectException):
+        return False
+    raise error
+
+
+@flow(name="comparison", validate_parameters=False, persist_result=False)
+def comparison() -> State[Any]:
+    """Run the stages of the current comparison; each is a task run."""
+    return _run_current()
+
+
+def flow_run_id() -> str | None:
+    """Return the id of the flow run that this is called in; None outside of one."""
+    context = FlowRunContext.get()
+    return str(context.flow_run.id) if context and context.flow_run else None
+
+
+# Not an argument or a closure: a process pool gets a copy of the flow, and the repository is not for copying.
+_CURRENT: ContextVar[tuple[Callable[[], dict[str, Ending]], Rows]] = ContextVar("current")
+
+
+@contextmanager
+def _current(execute: Callable[[], dict[str, Ending]], rows: Rows) -> Iterator[list[bool]]:
+    ended: list[bool] = []
+
+    def execute_once() -> dict[str, Ending]:
+        endings = execute()
+        ended.append(True)
+        return endings
+
+    token = _CURRENT.set((execute_once, rows))
+    try:
+        yield ended
+    finally:
+        _CURRENT.reset(token)
+
+
+def _run_current() -> State[Any]:
+    execute, rows = _CURRENT.get()
+    endings = execute().values()
+    create_table_artifact(rows(endings), key="stages", description="How the stages ended")
+    return _verdict(endings)
+
+
+def _verdict(endings: Iterable[Ending]) -> State[Any]:
+    bad = [ending.name for ending in endings if ending.result in BAD]
+    return Failed(message=f"{len(bad)} stages did not end well") if bad else Completed(message="all stages ended well")
+
+
+def _flush() -> None:
+    """Wait until the server has all logs and events, so that it can be stopped."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for service in (APILogWorker, EventsWorker):
+        service.drain_all(timeout=30, at_exit=False)

@@ -1,0 +1,74 @@
+"""Lineage and its audit: find what was asked for, and tell where it comes from or whether it is as it was."""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dvcfleet.errors import UserError
+from dvcfleet.planning.orphans import find_orphans
+from dvcfleet.project import project_of
+from dvcfleet.provenance.contents import Contents
+from dvcfleet.provenance.findings import Finding, Kind
+from dvcfleet.provenance.rerun import run_again
+from dvcfleet.provenance.targets import Target, find_target
+from dvcfleet.provenance.tree import Lineage, read_lineage
+from dvcfleet.provenance.verify import verify
+from dvcfleet.repository import held, opened, state_folder
+
+# With one of these, a stage would do something else than what is recorded.
+_OTHERWISE = (Kind.CODE, Kind.SOURCE, Kind.PARAMS, Kind.STAGE, Kind.NEVER_RAN)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found, and how much it looked at; `run_again` says whether the stages ran once more."""
+
+    findings: tuple[Finding, ...]
+    stages: int
+    files: int
+    size: int
+    seconds: float
+    run_again: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data; its keys are stable."""
+        return asdict(self)
+
+
+def look_up(repo: Path, text: str) -> tuple[Target, Lineage]:
+    """Return what `text` names and the steps that it comes from; raises UserError if it names nothing that ran."""
+    with opened(repo) as dvc_repo:
+        target = find_target(dvc_repo, text)
+        lineage = read_lineage(dvc_repo, target.stages)
+    missing = [stage for stage in target.stages if stage in lineage.never_ran]
+    if missing:
+        raise UserError(f"{text}: {missing[0]} has not run yet; run it first")
+    return target, lineage
+
+
+def audit(repo: Path, text: str | None = None, again: bool = False) -> Audit:
+    """Compare all, or what one target comes from, with what was recorded; `again`: run the stages once more as well.
+
+    Raises UserError while a run is at work, or if one was killed and has not been gone on with.
+    """
+    started = time.monotonic()
+    with opened(repo) as dvc_repo, held(dvc_repo):
+        journal = state_folder(dvc_repo) / "journal"
+        if journal.exists():
+            raise UserError("a run was killed before it wrote dvc.lock; run again to go on with it")
+        names = find_target(dvc_repo, text).stages if text else ()
+        lineage = read_lineage(dvc_repo, names)
+        contents = Contents(dvc_repo)
+        findings = verify(dvc_repo, lineage, contents)
+        if not text:
+            findings += [
+                Finding(Kind.UNDECLARED, orphan.name, "dvc.lock has it, dvc.yaml does not; the next run takes it out")
+                for orphan in find_orphans(dvc_repo)
+            ]
+        findings += project_of(Path(dvc_repo.root_dir)).audit(lineage, findings)
+        runs = again and not any(finding.kind in _OTHERWISE for finding in findings)
+        if runs:
+            findings += run_again(dvc_repo, lineage, names)
+    seconds = round(time.monotonic() - started, 3)
+    return Audit(tuple(findings), len(lineage.steps), contents.files, contents.size, seconds, runs)

@@ -1,0 +1,121 @@
+"""The hashes of what really lies on the disk: every byte is read, and DVC's notes of file times are not trusted."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.errors import UserError
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.repo import Repo
+
+_Identity = tuple[int, int]
+
+
+class Contents:
+    """Hashes of files and folders, each file read once: also one with several names, as where DVC's cache is linked.
+
+    `files` and `size` count what was read, in files and bytes.
+    """
+
+    def __init__(self, repo: "Repo") -> None:
+        self._repo = repo
+        self._hashes: dict[_Identity, str] = {}
+        self._listed: dict[str, list[str]] = {}
+        self.files = 0
+        self.size = 0
+
+    def read(self, files: Iterable[str]) -> None:
+        """Hash many files at once; those that are not there are passed over."""
+        found = {key: path for path in files if (key := _identity(path))}
+        todo = {key: path for key, path in found.items() if key not in self._hashes}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            self._hashes.update(zip(todo, pool.map(_md5, todo.values()), strict=True))
+        self.files += len(todo)
+        self.size += sum(os.path.getsize(path) for path in todo.values())
+
+    def hash_of(self, path: str) -> str | None:
+        """Return a file's md5; None if it is not there."""
+        key = _identity(path)
+        if key is None:
+            return None
+        if key not in self._hashes:
+            self.read([path])
+        return self._hashes[key]
+
+    def listing(self, folder: str) -> dict[str, str]:
+        """Return the md5 of each file in a folder by its path in it, less what .dvcignore hides."""
+        files = self.within(folder)
+        self.read(files)
+        return {Path(os.path.relpath(path, folder)).as_posix(): self.hash_of(path) or "" for path in files}
+
+    def within(self, path: str) -> list[str]:
+        """Return the files of a folder, less what .dvcignore hides; of anything else itself."""
+        from dvc.fs import localfs
+
+        if not os.path.isdir(path):
+            return [path]
+        if path not in self._listed:
+            walk = self._repo.dvcignore.walk(localfs, path)
+            self._listed[path] = [os.path.join(root, name) for root, _, names in walk for name in names]
+        return self._listed[path]
+
+    def digest(self, path: str) -> str | None:
+        """Return what DVC calls the hash of a file or folder; None if it is not there."""
+        return folder_hash(self.listing(path)) if os.path.isdir(path) else self.hash_of(path)
+
+
+def folder_hash(listing: dict[str, str]) -> str:
+    """Return DVC's hash of a folder: that of the listing of its files, then `.dir`."""
+    entries = [{"md5": value, "relpath": name} for name, value in sorted(listing.items())]
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
+
+
+def cached_listing(out: "Output", value: str) -> dict[str, str] | None:
+    """Return a folder's recorded listing out of DVC's cache; None if it is not there, or is not what it was."""
+    try:
+        content = Path(out.cache.oid_to_path(value)).read_bytes()
+    except OSError:
+        return None
+    if hashlib.md5(content).hexdigest() + ".dir" != value:
+        return None
+    entries: list[dict[str, Any]] = json.loads(content)
+    return {entry["relpath"]: entry["md5"] for entry in entries}
+
+
+def is_checked(item: "Output") -> bool:
+    """Tell whether an input or output is a file or folder on this machine whose md5 DVC recorded.
+
+    Raises UserError for a hash of DVC 2, which takes the ends of lines for alike.
+    """
+    if item.protocol != "local" or not item.hash_info:
+        return False
+    if item.hash_info.name == "md5-dos2unix":
+        raise UserError(f"{name_of(item)}: recorded by DVC 2, whose hashes leave bytes out; run its stage again")
+    return bool(item.hash_info.name == "md5")
+
+
+def name_of(item: "Output") -> str:
+    """Return the path of an input or output from the repository's root."""
+    return Path(os.path.relpath(item.fs_path, item.repo.root_dir)).as_posix()
+
+
+def _identity(path: str) -> _Identity | None:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
+
+
+def _md5(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "md5").hexdigest()
+    except OSError as error:
+        return f"unreadable ({error.strerror})"

@@ -1,0 +1,96 @@
+"""Save a finished run as a DVC experiment of its name: `dvc exp show` lists it, `dvc exp apply` brings it back.
+
+An experiment is a commit on top of HEAD that no branch holds. DVC's own `exp save` makes it by stashing the
+workspace, so that a kill in between leaves the workspace without its changes; it hashes all outputs again, writes
+dvc.lock once a stage, and puts files into git that a plot reads, also where they are a stage's outputs. Here the
+same commit is made from an index of its own, in the time that git takes for it, and nothing in the workspace
+changes.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from dvcfleet.dvc_adapter.lockfiles import lock_path
+from dvcfleet.repository import state_folder
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+
+
+class NotSavedError(Exception):
+    """Git did not take the experiment; the message is what it said."""
+
+
+def keep_experiment(repo: "Repo", name: str, console: Console) -> None:
+    """Save a run that ended well, and say so; where it cannot be saved, say that, and let the run be as it is."""
+    try:
+        if save_experiment(repo, name):
+            console.print(f"saved as the DVC experiment {name}")
+    except (NotSavedError, OSError) as error:
+        console.print(f"not saved as a DVC experiment: {error}", style="yellow", markup=False)
+
+
+def save_experiment(repo: "Repo", name: str) -> str | None:
+    """Save the workspace as an experiment; return its commit, None where there is no git commit to build on.
+
+    An earlier experiment of this name on the same commit is replaced. Raises NotSavedError.
+    """
+    from dvc.scm import NoSCM
+
+    if isinstance(repo.scm, NoSCM) or repo.scm.no_commits:
+        return None
+    from dvc.repo.experiments.refs import ExpRefInfo
+
+    head = repo.scm.get_rev()
+    with tempfile.TemporaryDirectory(dir=state_folder(repo)) as folder:
+        index = Path(folder) / "index"
+        # What git has looked at before, it need not read again.
+        shutil.copyfile(Path(repo.root_dir, _git(repo, None, "rev-parse", "--git-path", "index")), index)
+        _git(repo, index, "add", "--update", "--", ":/")
+        _git(repo, index, "update-index", "--add", "-z", "--stdin", given="\0".join(_described_by(repo)))
+        tree = _git(repo, index, "write-tree")
+    commit = _git(repo, None, "commit-tree", tree, "-p", head, "-m", f"run {name}")
+    _git(repo, None, "update-ref", str(ExpRefInfo(head, name)), commit)
+    return commit
+
+
+def _described_by(repo: "Repo") -> list[str]:
+    """List what an experiment holds also if git does not know it yet: dvc.yaml, dvc.lock, params, uncached outputs."""
+    paths = dict.fromkeys(path for stage in repo.index.stages for path in _small_files(stage))
+    return [os.path.relpath(path, repo.root_dir) for path in paths if os.path.isfile(path)]
+
+
+def _small_files(stage: "Stage") -> Iterator[str]:
+    from dvc.dependency.param import ParamsDependency
+
+    yield stage.path
+    if hasattr(stage, "name"):
+        yield lock_path(stage)
+    for dep in stage.deps:
+        if isinstance(dep, ParamsDependency):
+            yield dep.fs_path
+    for out in stage.outs:
+        if not out.use_cache and out.protocol == "local" and out.is_in_repo:
+            yield out.fs_path
+
+
+def _git(repo: "Repo", index: Path | None, *args: str, given: str = "") -> str:
+    """Run git in the repository's root with an index of its own; return what it printed."""
+    # Without an address of their own in git's settings, people get one that git accepts.
+    environment = {"EMAIL": "dvcfleet@localhost"} | os.environ
+    if index:
+        environment["GIT_INDEX_FILE"] = str(index)
+    done = subprocess.run(
+        ["git", *args], cwd=repo.root_dir, env=environment, input=given, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise NotSavedError(done.stderr.strip())
+    return done.stdout.strip()

@@ -1,0 +1,74 @@
+"""Compare what stages read with what lies there now: code and sources by themselves, data against what made it."""
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+from dvcfleet.provenance.contents import Contents, is_checked, name_of
+from dvcfleet.provenance.findings import Finding, Kind, some
+from dvcfleet.provenance.ledger import git
+from dvcfleet.provenance.tree import Item, Lineage, overlap
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.repo import Repo
+
+_KINDS = {"code": Kind.CODE, "source": Kind.SOURCE}
+
+
+def check_inputs(repo: "Repo", lineage: Lineage, contents: Contents, found: Collection[str]) -> Iterator[Finding]:
+    """Find inputs that are not what a stage read; where `found` names the cause already, nothing more is said."""
+    readers: dict[tuple[str, str], list[str]] = defaultdict(list)
+    inputs: dict[tuple[str, str], tuple[Output, Item]] = {}
+    for step in lineage.steps.values():
+        items = {item.path: item for item in step.inputs}
+        for dep in filter(is_checked, lineage.stages[step.stage].deps):
+            name = name_of(dep)
+            if name in items:
+                readers[name, dep.hash_info.value].append(step.stage)
+                inputs[name, dep.hash_info.value] = (dep, items[name])
+    unknown: set[str] = set()
+    for (name, value), stages in readers.items():
+        dep, item = inputs[name, value]
+        if contents.digest(dep.fs_path) == value or any(overlap(name, other) for other in {*found, *unknown}):
+            continue
+        if not os.path.lexists(dep.fs_path):
+            yield Finding(Kind.MISSING, name, f"{some(stages)} read it", tuple(stages))
+        elif item.kind == "data":
+            strangers = _strangers(repo, dep.fs_path, contents)
+            unknown.update(strangers)
+            yield from (_stranger(path, stages) for path in strangers)
+            if not strangers:
+                message = f"{some(stages)} read what was there before; the next run brings them up to date"
+                yield Finding(Kind.OUTDATED, name, message, tuple(stages))
+        else:
+            yield _edited(repo, lineage, name, item, stages)
+
+
+def _strangers(repo: "Repo", folder: str, contents: Contents) -> list[str]:
+    """Return the files of a folder that no stage made, less the .gitignore files that DVC keeps."""
+    trie = repo.index.outs_trie
+    files = [path for path in contents.within(folder) if os.path.basename(path) != ".gitignore"]
+    lone = [path for path in files if not trie.shortest_prefix(repo.fs.parts(path))]
+    return [os.path.relpath(path, repo.root_dir) for path in lone]
+
+
+def _stranger(path: str, stages: list[str]) -> Finding:
+    return Finding(
+        Kind.UNKNOWN, path, f"no stage makes it, and {some(stages)} read its folder; take it away", tuple(stages)
+    )
+
+
+def _edited(repo: "Repo", lineage: Lineage, name: str, item: Item, stages: list[str]) -> Finding:
+    execution = lineage.steps[stages[0]].execution
+    files = _files_edited(repo.root_dir, name, execution.commit if execution else None)
+    inside = f" ({some(files)})" if files and files != [name] else ""
+    return Finding(_KINDS[item.kind], name, f"changed{inside} since {some(stages)} ran", tuple(stages))
+
+
+def _files_edited(root: str, path: str, commit: str | None) -> list[str]:
+    """Return the files at or in a path that differ from a commit, as far as git knows."""
+    changed = git(root, "diff", "--name-only", commit or "HEAD", "--", path)
+    new = git(root, "ls-files", "--others", "--exclude-standard", "--", path)
+    return [name for done in (changed, new) if done and not done.returncode for name in done.stdout.splitlines()]

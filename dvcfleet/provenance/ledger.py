@@ -1,0 +1,196 @@
+"""The ledger: one line for each stage that a run settled by doing something, with when, where and from what it ran.
+
+dvc.lock says which bytes came of which; the ledger says who made them. Lines are only ever appended.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.messages import Start
+
+if TYPE_CHECKING:
+    from dvcfleet.messages import Ending
+
+LEDGER = "ledger.jsonl"
+ENVIRONMENTS = "environments"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One time that a stage's commands ran, or that its outputs were restored; as a line of the ledger.
+
+    `entry` is the digest of the dvc.lock entry that came of it, `environment` that of a file in `environments/`,
+    `began` a time in UTC (ISO 8601), `dirty` whether files that git keeps differed from the commit.
+    """
+
+    stage: str
+    result: str
+    entry: str | None
+    began: str
+    seconds: float
+    peak_rss_bytes: int
+    host: str
+    run: str
+    flow_run: str | None
+    commit: str | None
+    dirty: bool | None
+    environment: str
+
+
+def begin(elsewhere: bool = False) -> Start:
+    """Note that a stage's commands begin here and now; `elsewhere`: on a worker of a cluster."""
+    return Start(time.time(), socket.gethostname(), environment() if elsewhere else None)
+
+
+class Ledger:
+    """What a run writes its lines to; `flow_run` gives the id of Prefect's flow run once there is one.
+
+    A line that finds no room on the disk is kept, and written with the next.
+    """
+
+    def __init__(self, folder: Path, run: str, flow_run: Callable[[], str | None]) -> None:
+        self._folder = folder
+        self._run = run
+        self._flow_run = flow_run
+        self._unwritten = b""
+        self._commit = commit_of(folder.parent)  # before a stage has written anything
+
+    def note(self, ending: "Ending", entry: Mapping[str, Any] | None) -> None:
+        """Append how a stage ended, and its entry of dvc.lock; where no command ran, it began now and here."""
+        start = ending.start or begin()
+        commit, dirty = self._commit
+        execution = Execution(
+            stage=ending.name,
+            result=ending.result.value,
+            entry=entry_digest(entry) if entry else None,
+            began=datetime.fromtimestamp(start.began, UTC).isoformat(timespec="milliseconds"),
+            seconds=round(ending.seconds, 3),
+            peak_rss_bytes=ending.peak_rss_bytes,
+            host=start.host,
+            run=self._run,
+            flow_run=self._flow_run(),
+            commit=commit,
+            dirty=dirty,
+            environment=keep_environment(self._folder, start.environment) if start.environment else self._environment,
+        )
+        self._unwritten += json.dumps(asdict(execution)).encode() + b"\n"
+        try:
+            _append(self._folder / LEDGER, self._unwritten)
+        except OSError:
+            return
+        self._unwritten = b""
+
+    @cached_property
+    def _environment(self) -> str:
+        return keep_environment(self._folder, environment())
+
+
+def _append(path: Path, lines: bytes) -> None:
+    with path.open("ab+") as file:
+        # A kill, or a full disk, may have cut off the last line.
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            lines = lines if file.read(1) == b"\n" else b"\n" + lines
+        file.write(lines)
+
+
+def executions(folder: Path) -> Iterator[Execution]:
+    """Read a ledger's lines, the oldest first; what a kill cut off is left out."""
+    path = folder / LEDGER
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            yield Execution(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+
+
+def entry_digest(entry: Mapping[str, Any]) -> str:
+    """Identify an entry of dvc.lock by its content: the same whether it was just made or read back."""
+    return hashlib.sha256(json.dumps(_ordered(entry), default=str).encode()).hexdigest()
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return sorted(([str(key), _ordered(item)] for key, item in value.items()), key=lambda pair: pair[0])
+    return [_ordered(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def commit_of(root: Path) -> tuple[str | None, bool | None]:
+    """Return the commit that git is at, and whether files that it keeps differ from it; None where there is none.
+
+    dvc.lock does not count: a run changes it as it goes.
+    """
+    head = git(root, "rev-parse", "HEAD")
+    if head is None or head.returncode:
+        return None, None
+    changes = git(root, "diff", "--quiet", "HEAD", "--", ".", ":(exclude,glob)**/dvc.lock")
+    return head.stdout.strip(), bool(changes and changes.returncode)
+
+
+def git(root: Path | str, *arguments: str) -> "subprocess.CompletedProcess[str] | None":
+    """Run git in a folder; None where there is no git."""
+    try:
+        return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+
+
+@cache
+def environment() -> dict[str, Any]:
+    """Describe what commands run in: Python, every installed package's version, the machine."""
+    packages: dict[str, str] = {}
+    for folder in sys.path:
+        # By their folders' names: reading what is in them would take half a second.
+        for info in sorted(Path(folder).glob("*.dist-info")):
+            name, _, version = info.stem.rpartition("-")
+            packages.setdefault(name, version)
+    return {
+        "python": platform.python_version(),
+        "packages": dict(sorted(packages.items())),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "processor": _first_after(Path("/proc/cpuinfo"), "model name"),
+        "processors": os.cpu_count(),
+        "gpus": [
+            _first_after(file, "Model") for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+        ],
+    }
+
+
+def _first_after(path: Path, key: str) -> str | None:
+    """Return the value of the first line `key : value`."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)
+
+
+def keep_environment(folder: Path, described: Mapping[str, Any]) -> str:
+    """Write an environment's description under its digest, where there is room for it; return the digest."""
+    text = json.dumps(described, indent=2, sort_keys=True) + "\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    path = folder / ENVIRONMENTS / f"{digest}.json"
+    if not path.exists():
+        with suppress(OSError):
+            path.parent.mkdir(exist_ok=True)
+            temporary = path.with_suffix(f".{os.getpid()}")
+            temporary.write_text(text)
+            temporary.replace(path)
+    return digest
+
+
+def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
+    """Return the description of an environment; None if it is not there."""
+    path = folder / ENVIRONMENTS / f"{digest}.json"
+    return json.loads(path.read_text()) if path.exists() else None

@@ -1,0 +1,120 @@
+"""Lineage as OpenLineage events, one a line, by OpenLineage's own client.
+
+A stage is a job; a run of it known to the ledger gives a START and a COMPLETE event, and a stage that ran
+without a run of ours gives a JobEvent, which says what it reads and writes and not when. What else is known
+(parameters, host, commit, environment) are tags of the run.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_URL, uuid5
+
+from dvcfleet.provenance.ledger import Execution
+from dvcfleet.provenance.tree import Lineage, Origin, Step
+from dvcfleet.secrets import masked
+
+if TYPE_CHECKING:
+    from openlineage.client.event_v2 import InputDataset, Job, JobEvent, OutputDataset, Run, RunEvent
+
+NAMESPACE = "dvcfleet"
+
+
+def openlineage_lines(lineage: Lineage, now: str) -> str:
+    """Write a lineage's events as JSON lines; `now`: a time (ISO 8601) for what says nothing of when it ran."""
+    from openlineage.client.serde import Serde
+
+    return "".join(f"{Serde.to_json(event)}\n" for event in to_events(lineage, now))
+
+
+def to_events(lineage: Lineage, now: str) -> "Iterator[RunEvent | JobEvent]":
+    """Give a lineage's events, each stage's after those of the stages it needs."""
+    from openlineage.client.event_v2 import JobEvent, set_producer
+
+    set_producer(f"urn:dvcfleet:{version('merganser')}")
+    for step in lineage.steps.values():
+        if step.execution:
+            yield from _run_events(step, step.execution)
+        else:
+            yield JobEvent(eventTime=now, job=_job(step), inputs=_inputs(step), outputs=_outputs(step))
+
+
+def _run_events(step: Step, done: Execution) -> "Iterator[RunEvent]":
+    from openlineage.client.event_v2 import RunEvent, RunState
+
+    run, job, inputs = _run(step, done), _job(step), _inputs(step)
+    ended = (datetime.fromisoformat(done.began) + timedelta(seconds=done.seconds)).isoformat()
+    yield RunEvent(eventType=RunState.START, eventTime=done.began, run=run, job=job, inputs=inputs, outputs=[])
+    yield RunEvent(
+        eventType=RunState.COMPLETE, eventTime=ended, run=run, job=job, inputs=inputs, outputs=_outputs(step)
+    )
+
+
+def _run(step: Step, done: Execution) -> "Run":
+    from openlineage.client.event_v2 import Run
+    from openlineage.client.facet_v2 import RunFacet, parent_run, tags_run
+
+    about = {
+        "run": done.run,
+        "result": done.result,
+        "host": done.host,
+        "peak_rss_bytes": done.peak_rss_bytes,
+        "commit": done.commit,
+        "changed_since_commit": done.dirty,
+        "environment": done.environment,
+        **{f"params:{file}": values for file, values in step.params.items()},
+    }
+    tags = [tags_run.TagsRunFacetFields(name, _text(value)) for name, value in about.items() if value is not None]
+    facets: dict[str, RunFacet] = {"tags": tags_run.TagsRunFacet(tags)}
+    if done.flow_run:
+        parent = parent_run.Job(NAMESPACE, "comparison")
+        facets["parent"] = parent_run.ParentRunFacet(parent_run.Run(done.flow_run), parent)
+    # The same run has the same id whenever it is exported.
+    identity = f"urn:dvcfleet:{done.run}:{done.stage}:{done.entry}:{done.began}"
+    return Run(str(uuid5(NAMESPACE_URL, identity)), facets)
+
+
+def _job(step: Step) -> "Job":
+    from openlineage.client.event_v2 import Job
+    from openlineage.client.facet_v2 import JobFacet, documentation_job, job_type_job, source_code_job
+
+    facets: dict[str, JobFacet] = {
+        "jobType": job_type_job.JobTypeJobFacet(processingType="BATCH", integration="MERGANSER", jobType="DVC_STAGE"),
+        "sourceCode": source_code_job.SourceCodeJobFacet("shell", masked("\n".join(step.commands))),
+    }
+    if step.description:
+        facets["documentation"] = documentation_job.DocumentationJobFacet(step.description)
+    return Job(NAMESPACE, step.stage, facets)
+
+
+def _inputs(step: Step) -> "list[InputDataset]":
+    from openlineage.client.event_v2 import InputDataset
+
+    fetched = [
+        InputDataset(origin.kind, masked(_name(origin)), facets=_version(origin.revision))
+        for origin in step.origins
+        if origin.kind not in ("local", "mean")  # those are files that the stage reads anyway
+    ]
+    return fetched + [InputDataset(NAMESPACE, masked(i.path), facets=_version(i.hash)) for i in step.inputs]
+
+
+def _outputs(step: Step) -> "list[OutputDataset]":
+    from openlineage.client.event_v2 import OutputDataset
+
+    return [OutputDataset(NAMESPACE, masked(i.path), facets=_version(i.hash)) for i in step.outputs]
+
+
+def _name(origin: Origin) -> str:
+    return str(origin.details.get("hub", origin.source))
+
+
+def _version(found: str | None) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import dataset_version_dataset
+
+    return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(found)} if found else {}
+
+
+def _text(value: Any) -> str:
+    return masked(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))

@@ -1,0 +1,169 @@
+"""Lineage as W3C PROV, in PROV-JSON, by the `prov` library.
+
+A file or folder with one content is an entity, a stage's last run an activity, the flow run that it was part of an
+agent; what the stage ran in (the packages' versions, the git commit) are entities that it used and followed.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from dvcfleet.provenance.ledger import Execution
+from dvcfleet.provenance.tree import Item, Lineage, Origin, Step, overlap
+from dvcfleet.secrets import masked
+
+if TYPE_CHECKING:
+    from prov.model import ProvActivity, ProvAgent, ProvDocument, ProvEntity
+
+# One namespace a kind of thing; what is in it is known by its content, or by its name in the repository.
+PREFIXES = ("file", "stage", "run", "source", "commit", "environment", "mlflow", "about")
+
+
+def prov_json(lineage: Lineage) -> str:
+    """Write a lineage as PROV-JSON, and see that the library reads the same from it."""
+    from prov.model import ProvDocument
+
+    document = to_prov(lineage)
+    text = str(document.serialize(format="json", indent=1)) + "\n"
+    assert ProvDocument.deserialize(content=text) == document
+    return text
+
+
+def to_prov(lineage: Lineage) -> "ProvDocument":
+    """Return a lineage as a PROV document."""
+    writer = _Writer(lineage)
+    for step in lineage.steps.values():
+        writer.write(step)
+    return writer.document
+
+
+class _Writer:
+    """Writes steps into one document; what several of them name is written once."""
+
+    def __init__(self, lineage: Lineage) -> None:
+        from prov.model import ProvDocument
+
+        self.document = ProvDocument()
+        for prefix in PREFIXES:
+            self.document.add_namespace(prefix, f"urn:dvcfleet:{prefix}:")
+        self._lineage = lineage
+        self._entities: dict[str, ProvEntity] = {}
+        self._agents: dict[str, ProvAgent] = {}
+        self._members: set[tuple[str, str]] = set()
+
+    def write(self, step: Step) -> None:
+        run = self._activity(step)
+        for item in step.inputs:
+            used = self._item(item)
+            self.document.usage(run, used)
+            for other in self._parts(item):
+                self._member(item, other)
+        for item in step.outputs:
+            made = self._item(item)
+            self.document.generation(made, run, _end(step.execution))
+            for origin in step.origins:
+                if origin.path == item.path:
+                    self.document.derivation(made, self._origin(origin), run)
+        if step.mlflow_run:
+            self.document.generation(self._entity("mlflow", step.mlflow_run, {"prov:label": step.stage}), run)
+
+    def _activity(self, step: Step) -> "ProvActivity":
+        done = step.execution
+        about: dict[str, Any] = {
+            "prov:label": step.stage,
+            "about:command": "\n".join(step.commands),
+            "about:params": step.params or None,
+            "about:description": step.description,
+        }
+        if done is None:
+            return self.document.activity(_name("stage", step.stage), other_attributes=_values(about))
+        about |= {"about:result": done.result, "about:host": done.host, "about:peak_rss_bytes": done.peak_rss_bytes}
+        run = self.document.activity(_name("stage", step.stage), done.began, _end(done), _values(about))
+        self.document.association(run, self._agent(done), self._commit(done))
+        self.document.usage(run, self._environment(done.environment))
+        return run
+
+    def _agent(self, done: Execution) -> "ProvAgent":
+        name = _name("run", done.flow_run or done.run)
+        if name not in self._agents:
+            about = {"prov:type": "prov:SoftwareAgent", "prov:label": done.run}
+            self._agents[name] = self.document.agent(name, self._typed(about))
+        return self._agents[name]
+
+    def _commit(self, done: Execution) -> "ProvEntity | None":
+        if done.commit is None:
+            return None
+        state = f"{done.commit}-changed" if done.dirty else done.commit
+        return self._entity("commit", state, {"prov:type": "prov:Plan", "about:changed_since": bool(done.dirty)})
+
+    def _environment(self, digest: str) -> "ProvEntity":
+        return self._entity("environment", digest, _prefixed(self._lineage.environments.get(digest, {})))
+
+    def _item(self, item: Item) -> "ProvEntity":
+        about = {"prov:label": item.path, "about:kind": item.kind, "about:md5": item.hash, "about:size": item.size}
+        if item.hash and item.hash.endswith(".dir"):
+            about["prov:type"] = "prov:Collection"
+        return self._entity("file", _content(item), about)
+
+    def _origin(self, origin: Origin) -> "ProvEntity":
+        about = {"source": origin.source, "kind": origin.kind, "revision": origin.revision, "files": origin.files}
+        name = f"{origin.revision or 'unpinned'}/{origin.details.get('hub', origin.source)}"
+        return self._entity("source", name, {"prov:label": origin.source, **_prefixed(about | origin.details)})
+
+    def _parts(self, item: Item) -> Iterator[Item]:
+        """Give what other stages wrote of a folder that this one read whole, or the whole that it read a part of."""
+        for maker in item.made_by:
+            step = self._lineage.steps.get(maker)
+            for output in step.outputs if step else ():
+                if output.path != item.path and overlap(output.path, item.path):
+                    yield output
+
+    def _member(self, one: Item, other: Item) -> None:
+        whole, part = sorted((one, other), key=lambda item: len(item.path))
+        pair = _content(whole), _content(part)
+        if pair not in self._members:
+            self._members.add(pair)
+            self.document.membership(self._item(whole), self._item(part))
+
+    def _entity(self, prefix: str, name: str, about: Mapping[str, Any]) -> "ProvEntity":
+        identifier = _name(prefix, name)
+        if identifier not in self._entities:
+            self._entities[identifier] = self.document.entity(identifier, self._typed(about))
+        return self._entities[identifier]
+
+    def _typed(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        values = _values(about)
+        if "prov:type" in values:
+            values["prov:type"] = self.document.valid_qualified_name(values["prov:type"])
+        return values
+
+
+def _content(item: Item) -> str:
+    return f"{item.hash or 'unknown'}/{item.path}"
+
+
+def _name(prefix: str, name: str) -> str:
+    return f"{prefix}:{quote(masked(name), safe='/@')}"
+
+
+def _end(done: Execution | None) -> datetime | None:
+    return datetime.fromisoformat(done.began) + timedelta(seconds=done.seconds) if done else None
+
+
+def _prefixed(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"about:{name}": value for name, value in about.items()}
+
+
+def _values(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one plain value for each name: maps and lists as JSON, since several values of one name have no order."""
+    plain = {name: value for name, value in about.items() if value is not None}
+    return {
+        name: masked(value) if isinstance(value, str) else value if isinstance(value, bool) else _json(value)
+        for name, value in plain.items()
+    }
+
+
+def _json(value: Any) -> str:
+    return masked(json.dumps(value, sort_keys=True, default=str))

@@ -1,0 +1,132 @@
+"""Run a chain of stages again in a scratch copy that shares nothing with the repository, and compare the bytes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.dvc_adapter.lockfiles import lock_path
+from dvcfleet.errors import UserError
+from dvcfleet.provenance.contents import cached_listing, name_of
+from dvcfleet.provenance.findings import Finding, Kind, some
+from dvcfleet.provenance.ledger import git
+from dvcfleet.provenance.tree import Lineage, recorded_entry
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+
+# What a stage would write elsewhere by; without them it writes into the scratch copy.
+_ELSEWHERE = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "DVCFLEET_RUN")
+
+
+def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str]) -> list[Finding]:
+    """Run the stages named and all they come from in a scratch copy; return the outputs that came out otherwise.
+
+    Outputs that dvc.yaml marks with `meta: {varies: true}`, such as times, are not compared. The copy is made where
+    TMPDIR says and is removed. Raises UserError if the copy cannot be run at all.
+    """
+    with TemporaryDirectory(prefix="dvcfleet-again-") as folder:
+        # The same place within the copy: stages are named as from there.
+        scratch = Path(folder, "copy")
+        _make_copy(repo, scratch)
+        here = Path(scratch, os.path.relpath(os.getcwd(), repo.root_dir))
+        environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+        command = [sys.executable, "-m", "flows", "run", *names]
+        done = subprocess.run(command, cwd=here, env=environment, text=True, capture_output=True, check=False)
+        if done.returncode == 2:
+            raise UserError(f"a copy of this repository cannot be run: {(done.stdout + done.stderr).strip()}")
+        if done.returncode:
+            print(done.stdout, done.stderr, file=sys.stderr)
+        stages = [lineage.stages[name] for name in lineage.steps]
+        return [one for stage in stages if _runs(stage) for one in _compare(repo, stage, scratch)]
+
+
+def _runs(stage: "Stage") -> bool:
+    return bool(stage.cmd) and not stage.frozen
+
+
+def _make_copy(repo: "Repo", scratch: Path) -> None:
+    """Copy code, parameters and sources, and nothing that a stage makes; with a DVC cache of its own."""
+    from dvc.scm import NoSCM
+
+    root = Path(repo.root_dir)
+    for name in _sources(repo):
+        target = scratch / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, target)
+    (scratch / ".dvc/tmp").mkdir(parents=True)
+    under_git = not isinstance(repo.scm, NoSCM)
+    types = ", ".join(repo.config["cache"].get("type") or ["reflink", "copy"])
+    config = (
+        f"[core]\n    analytics = false\n    no_scm = {not under_git}\n[cache]\n    dir = cache\n    type = {types}\n"
+    )
+    (scratch / ".dvc/config").write_text(config)
+    (scratch / ".dvc/.gitignore").write_text("/tmp\n/cache\n")
+    if under_git:
+        git(scratch, "init", "-q")
+
+
+def _sources(repo: "Repo") -> Iterator[str]:
+    """Every file that no stage's command makes: what git keeps or would keep, and what stages read besides."""
+    from dvc.fs import localfs
+
+    root = repo.root_dir
+    made = [name_of(out) for stage in repo.index.stages if _runs(stage) for out in stage.outs]
+    given = [out for stage in repo.index.stages if not _runs(stage) for out in stage.outs]
+    read = [dep for stage in repo.index.stages for dep in stage.deps]
+    listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    names = set(listed.stdout.split("\0")) if listed and not listed.returncode else _below(repo, root)
+    for item in (*given, *read):
+        if item.protocol == "local" and item.is_in_repo:
+            names |= {name_of(item)} if localfs.isfile(item.fs_path) else _below(repo, item.fs_path)
+    locks = {os.path.relpath(lock_path(stage), root) for stage in repo.index.stages}
+    for name in sorted(names - locks):
+        hidden = name.startswith((".dvc/", ".git/", ".dvcfleet/"))
+        if os.path.isfile(os.path.join(root, name)) and not hidden and not _lies_in(name, made):
+            yield name
+
+
+def _lies_in(name: str, folders: Sequence[str]) -> bool:
+    return any(name == folder or name.startswith(f"{folder}/") for folder in folders)
+
+
+def _below(repo: "Repo", folder: str) -> set[str]:
+    from dvc.fs import localfs
+
+    files = repo.dvcignore.find(localfs, folder) if os.path.isdir(folder) else ()
+    return {Path(os.path.relpath(file, repo.root_dir)).as_posix() for file in files}
+
+
+def _compare(repo: "Repo", stage: "Stage", scratch: Path) -> Iterator[Finding]:
+    from dvc.utils.serialize import load_yaml
+
+    lock = scratch / os.path.relpath(lock_path(stage), repo.root_dir)
+    locks: dict[str, Any] = {lock_path(stage): load_yaml(str(lock)).get("stages", {}) if lock.exists() else {}}
+    entry = recorded_entry(stage, locks)
+    if entry is None:
+        message = "did not come to its end when it was run again"
+        yield Finding(Kind.NOT_REPRODUCED, stage.addressing, message, (stage.addressing,))
+        return
+    again = {out["path"]: out.get("md5") for out in entry.get("outs", ())}
+    for out in stage.outs:
+        value = again.get(out.def_path)
+        if out.hash_info and value != out.hash_info.value and not out.annot.meta.get("varies"):
+            message = f"{stage.addressing} writes other bytes when it is run again{_where(out, str(value), scratch)}"
+            yield Finding(Kind.NOT_REPRODUCED, name_of(out), message, (stage.addressing,))
+
+
+def _where(out: "Output", value: str, scratch: Path) -> str:
+    """Say which files of a folder differ, where both listings are known."""
+    before = cached_listing(out, out.hash_info.value) if out.hash_info.isdir else None
+    listing = scratch / ".dvc/cache/files/md5" / value[:2] / value[2:]
+    if before is None or not listing.is_file():
+        return ""
+    now = {entry["relpath"]: entry["md5"] for entry in json.loads(listing.read_text())}
+    return f": {some(sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)))}"

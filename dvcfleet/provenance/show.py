@@ -1,0 +1,109 @@
+"""A lineage as lines of text: what was asked for on top, and under each stage those that it comes from."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dvcfleet.provenance.ledger import Execution
+from dvcfleet.provenance.targets import Target
+from dvcfleet.provenance.tree import Item, Lineage, Origin, Step
+
+_LONGEST = 160
+_SHORT = 10  # digits of a hash that are shown; --json has them all
+
+
+def as_json(target: Target, lineage: Lineage) -> dict[str, Any]:
+    """Return all that is known as plain data; its keys are stable."""
+    asked = {"text": target.text, "stages": list(target.stages), "files": list(target.files), "value": target.value}
+    return {"target": asked, **lineage.as_json()}
+
+
+def as_lines(target: Target, lineage: Lineage) -> Iterator[str]:
+    """Draw the tree. A stage that several others come from is told in full once, where it is met first."""
+    yield target.text if target.value is None else f"{target.text} = {_short(target.value)}"
+    for file in target.files:
+        if file != target.text:
+            yield f"  {file}"
+    told: set[str] = set()
+    yield from _branches(lineage, target.stages, "", told)
+    for digest, content in lineage.environments.items():
+        yield f"environment {digest[:_SHORT]}: {_environment(content)}"
+
+
+def _branches(lineage: Lineage, names: Iterable[str], indent: str, told: set[str]) -> Iterator[str]:
+    names = list(names)
+    for place, name in enumerate(names):
+        last = place == len(names) - 1
+        step = lineage.steps.get(name)
+        if name in told or step is None:
+            yield f"{indent}{'└─' if last else '├─'} {name} ({'above' if step else 'never ran'})"
+            continue
+        told.add(name)
+        first, *rest = _told(step)
+        yield f"{indent}{'└─' if last else '├─'} {first}"
+        inner = indent + ("   " if last else "│  ")
+        for line in rest:
+            yield f"{inner}{'│' if step.needs else ' '}    {line}"
+        yield from _branches(lineage, step.needs, inner, told)
+
+
+def _told(step: Step) -> Iterator[str]:
+    """Tell of a step: its name, then one line for each thing that is known."""
+    yield f"{step.stage}: {step.description}" if step.description else step.stage
+    for command in step.commands:
+        yield f"command  {command}"
+    yield from _items("wrote", step.outputs)
+    yield from _items("read", (item for item in step.inputs if item.kind == "data"))
+    yield from _items("source", (item for item in step.inputs if item.kind == "source"))
+    yield from _items("code", (item for item in step.inputs if item.kind == "code"))
+    for file, values in step.params.items():
+        for key, value in values.items():
+            yield f"{file}  {key} = {_short(value)}"
+    for origin in step.origins:
+        yield from _origin(origin)
+    if step.mlflow_run:
+        yield f"MLflow   run {step.mlflow_run}"
+    yield f"ran      {_execution(step.execution)}"
+
+
+def _items(word: str, items: Iterable[Item]) -> Iterator[str]:
+    found = [f"{item.path} {(item.hash or 'unknown')[:_SHORT]}" for item in items]
+    if found:
+        yield f"{word:<8} {', '.join(found)}"
+
+
+def _origin(origin: Origin) -> Iterator[str]:
+    details = "".join(f", {key} {_short(value)}" for key, value in origin.details.items())
+    revision = f" at revision {origin.revision}" if origin.revision else ""
+    yield f"origin   {origin.path}: {origin.kind} {origin.source}{details}{revision}"
+    for name, file in origin.files.items():
+        yield f"           {name}: {file['size']} bytes, sha256 {file['sha256']}"
+
+
+def _execution(execution: Execution | None) -> str:
+    if execution is None:
+        return "outside a run: when and where is not known"
+    restored = " (restored from DVC's cache)" if execution.result == "restored" else ""
+    commit = "no commit" if execution.commit is None else f"commit {execution.commit}"
+    changes = " with changes" if execution.dirty else ""
+    return (
+        f"{execution.began}, {execution.seconds:.1f} s, {execution.peak_rss_bytes / 2**20:.0f} MiB, on {execution.host}"
+        f"{restored}; run {execution.run}, flow run {execution.flow_run}; {commit}{changes}; "
+        f"environment {execution.environment[:_SHORT]}"
+    )
+
+
+def _environment(content: dict[str, Any]) -> str:
+    main = ("torch", "numpy", "dvc", "prefect", "mlflow")
+    packages = content["packages"]
+    named = ", ".join(f"{name} {packages[name]}" for name in main if name in packages)
+    gpus = f", {', '.join(map(str, content['gpus']))}" if content["gpus"] else ""
+    return (
+        f"Python {content['python']}, {named}, {len(packages)} packages; "
+        f"{content['platform']}, {content['processors']} x {content['processor']}{gpus}"
+    )
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,70 @@
+"""What a person may ask about: a stage, a file that one made, a name that the repository's project knows."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.errors import UserError
+from dvcfleet.project import project_of
+from dvcfleet.provenance.tree import overlap
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was asked for: the files that hold it, the stages that made them, and its value where it is a number."""
+
+    text: str
+    stages: tuple[str, ...]
+    files: tuple[str, ...]
+    value: Any = None
+
+
+def find_target(repo: "Repo", text: str) -> Target:
+    """Find a stage, an output or a file in one, or what a name of the repository's project stands for.
+
+    Raises UserError where there is none of that name, or where several stages made what is in a folder.
+    """
+    project = project_of(Path(repo.root_dir))
+    stages = {stage.addressing: stage for stage in repo.index.stages}
+    if text in stages:
+        return Target(text, (text,), tuple(_outs(repo, text)))
+    found = target_of_file(repo, text) or project.find(repo, text)
+    if found:
+        return found
+    near = get_close_matches(text, [*stages, *project.names()], n=1)
+    offer = f'; did you mean "{near[0]}"?' if near else ""
+    raise UserError(f"{text}: no stage, output or name of the project{offer}; give a stage or a file that one made")
+
+
+def _outs(repo: "Repo", stage: str) -> list[str]:
+    return [_name(repo, out.fs_path) for each in repo.index.stages if each.addressing == stage for out in each.outs]
+
+
+def _name(repo: "Repo", path: str) -> str:
+    return Path(os.path.relpath(path, repo.root_dir)).as_posix()
+
+
+def target_of_file(repo: "Repo", text: str) -> Target | None:
+    """Return the target that a path names: what a stage wrote, or a file in it."""
+    name = _name(repo, os.path.abspath(text))
+    near = {out: each for each in repo.index.stages for out in outputs_of(repo, each) if overlap(name, out)}
+    holding = [stage for out, stage in near.items() if name == out or name.startswith(f"{out}/")]
+    if holding:
+        return Target(text, (holding[0].addressing,), (name,))
+    if near:
+        some = f"{len(near)} outputs, such as {next(iter(near))}"
+        raise UserError(f"{text}: a folder of {some}; name one of them")
+    if os.path.exists(text):
+        raise UserError(f"{text}: no stage made it; name what came of it")
+    return None
+
+
+def outputs_of(repo: "Repo", stage: Any) -> Iterable[str]:
+    """Return the paths of a stage's outputs from the repository's root."""
+    return (_name(repo, out.fs_path) for out in stage.outs)

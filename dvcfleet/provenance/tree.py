@@ -1,0 +1,217 @@
+"""What lies behind results: the stages that made them, down to their sources, by dvc.lock and the ledger."""
+
+import json
+import os
+import posixpath
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dvcfleet.dvc_adapter.lockfiles import lock_path
+from dvcfleet.planning.plan import stage_graph
+from dvcfleet.project import project_of
+from dvcfleet.provenance.ledger import Execution, entry_digest, executions, read_environment
+from dvcfleet.repository import state_folder, tracked_paths
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file or folder that a stage read or wrote, with the hash that dvc.lock has of it.
+
+    `hash` is the md5 of a file's bytes, or that of a folder's listing and then ends in `.dir`; None where DVC keeps
+    another kind. `kind`: data is what a stage made, code what git keeps, and a source neither.
+    """
+
+    path: str
+    hash: str | None
+    size: int | None
+    kind: Literal["data", "code", "source"]
+    made_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a folder was brought from, as it says itself; `files` gives the `sha256` of each."""
+
+    path: str
+    source: str
+    kind: str
+    revision: str | None
+    files: dict[str, dict[str, Any]]
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage as it last ran: what it read and wrote, what it ran, and when and where if a run of ours did it."""
+
+    stage: str
+    description: str | None
+    commands: tuple[str, ...]
+    params: dict[str, dict[str, Any]]
+    inputs: tuple[Item, ...]
+    outputs: tuple[Item, ...]
+    needs: tuple[str, ...]
+    execution: Execution | None
+    origins: tuple[Origin, ...] = ()
+    # The run in an experiment tracker that one of its outputs is the receipt of.
+    mlflow_run: str | None = None
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Steps, each after those it needs; environments by their digest; and the stages asked for that never ran."""
+
+    steps: dict[str, Step]
+    environments: dict[str, dict[str, Any]]
+    never_ran: tuple[str, ...] = ()
+    stages: dict[str, "Stage"] = field(default_factory=dict, repr=False, compare=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data; its keys are stable."""
+        steps = [asdict(step) for step in self.steps.values()]
+        return {"steps": steps, "environments": self.environments, "never_ran": list(self.never_ran)}
+
+
+def read_lineage(repo: "Repo", names: Sequence[str] = ()) -> Lineage:
+    """Read the steps of the stages named and of all they come from, in an opened repository; of all stages for none."""
+    graph, order = stage_graph(repo, names)
+    reader = _Reader(repo)
+    steps: dict[str, Step] = {}
+    never_ran = []
+    for stage in order:
+        step = reader.step(stage, graph.successors(stage))
+        if step is None:
+            never_ran.append(stage.addressing)
+        else:
+            steps[step.stage] = step
+    digests = dict.fromkeys(step.execution.environment for step in steps.values() if step.execution)
+    found = {digest: read_environment(state_folder(repo), digest) for digest in digests}
+    environments = {digest: content for digest, content in found.items() if content is not None}
+    return Lineage(steps, environments, tuple(never_ran), {stage.addressing: stage for stage in order})
+
+
+def recorded_entry(stage: "Stage", locks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return what DVC has recorded of a stage, as an entry of dvc.lock; None if it never ran.
+
+    `locks`: the entries of each dvc.lock file by its path.
+    """
+    if hasattr(stage, "name"):
+        return locks[lock_path(stage)].get(stage.name)
+    # A .dvc file is a lock of its own.
+    outs = [{"path": out.def_path, **_recorded(out)} for out in stage.outs if out.hash_info]
+    deps = [{"path": dep.def_path, **_recorded(dep)} for dep in stage.deps if dep.protocol == "local"]
+    return {"cmd": stage.cmd or [], "deps": deps, "outs": outs} if outs else None
+
+
+def _recorded(item: Any) -> dict[str, Any]:
+    return {"md5": item.hash_info.value, "size": item.meta.size if item.meta else None}
+
+
+def overlap(one: str, other: str) -> bool:
+    """Tell whether two paths are the same, or one lies in the other."""
+    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
+
+
+class _Reader:
+    """Reads steps; what many of them need is read once."""
+
+    def __init__(self, repo: "Repo") -> None:
+        self._repo = repo
+        self._project = project_of(Path(repo.root_dir))
+        self._outs: dict[str, list[str]] = {}
+
+    def step(self, stage: "Stage", upstream: Iterable["Stage"]) -> Step | None:
+        entry = recorded_entry(stage, self._locks)
+        if entry is None:
+            return None
+        makers = {up.addressing: self._outs_of(up) for up in upstream}
+        folder = Path(os.path.relpath(stage.wdir, self._repo.root_dir)).as_posix()
+        outputs = tuple(self._items(entry.get("outs", ()), folder, None))
+        return Step(
+            stage=stage.addressing,
+            description=getattr(stage, "desc", None),
+            commands=tuple([entry["cmd"]] if isinstance(entry["cmd"], str) else entry["cmd"]),
+            params={_joined(folder, file): dict(values) for file, values in entry.get("params", {}).items()},
+            inputs=tuple(self._items(entry.get("deps", ()), folder, makers)),
+            outputs=outputs,
+            needs=tuple(makers),
+            execution=self._executions.get((_bare(stage.addressing), entry_digest(entry))),
+            origins=tuple(self._origins(outputs)),
+            mlflow_run=self._mlflow_run(outputs),
+        )
+
+    @cached_property
+    def _locks(self) -> dict[str, Mapping[str, Any]]:
+        from dvc.utils.serialize import load_yaml
+
+        paths = {lock_path(stage) for stage in self._repo.index.stages if hasattr(stage, "name")}
+        return {path: load_yaml(path).get("stages", {}) if os.path.exists(path) else {} for path in paths}
+
+    @cached_property
+    def _executions(self) -> dict[tuple[str, str], Execution]:
+        """The last time that each entry was made; a restoration counts only where no run of its commands is known."""
+        found: dict[tuple[str, str], Execution] = {}
+        for execution in executions(state_folder(self._repo)):
+            if execution.entry is None:
+                continue
+            key = (_bare(execution.stage), execution.entry)
+            if execution.result == "done" or key not in found or found[key].result != "done":
+                found[key] = execution
+        return found
+
+    @cached_property
+    def _tracked(self) -> Collection[str]:
+        return tracked_paths(self._repo)
+
+    def _outs_of(self, stage: "Stage") -> list[str]:
+        name = stage.addressing
+        if name not in self._outs:
+            root = self._repo.root_dir
+            self._outs[name] = [Path(os.path.relpath(out.fs_path, root)).as_posix() for out in stage.outs]
+        return self._outs[name]
+
+    def _items(
+        self, recorded: Iterable[Mapping[str, Any]], folder: str, makers: Mapping[str, list[str]] | None
+    ) -> Iterator[Item]:
+        """Read the inputs or, without `makers`, the outputs of an entry."""
+        for one in recorded:
+            path = _joined(folder, one["path"])
+            made_by = tuple(n for n, outs in (makers or {}).items() if any(overlap(path, out) for out in outs))
+            kind: Literal["data", "code", "source"] = "data"
+            if makers is not None and not made_by:
+                kind = "code" if str(Path(self._repo.root_dir, path)) in self._tracked else "source"
+            yield Item(path, one.get("md5"), one.get("size"), kind, made_by)
+
+    def _origins(self, outputs: Iterable[Item]) -> Iterator[Origin]:
+        for item in outputs:
+            origin = self._project.origin(Path(item.path)) if (item.hash or "").endswith(".dir") else None
+            if origin:
+                yield origin
+
+    def _mlflow_run(self, outputs: Iterable[Item]) -> str | None:
+        return next((run for item in outputs if (run := self._project.tracking_run(Path(item.path)))), None)
+
+
+def _joined(folder: str, path: str) -> str:
+    return path if "://" in path or folder == "." else posixpath.normpath(posixpath.join(folder, path))
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None where there is no such file, or something else in it."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _bare(stage: str) -> str:
+    """Return a stage's name without its file, which DVC names from the current folder."""
+    return posixpath.basename(stage.rpartition(":")[2])

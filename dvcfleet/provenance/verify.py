@@ -1,0 +1,143 @@
+"""Compare what lies in a repository with what DVC recorded: outputs, inputs, parameters and the stages themselves."""
+
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dvcfleet.planning.reasons import dependency_reasons
+from dvcfleet.provenance.contents import Contents, cached_listing, is_checked, name_of
+from dvcfleet.provenance.findings import Finding, Kind, some
+from dvcfleet.provenance.inputs import check_inputs
+from dvcfleet.provenance.tree import Lineage, Step
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+
+
+def verify(repo: "Repo", lineage: Lineage, contents: Contents) -> list[Finding]:
+    """Return what is not as the steps of a lineage were recorded; every byte of what they read and wrote is read."""
+    stages = [lineage.stages[name] for name in lineage.steps]
+    contents.read(_all_files(stages, contents))
+    findings = [finding for stage in stages for out in stage.outs for finding in _check_output(stage, out, contents)]
+    findings += _check_origins(repo, lineage, {finding.name for finding in findings})
+    findings += check_inputs(repo, lineage, contents, [finding.name for finding in findings])
+    findings += _check_params(stages)
+    findings += [found for step in lineage.steps.values() for found in _check_stage(step, lineage.stages[step.stage])]
+    findings += [Finding(Kind.NEVER_RAN, name, "the next run runs it", (name,)) for name in lineage.never_ran]
+    return findings
+
+
+def _all_files(stages: Sequence["Stage"], contents: Contents) -> Iterator[str]:
+    """Every file that the stages read or wrote, and its copies in DVC's cache."""
+    for stage in stages:
+        for item in filter(is_checked, (*stage.outs, *stage.deps)):
+            yield from contents.within(item.fs_path)
+        for out in filter(is_checked, stage.outs):
+            for md5 in (_recorded_files(out) or {}).values():
+                yield out.cache.oid_to_path(md5)
+
+
+def _recorded_files(out: "Output") -> dict[str, str] | None:
+    """Return the md5 of each file of an output by its path in it, as recorded; None if a folder's listing is lost."""
+    value = out.hash_info.value
+    return cached_listing(out, value) if out.hash_info.isdir else {"": value}
+
+
+def _check_output(stage: "Stage", out: "Output", contents: Contents) -> Iterator[Finding]:
+    if not is_checked(out):
+        return
+    name, wrote = name_of(out), f"{stage.addressing} wrote"
+    recorded = _recorded_files(out)
+    if not os.path.lexists(out.fs_path):
+        yield Finding(Kind.MISSING, name, f"{wrote} it; `dvc pull` or the next run brings it back", _only(stage))
+    elif os.path.isdir(out.fs_path) != out.hash_info.isdir:
+        yield Finding(Kind.CHANGED, name, f"{wrote} {'a folder' if out.hash_info.isdir else 'a file'}", _only(stage))
+    elif recorded is None:
+        yield from _check_unlisted(stage, out, contents)
+    else:
+        now = contents.listing(out.fs_path) if out.hash_info.isdir else {"": contents.hash_of(out.fs_path)}
+        for file, md5 in recorded.items():
+            yield from _check_file(stage, out, os.path.join(name, file) if file else name, md5, now.get(file), contents)
+        for file in sorted(now.keys() - recorded.keys()):
+            message = f"none of the files that {wrote}; take it away"
+            yield Finding(Kind.UNKNOWN, os.path.join(name, file), message, _only(stage))
+
+
+def _check_unlisted(stage: "Stage", out: "Output", contents: Contents) -> Iterator[Finding]:
+    """Check a folder as a whole, whose listing DVC's cache does not have as it was."""
+    path = out.cache.oid_to_path(out.hash_info.value)
+    if os.path.exists(path):
+        message = f"the listing of {name_of(out)} in DVC's cache is not what it was; remove it"
+        yield Finding(Kind.CACHE, os.path.relpath(path), message, _only(stage))
+    if contents.digest(out.fs_path) != out.hash_info.value:
+        message = f"not what {stage.addressing} wrote; DVC's cache has no listing of it that says which file it is"
+        yield Finding(Kind.CHANGED, name_of(out), message, _only(stage))
+
+
+def _check_file(
+    stage: "Stage", out: "Output", name: str, md5: str, now: str | None, contents: Contents
+) -> Iterator[Finding]:
+    path = out.cache.oid_to_path(md5)
+    copy, kept = os.path.relpath(path), contents.hash_of(path)
+    if now != md5:
+        cure = f"remove it, and `dvc checkout {name_of(out)}` brings back the bytes from DVC's cache"
+        if kept is None:
+            cure = "DVC's cache has no copy; remove it, and `dvc pull` or the next run brings it back"
+        elif kept != md5:
+            cure = f"so is the copy in DVC's cache; remove it and {copy}, and the next run makes it again"
+        kind = Kind.CHANGED if now else Kind.MISSING
+        what = f"{stage.addressing} wrote md5 {md5}, it is {now} now" if now else f"{stage.addressing} wrote md5 {md5}"
+        yield Finding(kind, name, f"{what}; {cure}", _only(stage))
+    elif kept not in (None, md5):
+        yield Finding(Kind.CACHE, copy, f"this copy of {name} has changed; remove it", _only(stage))
+
+
+def _check_origins(repo: "Repo", lineage: Lineage, found: set[str]) -> Iterator[Finding]:
+    """Compare what was brought here with the checksums noted then."""
+    for step in lineage.steps.values():
+        for origin in step.origins:
+            for file, noted in origin.files.items():
+                name = os.path.join(origin.path, file)
+                path = Path(repo.root_dir, name)
+                if name not in found and path.is_file() and _sha256_of(path) != noted["sha256"]:
+                    yield Finding(
+                        Kind.CHANGED, name, "has another sha256 than was noted when it was brought here", (step.stage,)
+                    )
+
+
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_params(stages: Iterable["Stage"]) -> Iterator[Finding]:
+    from dvc.dependency.param import ParamsDependency
+
+    concerned: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for stage in stages:
+        for dep in stage.deps:
+            if isinstance(dep, ParamsDependency):
+                for reason in dependency_reasons(dep):
+                    concerned[name_of(dep), reason.removeprefix("params ")].append(stage.addressing)
+    for (file, reason), names in concerned.items():
+        yield Finding(Kind.PARAMS, file, f"{reason} since {some(names)} ran", tuple(names))
+
+
+def _check_stage(step: Step, stage: "Stage") -> Iterator[Finding]:
+    """Compare a stage as dvc.yaml has it with the one that ran."""
+    if getattr(stage, "cmd_changed", False):
+        yield Finding(Kind.STAGE, step.stage, "dvc.yaml gives it another command than the one that ran", _only(stage))
+    declared = {name_of(item) for item in (*stage.deps, *stage.outs) if item.protocol == "local"} - set(step.params)
+    recorded = {item.path for item in (*step.inputs, *step.outputs) if "://" not in item.path}
+    if declared != recorded:
+        names = some(sorted(declared ^ recorded))
+        yield Finding(Kind.STAGE, step.stage, f"dvc.yaml gives it other inputs or outputs: {names}", _only(stage))
+
+
+def _only(stage: "Stage") -> tuple[str, ...]:
+    return (stage.addressing,)

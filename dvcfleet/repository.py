@@ -1,0 +1,196 @@
+"""Open a DVC repository and hold it: one writer at a time, DVC's own commands included."""
+
+import fcntl
+import json
+import logging
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, chdir, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import psutil  # type: ignore[import-untyped]
+
+from dvcfleet.crash_recovery import recovered
+from dvcfleet.errors import BusyError, SkippedError, UserError
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+STATE_FOLDER = ".dvcfleet"
+_LOOK_AGAIN_S = 1.0
+# How long a run may hold the lock without its name in it: some system calls, on a machine that may be busy.
+_NAMELESS_S = 5.0
+
+
+@contextmanager
+def opened(path: Path) -> Iterator["Repo"]:
+    """Open the DVC repository around `path`, with `path` as the current folder, as `dvc` itself would.
+
+    Raises UserError where there is no DVC repository, and for what DVC finds wrong with it.
+    """
+    from dvc.exceptions import DvcException, NotDvcRepoError
+    from dvc.repo import Repo
+
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder")
+    logging.getLogger("dvc").setLevel(logging.ERROR)
+    with chdir(path):
+        try:
+            with Repo() as repo:
+                yield repo
+        except NotDvcRepoError as error:
+            raise UserError(f"{path}: not a DVC repository; `dvc init` makes one") from error
+        except DvcException as error:
+            raise UserError(str(error)) from error
+
+
+def state_folder(repo: "Repo") -> Path:
+    """Return `.dvcfleet` in the repository's root, made if missing and hidden from git."""
+    folder = Path(repo.root_dir) / STATE_FOLDER
+    folder.mkdir(exist_ok=True)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+    return folder
+
+
+def tracked_paths(repo: "Repo") -> frozenset[str]:
+    """Return the files that git keeps, and their folders."""
+    from dvc.scm import NoSCM
+
+    if isinstance(repo.scm, NoSCM):
+        return frozenset()
+    root = repo.scm.root_dir
+    files = [Path(root, os.fsdecode(name)) for name in repo.scm.dulwich.repo.open_index()]
+    return frozenset(str(path) for file in files for path in (file, *file.parents))
+
+
+def refuse(busy: BusyError) -> None:
+    """Let nothing wait: whoever finds the repository busy is told so."""
+    raise busy
+
+
+def when_busy(policy: str, say: Callable[[str], None]) -> Callable[[BusyError], None]:
+    """Return what a run does each time it finds the repository busy: `refuse`, `wait` or `skip`."""
+    told: list[str] = []
+
+    def wait(busy: BusyError) -> None:
+        if busy.who not in told:
+            told.append(busy.who)
+            say(f"waiting: {busy.who}")
+        time.sleep(_LOOK_AGAIN_S)
+
+    def skip(busy: BusyError) -> None:
+        raise SkippedError(f"skipped: {busy.who}")
+
+    return {"refuse": refuse, "wait": wait, "skip": skip}[policy]
+
+
+@contextmanager
+def held(repo: "Repo", on_busy: Callable[[BusyError], None] = refuse) -> Iterator[None]:
+    """Keep every other writer out of the repository: another run, and any `dvc` command.
+
+    `on_busy` is told who holds it, and once it returns the locks are tried again. Raises BusyError, which names the
+    holder, unless `on_busy` does otherwise. The locks end with the process, also when it is killed.
+    """
+    with ExitStack() as locks:
+        while True:
+            try:
+                _lock_all(repo, locks)
+                break
+            except BusyError as busy:
+                locks.close()
+                on_busy(busy)
+        with recovered(repo, state_folder(repo) / "at-work"), _links_open(repo):
+            yield
+
+
+def _lock_all(repo: "Repo", locks: ExitStack) -> None:
+    locks.enter_context(_run_lock(state_folder(repo) / "lock"))
+    _lock_dvc(repo)
+    locks.callback(repo.lock.unlock)
+    _refuse_busy_paths(repo)
+
+
+@contextmanager
+def _links_open(repo: "Repo") -> Iterator[None]:
+    """Keep DVC's table of links open: DVC closes it after each entry, and whoever closes it last folds its journal."""
+    with closing(sqlite3.connect(Path(repo.state.links.directory) / "cache.db")) as connection:
+        connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        yield
+
+
+@contextmanager
+def _run_lock(path: Path) -> Iterator[None]:
+    with open(path, "a+") as file:
+        _lock_or_name(file)
+        file.truncate(0)
+        json.dump({"pid": os.getpid(), "since": time.strftime("%H:%M:%S on %Y-%m-%d")}, file)
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def _lock_or_name(file: TextIO) -> None:
+    """Lock the file, or raise BusyError with the holder's name.
+
+    Between taking the lock and writing its name, and between removing its name and letting go, the holder has no name
+    or that of a run before it that was killed: look again until one of the two is over.
+    """
+    end = time.monotonic() + _NAMELESS_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            file.seek(0)
+            text = file.read()
+        holder = json.loads(text) if text.endswith("}") else {"pid": "unknown", "since": "just now"}
+        if time.monotonic() > end or _alive(holder["pid"]):
+            who = f"another run is at work in this repository (process {holder['pid']}, since {holder['since']})"
+            raise BusyError(who, "wait for it to end, or stop it and run again")
+        time.sleep(0.01)
+
+
+def _alive(pid: int | str) -> bool:
+    return isinstance(pid, int) and psutil.pid_exists(pid)
+
+
+def _lock_dvc(repo: "Repo") -> None:
+    from dvc.lock import LockError
+
+    try:
+        repo.lock.lock()
+    except LockError:
+        lockfile = Path(repo.lock.lockfile)
+        holder = lockfile.read_text().strip() if lockfile.is_file() else ""
+        by = f" (process {holder})" if holder else ""
+        raise BusyError(
+            f"a dvc command is at work in this repository{by}", "wait for it to end, then run again"
+        ) from None
+
+
+def _refuse_busy_paths(repo: "Repo") -> None:
+    """Refuse while a `dvc repro` runs a stage: for that time it gives up the lock and only marks its paths."""
+    from dvc.lock import LockError
+    from dvc.rwlock import RWLOCK_FILE, RWLockFileCorruptedError, rwlock
+
+    root = repo.root_dir
+    hardlink = repo.config["core"].get("hardlink_lock", False)
+    try:
+        with rwlock(repo.tmp_dir, repo.fs, " ".join(sys.argv), [], [root], hardlink):
+            pass
+    except RWLockFileCorruptedError:
+        # Who wrote it was killed meanwhile, and all that DVC would say of it is to remove it.
+        Path(repo.tmp_dir, RWLOCK_FILE).unlink()
+        _refuse_busy_paths(repo)
+    except LockError as error:
+        raise BusyError(
+            f"a dvc command is running a stage of this repository: {error}", "wait for it to end, then run again"
+        ) from None

@@ -1,0 +1,47 @@
+"""The name of a run, which it has in Prefect, in MLflow and among DVC's experiments; a run that goes on keeps it."""
+
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dvcfleet.errors import UserError
+from dvcfleet.repository import state_folder
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+RUN_NAME_VARIABLE = "DVCFLEET_RUN"
+_EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def is_begun(repo: "Repo") -> bool:
+    """Tell whether a run has its name and has not ended well."""
+    return _file(repo).exists()
+
+
+def run_name(repo: "Repo") -> str:
+    """Return the comparison's name: that of the run it goes on with, else DVCFLEET_RUN, else a new one."""
+    path = _file(repo)
+    with suppress(FileNotFoundError, ValueError):  # a kill may have left it empty
+        return json.loads(path.read_text())["name"]
+    name = os.environ.get(RUN_NAME_VARIABLE)
+    if not name:
+        from coolname import generate_slug
+
+        name = generate_slug(2)
+    if not _EXPERIMENT_NAME.fullmatch(name):
+        raise UserError(f"{RUN_NAME_VARIABLE}: {name!r} cannot name a DVC experiment; use letters, digits, - and _")
+    path.write_text(json.dumps({"name": name}))
+    return name
+
+
+def forget_run_name(repo: "Repo") -> None:
+    """Let the next run have a name of its own."""
+    _file(repo).unlink(missing_ok=True)
+
+
+def _file(repo: "Repo") -> Path:
+    return state_folder(repo) / "run.json"

@@ -1,0 +1,245 @@
+"""The event loop of a run: submit what is ready, take back what is done, be the only writer of DVC's state."""
+
+import signal
+import sqlite3
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dvcfleet.dvc_adapter.lockfiles import LockFiles
+from dvcfleet.messages import Ending, Job, Outcome, Result
+from dvcfleet.planning.plan import Node, Plan, State
+from dvcfleet.planning.resources import Resources
+from dvcfleet.provenance.ledger import Ledger
+from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
+from dvcfleet.secrets import masked
+
+if TYPE_CHECKING:
+    from dvc.stage import Stage
+
+# How often a stage is started again because its worker went away; apart from the retries that `meta` asks for.
+LOSSES = 3
+# How long a run that is being stopped waits for the next of its stages to end.
+STOP_LIMIT_S = 60.0
+
+
+class Watcher(Protocol):
+    """Somebody who is told what happens."""
+
+    def began(self, name: str, why: str) -> None:
+        """A stage's commands were submitted."""
+
+    def lost(self, name: str, why: str) -> None:
+        """A stage's worker went away, and the stage waits to be submitted again."""
+
+    def ended(self, ending: Ending) -> None:
+        """A stage is settled."""
+
+
+class Workspace(Protocol):
+    """Where stages run, and where what they read and write is kept."""
+
+    def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
+        """Settle a stage without running it, or make all ready for its job: then the result is None; and say why."""
+
+    def job(self, stage: "Stage", needs: Resources) -> Job:
+        """Return what a worker needs to run the stage."""
+
+    def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
+        """Keep what a stage that ended well wrote; return its entry for dvc.lock, None for a .dvc file's stage."""
+
+    def finish(self, pull: bool) -> None:
+        """Leave outputs where they belong when all stages have ended; with `pull`, all of them here too."""
+
+
+class ExecutorLostError(Exception):
+    """Nobody is left to do a job."""
+
+
+class Executor(Protocol):
+    """Those who do the jobs."""
+
+    def submit(self, job: Job) -> None:
+        """Have a job done; raises ExecutorLostError."""
+
+    def next_outcome(self, limit_s: float | None = None) -> Outcome:
+        """Wait for a job to end; raises TimeoutError when none has by then."""
+
+    def abandon(self) -> None:
+        """End all that runs, so that its outcomes come at once."""
+
+
+@dataclass
+class Run:
+    """One run of a plan: the executor does its stages' jobs in the workspace, as many at a time as the pool allows.
+
+    `needs` says what each stage that may run asks for.
+    """
+
+    plan: Plan
+    locks: LockFiles
+    workspace: Workspace
+    executor: Executor
+    pool: ResourcePool
+    needs: dict[str, Resources]
+    watcher: Watcher
+    ledger: Ledger
+    endings: dict[str, Ending] = field(default_factory=dict)
+    _waiting: dict[str, set[str]] = field(default_factory=dict)
+    _readers: dict[str, list[str]] = field(default_factory=dict)
+    _ready: list[str] = field(default_factory=list)
+    _jobs: dict[str, Job] = field(default_factory=dict)
+    _losses: Counter[str] = field(default_factory=Counter)
+    _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _stopping: bool = False
+
+    def execute(self) -> dict[str, Ending]:
+        """Run until every stage is settled; return how each ended, in the plan's order."""
+        self._begin()
+        try:
+            while self._ready or self.pool.given:
+                self._start_ready()
+                if self.pool.given:
+                    self._take(self.executor.next_outcome())
+        except KeyboardInterrupt:
+            self._stop()
+        finally:
+            self.locks.flush()
+        self.endings = {name: self.endings[name] for name in self.plan.nodes}
+        return self.endings
+
+    def _begin(self) -> None:
+        nodes = self.plan.nodes.values()
+        self._readers = {node.name: [] for node in nodes}
+        self._waiting = {node.name: set(node.needs) for node in nodes}
+        for node in nodes:
+            for need in node.needs:
+                self._readers[need].append(node.name)
+        for node in nodes:
+            if node.state is State.UP_TO_DATE:
+                self.endings[node.name] = Ending(node.name, Result.UP_TO_DATE)
+            elif node.state is State.BLOCKED:
+                self._end(Ending(node.name, Result.BLOCKED, "; ".join(node.reasons)))
+        for name, needs in self._waiting.items():
+            needs.difference_update(self.endings)
+            if not needs and name not in self.endings:
+                self._ready.append(name)
+
+    def _start_ready(self) -> None:
+        """Settle what needs no command, and submit what does while there is pool."""
+        skipped = []
+        while self._ready and self.pool.free_threads > 0:
+            name = self._ready.pop(0)
+            share = self.pool.offer(self.needs[name])
+            if share is None:
+                skipped.append(name)
+            else:
+                self._start(name, share)
+        self._ready = skipped + self._ready
+
+    def _start(self, name: str, share: Allocation) -> None:
+        """Settle a stage, or submit its job and give it its share of the pool."""
+        from dvc.exceptions import DvcException
+
+        stage = self.plan.stages[name]
+        if name not in self._jobs:
+            try:
+                result, why = self.workspace.prepare(stage, self.plan.nodes[name])
+                if result in (Result.RESTORED, Result.DONE):
+                    self._record(stage)
+                elif result is None:
+                    self._jobs[name] = self.workspace.job(stage, replace(self.needs[name], threads=share.threads))
+            except (DvcException, OSError, sqlite3.Error) as error:
+                result, why = Result.FAILED, str(error)
+            if result is not None:
+                self._end(Ending(name, result, why))
+                return
+            self.watcher.began(name, why)
+        job = self._jobs[name]
+        try:
+            self.executor.submit(replace(job, environment=job.environment | self.pool.environment(share)))
+            self.pool.given[name] = share
+        except ExecutorLostError as error:
+            self._end(Ending(name, Result.FAILED, str(error)))
+
+    def _take(self, outcome: Outcome) -> None:
+        self.pool.given.pop(outcome.name, None)
+        # Others can run while this one's outputs are put away.
+        self._start_ready()
+        self._finish(outcome)
+
+    def _finish(self, outcome: Outcome) -> None:
+        if outcome.lost and not self._stopping and self._losses[outcome.name] < LOSSES:
+            self._losses[outcome.name] += 1
+            self._ready.append(outcome.name)
+            self.watcher.lost(outcome.name, outcome.why)
+            return
+        del self._jobs[outcome.name]
+        result, why = self._settle(outcome)
+        spent = (outcome.seconds, outcome.peak_rss_bytes)
+        self._end(Ending(outcome.name, result, why, *spent, outcome.exit_code, outcome.tail, outcome.start))
+
+    def _settle(self, outcome: Outcome) -> tuple[Result, str]:
+        """Keep what a stage wrote if it ended well; return its result, and why where it did not."""
+        from dvc.exceptions import DvcException
+
+        # Once the run is stopped, a command that ended badly was most likely stopped too, by the same Ctrl-C.
+        if self._stopping and outcome.exit_code != 0:
+            return Result.STOPPED, "stopped before it ended"
+        if outcome.lost:
+            return Result.FAILED, f"{outcome.why}, {LOSSES + 1} times"
+        if outcome.exit_code is None:
+            return Result.STOPPED, "stopped before it ended"
+        if outcome.exit_code:
+            return Result.FAILED, outcome.why or _exit_words(outcome.exit_code)
+        stage = self.plan.stages[outcome.name]
+        try:
+            self._record(stage, self.workspace.keep(stage, outcome))
+        except (DvcException, OSError, sqlite3.Error) as error:
+            return Result.FAILED, str(error)
+        return (Result.RESTORED if outcome.restored else Result.DONE), ""
+
+    def _record(self, stage: "Stage", entry: dict[str, Any] | None = None) -> None:
+        if hasattr(stage, "name"):
+            self._entries[stage.addressing] = self.locks.record(stage, entry)
+        else:
+            stage.dump(update_pipeline=False)
+
+    def _end(self, ending: Ending) -> None:
+        ending = replace(ending, why=masked(ending.why))
+        self.endings[ending.name] = ending
+        self.watcher.ended(ending)
+        if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
+            self.ledger.note(ending, self._entries.get(ending.name))
+        passed = ending.result in (Result.DONE, Result.RESTORED, Result.UP_TO_DATE)
+        for reader in self._readers[ending.name]:
+            if reader in self.endings:
+                continue
+            if not passed:
+                self._end(Ending(reader, Result.BLOCKED, f"{ending.name} {ending.result}"))
+                continue
+            self._waiting[reader].discard(ending.name)
+            if not self._waiting[reader]:
+                self._ready.append(reader)
+
+    def _stop(self) -> None:
+        """Take what has ended, end what has not or is not heard of any more, and mark the rest as stopped."""
+        self._stopping = True
+        self.executor.abandon()
+        with suppress(TimeoutError):  # of a cluster that went away nothing more is heard
+            while self.pool.given:
+                outcome = self.executor.next_outcome(STOP_LIMIT_S)
+                self.pool.given.pop(outcome.name, None)
+                self._finish(outcome)
+        for name in self.pool.given:
+            self._end(Ending(name, Result.STOPPED, "stopped before it ended"))
+        for name in self.plan.nodes:
+            if name not in self.endings:
+                self.endings[name] = Ending(name, Result.STOPPED, "the run was stopped")
+
+
+def _exit_words(code: int) -> str:
+    words = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
+    # Or by a shell whose command was.
+    return f"{words}, as when memory runs out" if code in (-signal.SIGKILL, 128 + signal.SIGKILL) else words

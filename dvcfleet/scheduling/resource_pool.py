@@ -1,0 +1,117 @@
+"""What stages may use at a time on one machine, and what each of those that run was given of it."""
+
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from dvcfleet.errors import UserError
+from dvcfleet.planning.resources import Resources
+
+_GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What one stage was given: threads, bytes of memory, and GPUs of its own, by name."""
+
+    threads: int
+    memory_bytes: int
+    gpus: tuple[str, ...]
+
+
+@dataclass
+class ResourcePool:
+    """Threads, memory and GPUs to be given out; where somebody else counts them, any memory and `gpus` None."""
+
+    threads: int
+    memory_bytes: float = math.inf
+    gpus: tuple[str, ...] | None = None
+    given: dict[str, Allocation] = field(default_factory=dict)
+
+    @property
+    def free_threads(self) -> int:
+        """Threads that nobody has."""
+        return self.threads - sum(share.threads for share in self.given.values())
+
+    def offer(self, needs: Resources) -> Allocation | None:
+        """Return what a stage could be given, no more threads than there are; None while there is not enough left."""
+        threads = min(needs.threads, self.threads)
+        taken = {gpu for share in self.given.values() for gpu in share.gpus}
+        gpus = [gpu for gpu in self.gpus or () if gpu not in taken][: needs.gpus]
+        memory = self.memory_bytes - sum(share.memory_bytes for share in self.given.values())
+        lacks_gpus = self.gpus is not None and len(gpus) < needs.gpus
+        if threads > self.free_threads or needs.memory_bytes > memory or lacks_gpus:
+            return None
+        return Allocation(threads, needs.memory_bytes, tuple(gpus))
+
+    def environment(self, share: Allocation) -> dict[str, str]:
+        """Return the variables that show a stage its own GPUs and no others; none where GPUs are not counted here."""
+        return {} if self.gpus is None else {_GPUS_VARIABLE: ",".join(share.gpus)}
+
+    def refuse_too_much(self, name: str, needs: Resources, where: str = "this machine") -> None:
+        """Raise UserError where a stage asks for more than there is when nothing else runs."""
+        gpus = len(self.gpus or ())
+        if self.gpus is not None and needs.gpus > gpus:
+            raise UserError(f"stage {name}: asks for {needs.gpus} GPUs; {where} has {gpus}")
+        if needs.memory_bytes > self.memory_bytes:
+            asked, has = needs.memory_bytes / 1e9, self.memory_bytes / 1e9
+            raise UserError(f"stage {name}: asks for {asked:.3g} GB of memory; {where} has {has:.3g} GB")
+
+
+def local_pool(threads: int, any_gpus: bool) -> ResourcePool:
+    """Return this machine's pool; GPUs are counted only if `any_gpus`: else stages see those that the run sees."""
+    return ResourcePool(threads, memory_here(), gpus_here() if any_gpus else None)
+
+
+def memory_here() -> int:
+    """Return the memory of this machine in bytes, or of the part of it that this process may use."""
+    limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else ""
+    total: int = psutil.virtual_memory().total
+    return min(total, int(limit)) if limit.isdecimal() else total
+
+
+def gpus_here() -> tuple[str, ...]:
+    """Return the GPUs that this process may use: those that CUDA_VISIBLE_DEVICES names, else all of the machine."""
+    named = os.environ.get(_GPUS_VARIABLE)
+    if named is not None:
+        return tuple(gpu.strip() for gpu in named.split(",") if gpu.strip() not in ("", "-1"))
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(str(number) for number, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU")))
+
+
+_OWN, _OWN_LOCK = ResourcePool(sys.maxsize, gpus=()), threading.Lock()
+
+
+@contextmanager
+def own_gpus(name: str, count: int) -> Iterator[dict[str, str]]:
+    """Give a stage GPUs of its own out of those that a cluster gave this worker; none where it asks for none.
+
+    Yields the variables that show them. Raises UserError where the worker has not as many left.
+    """
+    if not count:
+        yield {_GPUS_VARIABLE: ""}
+        return
+    with _OWN_LOCK:
+        # Ray gives a worker other GPUs for each stage.
+        _OWN.gpus = gpus_here()
+        share = _OWN.offer(Resources(gpus=count))
+        if share is None:
+            raise UserError(f"stage {name}: asks for {count} GPUs; its worker has {len(_OWN.gpus)}, not all free")
+        _OWN.given[name] = share
+    try:
+        yield _OWN.environment(share)
+    finally:
+        with _OWN_LOCK:
+            del _OWN.given[name]

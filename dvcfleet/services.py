@@ -1,0 +1,80 @@
+"""The processes around a run: those that fork the stages' processes, and a Prefect server."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dvcfleet.errors import UserError
+from dvcfleet.execution.fork_client import ForkServers
+from dvcfleet.prefect_adapter.server import Server
+from dvcfleet.project import project_of
+from dvcfleet.repository import state_folder
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+
+class Services:
+    """The processes around a run, started when there is work."""
+
+    def __init__(self, repo: "Repo", stack: ExitStack) -> None:
+        self._repo = repo
+        self._stack = stack
+
+    def start(self) -> None:
+        """Start all that takes time to come up, in the background; calling it again does nothing."""
+        _ = self.hosts, self._server
+
+    @cached_property
+    def hosts(self) -> ForkServers:
+        """The hosts of this machine's stages, which start at once."""
+        root = Path(self._repo.root_dir)
+        hosts = ForkServers(root, project_of(root).preload)
+        self._stack.callback(hosts.stop)
+        hosts.addresses()
+        return hosts
+
+    @cached_property
+    def _server(self) -> Server | None:
+        if os.environ.get("PREFECT_API_URL"):
+            return None
+        server = Server(state_folder(self._repo) / "prefect")
+        self._stack.callback(server.stop)
+        return server
+
+    @contextmanager
+    def prefect(self) -> Iterator[None]:
+        """Have Prefect in this process talk to the run's server, quietly."""
+        before = os.environ.get("PREFECT_API_URL")
+        # Before Prefect is imported, and for all threads and processes: without an address, each starts its own server.
+        os.environ["PREFECT_API_URL"] = api = self._server.api if self._server else os.environ["PREFECT_API_URL"]
+        try:
+            # It takes a while to import: the server comes up meanwhile.
+            from prefect.settings import PREFECT_API_URL, temporary_settings
+
+            import dvcfleet.prefect_adapter.flow  # noqa: F401
+
+            if self._server:
+                self._server.wait()
+            else:
+                _check_server(api)
+            with temporary_settings({PREFECT_API_URL: api}):
+                yield
+        finally:
+            if before is None:
+                del os.environ["PREFECT_API_URL"]
+
+
+def _check_server(api: str) -> None:
+    """Refuse an address at which no server answers: Prefect would only tell so by a traceback."""
+    import httpx
+
+    try:
+        httpx.get(f"{api}/health", timeout=30)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise UserError(
+            f"PREFECT_API_URL: no server answers at {api} ({error}); start it, or leave the variable out"
+        ) from error

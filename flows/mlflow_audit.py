@@ -1,0 +1,133 @@
+"""Compare receipts and metric files with what MLflow holds. Imports MLflow and torch, so import it late."""
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from dvcfleet.provenance.findings import Finding, Kind
+from dvcfleet.provenance.tree import Lineage, Step, overlap, read_json
+from merganser.config.loading import load_params
+from merganser.config.params import Params
+from merganser.errors import InputError
+from tasks.record import (
+    COMPARISON,
+    ENTRY,
+    EXPERIMENT,
+    RECORDS,
+    STORE,
+    Store,
+    accuracies,
+    content_key,
+    content_tags,
+    metric_hashes,
+    parameters,
+)
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+
+def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]:
+    """Find MLflow runs that are gone, or hold something else than the metric files and parameters that are here.
+
+    In a Merganser project's folder. Where `found` says that a receipt, its metric files or its parameters are not as
+    they were, there is nothing to compare with. Raises InputError where MLflow does not answer.
+    """
+    files = {name: _receipt_of(step) for name, step in lineage.steps.items() if not _is_touched(step, found)}
+    receipts = {name: file for name, file in files.items() if file}
+    if not receipts:
+        return []
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    try:
+        store = _known_store()
+        if store is None:
+            where = os.environ.get("MLFLOW_TRACKING_URI") or STORE
+            return [Finding(Kind.NO_RUN, str(where), f"there is no store with the runs of {len(receipts)} receipts")]
+        params = load_params(Path("params.yaml"))
+        findings = [one for stage, file in receipts.items() for one in _check_receipt(store, params, stage, file)]
+        return [*findings, *_check_summaries(store, params, receipts)]
+    except MlflowException as error:
+        raise InputError(f"MLflow cannot be asked about its runs: {error}") from error
+
+
+def _receipt_of(step: Step) -> Path | None:
+    files = (Path(item.path) for item in step.outputs)
+    return next((file for file in files if file.parent == RECORDS and file.is_file()), None)
+
+
+def _is_touched(step: Step, found: Collection[Finding]) -> bool:
+    paths = [item.path for item in (*step.inputs, *step.outputs)]
+    return any(step.stage in one.stages or any(overlap(one.name, path) for path in paths) for one in found)
+
+
+def _known_store() -> Store | None:
+    """Open the store that there is, to read in it; None where nothing was recorded."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri and not STORE.exists():
+        return None
+    client = MlflowClient(uri or f"sqlite:///{STORE.absolute()}")
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    return Store(client, experiment.experiment_id) if experiment else None
+
+
+def _check_receipt(store: Store, params: Params, stage: str, file: Path) -> Iterator[Finding]:
+    receipt = read_json(file) or {}
+    entry, run_id = file.stem, str(receipt.get("run_id"))
+
+    def differs(kind: Kind, name: str, message: str) -> Finding:
+        return Finding(kind, name, message, (stage,))
+
+    run = _run(store, run_id)
+    if run is None or run.info.lifecycle_stage != "active":
+        state = "is deleted" if run else "is not there"
+        yield differs(Kind.NO_RUN, str(file), f"names MLflow run {run_id}, which {state}; remove the file, run again")
+        return
+    hashes = metric_hashes(params, entry)
+    expected = content_key(params, entry, hashes)
+    if receipt.get("content") != expected:
+        yield differs(Kind.MLFLOW, str(file), f"is the receipt of another result than that of {entry} here")
+    for name, value in accuracies(params, entry).items():
+        logged = {metric.value for metric in store.client.get_metric_history(run_id, name)}
+        logged |= {run.data.metrics[name]} if name in run.data.metrics else set()
+        if logged != {value}:
+            found = ", ".join(map(repr, sorted(logged))) or "nothing"
+            yield differs(Kind.MLFLOW, f"run {run_id}", f"{name} is {found}, the metric files of {entry} say {value!r}")
+    texts = {name: str(value) for name, value in parameters(params, entry).items()}
+    for what, holds, should in (
+        ("parameter", run.data.params, texts),
+        ("tag", run.data.tags, content_tags(entry, expected, hashes)),
+    ):
+        for name, text in should.items():
+            # Parameters cannot be taken out: one that is not there is a default newer than the run.
+            held = holds.get(name, text if what == "parameter" else None)
+            if held != text:
+                yield differs(Kind.MLFLOW, f"run {run_id}", f"{what} {name} is {held!r}, not {text!r}")
+
+
+def _run(store: Store, run_id: str) -> "Run | None":
+    try:
+        return store.client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
+
+
+def _check_summaries(store: Store, params: Params, receipts: dict[str, Path]) -> Iterator[Finding]:
+    """Check the mean accuracies that runs of whole comparisons repeat of the entries' runs."""
+    parents = store.client.search_runs([store.experiment], f"tags.`{COMPARISON}` != ''")
+    for stage, file in receipts.items():
+        receipt = read_json(file) or {}
+        for parent in parents:
+            name = f"accuracy_mean/{file.stem}"
+            logged = parent.data.metrics.get(name)
+            if parent.data.tags.get(f"{ENTRY}.{file.stem}") != receipt.get("run_id") or logged is None:
+                continue
+            value = accuracies(params, file.stem)["accuracy_mean"]
+            if logged != value:
+                message = f"{name} is {logged!r}, the metric files say {value!r}"
+                yield Finding(Kind.MLFLOW, f"run {parent.info.run_id}", message, (stage,))

@@ -1,0 +1,35 @@
+"""What the numbers were before a run, and what made it run: the report says from it what changed since the last run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dvcfleet.planning.plan import Plan, State
+
+_NUMBERS = Path("metrics.json")
+_NAME = "previous_metrics.json"  # tasks.report reads it
+
+
+def keep_previous_metrics(folder: Path, plan: Plan, run: str) -> None:
+    """Keep the numbers before the run's first stage changes them, and why its stages run.
+
+    A run that goes on after a failure or a kill keeps what it found when it first began.
+    """
+    path = folder / _NAME
+    kept = _read(path)
+    if kept.get("run") != run:
+        kept = {"run": run, "numbers": _read(_NUMBERS), "causes": {}}
+    kept["causes"] |= _causes(plan)
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(kept))
+    draft.replace(path)
+
+
+def _causes(plan: Plan) -> dict[str, list[str]]:
+    """Say of each stage that runs by itself, and not because of another, why it does."""
+    changed = [node for node in plan.work if node.state in (State.STALE, State.RESTORABLE) and not node.settled]
+    return {node.name: list(node.reasons) for node in changed}
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.is_file() else {}

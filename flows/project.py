@@ -1,0 +1,111 @@
+"""What Merganser adds to the runs of its own repository: see `dvcfleet.project.Project`."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dvcfleet.errors import UserError
+from dvcfleet.provenance.tree import Origin, read_json
+from merganser.errors import InputError
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+    from dvcfleet.planning.plan import Plan
+    from dvcfleet.provenance.findings import Finding
+    from dvcfleet.provenance.targets import Target
+    from dvcfleet.provenance.tree import Lineage
+
+PARAMS = Path("params.yaml")
+DESCRIPTION = "source.json"  # what `fetch` writes beside a checkpoint or a data set
+RECORDS = Path("data/records")
+
+
+class Merganser:
+    """A comparison: params.yaml, checked against the methods and the models; sources that move; MLflow's records."""
+
+    preload: Sequence[str] = ("torch", "numba", "scipy.linalg", "open_clip", "datasets", "mlflow", "matplotlib.pyplot")
+
+    def variables(self) -> Mapping[str, str]:
+        """Let `python` be the interpreter that Merganser is installed for, whatever the PATH says."""
+        path = os.environ.get("PATH", os.defpath)
+        return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), path])}
+
+    def digest(self) -> str:
+        """Identify params.yaml."""
+        return hashlib.sha256(PARAMS.read_bytes()).hexdigest() if PARAMS.is_file() else "none"
+
+    def validate(self, repo: "Repo") -> None:
+        """Check params.yaml, and the headers of the models it names; raise UserError."""
+        from merganser.config.headers import check_sources
+        from merganser.config.loading import load_params
+
+        try:
+            check_sources(load_params(PARAMS), Path(), lambda path: _made(repo, path))
+        except InputError as error:
+            raise UserError(str(error)) from error
+
+    def before_planning(self, say: Callable[[str], None]) -> None:
+        """Pin the sources that follow a branch to what it holds now."""
+        from flows.moving_sources import follow_sources
+
+        try:
+            follow_sources(say)
+        except InputError as error:
+            raise UserError(str(error)) from error
+
+    def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
+        """Keep the numbers as they are before the run, for the report."""
+        from flows.previous_metrics import keep_previous_metrics
+
+        keep_previous_metrics(folder, plan, run)
+
+    def find(self, repo: "Repo", text: str) -> "Target | None":
+        """Find an MLflow run, or a cell of the report."""
+        from flows.targets import find
+
+        try:
+            return find(repo, text)
+        except InputError as error:
+            raise UserError(str(error)) from error
+
+    def names(self) -> Iterable[str]:
+        """List the entries of methods."""
+        from flows.targets import entries
+
+        return entries()
+
+    def origin(self, path: Path) -> "Origin | None":
+        """Read the `source.json` of a fetched checkpoint or data set."""
+        content = read_json(path / DESCRIPTION)
+        if not content or not {"source", "kind", "files"} <= content.keys():
+            return None
+        source, kind, files = (content.pop(key) for key in ("source", "kind", "files"))
+        return Origin(path.as_posix(), source, kind, content.pop("revision", None), files, content)
+
+    def tracking_run(self, path: Path) -> str | None:
+        """Return the MLflow run that a receipt names."""
+        found = read_json(path) if path.parent == RECORDS else None
+        return found.get("run_id") if found else None
+
+    def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
+        """Compare receipts and metric files with what MLflow holds."""
+        from flows.mlflow_audit import check_records
+
+        try:
+            return check_records(lineage, found)
+        except InputError as error:
+            raise UserError(str(error)) from error
+
+
+MERGANSER = Merganser()
+
+
+def _made(repo: "Repo", path: Path) -> bool:
+    """Tell whether a stage's output lies at, in or above a path."""
+    key = repo.fs.parts(str(path.absolute()))
+    trie = repo.index.outs_trie
+    return bool(trie.has_node(key) or trie.shortest_prefix(key))

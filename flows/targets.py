@@ -1,0 +1,94 @@
+"""What a person may ask about beside stages and files: an MLflow run, a cell of the report (ENTRY, ENTRY/COLUMN)."""
+
+import csv
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.provenance.targets import Target, outputs_of, target_of_file
+from dvcfleet.provenance.tree import read_json
+from merganser.errors import InputError, did_you_mean
+from merganser.limits import read_yaml
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+METRICS, PROFILES, RESULTS, RECORDS = "data/metrics", "data/profiles/merge", "report/results.csv", "data/records"
+_RUN_ID = re.compile("[0-9a-f]{32}")
+_FROM_PROFILE = ("amr", "wall_s", "peak_rss_bytes")
+_RELATIVE = ("normalised_accuracy", "accuracy_drop_rate")
+
+
+def find(repo: "Repo", text: str) -> Target | None:
+    """Find an MLflow run by its id, or a cell of the report; raise InputError where one nearly fits."""
+    return _of_run(repo, text) or _of_cell(repo, text)
+
+
+def _of_run(repo: "Repo", text: str) -> Target | None:
+    if not _RUN_ID.fullmatch(text):
+        return None
+    receipts = {path: read_json(path) or {} for path in sorted(Path(repo.root_dir, RECORDS).glob("*.json"))}
+    for key, stages in (("run_id", None), ("parent_run_id", ("report",))):
+        for path, receipt in receipts.items():
+            if receipt.get(key) == text:
+                name = os.path.relpath(path, repo.root_dir)
+                found = target_of_file(repo, str(path))
+                return Target(text, stages or (found.stages if found else ()), () if stages else (name,))
+    raise InputError(
+        f"{text}: no receipt in {RECORDS} names this MLflow run; if it is of an earlier result, its tag "
+        "mlflow.source.git.commit says at which commit: `git checkout COMMIT && dvc checkout` brings that back"
+    )
+
+
+def _of_cell(repo: "Repo", text: str) -> Target | None:
+    entry, _, column = text.partition("/")
+    if entry not in entries():
+        return None
+    files = _files_of(repo, entry, column)
+    if not files:
+        columns = [*_tasks(repo, entry), "mean", *_RELATIVE, *_FROM_PROFILE]
+        raise InputError(
+            f"{text}: no such column of {entry}{did_you_mean(column, columns)}; there are {', '.join(columns)}"
+        )
+    found = [target for file in files if (target := target_of_file(repo, file))]
+    stages = dict.fromkeys(stage for target in found for stage in target.stages)
+    return Target(text, tuple(stages), tuple(files), _cell(repo, entry, column or "mean"))
+
+
+def _files_of(repo: "Repo", entry: str, column: str) -> list[str]:
+    """Return the files that a cell of the report, or a whole row, is computed from."""
+    metrics = {task: f"{METRICS}/{entry}/{task}.json" for task in _tasks(repo, entry)}
+    if column in metrics:
+        return [metrics[column]]
+    if column in _FROM_PROFILE:
+        return [f"{PROFILES}/{entry}.json"]
+    if column == "mean":
+        return list(metrics.values())
+    if column in _RELATIVE:
+        own = [name for name, one in entries().items() if one.get("method") == "individual"][:1]
+        return [*metrics.values(), *(f"{METRICS}/{own[0]}/{task}.json" for task in metrics if own)]
+    return [] if column else [f"{RECORDS}/{entry}.json"]
+
+
+def _tasks(repo: "Repo", entry: str) -> list[str]:
+    """Return the tasks that an entry was measured on, as its stages have it."""
+    folder = f"{METRICS}/{entry}"
+    outs = (out for stage in repo.index.stages for out in outputs_of(repo, stage))
+    return [Path(out).stem for out in outs if os.path.dirname(out) == folder]
+
+
+def entries() -> dict[str, Any]:
+    """Return the entries of params.yaml, by name."""
+    content = read_yaml(Path("params.yaml"))
+    entries = content.get("methods") if isinstance(content, dict) else None
+    return entries if isinstance(entries, dict) else {}
+
+
+def _cell(repo: "Repo", entry: str, column: str) -> Any:
+    """Return a number out of the report's table, as it stands there."""
+    table = Path(repo.root_dir, RESULTS)
+    if not table.is_file():
+        return None
+    with table.open(newline="") as file:
+        return next((row.get(column) for row in csv.DictReader(file) if row["entry"] == entry), None)

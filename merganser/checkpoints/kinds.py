@@ -1,0 +1,71 @@
+"""What each parameter is: a matrix (a linear map), a vector (anything else that is merged) or frozen.
+
+Decided once, when the deltas are extracted; every later stage reads the decision from the deltas' header.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Kind = Literal["matrix", "vector"]
+MatrixRule = Literal["linear", "any_2d"]
+
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+NORMS = ("*norm*", "*.ln_*", "ln_*")  # in lower case, as all patterns here
+NOT_LINEAR = ("*embed*", "*position*", "*relative_attention_bias*", *NORMS)
+
+
+@dataclass(frozen=True)
+class ParameterRules:
+    """Which parameters are merged (name patterns) and which of them count as matrices.
+
+    `linear`: two dimensions and a linear map by name, or a four-dimensional convolution kernel.
+    `any_2d`: every two-dimensional parameter, and no convolution (what most public code does).
+    """
+
+    merged: Sequence[str] = ("*",)
+    matrices: MatrixRule = "linear"
+
+
+def is_merged(name: str, dtype: str, rules: ParameterRules) -> bool:
+    """Tell whether a parameter is merged; the others, and all integers, stay as in the base."""
+    return dtype in FLOATS and any(fnmatchcase(name, pattern) for pattern in rules.merged)
+
+
+def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:
+    """Tell whether a merged parameter is a matrix or a vector."""
+    if rules.matrices == "any_2d":
+        return "matrix" if len(shape) == 2 else "vector"
+    if len(shape) == 4:
+        return "matrix"
+    linear = len(shape) == 2 and not _is_like(name, NOT_LINEAR)
+    return "matrix" if linear else "vector"
+
+
+def is_norm(name: str) -> bool:
+    """Tell by its name whether a parameter belongs to a normalisation."""
+    return _is_like(name, NORMS)
+
+
+def _is_like(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name.lower(), pattern) for pattern in patterns)
+
+
+def as_matrix(tensor: Tensor) -> Tensor:
+    """View a linear map as M x N: a convolution kernel becomes out x (in * height * width)."""
+    return tensor.reshape(tensor.shape[0], -1)
+
+
+def delta_shape(shape: Sequence[int], kind: Kind) -> tuple[int, ...]:
+    """Return the shape in which a method is given a parameter's delta: (M, N) for a matrix, its own for a vector."""
+    return (shape[0], prod(shape[1:])) if kind == "matrix" else tuple(shape)
+
+
+def added(weights: Tensor, delta: Tensor) -> Tensor:
+    """Add a delta to a base's parameter in float32, rounding once to the checkpoint's dtype."""
+    return (weights.to(torch.float32) + delta.cpu().reshape(weights.shape)).to(weights.dtype)

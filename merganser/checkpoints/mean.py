@@ -1,0 +1,83 @@
+"""The mean of checkpoints: it takes the base's place where the base is not to be had."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.reading import DTYPES, Checkpoint, Spec, config_names
+from merganser.checkpoints.writing import write_checkpoint
+from merganser.errors import InputError
+
+
+@dataclass(frozen=True)
+class MeanCheckpoint:
+    """The mean of models, parameter by parameter; of a parameter that only some have, the mean of theirs.
+
+    What is no floating-point number is the first model's.
+    """
+
+    models: Mapping[str, Checkpoint]
+
+    @cached_property
+    def specs(self) -> dict[str, Spec]:
+        """Return each parameter's dtype, the first model's, and shape; raise InputError where the shapes differ."""
+        specs: dict[str, Spec] = {}
+        owners: dict[str, str] = {}
+        for model, checkpoint in self.models.items():
+            for name in checkpoint.names:
+                spec = checkpoint.spec(name)
+                first = specs.setdefault(name, spec)
+                other = owners.setdefault(name, model)
+                if spec.shape != first.shape:
+                    shapes = f"shape {list(spec.shape)}, in {other} it has {list(first.shape)}"
+                    raise InputError(f"{model}: {name} has {shapes}; only models of one architecture have a mean")
+        return specs
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the parameters' names, sorted."""
+        return tuple(sorted(self.specs))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.specs
+
+    def spec(self, name: str) -> Spec:
+        """Return one parameter's dtype and shape."""
+        return self.specs[name]
+
+    def read(self, name: str) -> Tensor:
+        """Read one parameter of every model that has it, one at a time, and average in float64."""
+        owners = [model for model in self.models.values() if name in model]
+        dtype = DTYPES[self.spec(name).dtype]
+        if not dtype.is_floating_point:
+            return owners[0].read(name)
+        total = torch.zeros(self.spec(name).shape, dtype=torch.float64)
+        for model in owners:
+            total += model.read(name)
+        return (total / len(owners)).to(dtype)
+
+
+def whole(model: Checkpoint | Adapter, name: str) -> Checkpoint:
+    """Return a model that can be averaged; raise InputError for an adapter."""
+    if isinstance(model, Adapter):
+        raise InputError(f"{name}: {model.path} is an adapter, which has no mean with others; give the base")
+    return model
+
+
+def write_mean(models: Mapping[str, Path], folder: Path) -> None:
+    """Write the mean of models into a folder as `model.safetensors`, with the first model's configuration files.
+
+    The order is that of the models' names, whatever the one given.
+    """
+    ordered = {name: models[name] for name in sorted(models)}
+    mean = MeanCheckpoint({name: whole(open_model(path), name) for name, path in ordered.items()})
+    write_checkpoint(folder / "model.safetensors", mean.specs, ((name, mean.read(name)) for name in mean.names))
+    first = next(iter(ordered.values()))
+    for name in config_names(path.name for path in first.iterdir()) if first.is_dir() else ():
+        shutil.copyfile(first / name, folder / name)

@@ -1,0 +1,43 @@
+"""Where a model came from, as far as its bytes tell."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from merganser.checkpoints.reading import ADAPTER_CONFIG, DESCRIPTION
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A source's name, and the sha256 of each file that its weights are read from.
+
+    No revision: the same bytes at another revision are the same model, and nothing need be merged anew.
+    """
+
+    name: str
+    kind: Literal["local", "hub", "open_clip", "mean"] = "local"
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def origin_of(folder: Path) -> Origin:
+    """Return the origin of a fetched model, as its `source.json` describes it."""
+    description = json.loads((folder / DESCRIPTION).read_text())
+    kind = description["kind"]
+    names = {
+        "hub": description.get("hub"),
+        "open_clip": f"{description.get('open_clip')}, {description.get('pretrained')}",
+        "mean": f"the mean of {', '.join(description.get('mean_of', []))}",
+    }
+    files = {
+        name: about["sha256"]
+        for name, about in description["files"].items()
+        if name.endswith(".safetensors") or name == ADAPTER_CONFIG
+    }
+    return Origin(names.get(kind) or description["source"], kind, files)
+
+
+def read_origin(path: Path) -> Origin:
+    """Read an origin that was written as JSON."""
+    return Origin(**json.loads(path.read_text()))

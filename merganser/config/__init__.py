@@ -1,0 +1,1 @@
+"""params.yaml: read, and checked against the methods and the models' headers."""

@@ -1,0 +1,131 @@
+"""Check the entries and the studies of a `params.yaml` against the methods they name.
+
+Apart from `params`, because the registry of methods brings torch.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from merganser import registry
+from merganser.config.params import Entry, Params
+from merganser.errors import InputError, did_you_mean
+from merganser.merging.method import Method
+from merganser.operators.coefficients import check_maps
+from merganser.studies.subsets import subset_sizes
+
+ROUNDING = 1e-9
+
+
+def misused(params: Params) -> list[str]:
+    """List the mistakes of all entries, difference vectors and studies, each with its place."""
+    mistakes = []
+    for name, entry in params.methods.items():
+        mistakes += _misused(params, f"methods.{name}", entry, [len(params.tasks)])
+    return [*mistakes, *_misstarted(params), *_misplanned(params)]
+
+
+def _misused(params: Params, where: str, entry: Entry, counts: Iterable[int]) -> list[str]:
+    """Check one entry against the signature of its method, for every number of tasks that it merges."""
+    try:
+        method = registry.get(entry.method)
+    except InputError as error:
+        return [f"{where}: {error}"]
+    mistakes = [f"{where}.reads: {mistake}" for mistake in _misread(params, entry, method)]
+    try:
+        values = method.validate(where, entry.values)
+        check_maps(values, list(params.tasks), f"{where}.")
+    except InputError as error:
+        return [*mistakes, *str(error).splitlines()]
+    if entry.joint is not None and (changing := _changing(values)):
+        reason = f"{changing} the matrices before they are decomposed, so {entry.reads} is of no use"
+        mistakes.append(f"{where}.reads: {reason}; read deltas")
+    if method.rank_fraction is None or entry.reads != "svd":
+        return mistakes
+    for count in counts:
+        needed, kept = method.rank_fraction(count, **values), params.decompose.rank_fraction
+        if needed > kept + ROUNDING:
+            reason = f"needs the first {needed:g} of each spectrum for {count} tasks"
+            return [*mistakes, f"{where}: {reason}, decompose.rank_fraction is {kept:g}; raise it"]
+    return mistakes
+
+
+def _misread(params: Params, entry: Entry, method: Method) -> Iterator[str]:
+    """Check what an entry reads: what its method does, difference vectors in its place, or a joint it starts with."""
+    if entry.difference is not None:
+        yield from _undeclared("differences", params.differences, entry.difference, entry.reads)
+    elif entry.joint is not None and method.joint is not None:
+        yield from _undeclared("joints", params.joints, entry.joint, entry.reads)
+        yield from _missided(params, entry.joint, method)
+    elif entry.reads != method.reads or method.reads == "differences":
+        own = "" if method.reads == "differences" else f"{method.reads}, or "
+        joint = f"joints/NAME of side {method.joint}, or " if method.joint else ""
+        reason = f"{method.name} decomposes nothing jointly: it" if entry.joint else method.name
+        yield f"{reason} reads {own}{joint}differences/NAME, got {entry.reads!r}"
+
+
+def _undeclared(section: str, declared: Mapping[str, object], name: str, reads: str) -> Iterator[str]:
+    if name not in declared:
+        there = f"there are {', '.join(declared)}" if declared else "there are none"
+        yield f"no {name!r} under {section}, {there}, got {reads!r}{did_you_mean(name, declared)}"
+
+
+def _missided(params: Params, name: str, method: Method) -> Iterator[str]:
+    """Check that a declared joint decomposition is the one that a method starts with."""
+    if name in params.joints and params.joints[name].side != method.joint:
+        fitting = [other for other, joint in params.joints.items() if joint.side == method.joint]
+        remedy = f"read joints/{fitting[0]}" if fitting else f"declare one under joints with side: {method.joint}"
+        yield f"{method.name} decomposes {method.joint}, joints.{name} is of {params.joints[name].side}; {remedy}"
+
+
+def _changing(values: Mapping[str, Any]) -> str | None:
+    """Say what weighs the tasks' deltas in an entry; nothing where it takes them as they are."""
+    if values.get("coefficients") is not None:
+        return "coefficients change"
+    return "a scaling by task changes" if isinstance(values.get("scaling"), Mapping) else None
+
+
+def _misstarted(params: Params) -> Iterator[str]:
+    """Check what difference vectors start from: an entry that gives one model, and not from difference vectors."""
+    for name, difference in params.differences.items():
+        where, merged = f"differences.{name}.merged", difference.merged
+        if merged not in params.methods:
+            yield f"{where}: no entry {merged!r} under methods{did_you_mean(merged, params.methods)}"
+            continue
+        entry = params.methods[merged]
+        if entry.difference is not None:
+            yield f"{where}: the entry {merged} reads difference vectors itself; name one that reads deltas or svd"
+        elif entry.method in registry.names() and registry.get(entry.method).overlay:
+            yield f"{where}: the entry {merged} keeps a part per task; name one that gives one model for all tasks"
+
+
+def _misplanned(params: Params) -> list[str]:
+    """Check the studies: what an entry needs for the fewest tasks, and whether the vectors of a fraction are kept."""
+    mistakes = []
+    if params.base.is_mean and params.studies.tasks.methods:
+        reason = "the base is the mean of all tasks' models, so a subset's merge would hold the other tasks too"
+        mistakes.append(f"studies.tasks.methods: {reason}; it must be {{}}")
+    for name, entry in params.studies.tasks.methods.items():
+        where = f"studies.tasks.methods.{name}"
+        mistakes += _misused(params, where, entry, subset_sizes(len(params.tasks))) or _unfit(where, entry)
+    kept = params.decompose.rank_fraction
+    for fraction in params.studies.rank.fractions:
+        if kept + ROUNDING < fraction < 1:
+            reason = f"decompose.rank_fraction keeps the first {kept:g} of each spectrum"
+            mistakes.append(
+                f"studies.rank.fractions: {fraction:g}: {reason}; raise it, or write 1.0 for the whole delta"
+            )
+    return mistakes
+
+
+def _unfit(where: str, entry: Entry) -> list[str]:
+    """Refuse what has no meaning, or no input, for a subset of the tasks."""
+    if entry.difference is not None:
+        reason = "difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too"
+        return [f"{where}.reads: {reason}; study a method that reads deltas or svd"]
+    if entry.joint is not None:
+        return [f"{where}.reads: {entry.reads} decomposes all tasks' matrices, not a subset's; read deltas"]
+    if registry.get(entry.method).embeddings:
+        return [
+            f"{where}: {entry.method} needs the tasks' text embeddings, which this study does not read; take it out"
+        ]
+    return []

@@ -1,0 +1,72 @@
+"""Compare the declared models before any work, from headers alone."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.mean import MeanCheckpoint, whole
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.config.params import Params
+from merganser.errors import InputError
+from merganser.inputs.deltas import check_pair
+from merganser.sources.fetching import read_pointer
+
+
+def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) -> None:
+    """Check each source that lies on this disk and each pair of base and task; raise InputError listing every mistake.
+
+    `folder` is what relative sources start from. `made` tells whether a stage will write a path that is not there yet.
+    """
+    mistakes: list[str] = []
+    rules = ParameterRules(params.parameters.merged, params.parameters.matrices)
+    sources = {} if params.base.is_mean else {"base.source": params.base.source}
+    for name, task in params.tasks.items():
+        sources |= {f"tasks.{name}.source": task.source, f"tasks.{name}.data.source": task.data.source}
+    here = {}
+    for place, source in sources.items():
+        with _noted(mistakes, place):
+            if _lies_here(folder / source, made):
+                here[place] = folder / source
+    models: dict[str, Checkpoint | Adapter] = {}
+    for name in params.tasks:
+        if f"tasks.{name}.source" in here:
+            with _noted(mistakes, f"tasks.{name}.source"):
+                models[name] = open_model(here[f"tasks.{name}.source"])
+    base = None
+    with _noted(mistakes, "base.source"):
+        base = _mean(models) if params.base.is_mean else _opened(here.get("base.source"))
+    for name, model in models.items():
+        with _noted(mistakes, f"tasks.{name}.source"):
+            if base is not None:
+                check_pair(base, model, rules, name)
+    if mistakes:
+        raise InputError("\n".join(dict.fromkeys(mistakes)))
+
+
+def _opened(path: Path | None) -> Checkpoint | None:
+    return open_checkpoint(path) if path else None
+
+
+def _mean(models: Mapping[str, Checkpoint | Adapter]) -> Checkpoint | None:
+    """Return what fetch_base will make of the models; None while they are not here."""
+    found = MeanCheckpoint({name: whole(models[name], name) for name in sorted(models)})
+    return found if found.specs else None
+
+
+def _lies_here(source: Path, made: Callable[[Path], bool]) -> bool:
+    """Tell whether a source is here to be read; raise InputError when it never will be, or its pointer is wrong."""
+    if source.exists():
+        return read_pointer(source) is None
+    if not made(source):
+        raise InputError(f"{source}: no such file or folder, and no stage makes it")
+    return False
+
+
+@contextmanager
+def _noted(mistakes: list[str], place: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        mistakes.append(f"{place}: {error}")

@@ -1,0 +1,181 @@
+"""Read `params.yaml` and refuse every mistake in it before any work, all of them in one message.
+
+The file holds choices only, so every key must be there: defaults live in the methods' signatures, paths of outputs in
+`dvc.yaml`.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from merganser.errors import InputError, did_you_mean
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # with what is put before and behind it, it must fit a file's name
+OWN_MODELS = Path("data/checkpoints")  # as base.source: the mean of the tasks' own models
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Strict(BaseModel):
+    """A section of the file: exactly these keys, exactly these types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Base(Strict):
+    """The model that all tasks were fine-tuned from, or the mean of the tasks' own."""
+
+    source: Text
+    family: Literal["open_clip"]
+
+    @property
+    def is_mean(self) -> bool:
+        """Tell whether the mean of the tasks' own models takes the base's place."""
+        return Path(self.source) == OWN_MODELS
+
+
+class Parameters(Strict):
+    """Which parameters are merged (name patterns; the rest stays as in the base), and which count as matrices."""
+
+    merged: Annotated[list[Text], Field(min_length=1)]
+    matrices: Literal["linear", "any_2d"]
+
+
+class Data(Strict):
+    """A task's data set, and the prompts (with `{}` for the class name) that make its zero-shot head."""
+
+    source: Text
+    templates: Annotated[list[Annotated[str, Field(pattern=r"^[^{}]*\{\}[^{}]*$")]], Field(min_length=1)]
+
+
+class Task(Strict):
+    """A fine-tuned checkpoint and its data."""
+
+    source: Text
+    data: Data
+
+
+class Decompose(Strict):
+    """The share of each matrix's singular vectors that is kept, and the dtype they are stored in."""
+
+    rank_fraction: Annotated[float, Field(gt=0, le=1)]
+    dtype: Literal["float32", "float16", "bfloat16"]
+
+
+class Entry(Strict):
+    """The use of a registered method under a name: what it reads, and its parameters."""
+
+    model_config = ConfigDict(extra="allow")
+
+    method: Text
+    reads: Text
+
+    @property
+    def difference(self) -> str | None:
+        """The name of the difference vectors it reads, None when it reads something else."""
+        return self._named("differences")
+
+    @property
+    def joint(self) -> str | None:
+        """The name of the joint decompositions it reads, None when it reads something else."""
+        return self._named("joints")
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The method's own parameters, as written."""
+        return dict(self.model_extra or {})
+
+    def _named(self, kind: str) -> str | None:
+        found, _, name = self.reads.partition("/")
+        return name if found == kind and name else None
+
+
+class Difference(Strict):
+    """Difference vectors: the tasks' models minus what an entry of methods merged them into."""
+
+    merged: Text
+
+
+class Joint(Strict):
+    """Joint decompositions of the tasks' matrices, set side by side (rows) or one above the other (columns)."""
+
+    side: Literal["rows", "columns"]
+
+
+class Evaluation(Strict):
+    """The split that is measured on, and the images per batch."""
+
+    split: Literal["validation", "test"]
+    batch_size: Annotated[int, Field(ge=1)]
+
+
+class TaskStudy(Strict):
+    """Entries that merge subsets of the tasks: at most so many of each size, the same ones for every entry."""
+
+    subsets: Annotated[int, Field(ge=1)]
+    methods: dict[str, Entry]
+
+
+class RankStudy(Strict):
+    """The shares of each spectrum at which every task's own delta is measured."""
+
+    fractions: list[Annotated[float, Field(gt=0, le=1)]]
+
+
+class Studies(Strict):
+    """What is measured beside the comparison; `methods: {}` and `fractions: []` measure nothing."""
+
+    tasks: TaskStudy
+    rank: RankStudy
+
+
+class Params(Strict):
+    """The whole of `params.yaml`."""
+
+    seed: Annotated[int, Field(ge=0)]
+    base: Base
+    parameters: Parameters
+    tasks: Annotated[dict[str, Task], Field(min_length=1)]
+    decompose: Decompose
+    joints: dict[str, Joint]
+    differences: dict[str, Difference]
+    methods: Annotated[dict[str, Entry], Field(min_length=1)]
+    evaluation: Evaluation
+    studies: Studies
+
+
+def task_of(params: Params, name: str) -> Task:
+    """Return a declared task; raise InputError with the nearest name when there is none."""
+    if name not in params.tasks:
+        raise InputError(f'no task "{name}" in params.yaml{did_you_mean(name, params.tasks)}')
+    return params.tasks[name]
+
+
+def entry_of(params: Params, name: str) -> Entry:
+    """Return a declared entry of methods; raise InputError with the nearest name when there is none."""
+    if name not in params.methods:
+        raise InputError(f'no entry "{name}" under methods in params.yaml{did_you_mean(name, params.methods)}')
+    return params.methods[name]
+
+
+def difference_of(params: Params, name: str) -> Difference:
+    """Return declared difference vectors; raise InputError with the nearest name when there are none of this one."""
+    if name not in params.differences:
+        raise InputError(f'no "{name}" under differences in params.yaml{did_you_mean(name, params.differences)}')
+    return params.differences[name]
+
+
+def joint_of(params: Params, name: str) -> Joint:
+    """Return declared joint decompositions; raise InputError with the nearest name when there are none of this one."""
+    if name not in params.joints:
+        raise InputError(f'no "{name}" under joints in params.yaml{did_you_mean(name, params.joints)}')
+    return params.joints[name]
+
+
+def study_of(params: Params, name: str) -> Entry:
+    """Return a declared entry of the study of the number of tasks; raise InputError with the nearest name."""
+    entries = params.studies.tasks.methods
+    if name not in entries:
+        raise InputError(f'no entry "{name}" under studies.tasks.methods in params.yaml{did_you_mean(name, entries)}')
+    return entries[name]

@@ -1,0 +1,1 @@
+"""Evaluation: data sets and scores, by kind of task."""

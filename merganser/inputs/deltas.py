@@ -1,0 +1,257 @@
+"""Task matrices: extracted from a pair of checkpoints, read back as layers over T tasks."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite, prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.adapters.binding import bind
+from merganser.checkpoints.adapters.files import Adapter
+from merganser.checkpoints.kinds import Kind, ParameterRules, as_matrix, delta_shape, is_merged, kind_of
+from merganser.checkpoints.reading import Checkpoint, SafetensorsFile, Spec, read_into, spec_of
+from merganser.checkpoints.writing import write_checkpoint
+from merganser.errors import InputError
+from merganser.inputs.layers import InTurn, LayerDeltas, LayerLowRank, Sample
+from merganser.limits import parse_json
+from merganser.workers import Rooms
+
+ROW = 2**12  # entries whose squares are added up in float32
+SAFE = 1e-12
+LEFT, RIGHT = ".left", ".right"  # a parameter has no parts, so no other parameter can have these names
+
+
+def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRules, task: str) -> dict[str, Kind]:
+    """Compare a task's model with the base, from headers alone; return each merged parameter's kind.
+
+    Raise InputError naming the model, the parameter and both shapes when they do not belong together.
+    """
+    merged = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
+    if not merged:
+        raise InputError(f"parameters.merged: no parameter of the base matches {list(rules.merged)}; see its names")
+    if isinstance(tuned, Adapter):
+        bind(tuned, base, rules, task)
+    else:
+        _check_whole(base, tuned, merged, rules, task)
+    return {name: kind_of(name, base.spec(name).shape, rules) for name in merged}
+
+
+def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: ParameterRules, task: str) -> None:
+    """Compare a whole checkpoint with the base: every merged parameter is there, in the base's shape."""
+    absent = [name for name in merged if name not in tuned]
+    if len(absent) == len(merged):
+        raise InputError(f"{task}: another architecture: it has none of the base's parameters, such as {absent[0]}")
+    if absent:
+        remedy = "fetch the whole checkpoint, or leave it out of parameters.merged"
+        raise InputError(f"{task}: {_listed(absent)} missing, which the base has; {remedy}")
+    for name in merged:
+        ours, theirs = base.spec(name).shape, tuned.spec(name).shape
+        if ours != theirs:
+            raise InputError(f"{task}: {name} has shape {list(theirs)}, in the base it has {list(ours)}")
+    extra = [n for n in tuned.names if n not in base and is_merged(n, tuned.spec(n).dtype, rules)]
+    if extra:
+        raise InputError(f"{task}: the parameter {extra[0]} is not in the base; exclude it by parameters.merged")
+
+
+def _listed(names: list[str]) -> str:
+    others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"the parameter {names[0]}{others} is"
+
+
+def extract(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRules, task: str, out: Path) -> None:
+    """Write the deltas of one task in float32, each parameter's kind and norm in the header.
+
+    The norm is the Frobenius norm of the fine-tuned weights. An adapter's matrices are written as their factors, and
+    what it does not touch is not written. Raises InputError at a NaN or infinity.
+    """
+    kinds = check_pair(base, tuned, rules, task)
+    if isinstance(tuned, Adapter):
+        _extract_adapter(base, bind(tuned, base, rules, task), kinds, task, out)
+        return
+    norms = {name: checked_norm(tuned.read(name), name, task) for name in kinds}
+    specs = {name: Spec("F32", base.spec(name).shape) for name in kinds}
+    deltas = ((name, _delta(base, tuned, name)) for name in kinds)
+    write_checkpoint(out, specs, deltas, metadata=json.dumps({"kinds": kinds, "norms": norms}))
+
+
+def checked_norm(weights: Tensor, name: str, model: str) -> float:
+    """Return the Frobenius norm of a parameter; raise InputError where it holds NaN or infinity."""
+    norm = _norm(weights)
+    if not isfinite(norm):
+        raise InputError(f"{model}: {name} holds NaN or infinity; such a checkpoint cannot be merged")
+    return norm
+
+
+def _norm(weights: Tensor) -> float:
+    """Add the squares up by rows in float32, the rows in float64: as exact as float32, and thirty times as fast."""
+    if weights.dtype != torch.float64:
+        flat = weights.reshape(-1)
+        whole = len(flat) - len(flat) % ROW
+        parts = [torch.linalg.vector_norm(flat[:whole].float().view(-1, ROW), dim=1), flat[whole:].float()]
+        norm = float(torch.cat(parts).double().norm())
+        if SAFE < norm < 1 / SAFE:  # no square was too small or too large for float32
+            return norm
+    return float(torch.linalg.vector_norm(weights, dtype=torch.float64))
+
+
+def _delta(base: Checkpoint, tuned: Checkpoint, name: str) -> Tensor:
+    weights = base.read(name)
+    checked_norm(weights, name, "base")
+    return tuned.read(name).to(torch.float32) - weights.to(torch.float32)
+
+
+def _extract_adapter(base: Checkpoint, adapter: Adapter, kinds: dict[str, Kind], task: str, out: Path) -> None:
+    """Write what a bound adapter changes: factors where it is a low-rank update of a matrix, else the delta itself."""
+    factored = {name for name in adapter.updates if kinds[name] == "matrix" and adapter.is_low_rank(name)}
+    norms = {name: _adapted_norm(base, adapter, name, task) for name in kinds}
+    shapes = {name: base.spec(name).shape for name in kinds if name in factored or name not in adapter.updates}
+    specs = {name: Spec("F32", base.spec(name).shape) for name in adapter.updates if name not in factored}
+    for name in sorted(factored):
+        specs |= {key: spec_of(side) for key, side in _sides(adapter, name)}
+    index = {"kinds": kinds, "norms": norms, "shapes": shapes}
+    write_checkpoint(out, specs, _adapter_tensors(base, adapter, factored), json.dumps(index))
+
+
+def _adapted_norm(base: Checkpoint, adapter: Adapter, name: str, task: str) -> float:
+    weights = base.read(name)
+    norm = checked_norm(weights, name, "base")
+    if name not in adapter.updates:
+        return norm
+    return checked_norm(weights.to(torch.float32) + adapter.delta(name, weights), name, task)
+
+
+def _adapter_tensors(base: Checkpoint, adapter: Adapter, factored: set[str]) -> Iterator[tuple[str, Tensor]]:
+    for name in adapter.updates:
+        if name in factored:
+            yield from _sides(adapter, name)
+        else:
+            yield name, adapter.delta(name, base.read(name))
+
+
+def _sides(adapter: Adapter, name: str) -> Iterator[tuple[str, Tensor]]:
+    left, right = adapter.factors(name)
+    yield f"{name}{LEFT}", left
+    yield f"{name}{RIGHT}", right
+
+
+class DeltaFile(SafetensorsFile):
+    """One task's deltas: whole, as two factors, or (a parameter that an adapter does not touch) not stored at all."""
+
+    @cached_property
+    def index(self) -> dict[str, Any]:
+        """Return what extraction noted: `kinds` and `norms` of the parameters, `shapes` of those not stored whole."""
+        try:
+            index: dict[str, Any] = parse_json(self.metadata["merganser"])
+            if index["kinds"].keys() <= index["norms"].keys():
+                return index
+            raise ValueError("some parameters have no norm")
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"{self.path}: not a file of deltas ({error}); extract it again") from error
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """Return the kind of each parameter that may be merged."""
+        return self.index["kinds"]
+
+    def is_factored(self, name: str) -> bool:
+        """Tell whether a matrix parameter's delta is stored as two factors."""
+        return f"{name}{LEFT}" in self
+
+    def is_touched(self, name: str) -> bool:
+        """Tell whether anything is stored of a parameter: its delta is zero otherwise."""
+        return name in self or self.is_factored(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a parameter's shape."""
+        return self.spec(name).shape if name in self else tuple(self.index["shapes"][name])
+
+    def factors(self, name: str) -> tuple[Tensor, Tensor]:
+        """Read a delta's factors (M, Q) and (Q, N); of rank 0 where nothing is stored."""
+        if self.is_factored(name):
+            return self.read(f"{name}{LEFT}"), self.read(f"{name}{RIGHT}")
+        rows, columns = delta_shape(self.shape(name), "matrix")
+        return torch.zeros(rows, 0), torch.zeros(0, columns)
+
+    def delta(self, name: str) -> Tensor:
+        """Read a parameter's delta in its own shape, multiplied out if need be."""
+        if name in self:
+            return self.read(name)
+        if not self.is_factored(name):
+            return torch.zeros(self.shape(name))
+        left, right = self.factors(name)
+        return (left @ right).reshape(self.shape(name))
+
+    def matrix(self, name: str) -> Tensor:
+        """Read a matrix parameter's delta, M x N."""
+        return as_matrix(self.delta(name))
+
+
+@dataclass(frozen=True)
+class Deltas(InTurn):
+    """The deltas of T tasks as layers, read one layer at a time; a parameter that no task touches is no layer."""
+
+    files: Mapping[str, DeltaFile]
+    seed: int = 0
+    embeddings: Mapping[str, Tensor] = field(default_factory=dict)
+    rooms: Rooms = field(default_factory=Rooms)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+        return tuple(self.files)
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """Return each parameter's kind."""
+        files = self.files.values()
+        kinds = {name: kind for file in files for name, kind in file.kinds.items() if file.is_touched(name)}
+        return dict(sorted(kinds.items()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
+        return tuple(self.kinds)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
+        first = next(iter(self.files.values()))
+        return {name: delta_shape(first.shape(name), kind) for name, kind in self.kinds.items()}
+
+    def is_low_rank(self, name: str) -> bool:
+        """Tell whether no task stores a parameter whole: it is read as factors then."""
+        return not any(name in file for file in self.files.values())
+
+    def layer(self, name: str) -> LayerDeltas | LayerLowRank:
+        """Read one parameter of all tasks: as factors where no task stores it whole."""
+        kind, files = self.kinds[name], self.files.values()
+        norms = tuple(file.index["norms"][name] for file in files)
+        if self.is_low_rank(name):
+            left, right = zip(*(file.factors(name) for file in files), strict=True)
+            return LayerLowRank(name, self.tasks, left, right, self.seed, norms=norms)
+        deltas = self.rooms.empty(len(files), *self.shapes[name])
+        for delta, file in zip(deltas, files, strict=True):  # one more at a time, not all of them twice
+            if name in file:
+                read_into(delta, file, name)
+            else:
+                delta.copy_(file.matrix(name) if kind == "matrix" else file.delta(name))
+        return LayerDeltas(name, kind, self.tasks, deltas, self.seed, norms=norms)
+
+    def sample(self, name: str, run: int, every: int) -> Sample:
+        """Read a sample of one parameter of all tasks: all of it where a task does not store it whole."""
+        files = self.files.values()
+        if not all(name in file for file in files):
+            return super().sample(name, run, every)
+        return Sample(torch.stack([file.pick(name, run, every) for file in files]), prod(self.shapes[name]))
+
+
+def open_deltas(
+    folder: Path, tasks: list[str], seed: int = 0, embeddings: Mapping[str, Tensor] | None = None
+) -> Deltas:
+    """Open `<folder>/<task>.safetensors` of each task; the order is that of the names, whatever the one asked for."""
+    return Deltas({task: DeltaFile(folder / f"{task}.safetensors") for task in sorted(tasks)}, seed, embeddings or {})

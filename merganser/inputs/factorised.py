@@ -1,0 +1,34 @@
+"""Factors computed on the fly, for methods that read them of deltas that are not decomposed on disk."""
+
+from functools import partial
+
+from torch.nn.functional import pad
+
+from merganser.inputs.factors import FactorSettings
+from merganser.inputs.layers import Layer, LayerFactors, LayerLowRank, LayerSource, MappedLayers
+from merganser.linalg.batched import factorise_all
+from merganser.linalg.decompositions import Factors
+from merganser.linalg.svd import factorise_low_rank
+
+
+class DecomposedLayers(MappedLayers):
+    """Deltas with the matrices as factors: decomposed whenever they are read, on the device they are on."""
+
+
+def decomposed(source: LayerSource, settings: FactorSettings) -> LayerSource:
+    """Return a source of deltas with its matrices as factors."""
+    return DecomposedLayers(source, partial(_factorised, settings=settings))
+
+
+def _factorised(layer: Layer, settings: FactorSettings) -> Layer:
+    """Decompose a matrix of all tasks, adapters by their factors and to all of their rank; vectors stay deltas."""
+    if isinstance(layer, LayerFactors) or layer.kind == "vector":
+        return layer
+    if isinstance(layer, LayerLowRank):
+        full = min(layer.shape)
+        found = (factorise_low_rank(*sides) for sides in zip(layer.left, layer.right, strict=True))
+        factors = tuple(Factors(u, pad(s, (0, full - len(s))), vh) for u, s, vh in found)
+    else:
+        rank = settings.rank(layer.shape)
+        factors = factorise_all(layer.deltas, rank)
+    return LayerFactors(layer.name, layer.tasks, factors, layer.seed, norms=layer.norms)

@@ -1,0 +1,194 @@
+"""The factor cache: one file of U, S, Vh per matrix parameter of a task, beside one file with its vectors.
+
+Each file carries a fingerprint of the delta and the settings it came from, appears under its name only when whole,
+and is used again only if the fingerprint matches: a killed decomposition loses the layers that were in work.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from urllib.parse import quote
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.kinds import Kind, delta_shape
+from merganser.checkpoints.reading import SafetensorsFile, to_bytes
+from merganser.checkpoints.writing import save_tensors
+from merganser.errors import InputError
+from merganser.inputs.deltas import DeltaFile
+from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerFactors
+from merganser.linalg import lapack, svd
+from merganser.linalg.counts import count_of
+from merganser.linalg.decompositions import Factors
+from merganser.workers import in_order, one_blas_thread
+
+SOURCES = (Path(svd.__file__), Path(lapack.__file__))
+CODE = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()  # another one, other factors
+ALWAYS_KEPT = 64  # singular vectors: small matrices are kept whole, so that a method can rebuild them
+VECTORS = "vectors.safetensors"
+WORK = 4  # times a matrix in float32: what decomposing it takes at most
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class FactorSettings:
+    """How much of each spectrum's vectors is kept, and in which dtype."""
+
+    rank_fraction: float
+    dtype: str = "float32"
+
+    def rank(self, shape: tuple[int, ...]) -> int:
+        """Count the singular vectors kept of an M x N matrix."""
+        full = min(shape)
+        return max(count_of(self.rank_fraction, full), min(full, ALWAYS_KEPT))
+
+
+def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path, threads: int = 1) -> tuple[int, int]:
+    """Fill a task's factor folder; return how many matrices were decomposed, and how many found done.
+
+    `threads`: matrices at once; the bytes written do not depend on it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    touched = [name for name in deltas.kinds if deltas.is_touched(name)]
+    matrices = [name for name in touched if deltas.kinds[name] == "matrix"]
+    remove_strangers(folder, {file_name(name) for name in matrices} | {VECTORS})
+
+    def decompose_one(name: str) -> bool:
+        return _decompose_one(deltas, name, settings, folder / file_name(name))
+
+    def bytes_in_work(name: str) -> int:
+        return WORK * 4 * prod(deltas.shape(name))
+
+    with one_blas_thread(), torch.inference_mode():
+        done = sum(in_order(decompose_one, matrices, threads, bytes_in_work))
+    vectors = {name: deltas.delta(name) for name in touched if deltas.kinds[name] == "vector"}
+    index = {**deltas.index, "shapes": {name: deltas.shape(name) for name in deltas.kinds}, "touched": touched}
+    fingerprint = fingerprint_from(json.dumps(index), *vectors.values())
+    if fingerprint_of(folder / VECTORS) != fingerprint:
+        save_tensors(folder / VECTORS, vectors, json.dumps({**index, "fingerprint": fingerprint}))
+    return done, len(matrices) - done
+
+
+def file_name(parameter: str) -> str:
+    """Name a parameter's file: no name can leave the folder."""
+    return f"{quote(parameter, safe='')}.safetensors"
+
+
+def _decompose_one(deltas: DeltaFile, name: str, settings: FactorSettings, path: Path) -> bool:
+    """Decompose one matrix, an adapter's by its factors and to all of its rank; tell whether there was need to."""
+    shape = delta_shape(deltas.shape(name), "matrix")
+    factored = deltas.is_factored(name)
+    given = deltas.factors(name) if factored else (deltas.matrix(name),)
+    rank = None if factored else settings.rank(shape)
+    fingerprint = fingerprint_from(f"{CODE} {rank} {settings.dtype} {shape}", *given)
+    if fingerprint_of(path) == fingerprint:
+        return False
+    u, s, vh = svd.factorise_low_rank(*given) if factored else svd.factorise(given[0], rank)
+    dtype = DTYPES[settings.dtype]
+    spectrum = torch.nn.functional.pad(s.to(torch.float32), (0, min(shape) - len(s)))
+    tensors = {"u": u.to(dtype), "s": spectrum, "vh": vh.to(dtype)}
+    save_tensors(path, tensors, json.dumps({"fingerprint": fingerprint}))
+    return True
+
+
+def fingerprint_from(settings: str, *tensors: Tensor) -> str:
+    """Identify what a file is computed from: settings, and the values of tensors."""
+    digest = hashlib.sha256(settings.encode())
+    for tensor in tensors:
+        digest.update(to_bytes(tensor))
+    return digest.hexdigest()
+
+
+def fingerprint_of(path: Path) -> str | None:
+    """Read a file's fingerprint; None when there is no whole file."""
+    try:
+        return json.loads(SafetensorsFile(path).metadata["merganser"])["fingerprint"]
+    except (OSError, InputError, KeyError, ValueError):
+        return None
+
+
+def remove_strangers(folder: Path, known: set[str]) -> None:
+    """Remove the files whose names are not known: of parameters no longer there, and what a kill left."""
+    for path in folder.iterdir():
+        if path.name not in known:
+            path.unlink()
+
+
+@dataclass(frozen=True)
+class FactorFolder:
+    """One task's factors."""
+
+    path: Path
+
+    @cached_property
+    def vectors(self) -> DeltaFile:
+        """Open the file of vectors, which also says each parameter's kind."""
+        return DeltaFile(self.path / VECTORS)
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """Return the kind of each parameter that the task changes."""
+        return {name: self.vectors.kinds[name] for name in self.vectors.index["touched"]}
+
+    def factors(self, name: str) -> tuple[Factors, torch.dtype | None]:
+        """Read a matrix parameter's factors in float32 and the dtype of the stored vectors, none for a zero delta."""
+        if name not in self.vectors.index["touched"]:
+            rows, columns = delta_shape(self.vectors.shape(name), "matrix")
+            return Factors(torch.zeros(rows, 0), torch.zeros(min(rows, columns)), torch.zeros(0, columns)), None
+        file = SafetensorsFile(self.path / file_name(name))
+        read = [file.read(field) for field in ("u", "s", "vh")]
+        return Factors(*(tensor.to(torch.float32) for tensor in read)), read[0].dtype
+
+
+@dataclass(frozen=True)
+class FactorSource(InTurn):
+    """The factors of T tasks as layers; vectors come as deltas."""
+
+    folders: Mapping[str, FactorFolder]
+    seed: int = 0
+    embeddings: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+        return tuple(self.folders)
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """Return each parameter's kind."""
+        kinds = {name: kind for folder in self.folders.values() for name, kind in folder.kinds.items()}
+        return dict(sorted(kinds.items()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
+        return tuple(self.kinds)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
+        first = next(iter(self.folders.values())).vectors
+        return {name: delta_shape(first.shape(name), kind) for name, kind in self.kinds.items()}
+
+    def layer(self, name: str) -> Layer:
+        """Read one parameter of all tasks."""
+        folders = self.folders.values()
+        norms = tuple(folder.vectors.index["norms"][name] for folder in folders)
+        if self.kinds[name] == "vector":
+            deltas = torch.stack([folder.vectors.delta(name) for folder in folders])
+            return LayerDeltas(name, "vector", self.tasks, deltas, self.seed, norms=norms)
+        factors, stored = zip(*(folder.factors(name) for folder in folders), strict=True)
+        dtype = next(each for each in stored if each)
+        return LayerFactors(name, self.tasks, factors, self.seed, norms=norms, stored=dtype)
+
+
+def open_factors(
+    folder: Path, tasks: list[str], seed: int = 0, embeddings: Mapping[str, Tensor] | None = None
+) -> FactorSource:
+    """Open `<folder>/<task>/` of each task, in the order of the names."""
+    return FactorSource({task: FactorFolder(folder / task) for task in sorted(tasks)}, seed, embeddings or {})

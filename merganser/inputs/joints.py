@@ -1,0 +1,83 @@
+"""The cache of joint decompositions: for each matrix parameter one file with the basis that all tasks' matrices share.
+
+Each file carries a fingerprint of the deltas, the settings and the code it came from, as those of the factor cache do.
+Beside them lie the deltas themselves, so that one folder is all that a merge reads.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from math import prod
+from pathlib import Path
+
+import torch
+
+from merganser.checkpoints.reading import SafetensorsFile
+from merganser.checkpoints.writing import save_tensors
+from merganser.hashes import sha256_of_tree
+from merganser.inputs.deltas import Deltas, open_deltas
+from merganser.inputs.factors import file_name, fingerprint_from, fingerprint_of, remove_strangers
+from merganser.inputs.layers import WORK, Layer, LayerDeltas, LayerSource, MappedLayers, Side
+from merganser.linalg import joint
+from merganser.linalg.decompositions import Basis
+from merganser.workers import in_order, one_blas_thread
+
+CODE = sha256_of_tree(Path(joint.__file__).parent, "*.py")  # another decomposition, other bases
+BASES, DELTAS = "bases", "deltas"  # the folders in a joint's
+
+
+def join(deltas: Deltas, side: Side, folder: Path, threads: int = 1) -> tuple[int, int]:
+    """Fill a folder with the bases of the tasks' matrices; return how many were decomposed, and how many found done.
+
+    `side`: the matrices set side by side (rows), or their transposes (columns). `threads`: layers at once.
+    Adapters get none: they are decomposed by their factors, which takes no longer than reading a basis.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    matrices = [name for name, kind in deltas.kinds.items() if kind == "matrix" and not deltas.is_low_rank(name)]
+    remove_strangers(folder, {file_name(name) for name in matrices})
+
+    def join_one(name: str) -> bool:
+        return _join_one(deltas.layer(name), side, folder / file_name(name))
+
+    def weigh(name: str) -> int:
+        return WORK * 4 * len(deltas.tasks) * prod(deltas.shapes[name])
+
+    with one_blas_thread(), torch.inference_mode():
+        done = sum(in_order(join_one, matrices, threads, weigh))
+    return done, len(matrices) - done
+
+
+def _join_one(layer: Layer, side: Side, path: Path) -> bool:
+    """Decompose one matrix of all tasks; tell whether there was need to."""
+    assert isinstance(layer, LayerDeltas)
+    fingerprint = fingerprint_from(f"{CODE} {side} {tuple(layer.deltas.shape)}", layer.deltas)
+    if fingerprint_of(path) == fingerprint:
+        return False
+    found = joint.joint(layer.deltas if side == "rows" else layer.deltas.mT)
+    save_tensors(path, {"ut": found.u.mT, "s": found.s}, json.dumps({"fingerprint": fingerprint}))
+    return True
+
+
+def link_deltas(files: Mapping[str, Path], folder: Path) -> None:
+    """Put the tasks' deltas into a folder, as second names of their files, as copies where that cannot be."""
+    for task, path in files.items():
+        target = folder / f"{task}.safetensors"
+        try:
+            os.link(path, target)
+        except OSError:  # another disk, or one without links
+            shutil.copyfile(path, target)
+
+
+def open_joint(folder: Path, tasks: list[str], seed: int = 0) -> LayerSource:
+    """Open `<folder>/deltas/<task>.safetensors` of each task as layers that know their basis."""
+    return MappedLayers(open_deltas(folder / DELTAS, tasks, seed), partial(_with_basis, folder=folder / BASES))
+
+
+def _with_basis(layer: Layer, folder: Path) -> Layer:
+    if not isinstance(layer, LayerDeltas) or layer.kind == "vector":
+        return layer
+    file = SafetensorsFile(folder / file_name(layer.name))
+    return replace(layer, basis=Basis(file.read("ut").mT, file.read("s")))

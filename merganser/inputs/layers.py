@@ -1,0 +1,273 @@
+"""What a method is given: one layer of all tasks.
+
+Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vectors (K <= R), Q rank of an adapter.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.kinds import Kind
+from merganser.linalg.blocks import picked
+from merganser.linalg.decompositions import Basis, Factors
+from merganser.workers import in_order
+
+R = TypeVar("R")
+WORK = 4  # times the layer itself, in float32: what merging one takes at most, seen over all methods
+
+Side = Literal["rows", "columns"]  # how matrices are decomposed together: side by side, or one above the other
+
+
+@dataclass(frozen=True)
+class LayerDeltas:
+    """One parameter's deltas (fine-tuned minus base) over all tasks, in float32."""
+
+    name: str
+    kind: Kind
+    tasks: tuple[str, ...]
+    deltas: Tensor  # (T, M, N) for a matrix, (T, *shape) for a vector
+    seed: int = 0
+    prepared: Any = None  # what the method's first pass returned
+    norms: tuple[float, ...] = ()  # T Frobenius norms of the fine-tuned weights themselves
+    basis: Basis | None = None  # of these deltas, or of their transposes: what the method asks for, where it is cached
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of one task's delta: (M, N) for a matrix."""
+        return tuple(self.deltas.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the deltas' dtype."""
+        return self.deltas.dtype
+
+
+@dataclass(frozen=True)
+class LayerFactors:
+    """One matrix parameter's factors over all tasks."""
+
+    name: str
+    tasks: tuple[str, ...]
+    factors: tuple[Factors, ...]  # T of them
+    seed: int = 0
+    prepared: Any = None
+    norms: tuple[float, ...] = ()
+    stored: torch.dtype = torch.float32  # what the vectors are stored in: casting them back to it loses nothing
+    kind: Literal["matrix"] = "matrix"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (M, N)."""
+        first = self.factors[0]
+        return first.u.shape[0], first.vh.shape[1]
+
+
+@dataclass(frozen=True)
+class LayerLowRank:
+    """One matrix parameter's deltas as low-rank adapters (LoRA): task t's is left[t] @ right[t]."""
+
+    name: str
+    tasks: tuple[str, ...]
+    left: tuple[Tensor, ...]  # T of (M, Q), Q of the task
+    right: tuple[Tensor, ...]  # T of (Q, N)
+    seed: int = 0
+    prepared: Any = None
+    norms: tuple[float, ...] = ()
+    kind: Literal["matrix"] = "matrix"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (M, N)."""
+        return self.left[0].shape[0], self.right[0].shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the adapters' dtype."""
+        return self.left[0].dtype
+
+    def dense(self) -> LayerDeltas:
+        """Multiply the adapters out."""
+        deltas = torch.stack([left @ right for left, right in zip(self.left, self.right, strict=True)])
+        return LayerDeltas(self.name, "matrix", self.tasks, deltas, self.seed, self.prepared, self.norms)
+
+
+Layer = LayerDeltas | LayerFactors | LayerLowRank
+
+
+class Sample(NamedTuple):
+    """Some entries of one parameter of all tasks."""
+
+    deltas: Tensor  # (T, C)
+    size: int  # of one task: how many entries it has in all
+
+
+class LayerSource(Protocol):
+    """Layers read one at a time (or a few, in threads), as often as asked: memory stays at T x the largest layer."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter, (M, N) for a matrix; from headers alone."""
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Return each parameter's kind."""
+
+    @property
+    def embeddings(self) -> Mapping[str, Tensor]:
+        """Return the text embedding of each task's class names (D,), for methods that need embeddings."""
+
+    def layer(self, name: str) -> Layer:
+        """Read one parameter of all tasks; may be called from several threads."""
+
+    def sample(self, name: str, run: int, every: int) -> Sample:
+        """Read what `picked` picks of one parameter, on the CPU; in less time than all of it where that can be."""
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Read each layer and apply a function that keeps nothing of it, maybe in threads or on a GPU.
+
+        Results come in the names' order, with their tensors on the CPU.
+        """
+
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to each name, in the threads of `map`: for what reads layers from somewhere else."""
+
+    def __iter__(self) -> Iterator[Layer]:
+        """Read every parameter in turn; can be started again for a second pass."""
+
+
+class InTurn:
+    """What a source does by itself: one layer after another."""
+
+    names: Any
+    layer: Any
+
+    def sample(self, name: str, run: int, every: int) -> Sample:
+        """Read all of one parameter and pick the sample."""
+        return sample_of(self.layer(name), run, every)
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Read each layer in turn and apply a function to it."""
+        return (function(self.layer(name)) for name in self.names)
+
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to each name in turn."""
+        return map(function, self.names)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return map(self.layer, self.names)
+
+
+@dataclass(frozen=True)
+class LayersOfAnother:
+    """What a source says that gives another source's layers in its own way."""
+
+    source: LayerSource
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+        return self.source.tasks
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
+        return self.source.names
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter."""
+        return self.source.shapes
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Return each parameter's kind."""
+        return self.source.kinds
+
+    @property
+    def embeddings(self) -> Mapping[str, Tensor]:
+        """Return the text embedding of each task's class names."""
+        return self.source.embeddings
+
+    def layer(self, name: str) -> Layer:
+        """Read one parameter of all tasks."""
+        return self.source.layer(name)
+
+    def sample(self, name: str, run: int, every: int) -> Sample:
+        """Read a sample of one parameter."""
+        return self.source.sample(name, run, every)
+
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to each name, in as many threads as the source."""
+        return self.source.spread(function)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return map(self.layer, self.names)
+
+
+@dataclass(frozen=True)
+class MappedLayers(LayersOfAnother):
+    """A source whose layers are changed as they are read: weighted, decomposed."""
+
+    change: Callable[[Layer], Layer]
+    keeps_deltas: bool = False  # the change is one of form, or none: the deltas' entries stay as they are
+
+    def layer(self, name: str) -> Layer:
+        """Read one parameter of all tasks and change it."""
+        return self.change(self.source.layer(name))
+
+    def sample(self, name: str, run: int, every: int) -> Sample:
+        """Read a sample of one parameter where that is the same as to read all, change it and pick the sample."""
+        return super().sample(name, run, every) if self.keeps_deltas else sample_of(self.layer(name), run, every)
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Change each layer and apply a function to it, in as many threads as the source."""
+        return self.source.map(lambda layer: function(self.change(layer)))
+
+
+@dataclass(frozen=True)
+class ThreadedLayers(LayersOfAnother):
+    """A source with several layers in work at once."""
+
+    threads: int
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Read and use as many layers at once as there are threads, fewer where memory is short."""
+        return self.spread(lambda name: function(self.layer(name)))
+
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to as many names at once as there are threads, fewer where memory is short."""
+        shapes, tasks = self.shapes, len(self.tasks)
+        return in_order(function, self.names, self.threads, lambda name: WORK * 4 * tasks * prod(shapes[name]))
+
+
+def sample_of(layer: Layer, run: int, every: int) -> Sample:
+    """Pick a sample of a layer's deltas."""
+    assert not isinstance(layer, LayerFactors)
+    deltas = layer.dense().deltas if isinstance(layer, LayerLowRank) else layer.deltas
+    flat = deltas.reshape(len(deltas), -1)
+    return Sample(picked(flat, run, every), flat.shape[1])
+
+
+def weighted(layer: Layer, weights: tuple[float, ...]) -> Layer:
+    """Multiply each task's delta by its weight; a basis of the deltas as they were is none of these."""
+    if all(weight == 1 for weight in weights):
+        return layer
+    if isinstance(layer, LayerFactors):
+        signed = zip(layer.factors, weights, strict=True)
+        return replace(layer, factors=tuple(Factors(f.u if w >= 0 else -f.u, f.s * abs(w), f.vh) for f, w in signed))
+    if isinstance(layer, LayerLowRank):
+        return replace(layer, left=tuple(left * w for left, w in zip(layer.left, weights, strict=True)))
+    factors = torch.tensor(weights, dtype=layer.deltas.dtype, device=layer.deltas.device)
+    return replace(layer, deltas=layer.deltas * factors.view(-1, *[1] * (layer.deltas.ndim - 1)), basis=None)

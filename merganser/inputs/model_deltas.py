@@ -1,0 +1,139 @@
+"""Deltas read straight off the models: subtracted layer by layer, nothing written. What `merganser merge` reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.adapters.binding import bind
+from merganser.checkpoints.adapters.files import Adapter
+from merganser.checkpoints.kinds import Kind, ParameterRules, delta_shape
+from merganser.checkpoints.reading import Checkpoint, read_into, read_picked
+from merganser.inputs.deltas import check_pair, checked_norm
+from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerLowRank, Sample
+from merganser.workers import Rooms
+
+
+@dataclass(frozen=True)
+class ModelDeltas(InTurn):
+    """The deltas of T models from a base as layers; a parameter that no model touches is no layer.
+
+    Adapters are bound to the base. Reading a layer for the first time raises InputError at a NaN or infinity.
+    """
+
+    base: Checkpoint
+    models: Mapping[str, Checkpoint | Adapter]
+    all_kinds: Mapping[str, Kind]  # of every parameter that may be merged
+    seed: int = 0
+    embeddings: Mapping[str, Tensor] = field(default_factory=dict)
+    norms: dict[tuple[str | None, str], float] = field(default_factory=dict)  # known, by task (None: the base) and name
+    rooms: Rooms = field(default_factory=Rooms)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+        return tuple(self.models)
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """Return each parameter's kind."""
+        models = self.models.values()
+        touched = {name for model in models if isinstance(model, Adapter) for name in model.updates}
+        every = not all(isinstance(model, Adapter) for model in models)
+        return {name: kind for name, kind in sorted(self.all_kinds.items()) if every or name in touched}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
+        return tuple(self.kinds)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
+        return {name: delta_shape(self.base.spec(name).shape, kind) for name, kind in self.kinds.items()}
+
+    def layer(self, name: str) -> Layer:
+        """Read one parameter of the base and all tasks: as factors where every task's model is an adapter's."""
+        base = self.base.read(name)
+        own_norm = self._norm(base, name, None)
+        weights = base.to(torch.float32)
+        if self.kinds[name] == "matrix" and all(_is_low_rank(model, name) for model in self.models.values()):
+            return self._low_rank(name, weights, own_norm)
+        deltas = self.rooms.empty(len(self.models), *weights.shape)
+        norms = []
+        for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
+            if isinstance(model, Adapter):
+                norms.append(self._adapted(model, name, task, weights, own_norm, delta))
+            else:
+                read_into(delta, model, name)
+                norms.append(self._norm(delta, name, task))
+                delta.sub_(weights)
+        stacked = deltas.view(len(deltas), *self.shapes[name])
+        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=tuple(norms))
+
+    def sample(self, name: str, run: int, every: int) -> Sample:
+        """Read a sample of one parameter of the base and all tasks: of adapters all is read."""
+        models = [model for model in self.models.values() if not isinstance(model, Adapter)]
+        if len(models) < len(self.models):
+            return super().sample(name, run, every)
+        base = read_picked(self.base, name, run, every).float()
+        deltas = [read_picked(model, name, run, every).float().sub_(base) for model in models]
+        return Sample(torch.stack(deltas), prod(self.shapes[name]))
+
+    def _norm(self, weights: Tensor, name: str, task: str | None) -> float:
+        """Return the norm of a task's weights, or the base's, checked when they are read for the first time."""
+        if (task, name) not in self.norms:
+            self.norms[task, name] = checked_norm(weights, name, task or "base")
+        return self.norms[task, name]
+
+    def _low_rank(self, name: str, weights: Tensor, own_norm: float) -> LayerLowRank:
+        rows, columns = self.shapes[name]
+        sides, norms = [], []
+        for task, model in self.models.items():
+            assert isinstance(model, Adapter)
+            if name in model.updates:
+                sides.append(model.factors(name))
+                norms.append(self._norm(weights + model.delta(name, weights), name, task))
+            else:
+                sides.append((torch.zeros(rows, 0), torch.zeros(0, columns)))
+                norms.append(own_norm)
+        left, right = zip(*sides, strict=True)
+        return LayerLowRank(name, self.tasks, left, right, self.seed, norms=tuple(norms))
+
+    def _adapted(
+        self, adapter: Adapter, name: str, task: str, weights: Tensor, own_norm: float, delta: Tensor
+    ) -> float:
+        """Write what an adapter changes of a parameter into `delta`; return the norm of the adapted weights."""
+        if name not in adapter.updates:
+            delta.zero_()
+            return own_norm
+        delta.copy_(adapter.delta(name, weights))
+        return self._norm(weights + delta, name, task)
+
+
+def _is_low_rank(model: Checkpoint | Adapter, name: str) -> bool:
+    return isinstance(model, Adapter) and (name not in model.updates or model.is_low_rank(name))
+
+
+def open_models(
+    base: Checkpoint,
+    models: Mapping[str, Checkpoint | Adapter],
+    rules: ParameterRules,
+    seed: int = 0,
+    embeddings: Mapping[str, Tensor] | None = None,
+) -> ModelDeltas:
+    """Check every model against the base, from headers alone, and open their deltas, in the order of their names.
+
+    Raises InputError naming the model, the parameter and both shapes when they do not belong together.
+    """
+    kinds: dict[str, Kind] = {}
+    for task in sorted(models):
+        kinds = check_pair(base, models[task], rules, task)
+    bound = {
+        task: bind(model, base, rules, task) if isinstance(model, Adapter) else model
+        for task, model in sorted(models.items())
+    }
+    return ModelDeltas(base, bound, kinds, seed, embeddings or {})

@@ -1,0 +1,51 @@
+"""Take a layer in blocks that stay in a processor's cache with what is made of them: memory is passed over once.
+
+Legend: T tasks, C entries of a block.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+BLOCK = 1 << 17  # values of all tasks together
+LOOPED = (torch.float32, torch.float64)
+
+
+def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
+    """Cut the tasks' tensors (T, ...) into blocks (T, C), in reading order; on a GPU all is one block.
+
+    C is a multiple of `unit`.
+    """
+    flat = stack.reshape(len(stack), -1)
+    return flat.split(max(1, BLOCK // len(stack) // unit) * unit, dim=1) if flat.device.type == "cpu" else (flat,)
+
+
+def is_looped(values: Tensor) -> bool:
+    """Tell whether values are such as the compiled loops of `merganser.linalg.loops` take."""
+    return values.device.type == "cpu" and values.dtype in LOOPED
+
+
+def by_blocks(reduce: Callable[[Tensor], Tensor], stack: Tensor, dtype: torch.dtype) -> Tensor:
+    """Reduce the tasks' tensors (T, ...) to one, block by block (T, C)."""
+    pieces = blocks(stack)
+    if len(pieces) == 1:
+        return reduce(pieces[0]).reshape(stack.shape[1:]).to(dtype)
+    return joined(map(reduce, pieces), stack.shape[1:], dtype, stack.device)
+
+
+def joined(pieces: Iterable[Tensor], shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Lay pieces (C,) of one tensor, made in turn, side by side in a tensor of this shape."""
+    out = torch.empty(tuple(shape), dtype=dtype, device=device)
+    flat, start = out.view(-1), 0
+    for piece in pieces:
+        flat[start : start + len(piece)] = piece
+        start += len(piece)
+    return out
+
+
+def picked(values: Tensor, run: int, every: int) -> Tensor:
+    """Copy every so manyth run of values side by side (..., n), from the first; one run where there are fewer."""
+    whole = values.shape[-1] // (run * every)
+    runs = values[..., : whole * run * every].unflatten(-1, (whole, run * every)) if whole else values.unsqueeze(-2)
+    return runs[..., :run].clone(memory_format=torch.contiguous_format).flatten(-2)  # no view: it outlives the values

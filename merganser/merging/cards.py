@@ -1,0 +1,97 @@
+"""Model cards: a README.md that says what a merged model is and what it was made of, with the metadata hubs expect."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merganser.checkpoints.origins import Origin
+from merganser.merging.method import Method
+
+if TYPE_CHECKING:
+    from huggingface_hub.repocard_data import ModelCardData
+
+LIBRARIES = {  # what loads a checkpoint, and for what, by the configuration beside the weights
+    "open_clip_config.json": ("open_clip", "zero-shot-image-classification"),
+    "config.json": ("transformers", None),
+}
+
+
+def model_card(
+    entry: str,
+    method: Method,
+    values: Mapping[str, Any],
+    reads: str,
+    seed: int,
+    base: Path,
+    origins: Mapping[str, Origin],
+) -> str:
+    """Write the card of a merge; `base`: the checkpoint whose configuration it has; `origins`: base and tasks by name.
+
+    It is a function of the merge's inputs alone: no times, no hosts.
+    """
+    sections = (
+        f"# {entry}",
+        _about(method, len(origins) - 1),
+        "## Merge",
+        _table(("", ""), _choices(method, values, reads, seed)),
+        "## Made of",
+        _table(("model", "from", "file", "sha256"), _sources(origins)),
+        "## Files",
+        _files(method),
+        "## Lineage",
+        "In the repository that made it, `merganser lineage show DIR` gives the revision of each source and all stages "
+        "between them and this folder; `merganser lineage verify DIR` recomputes their hashes.",
+    )
+    return "---\n" + _metadata(method, base, origins).to_yaml() + "\n---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _metadata(method: Method, base: Path, origins: Mapping[str, Origin]) -> "ModelCardData":
+    from huggingface_hub.repocard_data import ModelCardData
+
+    hub = list(dict.fromkeys(origin.name for origin in origins.values() if origin.kind == "hub"))
+    found = (known for name, known in LIBRARIES.items() if (base / name).is_file())
+    library, pipeline = next(found, (None, None))
+    relation = "merge" if hub else None
+    return ModelCardData(
+        base_model=hub or None,
+        library_name=library,
+        pipeline_tag=pipeline,
+        tags=["merge", "merganser", method.name],
+        base_model_relation=relation,
+    )
+
+
+def _about(method: Method, tasks: int) -> str:
+    gives = "one shared model and a small part per task" if method.overlay else "one model for all tasks"
+    return f"{tasks} fine-tuned models merged by `{method.name}` ({method.paper}) into {gives}."
+
+
+def _choices(method: Method, values: Mapping[str, Any], reads: str, seed: int) -> list[tuple[str, ...]]:
+    given = {"method": method.name, "reads": reads, "seed": seed, **values}
+    return [(name, _code(value if isinstance(value, str) else json.dumps(value))) for name, value in given.items()]
+
+
+def _sources(origins: Mapping[str, Origin]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for model, origin in origins.items():
+        for name, digest in origin.files.items() or [("", "")]:
+            rows.append((model, _code(origin.name), _code(name), _code(digest)))
+    return rows
+
+
+def _files(method: Method) -> str:
+    weights = "- `model.safetensors`: the merged weights; parameters that are not merged are the base's"
+    part = "- `overlays.safetensors`: each task's part; `merganser reconstruct DIR --task NAME --out FILE` adds it"
+    return f"{weights}\n{part}" if method.overlay else weights
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _code(text: str) -> str:
+    """Show a text as it is in a cell of a table: nothing in it can end the cell or the line, or be a link."""
+    plain = "".join(" " if not sign.isprintable() else sign for sign in text).replace("`", "'").replace("|", "\\|")
+    return f"`{plain}`" if plain else ""

@@ -1,0 +1,152 @@
+"""Merging on a GPU: while one layer is merged there, the next is read and copied to it, the last result copied back.
+
+Copies run each way on a stream of their own, beside the stream that computes. Two layers at most are on the GPU, the
+one in work and the next, besides what the method makes of the one in work and the result on its way back.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.inputs.factorised import DecomposedLayers
+from merganser.inputs.layers import Layer, LayersOfAnother, LayerSource
+
+R = TypeVar("R")
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Multiply float32 matrices in float32, not in TF32 (GPUs) or bfloat16 (CPUs), whatever the caller chose."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """Raise InputError where the GPU's memory does not do."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            "--device cuda: the GPU has no room for two layers of all tasks and the work on one; use --device cpu"
+        ) from error
+
+
+def each_tensor(value: R, change: Callable[[Tensor], Tensor]) -> R:
+    """Change every tensor in a value, through tuples, lists, dicts and dataclasses; the rest stays as it is."""
+    found: Any = value
+    if isinstance(value, Tensor):
+        found = change(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        found = replace(value, **{f.name: each_tensor(getattr(value, f.name), change) for f in fields(value) if f.init})
+    elif isinstance(value, dict):
+        found = {key: each_tensor(each, change) for key, each in value.items()}
+    elif isinstance(value, tuple) and hasattr(value, "_make"):
+        found = cast(Any, value)._make(each_tensor(each, change) for each in value)
+    elif type(value) in (tuple, list):
+        found = type(value)(each_tensor(each, change) for each in value)  # type: ignore[call-arg, attr-defined]
+    return cast(R, found)
+
+
+class Streams:
+    """A GPU's streams: the one that computes in every thread, one for copies to the GPU, one for copies back."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.compute = device, torch.cuda.default_stream(device)
+        self.up, self.down = torch.cuda.Stream(device), torch.cuda.Stream(device)
+
+    def send(self, layer: Layer) -> Layer:
+        """Copy a layer to the GPU by way of page-locked memory; return when it is there and that memory free again."""
+        with torch.cuda.stream(self.up):
+            sent = each_tensor(layer, self._sent)
+        self.up.synchronize()
+        return sent
+
+    def _sent(self, tensor: Tensor) -> Tensor:
+        there = tensor.pin_memory().to(self.device, non_blocking=True)
+        there.record_stream(self.compute)  # its memory is not given away before the work on it is done
+        return there
+
+    def fetch(self, result: R) -> Callable[[], R]:
+        """Begin to copy a result back to page-locked memory; return what waits for it and gives it, once."""
+        self.down.wait_stream(self.compute)
+        with torch.cuda.stream(self.down):
+            fetched = [each_tensor(result, self._fetched)]
+        there = self.down.record_event()
+
+        def arrived() -> R:
+            there.synchronize()
+            return fetched.pop()
+
+        return arrived
+
+    def _fetched(self, tensor: Tensor) -> Tensor:
+        if not tensor.is_cuda:
+            return tensor
+        here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        here.copy_(tensor, non_blocking=True)
+        tensor.record_stream(self.down)
+        return here
+
+    def finish(self) -> None:
+        """Wait until all is computed: what nobody holds any more is free memory then."""
+        self.compute.synchronize()
+
+
+@dataclass(frozen=True)
+class DeviceLayers(LayersOfAnother):
+    """A source whose layers are read and copied to a GPU one ahead of their use."""
+
+    streams: Streams
+
+    def layer(self, name: str) -> Layer:
+        """Read one parameter of all tasks, on the GPU."""
+        return self.streams.send(self.source.layer(name))
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Apply a function to each layer on the GPU; give the results, with all their tensors on the CPU.
+
+        The next layer is begun with when the one before this has left the GPU. Raises InputError where two do not fit.
+        """
+        inference = torch.is_inference_mode_enabled()
+
+        def sent(name: str) -> list[Layer]:
+            with torch.inference_mode(inference):  # a thread begins without it
+                return [self.layer(name)]
+
+        def work(box: list[Layer]) -> Callable[[], R]:
+            with torch.inference_mode(inference):
+                fetched = self.streams.fetch(function(box.pop()))
+                self.streams.finish()
+            return fetched
+
+        names, before = iter(self.names), None
+        with enough_memory(), ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as worker:
+            coming = [reader.submit(sent, name) for name in islice(names, 1)]
+            while coming:
+                box = coming.pop().result()
+                coming = [reader.submit(sent, name) for name in islice(names, 1)]
+                running = worker.submit(work, box)
+                if before:
+                    yield before()  # and whatever is done with it, while this layer is merged
+                before = running.result()
+            if before:
+                yield before()
+
+
+def on_device(source: LayerSource, streams: Streams) -> LayerSource:
+    """Return a source whose layers are on a GPU: decomposed there, if they are to be."""
+    if isinstance(source, DecomposedLayers):
+        return replace(source, source=DeviceLayers(source.source, streams))
+    return DeviceLayers(source, streams)

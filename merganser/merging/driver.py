@@ -1,0 +1,90 @@
+"""The driver: walk the layers, merge each, add the base, write. Written once, for all methods and devices.
+
+Memory is O(T x largest layer): layers are read, merged and written one at a time, or one a thread, or on a GPU while
+the next is on its way there.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.kinds import added
+from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.writing import write_checkpoint
+from merganser.errors import InputError
+from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers
+from merganser.merging.devices import Streams, full_precision, on_device
+from merganser.merging.method import Method
+from merganser.overlays import OverlayWriter, Parts
+from merganser.workers import one_blas_thread
+
+MODEL = "model.safetensors"
+
+
+def choose_device(wanted: str) -> torch.device:
+    """Turn auto, cpu or cuda into a device; raise InputError when there is no GPU and one was asked for."""
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise InputError(f"--device: must be auto, cpu or cuda, got {wanted!r}")
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: this machine has no usable GPU; use --device cpu or auto")
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def merge(
+    method: Method,
+    values: dict[str, Any],
+    source: LayerSource,
+    base: Checkpoint,
+    out: Path,
+    device: torch.device,
+    threads: int = 1,
+) -> None:
+    """Merge every layer of the source onto the base and write `model.safetensors` (and the overlays) into a folder.
+
+    `threads`: layers at once; the bytes written do not depend on it. A GPU takes one layer after another.
+    """
+    layers = ThreadedLayers(source, threads) if device.type == "cpu" else on_device(source, Streams(device))
+    with one_blas_thread(), full_precision(), torch.inference_mode():
+        prepared = method.first_pass(layers, values)
+        with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
+            specs = {name: base.spec(name) for name in base.names}
+            write_checkpoint(out / MODEL, specs, _merged(method, values, layers, base, prepared, overlay))
+
+
+def _merged(
+    method: Method,
+    values: dict[str, Any],
+    layers: LayerSource,
+    base: Checkpoint,
+    prepared: Any,
+    overlay: OverlayWriter | None,
+) -> Iterator[tuple[str, Tensor]]:
+    def merged(layer: Layer) -> Tensor | Parts:
+        return method.apply(replace(layer, prepared=prepared), values)
+
+    def onto_base(name: str, result: Tensor | Parts) -> Tensor | Parts:
+        return result if isinstance(result, Parts) else added(base.read(name), result)
+
+    if isinstance(layers, ThreadedLayers):
+        results = layers.map(lambda layer: onto_base(layer.name, merged(layer)))
+    else:  # results come back from a GPU, which goes on with the next meanwhile
+        results = map(onto_base, layers.names, layers.map(merged))
+    others = iter(sorted(set(base.names) - set(layers.names)))
+    for name in layers.names:
+        result = next(results)
+        if isinstance(result, Parts):
+            assert overlay is not None, f"{method.name} gave parts and is not registered with overlay=True"
+            overlay.add(name, result, base.spec(name).shape)
+            result = base.read(name)
+        yield name, result
+        del result  # before the next layer is read: parts may be views of this one
+        for other in islice(others, 1):  # while layers are merged: at the end nothing else would be done meanwhile
+            yield other, base.read(other)
+    for other in others:
+        yield other, base.read(other)

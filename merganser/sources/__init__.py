@@ -1,0 +1,1 @@
+"""Sources: bring checkpoints and data here, follow branches of a hub."""

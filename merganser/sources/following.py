@@ -1,0 +1,81 @@
+"""Sources that move: put a pointer that follows a branch at the commit where the branch is now."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ruamel.yaml import YAML
+
+from merganser.checkpoints.adapters.files import adapter_names
+from merganser.checkpoints.reading import config_names
+from merganser.checkpoints.writing import replacing
+from merganser.errors import InputError
+from merganser.sources.fetching import HubPointer, hub_errors, missing, read_pointer, weight_names
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+Kind = Literal["model", "dataset"]
+_NOT_READ = (".gitattributes",)  # of a data set; all else may change what is loaded
+
+
+class HubAwayError(Exception):
+    """The hub does not answer."""
+
+
+def follow(source: Path, kind: Kind) -> str | None:
+    """Pin a pointer file that follows a branch to the branch's commit, if what we read of it differs there.
+
+    Returns the new revision; None where the pointer stays as it is, or follows nothing. Raises InputError where the hub
+    has no such repository or branch, and HubAwayError where it does not answer.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError
+
+    pointer = read_pointer(source)
+    if not isinstance(pointer, HubPointer) or pointer.follow is None:
+        return None
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    try:
+        head = str(api.repo_info(pointer.hub, revision=pointer.follow, repo_type=kind).sha)
+        if not _differs(api, pointer, head, kind):
+            return None
+    except hub_errors() as error:
+        raise InputError(missing(source, pointer.hub, pointer.follow)) from error
+    except (HTTPError, OSError) as error:
+        raise HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})") from error
+    _pin(source, head)
+    return head
+
+
+def _differs(api: "HfApi", pointer: HubPointer, head: str, kind: Kind) -> bool:
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    if pointer.revision in (None, head):
+        return pointer.revision is None
+    try:
+        before = _contents(api, pointer.hub, str(pointer.revision), kind)
+    except RevisionNotFoundError:  # the branch was rewritten
+        return True
+    return before != _contents(api, pointer.hub, head, kind)
+
+
+def _contents(api: "HfApi", hub: str, revision: str, kind: Kind) -> dict[str, str]:
+    """Return the checksum of each file that would be fetched at a commit."""
+    from huggingface_hub import RepoFile
+
+    tree = api.list_repo_tree(hub, revision=revision, repo_type=kind, recursive=kind == "dataset")
+    sums = {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in tree if isinstance(file, RepoFile)}
+    if kind == "dataset":
+        return {name: digest for name, digest in sums.items() if name not in _NOT_READ}
+    return {name: sums[name] for name in adapter_names(sums) or [*weight_names(sums), *config_names(sums)]}
+
+
+def _pin(source: Path, revision: str) -> None:
+    """Write the revision into a pointer file, and leave the rest of it as it stands."""
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    content = yaml.load(source.read_text(encoding="utf-8"))
+    content["revision"] = revision
+    with replacing(source) as file:
+        yaml.dump(content, file)

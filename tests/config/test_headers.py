@@ -1,0 +1,148 @@
+"""What is wrong with the declared models is said before any work, from their headers."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.writing import save_tensors
+from merganser.config.headers import check_sources
+from merganser.config.params import Params
+from merganser.errors import InputError
+from tests.checkpoints.adapters.small import write_adapter, write_base
+from tests.small_models import random_state, write_models
+
+NAME = "blocks.0.mlp.c_fc.weight"
+
+
+@pytest.fixture
+def params(tmp_path: Path) -> Params:
+    """Three tiny models around a base, on disk and declared."""
+    write_models(tmp_path / "hub")
+    tasks = ("task0", "task1", "task2")
+    for task in tasks:
+        (tmp_path / "datasets" / task).mkdir(parents=True)
+    return Params.model_validate(
+        {
+            "seed": 0,
+            "base": {"source": "hub/base", "family": "open_clip"},
+            "parameters": {"merged": ["*"], "matrices": "linear"},
+            "tasks": {
+                task: {"source": f"hub/{task}", "data": {"source": f"datasets/{task}", "templates": ["a {}."]}}
+                for task in tasks
+            },
+            "decompose": {"rank_fraction": 1.0, "dtype": "float32"},
+            "joints": {},
+            "differences": {},
+            "methods": {"average": {"method": "average", "reads": "deltas"}},
+            "evaluation": {"split": "test", "batch_size": 8},
+            "studies": {"tasks": {"subsets": 1, "methods": {}}, "rank": {"fractions": []}},
+        }
+    )
+
+
+def nothing_is_made(path: Path) -> bool:
+    return False
+
+
+def complaint(params: Params, folder: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        check_sources(params, folder, nothing_is_made)
+    return str(caught.value)
+
+
+def test_models_that_fit_pass(params: Params, tmp_path: Path) -> None:
+    check_sources(params, tmp_path, nothing_is_made)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda state: state.pop(NAME), [f"the parameter {NAME} is missing"]),
+        (lambda state: state.update({NAME: torch.zeros(16, 9)}), [NAME, "[16, 9]", "[16, 8]"]),
+        (lambda state: state.update(head=torch.zeros(3)), ["the parameter head is not in the base"]),
+        (lambda state: [state.pop(name) for name in list(state)] and state.update(x=torch.zeros(2)), ["architecture"]),
+    ],
+)
+def test_a_model_that_does_not_fit_the_base_is_named(
+    change: Callable[[dict[str, Tensor]], object], said: list[str], params: Params, tmp_path: Path
+) -> None:
+    state = random_state(5)
+    change(state)
+    save_tensors(tmp_path / "hub/task1/model.safetensors", state)
+    message = complaint(params, tmp_path)
+    assert message.startswith("tasks.task1.source: ")
+    assert len(message.splitlines()) == 1
+    assert all(part in message for part in said), message
+
+
+def test_a_truncated_file_is_named(params: Params, tmp_path: Path) -> None:
+    path = tmp_path / "hub/task2/model.safetensors"
+    path.write_bytes(path.read_bytes()[:-7])
+    message = complaint(params, tmp_path)
+    assert message.startswith(f"tasks.task2.source: {path}: truncated")
+
+
+def test_every_bad_model_is_named_at_once(params: Params, tmp_path: Path) -> None:
+    for task in ("task0", "task2"):
+        (tmp_path / "hub" / task / "model.safetensors").write_bytes(b"\x08\0")
+    assert [line.split(": ")[0] for line in complaint(params, tmp_path).splitlines()] == [
+        "tasks.task0.source",
+        "tasks.task2.source",
+    ]
+
+
+def test_a_source_that_no_stage_makes_is_refused_and_one_that_a_stage_makes_is_awaited(
+    params: Params, tmp_path: Path
+) -> None:
+    (tmp_path / "hub/task0/model.safetensors").unlink()
+    (tmp_path / "hub/task0").rmdir()
+    assert "tasks.task0.source: " in complaint(params, tmp_path)
+    assert "no stage makes it" in complaint(params, tmp_path)
+    check_sources(params, tmp_path, lambda path: path == tmp_path / "hub/task0")
+
+
+def test_a_pointer_to_something_remote_is_read_but_not_followed(params: Params, tmp_path: Path) -> None:
+    pointer = tmp_path / "there.yaml"
+    tasks = params.tasks | {"task1": params.tasks["task1"].model_copy(update={"source": "there.yaml"})}
+    pointed = params.model_copy(update={"tasks": tasks})
+    pointer.write_text(f"hub: some/model\nrevision: {'0a' * 20}\n")
+    check_sources(pointed, tmp_path, nothing_is_made)
+    pointer.write_text("hub: some/model\nrevision: main\n")
+    assert complaint(pointed, tmp_path).startswith("tasks.task1.source: ")
+    assert "main" in complaint(pointed, tmp_path)
+
+
+def without_base(params: Params) -> Params:
+    return params.model_copy(update={"base": params.base.model_copy(update={"source": "data/checkpoints"})})
+
+
+def test_models_without_a_base_are_compared_with_their_mean(params: Params, tmp_path: Path) -> None:
+    check_sources(without_base(params), tmp_path, nothing_is_made)
+    state = random_state(5) | {NAME: torch.zeros(16, 9)}
+    save_tensors(tmp_path / "hub/task1/model.safetensors", state)
+    message = complaint(without_base(params), tmp_path)
+    assert message.startswith(f"base.source: task1: {NAME} has shape [16, 9], in task0 it has [16, 8]")
+
+
+def test_a_merged_parameter_that_only_some_have_is_named_without_a_base_too(params: Params, tmp_path: Path) -> None:
+    state = random_state(5)
+    del state[NAME]
+    save_tensors(tmp_path / "hub/task1/model.safetensors", state)
+    assert complaint(without_base(params), tmp_path).startswith(f"tasks.task1.source: task1: the parameter {NAME} is")
+
+
+def test_models_that_a_stage_has_yet_to_make_are_awaited_without_a_base_too(params: Params, tmp_path: Path) -> None:
+    for task in params.tasks:
+        (tmp_path / "hub" / task).rename(tmp_path / f"later-{task}")
+    check_sources(without_base(params), tmp_path, lambda path: path.is_relative_to(tmp_path / "hub"))
+
+
+def test_an_adapter_cannot_stand_without_its_base(params: Params, tmp_path: Path) -> None:
+    write_base(tmp_path / "small")
+    (tmp_path / "hub/task1/model.safetensors").unlink()
+    write_adapter(tmp_path / "hub/task1", tmp_path / "small")
+    assert "base.source: task1: " in complaint(without_base(params), tmp_path)
+    assert "is an adapter, which has no mean with others; give the base" in complaint(without_base(params), tmp_path)

@@ -1,0 +1,374 @@
+"""Every mistake in params.yaml is refused, by its place and with what is wrong."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from merganser.config.loading import load_params
+from merganser.config.params import entry_of, joint_of, task_of
+from merganser.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+Content = dict[str, Any]
+GOOD: Content = {
+    "seed": 0,
+    "base": {"source": "hub/base", "family": "open_clip"},
+    "parameters": {"merged": ["visual.*"], "matrices": "linear"},
+    "tasks": {
+        name: {"source": f"hub/{name}", "data": {"source": f"datasets/{name}", "templates": ["a {}."]}}
+        for name in ("digits", "greek", "signs", "street")
+    },
+    "decompose": {"rank_fraction": 0.3, "dtype": "float32"},
+    "joints": {"rows": {"side": "rows"}},
+    "differences": {"from_average": {"merged": "average"}},
+    "methods": {
+        "average": {"method": "average", "reads": "deltas"},
+        "ties_20": {"method": "ties", "reads": "deltas", "density": 0.2},
+        "tsv_m": {"method": "tsv_m", "reads": "svd"},
+    },
+    "evaluation": {"split": "test", "batch_size": 512},
+    "studies": {
+        "tasks": {"subsets": 4, "methods": {"ties": {"method": "ties", "reads": "deltas"}}},
+        "rank": {"fractions": [0.1, 0.3, 1.0]},
+    },
+}
+
+
+def write(folder: Path, content: Content) -> Path:
+    path = folder / "params.yaml"
+    with path.open("w") as file:
+        YAML(typ="safe").dump(content, file)
+    return path
+
+
+def changed(change: Callable[[Content], object]) -> Content:
+    content = copy.deepcopy(GOOD)
+    change(content)
+    return content
+
+
+def start_from(content: Content, method: str, reads: str) -> None:
+    """Let difference vectors start from an entry of a method."""
+    content["methods"]["entry"] = {"method": method, "reads": reads}
+    content["differences"]["x"] = {"merged": "entry"}
+
+
+def read_joint(content: Content, method: str, side: str, **values: Any) -> None:
+    """Let an entry of a method read the one joint, of this side."""
+    content["joints"] = {"x": {"side": side}}
+    content["methods"]["entry"] = {"method": method, "reads": "joints/x"} | values
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        load_params(path)
+    return str(caught.value)
+
+
+def test_what_is_declared_is_read(tmp_path: Path) -> None:
+    params = load_params(write(tmp_path, GOOD))
+    assert list(params.tasks) == ["digits", "greek", "signs", "street"]
+    assert task_of(params, "greek").data.templates == ["a {}."]
+    assert entry_of(params, "ties_20").method == "ties"
+    assert entry_of(params, "ties_20").values == {"density": 0.2}
+    assert params.evaluation.batch_size == 512
+
+
+def test_the_projects_own_params_are_right() -> None:
+    params = load_params(ROOT / "params.yaml")
+    assert len(params.tasks) == 8
+    assert len(params.methods) >= 15
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "what"),
+    [
+        (lambda c: c["methods"]["ties_20"].update(method="tise"), "methods.ties_20: ", 'did you mean "ties"?'),
+        (lambda c: c["methods"]["ties_20"].update(densty=0.2), "methods.ties_20.densty: ", 'did you mean "density"?'),
+        (lambda c: c["methods"]["ties_20"].update(density=1.4), "methods.ties_20.density: ", "got 1.4"),
+        (lambda c: c["methods"]["ties_20"].update(density=float("nan")), "methods.ties_20.density: ", "got nan"),
+        (lambda c: c["methods"]["ties_20"].update(density="0.2"), "methods.ties_20.density: ", "got '0.2'"),
+        (
+            lambda c: c["methods"]["ties_20"].update(coefficients={"digts": 1.0}),
+            "methods.ties_20.coefficients: ",
+            "no such task: digts; the tasks are digits, greek, signs, street",
+        ),
+        (lambda c: c["methods"]["ties_20"].update(scaling={"digts": 1.0}), "methods.ties_20.scaling: ", "no such task"),
+        (
+            lambda c: c["methods"].update(tall={"method": "tall_mask", "reads": "deltas", "tall_lambda": {"x": 0.2}}),
+            "methods.tall.tall_lambda: ",
+            "no such task: x",
+        ),
+        (
+            lambda c: c["studies"]["tasks"]["methods"]["ties"].update(coefficients={"digts": 1.0}),
+            "studies.tasks.methods.ties.coefficients: ",
+            "no such task: digts",
+        ),
+        (lambda c: c["methods"]["tsv_m"].update(reads="deltas"), "methods.tsv_m.reads: ", "tsv_m reads svd"),
+        (lambda c: c["methods"]["tsv_m"].update(reads="factors"), "methods.tsv_m.reads: ", "got 'factors'"),
+        (lambda c: c["methods"]["tsv_m"].pop("reads"), "methods.tsv_m.reads: ", "missing"),
+        (lambda c: c["methods"]["tsv_m"].pop("method"), "methods.tsv_m.method: ", "missing"),
+        (lambda c: c["methods"].update(tsv_m="tsv_m"), "methods.tsv_m: ", "expected a mapping"),
+        (lambda c: c["decompose"].update(rank_fraction=0.1), "methods.tsv_m: ", "decompose.rank_fraction is 0.1"),
+        (lambda c: c.update(methods={}), "methods: ", "there are none"),
+        (lambda c: c.update(methods=None), "methods: ", "there are none"),
+        (lambda c: c.pop("methods"), "methods: ", "missing"),
+        (lambda c: c.update(tasks={}), "tasks: ", "there are none"),
+        (lambda c: c.update(tasks=["digits"]), "tasks: ", "expected a mapping"),
+        (lambda c: c["tasks"]["digits"].pop("data"), "tasks.digits.data: ", "missing"),
+        (lambda c: c["tasks"]["digits"]["data"].update(xsource="x"), "tasks.digits.data.xsource: ", '"source"?'),
+        (lambda c: c["tasks"]["digits"]["data"].update(templates=[]), "tasks.digits.data.templates: ", "none"),
+        (lambda c: c["tasks"]["digits"]["data"].update(templates=["a."]), "tasks.digits.data.templates.0: ", "{}"),
+        (lambda c: c["tasks"]["digits"]["data"].update(templates=["{} {x}"]), "tasks.digits.data.templates.0: ", "{}"),
+        (lambda c: c.pop("differences"), "differences: ", "missing"),
+        (lambda c: c.update(differences=None), "differences: ", "write {} for none"),
+        (lambda c: c["differences"].update(x={}), "differences.x.merged: ", "missing"),
+        (
+            lambda c: c["differences"].update(x={"merged": "averag"}),
+            "differences.x.merged: ",
+            'did you mean "average"?',
+        ),
+        (lambda c: start_from(c, "tsv_m", reads="differences/x"), "differences.x.merged: ", "reads difference vectors"),
+        (lambda c: start_from(c, "tsv_c", reads="svd"), "differences.x.merged: ", "keeps a part per task"),
+        (
+            lambda c: c["methods"]["ties_20"].update(reads="differences/average"),
+            "methods.ties_20.reads: ",
+            "from_average",
+        ),
+        (
+            lambda c: c["methods"]["ties_20"].update(reads="differences/"),
+            "methods.ties_20.reads: ",
+            "ties reads deltas",
+        ),
+        (
+            lambda c: c["studies"]["tasks"]["methods"]["ties"].update(reads="differences/from_average"),
+            "studies.tasks.methods.ties.reads: ",
+            "difference vectors start from a merge of all tasks",
+        ),
+        (lambda c: c.pop("joints"), "joints: ", "missing"),
+        (lambda c: c.update(joints=None), "joints: ", "write {} for none"),
+        (lambda c: c["joints"].update(x={}), "joints.x.side: ", "missing"),
+        (lambda c: c["joints"].update(x={"side": "row"}), "joints.x.side: ", 'did you mean "rows"?'),
+        (
+            lambda c: c["methods"].update(drm_h={"method": "drm_h", "reads": "joints/row"}),
+            "methods.drm_h.reads: ",
+            "no 'row' under joints, there are rows, got 'joints/row'; did you mean \"rows\"?",
+        ),
+        (
+            lambda c: read_joint(c, "drm_v", "rows"),
+            "methods.entry.reads: ",
+            "drm_v decomposes columns, joints.x is of rows; declare one under joints with side: columns",
+        ),
+        (
+            lambda c: (read_joint(c, "knots", "columns"), c["joints"].update(y={"side": "rows"})),
+            "methods.entry.reads: ",
+            "knots decomposes rows, joints.x is of columns; read joints/y",
+        ),
+        (
+            lambda c: read_joint(c, "ties", "rows"),
+            "methods.entry.reads: ",
+            "ties decomposes nothing jointly: it reads deltas, or differences/NAME, got 'joints/x'",
+        ),
+        (
+            lambda c: c["methods"].update(drm_h={"method": "drm_h", "reads": "joints/"}),
+            "methods.drm_h.reads: ",
+            "drm_h reads deltas, or joints/NAME of side rows, or differences/NAME, got 'joints/'",
+        ),
+        (
+            lambda c: read_joint(c, "knots", "rows", coefficients="nan"),
+            "methods.entry.reads: ",
+            "coefficients change the matrices before they are decomposed, so joints/x is of no use; read deltas",
+        ),
+        (
+            lambda c: read_joint(c, "drm_h", "rows", scaling={"greek": 0.5}),
+            "methods.entry.reads: ",
+            "a scaling by task changes the matrices",
+        ),
+        (
+            lambda c: c["studies"]["tasks"]["methods"].update(drm_h={"method": "drm_h", "reads": "joints/rows"}),
+            "studies.tasks.methods.drm_h.reads: ",
+            "joints/rows decomposes all tasks' matrices, not a subset's; read deltas",
+        ),
+        (lambda c: c.pop("base"), "base: ", "missing"),
+        (lambda c: c["base"].update(family="open_clp"), "base.family: ", 'did you mean "open_clip"?'),
+        (lambda c: c.update(mmethods={}), "mmethods: ", 'did you mean "methods"?'),
+        (lambda c: c.update(seed=-1), "seed: ", "got -1"),
+        (lambda c: c.update(seed=True), "seed: ", "got True"),
+        (lambda c: c["decompose"].update(rank_fraction=0), "decompose.rank_fraction: ", "greater than 0"),
+        (lambda c: c["evaluation"].update(batch_size=0.5), "evaluation.batch_size: ", "got 0.5"),
+        (lambda c: c["parameters"].update(matrices="any"), "parameters.matrices: ", "got 'any'"),
+        (lambda c: c.pop("studies"), "studies: ", "missing"),
+        (lambda c: c["studies"]["tasks"].update(subsets=0), "studies.tasks.subsets: ", "got 0"),
+        (lambda c: c["studies"]["tasks"].update(method={}), "studies.tasks.method: ", 'did you mean "methods"?'),
+        (lambda c: c["studies"]["rank"].update(fractions=[0]), "studies.rank.fractions.0: ", "greater than 0"),
+        (lambda c: c["studies"]["rank"].update(fractions=[0.1, 0.5]), "studies.rank.fractions: 0.5: ", "write 1.0"),
+        (
+            lambda c: c["studies"]["tasks"]["methods"]["ties"].update(densty=1),
+            "studies.tasks.methods.ties.densty: ",
+            'did you mean "density"?',
+        ),
+        (
+            lambda c: c["studies"]["tasks"]["methods"].update(dts={"method": "dts_unseen", "reads": "svd"}),
+            "studies.tasks.methods.dts: ",
+            "needs the tasks' text embeddings, which this study does not read",
+        ),
+        (
+            lambda c: c["base"].update(source="data/checkpoints"),
+            "studies.tasks.methods: ",
+            "the base is the mean of all tasks' models",
+        ),
+        (
+            lambda c: c["studies"]["tasks"]["methods"].update(tsv_m={"method": "tsv_m", "reads": "svd"}),
+            "studies.tasks.methods.tsv_m: ",
+            "needs the first 0.5 of each spectrum for 2 tasks, decompose.rank_fraction is 0.3",
+        ),
+    ],
+)
+def test_a_mistake_is_refused_by_its_place(
+    change: Callable[[Content], object], place: str, what: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, changed(change))
+    lines = complaint(path).splitlines()
+    assert any(line.startswith(f"{path}: {place}") and what in line for line in lines), lines
+
+
+def test_an_entry_that_needs_less_for_every_size_of_subset_is_accepted(tmp_path: Path) -> None:
+    def change(content: Content) -> None:
+        content["studies"]["tasks"]["methods"]["tsv_m"] = {"method": "tsv_m", "reads": "svd", "rank_fraction": 0.3}
+        content["studies"]["rank"]["fractions"] = []
+
+    assert "tsv_m" in load_params(write(tmp_path, changed(change))).studies.tasks.methods
+
+
+def test_the_name_of_a_study_that_could_leave_its_folder_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, changed(lambda c: c["studies"]["tasks"]["methods"].update({"a/b": {}})))
+    assert "studies.tasks.methods.a/b: not a name, got 'a/b'" in complaint(path)
+
+
+@pytest.mark.parametrize("section", ["tasks", "joints", "differences", "methods"])
+@pytest.mark.parametrize(
+    "name", ["..", "../up", "a/b", "a b", "a;rm", "$HOME", "`id`", "-rf", "_x", "a.b", "", "é", "a\n"]
+)
+def test_a_name_that_could_leave_its_folder_or_command_is_refused(section: str, name: str, tmp_path: Path) -> None:
+    path = write(tmp_path, changed(lambda c: c[section].update({name: next(iter(c[section].values()))})))
+    assert f"{section}.{name}: not a name, got {name!r}" in complaint(path)
+
+
+def test_a_name_that_yaml_takes_for_a_number_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, changed(lambda c: c["tasks"].update({7: c["tasks"]["digits"]})))
+    assert 'tasks.7: a name must be text, got 7; write "7"' in complaint(path)
+
+
+def test_names_that_join_to_one_stage_are_refused(tmp_path: Path) -> None:
+    def change(content: Content) -> None:
+        content["methods"] |= {"a-b": content["methods"]["average"], "a": content["methods"]["average"]}
+        content["tasks"] |= {"c": content["tasks"]["digits"], "b-c": content["tasks"]["digits"]}
+
+    assert "2 pairs of names join to 'a-b-c'" in complaint(write(tmp_path, changed(change)))
+
+
+@pytest.mark.parametrize("method", ["ties", "tsv_m", "individual"])
+def test_an_entry_of_any_method_may_read_difference_vectors(method: str, tmp_path: Path) -> None:
+    entry = {"method": method, "reads": "differences/from_average"}
+
+    def change(content: Content) -> None:
+        content["decompose"]["rank_fraction"] = 0.1  # these factors are not read: those of differences are made anew
+        content["studies"]["rank"]["fractions"] = []
+        del content["methods"]["tsv_m"]
+        content["methods"]["of_differences"] = entry
+
+    params = load_params(write(tmp_path, changed(change)))
+    assert entry_of(params, "of_differences").difference == "from_average"
+
+
+@pytest.mark.parametrize(("method", "side"), [("drm_h", "rows"), ("drm_v", "columns"), ("knots", "rows")])
+def test_a_method_that_starts_with_a_joint_decomposition_may_read_one(method: str, side: str, tmp_path: Path) -> None:
+    params = load_params(write(tmp_path, changed(lambda c: read_joint(c, method, side, scaling=0.5))))
+    assert entry_of(params, "entry").joint == "x"
+    assert entry_of(params, "entry").difference is None
+    assert joint_of(params, "x").side == side
+    with pytest.raises(InputError, match=r'no "xs" under joints in params\.yaml; did you mean "x"'):
+        joint_of(params, "xs")
+
+
+def test_a_task_may_be_called_base(tmp_path: Path) -> None:
+    path = write(tmp_path, changed(lambda c: c["tasks"].update(base=c["tasks"]["digits"])))
+    assert "base" in load_params(path).tasks
+
+
+@pytest.mark.parametrize("source", ["data/checkpoints", "./data/checkpoints/"])
+def test_the_folder_of_the_tasks_own_models_is_their_mean(source: str, tmp_path: Path) -> None:
+    def change(content: Content) -> None:
+        content["base"]["source"] = source
+        content["studies"]["tasks"]["methods"] = {}
+
+    assert load_params(write(tmp_path, changed(change))).base.is_mean
+    assert not load_params(write(tmp_path, GOOD)).base.is_mean
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "expected a mapping"),
+        ("- digits\n", "expected a mapping"),
+        ("just words", "expected a mapping"),
+        ("seed: 0\nbase: [1\nmore: 2\n", "line 3: "),
+        ("seed: 0\nmethods:\n  a: {}\n  a: {}\n", 'line 4: found duplicate key "a"'),
+        ("tasks: !!python/object:os.system {}\n", "line 1: could not determine a constructor"),
+        ("seed: *nowhere\n", "line 1: found undefined alias"),
+        ("seed: \x00", "not YAML"),
+    ],
+)
+def test_what_is_no_mapping_in_yaml_is_refused_by_its_line(text: str, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    said = complaint(path)
+    assert said.startswith(str(path))
+    assert what in said
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert complaint(tmp_path / "params.yaml") == f"{tmp_path / 'params.yaml'}: no such file"
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_bytes(b"seed: \xff\xfe")
+    assert "not UTF-8 text" in complaint(tmp_path / "params.yaml")
+
+
+def test_all_mistakes_come_in_one_message(tmp_path: Path) -> None:
+    def change(content: Content) -> None:
+        content["seed"] = "zero"
+        content["tasks"]["../x"] = {}
+        del content["evaluation"]["split"]
+
+    said = complaint(write(tmp_path, changed(change)))
+    assert all(place in said for place in ("seed: ", "tasks.../x: ", "evaluation.split: "))
+
+
+def test_all_mistakes_of_all_methods_come_in_one_message(tmp_path: Path) -> None:
+    def change(content: Content) -> None:
+        content["methods"]["ties_20"]["density"] = 2
+        content["methods"]["tsv_m"]["reads"] = "deltas"
+        content["methods"]["new"] = {"method": "nothing_like_it", "reads": "svd"}
+
+    said = complaint(write(tmp_path, changed(change)))
+    assert all(place in said for place in ("methods.ties_20.density: ", "methods.tsv_m.reads: ", "methods.new: "))
+
+
+def test_an_exponent_is_a_number_as_dvc_reads_it(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    path.write_text(path.read_text().replace("density: 0.2", "density: 2e-1"))
+    assert entry_of(load_params(path), "ties_20").values == {"density": 0.2}
+
+
+def test_an_undeclared_name_gets_the_nearest_one(tmp_path: Path) -> None:
+    params = load_params(write(tmp_path, GOOD))
+    with pytest.raises(InputError, match=r'no task "digit" in params\.yaml; did you mean "digits"'):
+        task_of(params, "digit")
+    with pytest.raises(InputError, match=r'no entry "ties" under methods in params\.yaml; did you mean "ties_20"'):
+        entry_of(params, "ties")

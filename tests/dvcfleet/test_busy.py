@@ -1,0 +1,113 @@
+"""A run that finds another at work waits, skips, or says so, as told."""
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from dvc.repo import Repo
+
+from dvcfleet.errors import BusyError, SkippedError
+from dvcfleet.repository import held, opened
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+
+ROOT = Path(__file__).parents[2]
+SLOW = "stages: {a: {cmd: 'touch started; while test ! -e go; do sleep 0.05; done; echo 1 > x', outs: [x]}}"
+
+
+def start(folder: Path, *options: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows", "run", *options],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_run_that_waits_begins_when_the_other_has_ended(toy: Make) -> None:
+    slow = toy(SLOW, {})
+    with start(slow.path) as other:
+        while other.poll() is None and not (slow.path / "started").exists():
+            time.sleep(0.05)
+        # The other can end only after this one has begun to wait.
+        threading.Timer(2, (slow.path / "go").touch).start()
+        code, text = slow.run(busy="wait")
+        assert other.wait(timeout=60) == 0
+    assert text.startswith(f"waiting: another run is at work in this repository (process {other.pid}, since ")
+    assert text.count("waiting") == 1
+    assert (code, text.splitlines()[-1]) == (0, "nothing to do: 1 stages are up to date")
+
+
+def test_a_run_that_skips_ends_at_once_and_ran_nothing(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    with opened(chain.path) as repo, held(repo), pytest.raises(SkippedError, match=f"process {os.getpid()}"):
+        chain.run(busy="skip")
+    assert chain.ran() == []
+    assert chain.run(busy="skip")[0] == 0
+    assert chain.ran() == ["cut", "turn", "end"]
+
+
+def test_a_skipped_run_is_no_failure_on_the_command_line(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    with opened(chain.path) as repo, held(repo), start(chain.path, "--busy", "skip") as other:
+        printed, _ = other.communicate(timeout=60)
+    assert other.returncode == 0
+    assert re.fullmatch(
+        rf"skipped: another run is at work in this repository \(process {os.getpid()}, since .+\)\n", printed
+    )
+
+
+def test_a_run_waits_for_a_dvc_command_too(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    with opened(chain.path) as repo:
+        repo.lock.lock()
+        threading.Timer(5, repo.lock.unlock).start()
+        code, text = chain.run(busy="wait")
+    assert text.startswith("waiting: a dvc command is at work in this repository")
+    assert (code, chain.ran()) == (0, ["cut", "turn", "end"])
+
+
+@pytest.fixture
+def locked(toy: Make) -> Iterator[tuple[Repo, TextIO]]:
+    """Give a repository and its lock, which is held by nobody named."""
+    chain = toy(CHAIN, CHAIN_FILES)
+    lock = chain.path / ".dvcfleet" / "lock"
+    lock.parent.mkdir(exist_ok=True)
+    with opened(chain.path) as repo, lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield repo, file
+
+
+@pytest.mark.parametrize(
+    "before", ["", '{"pid": 4194305, "since": "long ago"}'], ids=["no name", "a killed run's name"]
+)
+def test_a_run_that_has_the_lock_and_not_yet_written_its_name_is_named(
+    locked: tuple[Repo, TextIO], before: str
+) -> None:
+    repo, file = locked
+    lock = Path(file.name)
+    lock.write_text(before)
+    threading.Timer(0.5, lock.write_text, [f'{{"pid": {os.getpid()}, "since": "now"}}']).start()
+    with pytest.raises(BusyError, match=rf"\(process {os.getpid()}, since now\)"), held(repo):
+        pass
+
+
+def test_a_lock_let_go_just_after_its_name_was_removed_is_taken(locked: tuple[Repo, TextIO]) -> None:
+    repo, file = locked
+    threading.Timer(0.5, fcntl.flock, [file, fcntl.LOCK_UN]).start()
+    with held(repo):
+        assert json.loads(Path(file.name).read_text())["pid"] == os.getpid()
+
+
+def test_a_lock_whose_holder_is_never_named_is_not_waited_for(locked: tuple[Repo, TextIO]) -> None:
+    with pytest.raises(BusyError, match="process unknown"), held(locked[0]):
+        pass

@@ -1,0 +1,243 @@
+"""Real clusters on this machine's loopback: one of Ray's, and one of Dask's."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dvcfleet.executors.clusters import Machine, cluster_pool
+from dvcfleet.planning.resources import Resources
+from merganser.errors import InputError
+from tests.dvcfleet.cluster import ROOT, free_port, started, wait_until
+from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
+from tests.dvcfleet.toy import Make, Toy
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["ray", "dask"])
+def cluster(request: pytest.FixtureRequest, prefect_api: str, ray_token: None) -> Iterator[tuple[str, str]]:
+    """A cluster with two threads: the runner's name and the address."""
+    with started(request.param, prefect_api) as cluster:
+        yield cluster.runner, cluster.address
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Toy:
+    """The repository after a run in threads on this machine."""
+    toy = Toy(tmp_path_factory.mktemp("here") / "toy", FAMILY, FAMILY_FILES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_API_URL", prefect_api)
+        assert toy.run()[0] == 0
+    return toy
+
+
+def note_listeners(heard: set[str], ended: threading.Event) -> None:
+    """Note the addresses at which the processes of this one's cluster listen, until it has ended."""
+    while not ended.wait(0.3):
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                sockets = process.net_connections(kind="inet")
+                heard.update(each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN)
+
+
+@pytest.mark.parametrize("runner", ["ray", "dask"])
+def test_a_cluster_of_the_runs_own_makes_the_same_bytes(toy: Make, here: Toy, runner: str) -> None:
+    pytest.importorskip(f"prefect_{runner}")
+    family = toy(FAMILY, FAMILY_FILES)
+    heard: set[str] = set()
+    ended = threading.Event()
+    listener = threading.Thread(target=note_listeners, args=[heard, ended])
+    listener.start()
+    code, text = family.run(runner=runner)
+    ended.set()
+    listener.join()
+    assert code == 0, text
+    assert family.read("dvc.lock") == here.read("dvc.lock")
+    assert family.read("all.txt") == here.read("all.txt")
+    assert heard
+    assert all(address.removeprefix("::ffff:") == "127.0.0.1" for address in heard)
+    assert family.settled()
+
+
+def test_a_cluster_at_an_address_makes_the_same_bytes(toy: Make, here: Toy, cluster: tuple[str, str]) -> None:
+    runner, address = cluster
+    family = toy(FAMILY, FAMILY_FILES)
+    code, text = family.run(runner=runner, address=address, workers=None)
+    assert code == 0, text
+    assert family.read("dvc.lock") == here.read("dvc.lock")
+    assert family.settled()
+
+
+# The parent of a command is a host, whose parent is the worker.
+KILLS_ITS_WORKER = """
+stages:
+  killer:
+    cmd: echo killer >> log; [ -e killed ] || { touch killed; kill -9 $(ps -o ppid= -p $PPID); sleep 60; }; echo 1 > out
+    deps: [source]
+    outs: [out]
+  other: {cmd: "echo other >> log; sleep 1; echo 2 > other.txt", deps: [source], outs: [other.txt]}
+"""
+
+
+def test_a_stage_whose_worker_is_killed_is_started_again(toy: Make, cluster: tuple[str, str]) -> None:
+    runner, address = cluster
+    killing = toy(KILLS_ITS_WORKER, {"source": ""})
+    code, text = killing.run(runner=runner, address=address)
+    assert code == 0, text
+    # One worker of Ray's does one stage; Dask's does as many as it has threads, and is started again with all.
+    assert killing.ran().count("killer") == 2
+    assert killing.read("out") == "1\n"
+    assert killing.settled()
+    if runner == "ray":
+        assert "killer is started again: its worker went away" in text
+
+
+def test_meta_is_honoured_on_a_cluster(toy: Make, cluster: tuple[str, str]) -> None:
+    runner, address = cluster
+    asking = toy(
+        """
+        stages:
+          wide:
+            cmd: 'mkdir busy && sleep 0.5 && rmdir busy && echo $OMP_NUM_THREADS > wide'
+            deps: [source]
+            outs: [wide]
+            meta: {resources: {threads: 2, memory: 1MB}}
+          other:
+            cmd: 'mkdir busy && sleep 0.5 && rmdir busy && echo "[$CUDA_VISIBLE_DEVICES]" > other'
+            deps: [source]
+            outs: [other]
+          flaky:
+            cmd: 'echo flaky >> log; test $(grep -c flaky log) -gt 1 && echo 1 > flaky'
+            deps: [source, wide, other]
+            outs: [flaky]
+            meta: {retries: 1}
+          slow: {cmd: "sleep 60", deps: [source, flaky], outs: [slow.txt], meta: {timeout: 1s}}
+        """,
+        {"source": ""},
+    )
+    code, text = asking.run(runner=runner, address=address, workers=4)
+    assert code == 1
+    assert "slow failed: took longer than the 1 s of its timeout" in text
+    assert asking.ran() == ["flaky", "flaky"]
+    assert asking.read("other") == "[]\n"
+    if "OMP_NUM_THREADS" not in os.environ:
+        assert asking.read("wide") == "2\n"
+
+
+def test_a_stage_that_no_node_can_run_is_refused_by_name(toy: Make, cluster: tuple[str, str]) -> None:
+    runner, address = cluster
+    greedy = toy(
+        "stages: {a: {cmd: echo a >> log, deps: [source], outs: [x], meta: {resources: {gpus: 3}}}}", {"source": ""}
+    )
+    code, text = greedy.run(runner=runner, address=address)
+    assert (code, greedy.ran()) == (2, [])
+    assert re.search("stage a: asks for 1 threads, 3 GPUs, and no node has all .* has 2 threads", text)
+
+
+def test_an_interrupted_run_ends_its_commands_on_the_workers(toy: Make, cluster: tuple[str, str]) -> None:
+    runner, address = cluster
+    slow = toy(
+        'stages: {slow: {cmd: "touch started; [ -e hurry ] || sleep 611; echo 2 > x", deps: [source], outs: [x]}}',
+        {"source": ""},
+    )
+    threading.Thread(target=interrupt_when, args=[slow.path / "started"]).start()
+    code, text = slow.run(runner=runner, address=address)
+    assert code == 1
+    assert "1 stopped" in text
+    wait_until(lambda: not is_running("sleep 611"), limit_s=5)
+    (slow.path / "hurry").touch()
+    assert slow.run(runner=runner, address=address)[0] == 0
+    assert slow.settled()
+
+
+@pytest.mark.parametrize("runner", ["ray", "dask"])
+def test_ctrl_c_at_a_terminal_ends_a_cluster_of_the_runs_own(toy: Make, runner: str) -> None:
+    pytest.importorskip(f"prefect_{runner}")
+    slow = toy("stages: {slow: {cmd: 'touch started; sleep 613', deps: [source], outs: [x]}}", {"source": ""})
+    # A terminal sends the signal to all processes of the group, those of the cluster too.
+    command = [sys.executable, "-m", "flows", "run", "--runner", runner, "--workers", "1", "--repo", str(slow.path)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    wait_until((slow.path / "started").exists)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "1 stopped" in text
+    assert "Traceback" not in text
+    assert not is_running("sleep 613")
+
+
+def interrupt_when(path: Path) -> None:
+    wait_until(path.exists)
+    time.sleep(0.5)
+    os.kill(os.getpid(), 2)
+
+
+def test_commands_end_on_the_workers_when_the_run_is_killed(toy: Make, cluster: tuple[str, str]) -> None:
+    runner, address = cluster
+    slow = toy("stages: {slow: {cmd: 'touch started; sleep 612', deps: [source], outs: [slow]}}", {"source": ""})
+    code = f"from dvcfleet.run import run; from pathlib import Path; run(repo=Path(), runner={runner!r}, "
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{code} address={address!r})"],
+        cwd=slow.path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    )
+    wait_until((slow.path / "started").exists)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not is_running("sleep 612"), limit_s=60)
+
+
+def is_running(command: str) -> bool:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_text().replace("\0", " ").strip() == command:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_no_cluster_at_the_address_is_the_users_mistake(toy: Make) -> None:
+    pytest.importorskip("prefect_dask")
+    family = toy(FAMILY, FAMILY_FILES)
+    code, text = family.run(runner="dask", address=f"tcp://127.0.0.1:{free_port()}")
+    assert (code, family.ran()) == (2, [])
+    assert "no Dask scheduler answers at tcp://127.0.0.1:" in text
+
+
+def test_a_cluster_without_workers_needs_to_be_told_how_many_there_will_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    with pytest.raises(InputError, match="the Dask cluster has no workers; start one, or say with --workers how many"):
+        cluster_pool("the Dask cluster", [], None, {"a": Resources(gpus=8)})
+    assert cluster_pool("the Dask cluster", [], 9, {"a": Resources(gpus=8)}).threads == 9
+
+
+def test_a_stage_must_fit_one_node_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    machines = [Machine("127.0.0.1", 8, 1e9, 0), Machine("127.0.0.1", 1, 1e9, 4)]
+    assert cluster_pool("it", machines, None, {"s": Resources(threads=8), "t": Resources(gpus=4)}).threads == 9
+    with pytest.raises(InputError, match="stage s: asks for 2 threads, 1 GPUs, and no node has all"):
+        cluster_pool("it", machines, None, {"s": Resources(threads=2, gpus=1)})
+
+
+def test_a_node_that_cannot_reach_prefects_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = [Machine("192.0.2.7", 8, 1e9, 0)]
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    with pytest.raises(InputError, match=r"listens on this machine only, and 192\.0\.2\.7 is another"):
+        cluster_pool("it", away, None, {})
+    monkeypatch.setenv("PREFECT_API_URL", "http://192.0.2.1:4200/api")
+    assert cluster_pool("it", away, None, {}).threads == 8

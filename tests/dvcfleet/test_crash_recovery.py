@@ -1,0 +1,90 @@
+"""What a killed run left is out of the way when the next one begins."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from dvcfleet.repository import held, opened
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.faults.whole import assert_cache_is_whole, content
+
+TEMPORARY = ".Zx0-_aBcDeFgHiJkLmNoPq.tmp"
+FAMILY = """
+stages:
+  each: {cmd: mkdir -p each && echo 1 > each/a, deps: [source], outs: [each/a]}
+  kept: {cmd: mkdir -p kept && echo 1 > kept/a, deps: [source], outs: [kept: {persist: true}]}
+  all: {cmd: ls -A each kept > all.txt, deps: [each, kept], outs: [all.txt]}
+"""
+
+
+@pytest.fixture
+def chain(toy: Make) -> Toy:
+    made = toy(CHAIN, CHAIN_FILES)
+    assert made.run()[0] == 0
+    return made
+
+
+def at_work(toy: Toy, boot: str) -> None:
+    """Leave the word that a run leaves when it is killed, as if it had begun an hour ago."""
+    note = toy.path / ".dvcfleet/at-work"
+    note.parent.mkdir(exist_ok=True)
+    note.write_text(boot)
+    os.utime(note, (time.time() - 3600,) * 2)
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_a_killed_runs_temporary_files_are_not_taken_for_input(toy: Make) -> None:
+    family = toy(FAMILY, {"source": ""})
+    family.write(f"each/{TEMPORARY}", "half")
+    family.write(f"kept/{TEMPORARY}", "half")
+    family.write("each/.my-own.tmp", "")
+    at_work(family, boot_id())
+    assert family.run()[0] == 0
+    assert not list(family.path.rglob(TEMPORARY))
+    assert ".my-own.tmp" in family.read("all.txt")
+    assert family.settled()
+
+
+def test_a_run_that_ended_leaves_no_word_and_files_alone(chain: Toy) -> None:
+    assert not (chain.path / ".dvcfleet/at-work").exists()
+    chain.write(TEMPORARY, "mine")
+    assert chain.run()[0] == 0
+    assert chain.read(TEMPORARY) == "mine"
+
+
+@pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="boots are numbered on Linux")
+def test_objects_that_lost_their_content_with_the_machine_are_made_again(chain: Toy) -> None:
+    chain.ran()
+    before = content(chain.path)
+    objects = [path for path in (chain.path / ".dvc/cache/files/md5").glob("*/*") if path.is_file()]
+    for path in objects:
+        path.chmod(0o644)
+        os.truncate(path, 0)
+        path.chmod(0o444)
+    chain.write("cut.txt", "")
+    at_work(chain, "another life of the machine")
+    code, text = chain.run()
+    assert code == 0, text
+    assert chain.ran() == ["cut", "turn"]
+    assert content(chain.path) == before
+    assert_cache_is_whole(chain.path)
+    assert chain.settled()
+
+
+def test_a_list_of_locks_that_a_kill_left_half_written_does_not_stand_in_the_way(chain: Toy) -> None:
+    (chain.path / ".dvc/tmp/rwlock").write_text('{"write": {"')
+    with opened(chain.path) as repo, held(repo):
+        pass
+    assert chain.run()[0] == 0
+
+
+def test_a_name_that_a_kill_left_unwritten_is_given_anew(chain: Toy) -> None:
+    (chain.path / ".dvcfleet/run.json").write_text("")
+    chain.write("source", "uvwxyz")
+    code, text = chain.run()
+    assert code == 0, text

@@ -1,0 +1,160 @@
+import json
+import subprocess
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.repo import Repo
+
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+
+SCORED = """
+stages:
+  cut:
+    cmd: head -c 3 source > cut.txt
+    deps: [source]
+    outs: [cut.txt]
+  score:
+    cmd:
+      - mkdir -p scores tables; rev cut.txt > tables/rows.csv
+      - wc -c < cut.txt | sed 's/.*/{"size":&}/' > scores/size.json
+    deps: [cut.txt]
+    params: [score.by]
+    outs: [tables]
+    metrics: [{scores/size.json: {cache: false}}]
+plots:
+  - rows: {y: {tables/rows.csv: size}}
+"""
+SCORED_FILES = {"source": "abcdef", "params.yaml": "score: {by: size}\n"}
+
+
+def git(toy: Toy, *args: str) -> str:
+    return subprocess.run(["git", *args], cwd=toy.path, check=True, capture_output=True, text=True).stdout
+
+
+def committed(toy: Toy) -> Toy:
+    git(toy, "add", "--all")
+    git(toy, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "start")
+    return toy
+
+
+def experiments(toy: Toy) -> dict[str, str]:
+    """The experiments' commits by their names, as `dvc exp list` has them."""
+    with chdir(toy.path), Repo() as repo:
+        return {name: commit for found in repo.experiments.ls().values() for name, commit in found}
+
+
+def shown(toy: Toy) -> dict[str, Any]:
+    """What `dvc exp show` says of each experiment."""
+    with chdir(toy.path), Repo() as repo:
+        states = [state.dumpd() for state in repo.experiments.show()]
+    ranges = [each for state in states for each in state["experiments"] or ()]
+    return {each["name"]: each["revs"][0]["data"] for each in ranges}
+
+
+def run(toy: Toy, name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[int, str]:
+    monkeypatch.setenv("DVCFLEET_RUN", name)
+    return toy.run(**options)
+
+
+def test_a_run_is_an_experiment_that_dvc_shows_with_its_params_and_metrics(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = committed(toy(SCORED, SCORED_FILES))
+    made.write("params.yaml", "score: {by: width}\n")
+    code, said = run(made, "brave-heron", monkeypatch)
+    assert (code, "saved as the DVC experiment brave-heron" in said) == (0, True)
+    found = shown(made)["brave-heron"]
+    assert found["params"]["params.yaml"]["data"] == {"score": {"by": "width"}}
+    assert found["metrics"]["scores/size.json"]["data"] == {"size": 3}
+    assert found["outs"]["cut.txt"]["hash"]
+
+
+def test_saving_changes_neither_the_workspace_nor_gits_index_nor_the_branch(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = committed(toy(CHAIN, CHAIN_FILES))
+    made.write("source", "changed")
+    made.write("unknown", "to git")
+    git(made, "add", "source")
+    branch = git(made, "rev-parse", "HEAD"), git(made, "diff", "--cached"), git(made, "stash", "list")
+    assert run(made, "brave-heron", monkeypatch)[0] == 0
+    assert (git(made, "rev-parse", "HEAD"), git(made, "diff", "--cached"), git(made, "stash", "list")) == branch
+    assert made.read("unknown") == "to git"
+    assert made.settled()
+    files = git(made, "ls-tree", "-r", "--name-only", experiments(made)["brave-heron"]).split()
+    assert {"dvc.yaml", "dvc.lock", "params.yaml", "source"} <= set(files)
+    assert not {"unknown", "cut.txt", "turned/text", "end.txt"} & set(files)
+
+
+def test_applying_an_experiment_brings_its_inputs_and_outputs_back(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = committed(toy(CHAIN, CHAIN_FILES))
+    run(made, "first", monkeypatch)
+    end = made.read("end.txt")
+    made.write("source", "fedcba")
+    run(made, "second", monkeypatch)
+    assert made.read("end.txt") != end
+    with chdir(made.path), Repo() as repo:
+        repo.experiments.apply("first")
+    assert (made.read("source"), made.read("end.txt")) == ("abcdef", end)
+    assert made.settled()
+    assert "nothing to do" in run(made, "third", monkeypatch)[1]
+    assert set(experiments(made)) == {"first", "second"}
+
+
+def test_a_run_that_failed_is_saved_once_it_has_gone_on_and_ended_well(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = committed(toy(CHAIN.replace("cat turned/*", "test -f go && cat turned/*"), CHAIN_FILES))
+    assert run(made, "brave-heron", monkeypatch)[0] == 1
+    assert experiments(made) == {}
+    made.write("go", "")
+    assert run(made, "other", monkeypatch)[0] == 0
+    assert set(experiments(made)) == {"brave-heron"}
+
+
+def test_a_run_killed_after_its_last_stage_is_saved_by_the_next(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = committed(toy(CHAIN, CHAIN_FILES))
+    run(made, "first", monkeypatch)
+    git(made, "update-ref", "-d", git(made, "for-each-ref", "--format=%(refname)", "refs/exps").strip())
+    # What a kill between the last stage and the experiment leaves.
+    (made.path / ".dvcfleet/run.json").write_text(json.dumps({"name": "first"}))
+    assert "nothing to do" in run(made, "second", monkeypatch)[1]
+    assert set(experiments(made)) == {"first"}
+
+
+def test_without_a_commit_or_without_git_nothing_is_saved_and_nothing_said(
+    toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, options in (("no-commit", []), ("no-git", ["--no-scm"])):
+        made = toy(CHAIN, CHAIN_FILES, name)
+        if options:
+            for folder in (".git", ".dvc"):
+                subprocess.run(["rm", "-r", made.path / folder], check=True)
+            Repo.init(str(made.path), no_scm=True).close()
+        code, said = run(made, "brave-heron", monkeypatch)
+        assert (code, "experiment" in said) == (0, False)
+
+
+def test_git_without_an_identity_and_a_git_that_refuses(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = committed(toy(CHAIN, CHAIN_FILES))
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, "/dev/null")
+    monkeypatch.delenv("EMAIL", raising=False)
+    assert "saved as the DVC experiment first" in run(made, "first", monkeypatch)[1]
+    made.write("source", "fedcba")
+    lock = Path(made.path, ".git", git(made, "for-each-ref", "--format=%(refname)", "refs/exps").strip() + ".lock")
+    lock.touch()  # another git is at it
+    code, said = run(made, "first", monkeypatch)
+    assert (code, "not saved as a DVC experiment" in said) == (0, True)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../up", "a..b", "-delete", "a b", "x.lock", "a\n"])
+def test_a_name_that_git_does_not_take_is_refused_before_any_work(
+    name: str, toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = toy(CHAIN, CHAIN_FILES)
+    code, said = run(made, name, monkeypatch)
+    assert (code, made.ran()) == (2, [])
+    assert "DVCFLEET_RUN" in said

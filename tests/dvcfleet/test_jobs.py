@@ -1,0 +1,233 @@
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dvcfleet.execution.fork_client import ForkServers
+from dvcfleet.execution.fork_server import exit_code
+from dvcfleet.execution.jobs import run_job, warm_command
+from dvcfleet.messages import Command, Job, Outcome
+from dvcfleet.planning.resources import Resources
+
+MODULE = """
+import sys, os, pathlib
+print("arguments", *sys.argv[1:])
+print("name", __name__, "folder", os.getcwd(), "first", sys.path[0])
+print("to stderr", file=sys.stderr)
+kind = sys.argv[1]
+if kind == "two":
+    sys.exit(2)
+if kind == "words":
+    sys.exit("some words")
+if kind == "raise":
+    raise KeyError("x")
+if kind == "memory":
+    len(bytearray(200 * 2**20))
+if kind == "mark":
+    import builtins
+    builtins.marked = getattr(builtins, "marked", 0) + 1
+    print("marked", builtins.marked)
+if kind == "late":
+    import atexit
+    atexit.register(print, "at the end")
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository's root with one module to run."""
+    folder = tmp_path_factory.mktemp("repository")
+    (folder / "tasks").mkdir()
+    (folder / "tasks/__init__.py").touch()
+    (folder / "tasks/say.py").write_text(MODULE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def addresses(root: Path) -> Iterator[tuple[str, str]]:
+    hosts = ForkServers(root, ["decimal", "no_such_module"])
+    yield hosts.addresses()
+    hosts.stop()
+
+
+@pytest.fixture
+def job(root: Path, addresses: tuple[str, str]) -> Job:
+    return Job("a", (), str(root), {"DVC_STAGE": "a", "DVC_ROOT": str(root)}, hosts=addresses)
+
+
+def say(root: Path, *arguments: str) -> Command:
+    command = warm_command(f"python -m tasks.say {' '.join(arguments)}", root)
+    assert command
+    return command
+
+
+def run(job: Job, *commands: Command) -> tuple[Outcome, list[str]]:
+    lines: list[str] = []
+    return run_job(replace(job, commands=commands), lines.append), lines
+
+
+def shell(line: str) -> Command:
+    return Command(line, ("/bin/sh", "-c", line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python -m tasks.say a | cat",
+        "python -m tasks.say $HOME",
+        "python -m tasks.say *",
+        "python -m tasks.say 'a b'",
+        "python -m tasks.say; true",
+        "python -m tasks.none a",
+        "python -m json.tool a",
+        "python3 -m tasks.say a",
+        "python tasks/say.py a",
+        "X=1 python -m tasks.say",
+        "python -m",
+    ],
+)
+def test_only_plain_commands_on_the_repositorys_modules_run_warm(root: Path, line: str) -> None:
+    assert warm_command(line, root) is None
+
+
+@pytest.mark.parametrize("kind", ["plain", "two", "words", "raise", "late"])
+def test_a_warm_command_ends_and_speaks_like_a_cold_one(root: Path, job: Job, kind: str) -> None:
+    cold = subprocess.run(
+        [sys.executable, "-u", "-m", "tasks.say", kind, "b=1"], cwd=root, capture_output=True, text=True, check=False
+    )
+    outcome, lines = run(job, say(root, kind, "b=1"))
+    assert outcome.exit_code == cold.returncode
+    told = [line for line in lines[1:] if not line.startswith(("  ", "Traceback"))]
+    expected = [line for line in (cold.stdout + cold.stderr).splitlines() if not line.startswith(("  ", "Traceback"))]
+    assert sorted(told) == sorted(expected)
+
+
+def test_a_warm_command_leaves_nothing_to_the_next(root: Path, job: Job) -> None:
+    for _ in range(2):
+        outcome, lines = run(job, say(root, "mark"))
+        assert (outcome.exit_code, lines[-1]) == (0, "marked 1")
+
+
+def test_the_warm_hosts_modules_are_imported_already(root: Path, job: Job) -> None:
+    (root / "tasks/look.py").write_text("import sys; print('decimal' in sys.modules)")
+    command = warm_command("python -m tasks.look", root)
+    assert command
+    assert run(job, command)[1][-1] == "True"
+
+
+def test_peak_memory_is_that_of_the_command(root: Path, job: Job) -> None:
+    small, _ = run(job, say(root, "plain"))
+    large, _ = run(job, say(root, "memory"))
+    assert large.peak_rss_bytes - small.peak_rss_bytes > 150 * 2**20
+    assert 0 < run(job, shell("true"))[0].peak_rss_bytes < large.peak_rss_bytes
+
+
+def test_a_shell_command_gets_its_environment_and_our_python(job: Job) -> None:
+    _, lines = run(job, shell("echo $DVC_STAGE; command -v python; pwd"))
+    assert lines[1:] == ["a", str(Path(sys.executable).parent / "python"), job.folder]
+
+
+def test_commands_run_one_after_another_up_to_the_first_that_fails(job: Job) -> None:
+    outcome, lines = run(job, shell("echo 1"), shell("echo 2; exit 7"), shell("echo 3"))
+    assert outcome.exit_code == 7
+    assert lines == ["> echo 1", "1", "> echo 2; exit 7", "2"]
+    assert outcome.tail == ("1", "2")
+
+
+def test_a_command_killed_by_a_signal_says_so(job: Job) -> None:
+    assert run(job, shell("kill -9 $$"))[0].exit_code == -9
+
+
+def test_a_progress_bar_counts_as_what_it_showed_last(job: Job) -> None:
+    assert run(job, shell(r"printf 'a 1%%\ra 100%%\nb'"))[1][1:] == ["a 100%", "b"]
+
+
+def test_a_child_left_behind_is_not_waited_for(job: Job) -> None:
+    outcome, lines = run(job, shell("sleep 30 & echo gone"))
+    assert (outcome.exit_code, lines[1:]) == (0, ["gone"])
+    assert outcome.seconds < 10
+
+
+def test_much_output_comes_whole(job: Job) -> None:
+    outcome, lines = run(job, shell("seq 1 50000"))
+    assert outcome.exit_code == 0
+    assert lines[1:] == [str(number) for number in range(1, 50001)]
+    assert outcome.tail == tuple(str(number) for number in range(49971, 50001))
+
+
+def test_what_an_earlier_attempt_left_is_cleared(root: Path, job: Job) -> None:
+    (root / "out").mkdir()
+    (root / "out/half").touch()
+    assert run(replace(job, clear=(str(root / "out"),)), shell("mkdir out"))[0].exit_code == 0
+    assert os.listdir(root / "out") == []
+
+
+def test_a_host_that_is_gone_stops_its_commands(root: Path, job: Job) -> None:
+    hosts = ForkServers(root)
+    gone = hosts.addresses()
+    hosts.stop()
+    hosts.stop()
+    outcome, _ = run(replace(job, hosts=gone), shell("true"))
+    assert (outcome.exit_code, outcome.lost) == (None, True)
+
+
+def test_a_host_that_was_killed_is_started_again(root: Path, job: Job) -> None:
+    hosts = ForkServers(root)
+    first = hosts.addresses()
+    assert hosts.addresses() == first
+    kill_host(first[0])
+    second = hosts.addresses()
+    assert second[0] != first[0]
+    assert second[1] == first[1]
+    assert run(replace(job, hosts=second), shell("true"))[0].exit_code == 0
+    hosts.stop()
+
+
+def kill_host(address: str) -> None:
+    """Kill the process that listens at an address, and wait until it is gone."""
+    inode = next(line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(address))
+    for process in psutil.Process().children():
+        if any(os.readlink(each) == f"socket:[{inode}]" for each in Path(f"/proc/{process.pid}/fd").iterdir()):
+            process.kill()
+            process.wait()
+
+
+def assert_ends(pid: int) -> None:
+    """Fail unless a process that was killed is gone, or waits for its parent to notice, within some seconds."""
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_timeout_ends_a_command_and_all_below_it(root: Path, job: Job) -> None:
+    limited = replace(job, needs=Resources(timeout_s=0.3))
+    outcome, lines = run(limited, shell("sh -c 'echo $$; exec sleep 60' & wait"), shell("echo never"))
+    assert (outcome.exit_code, outcome.why) == (124, "took longer than the 0.3 s of its timeout")
+    assert len(lines) == 2
+    assert_ends(int(lines[1]))
+    assert outcome.seconds < 10
+
+
+def test_a_command_within_its_timeout_ends_as_it_ends(job: Job) -> None:
+    limited = replace(job, needs=Resources(timeout_s=30))
+    assert run(limited, shell("sleep 0.8; exit 3"))[0].exit_code == 3
+
+
+def test_a_worker_without_hosts_of_the_run_starts_its_own_once(root: Path, job: Job) -> None:
+    alone = replace(job, hosts=None)
+    parents = [run(alone, shell("ps -o ppid= -p $$"))[1][-1] for _ in range(2)]
+    assert parents[0] == parents[1]
+    assert psutil.Process(int(parents[0])).ppid() == os.getpid()
+
+
+def test_an_exit_with_a_message_prints_it_and_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [exit_code(SystemExit(given)) for given in (None, 0, 3)] == [0, 0, 3]
+    assert exit_code(SystemExit("no such thing")) == 1
+    assert capsys.readouterr().err == "no such thing\n"

@@ -1,0 +1,104 @@
+"""The ledger that a run keeps of what it did."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import yaml
+
+from dvcfleet.provenance.ledger import LEDGER, Execution, entry_digest, environment, executions, read_environment
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+
+
+def ledger(toy: Toy) -> list[Execution]:
+    return list(executions(toy.path / ".dvcfleet"))
+
+
+def commit(toy: Toy) -> str:
+    git = ["git", "-C", str(toy.path), "-c", "user.name=T", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "all"], check=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def entries(toy: Toy) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(toy.read("dvc.lock"))["stages"]
+    return found
+
+
+def test_each_stage_that_ran_has_a_line_with_its_entry_time_place_and_commit(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    head = commit(chain)
+    assert chain.run()[0] == 0
+    lines = ledger(chain)
+    assert [(line.stage, line.result) for line in lines] == [("cut", "done"), ("turn", "done"), ("end", "done")]
+    assert [line.entry for line in lines] == [entry_digest(entry) for entry in entries(chain).values()]
+    assert {line.commit for line in lines} == {head}
+    assert {line.dirty for line in lines} == {False}
+    assert len({(line.run, line.flow_run, line.host, line.environment) for line in lines}) == 1
+    assert lines[0].flow_run
+    began = [datetime.fromisoformat(line.began) for line in lines]
+    assert began == sorted(began)
+    assert datetime.now(UTC) - began[0] < timedelta(minutes=1)
+    kept = read_environment(chain.path / ".dvcfleet", lines[0].environment)
+    assert kept == environment()
+    assert kept["packages"]["dvc"]
+    assert kept["python"] == sys.version.split()[0]
+
+
+def test_what_was_up_to_date_has_no_line_and_what_was_restored_or_failed_has_one(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    chain.run()
+    chain.write("source", "ABCDEF")
+    chain.run()
+    chain.write("source", "abcdef")
+    before = len(ledger(chain))
+    chain.run()
+    assert [(line.stage, line.result) for line in ledger(chain)[before:]] == [
+        ("cut", "restored"),
+        ("turn", "restored"),
+        ("end", "restored"),
+    ]
+    chain.write("dvc.yaml", CHAIN.replace("cat turned/* > end.txt", "exit 3"))
+    chain.run()
+    last = ledger(chain)[-1]
+    assert (last.stage, last.result, last.entry) == ("end", "failed", None)
+    count = len(ledger(chain))
+    chain.run("turn")
+    assert len(ledger(chain)) == count
+
+
+def test_an_edited_file_makes_the_commit_dirty_and_a_new_dvc_lock_does_not(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    chain.run()
+    commit(chain)
+    chain.run(force=True)
+    assert {line.dirty for line in ledger(chain)[-3:]} == {False}
+    chain.write("source", "ABCDEF")
+    chain.run()
+    assert {line.dirty for line in ledger(chain)[-3:]} == {True}
+
+
+def test_a_line_that_a_kill_cut_off_is_passed_over_and_harms_no_other(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    chain.run("cut")
+    path = chain.path / ".dvcfleet" / LEDGER
+    with path.open("a") as file:
+        file.write('{"stage": "turn", "res')
+    chain.run()
+    assert [line.stage for line in ledger(chain)] == ["cut", "turn", "end"]
+
+
+def test_the_digest_of_an_entry_is_that_of_the_entry_read_back() -> None:
+    entry = {"cmd": ["a", "b"], "params": {"params.yaml": {"x": 1e-05, "y": {2: "n", "m": [1, None, True]}}}}
+    assert entry_digest(yaml.safe_load(yaml.safe_dump(entry))) != ""
+    assert entry_digest(json.loads(json.dumps(entry))) == entry_digest(entry)
+    assert entry_digest({**entry, "cmd": ["b", "a"]}) != entry_digest(entry)
+
+
+def test_the_environment_is_known_in_little_time() -> None:
+    code = "import time; from dvcfleet.provenance.ledger import environment; environment(); print(time.process_time())"
+    took = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert took < 1

@@ -1,0 +1,85 @@
+"""The text of dvc.lock's entries is what DVC's own YAML library writes."""
+
+from typing import Any
+
+import pytest
+from dvc.utils.serialize import dumps_yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dvcfleet.dvc_adapter import lock_entries as entries
+from dvcfleet.dvc_adapter.lock_entries import join_lock, lock_entry, split_lock, write_yaml
+
+# Whatever could be taken for something else: numbers, booleans, comments, quotes, indicators, long lines.
+ODD = ["yes", "NO", "null", "~", "1e3", "0b1", "e1", "=", "<<", ".inf", "a: b", "a #b", "a  b", "a ", "- a", "true", ""]
+CHARACTERS = "abeyznoAZ019_./@%+=,>()'\"$*&|;!{}[]~^<-:# ?`\\\n\té"
+PLAIN = "abcxyzNO019_./@%+=,>()'\"$*&|;!{}[]~^<-"
+words = st.builds(lambda first, rest: first + rest, st.sampled_from("abyNOz"), st.text(PLAIN, max_size=20))
+commands = st.lists(words, min_size=1, max_size=12).map(" ".join)
+hashes = st.text("0123456789abcdef", min_size=32, max_size=32)
+texts = words | commands | hashes | st.text(CHARACTERS, max_size=100) | st.sampled_from(ODD)
+plain = words | commands | hashes | st.integers()
+scalars = plain | texts | st.booleans() | st.floats() | st.none()
+
+
+def mappings(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.dictionaries(words, values, min_size=1, max_size=4)
+
+
+@settings(max_examples=300, deadline=None)
+@given(mappings(plain | st.lists(plain | mappings(plain), min_size=1, max_size=3) | mappings(plain)))
+def test_what_is_nearly_always_in_an_entry_is_written_as_dvc_writes_it(data: dict[str, Any]) -> None:
+    assert entries._text(data, "") == dumps_yaml(data)
+    assert "stages:\n" + entries._text(data, "  ") == dumps_yaml({"stages": data})
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.recursive(scalars, lambda values: st.lists(values, max_size=3) | mappings(values), max_leaves=8))
+def test_so_is_anything_else(value: Any) -> None:
+    data = {"key": value}
+    assert entries._text(data, "") == dumps_yaml(data)
+
+
+def test_plain_entries_do_not_need_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dvc.utils.serialize.dumps_yaml", None)
+    out = {"path": "out/0", "hash": "md5", "md5": "9a0364b9e99bb480dd25e1f0284c8555", "size": 2}
+    text = lock_entry("merge@ties", {"cmd": "echo 0 > out/0", "outs": [out]})
+    assert text.splitlines()[:4] == ["  merge@ties:", "    cmd: echo 0 > out/0", "    outs:", "    - path: out/0"]
+
+
+def test_one_list_in_two_places_is_named_as_the_library_names_it() -> None:
+    shared = [1, 2]
+    data = {"first": shared, "second": shared}
+    assert entries._text(data, "") == dumps_yaml(data)
+    assert "&id001" in entries._text(data, "")
+
+
+def test_a_lock_file_is_cut_into_its_entries_and_put_together_again() -> None:
+    stages = {name: {"cmd": f"echo {name}", "deps": [{"path": name, "size": 1}]} for name in ("a", "b@1", "c")}
+    text = dumps_yaml({"schema": "2.0", "stages": stages})
+    blocks = split_lock(text)
+    assert blocks is not None
+    assert list(blocks) == ["a", "b@1", "c"]
+    assert join_lock(blocks.values()) == text
+    assert blocks["b@1"] == lock_entry("b@1", stages["b@1"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "schema: '2.0'\n",
+        "# mine\nschema: '2.0'\nstages:\n  a:\n    cmd: x\n",
+        "schema: '2.0'\nstages:\n  'true':\n    cmd: x\n",
+        "schema: '2.0'\nstages:\n  a:\n    deps: []\n    cmd: x\n",
+        "schema: '2.0'\nstages: {}\n",
+        "schema: '2.0'\nstages:\n  a:\n    cmd: x\ndatasets: []\n",
+    ],
+)
+def test_a_lock_file_of_another_layout_is_left_to_the_library(text: str) -> None:
+    assert split_lock(text) is None
+
+
+def test_a_file_is_written_whole(tmp_path: Any) -> None:
+    write_yaml(str(tmp_path / "x"), {"cmd": "é: 1"})
+    assert (tmp_path / "x").read_text(encoding="utf-8") == dumps_yaml({"cmd": "é: 1"})

@@ -1,0 +1,86 @@
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.repo import Repo
+from dvc.utils.serialize import load_yaml
+
+from dvcfleet.dvc_adapter.lockfiles import LockFiles
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+
+
+@pytest.fixture
+def done(toy: Make) -> Toy:
+    chain = toy(CHAIN, CHAIN_FILES)
+    assert chain.run()[0] == 0
+    return chain
+
+
+def make(folder: Path, order: tuple[str, ...] = ()) -> LockFiles:
+    return LockFiles(folder / "journal", lambda: {str(folder / "dvc.lock"): list(order)}, lambda path: None)
+
+
+@pytest.fixture
+def stages(done: Toy) -> Iterator[dict[str, Any]]:
+    """DVC's stages of the chain, with what dvc.lock says of them."""
+    with chdir(done.path), Repo() as repo:
+        yield {stage.addressing: stage for stage in repo.index.stages}
+
+
+def test_entries_recorded_before_a_kill_are_recovered(done: Toy, stages: dict[str, Any]) -> None:
+    lock = done.path / "dvc.lock"
+    whole = lock.read_text()
+    killed, order = make(done.path), ("cut", "turn", "end")
+    killed.forget(str(lock), ["turn", "end"])
+    killed.record(stages["turn"])
+    killed.record(stages["end"])
+    assert list(load_yaml(str(lock))["stages"]) == ["cut"]
+
+    assert make(done.path, order).recover() == 2
+    assert lock.read_text() == whole
+    assert not (done.path / "journal").exists()
+    assert make(done.path, order).recover() == 0
+
+
+def test_a_line_cut_off_by_the_kill_is_left_out(done: Toy, stages: dict[str, Any]) -> None:
+    lock, journal = done.path / "dvc.lock", done.path / "journal"
+    killed = make(done.path)
+    killed.forget(str(lock), ["turn", "end"])
+    killed.record(stages["turn"])
+    killed.record(stages["end"])
+    journal.write_text(journal.read_text()[:-20])
+    assert make(done.path).recover() == 1
+    assert list(load_yaml(str(lock))["stages"]) == ["cut", "turn"]
+
+
+def test_a_journal_older_than_dvc_lock_is_left_out(done: Toy, stages: dict[str, Any]) -> None:
+    lock = done.path / "dvc.lock"
+    killed = make(done.path)
+    killed.record(stages["turn"])
+    newer = lock.read_text().replace("times: 1", "times: 5")
+    lock.write_text(newer)
+    assert make(done.path).recover() == 0
+    assert lock.read_text() == newer
+
+
+def test_entries_stand_in_the_order_of_dvc_repro(done: Toy, stages: dict[str, Any]) -> None:
+    lock = done.path / "dvc.lock"
+    whole = lock.read_text()
+    locks = make(done.path, ("cut", "turn", "end"))
+    locks.forget(str(lock), ["cut", "turn", "end"])
+    locks.record(stages["end"])
+    locks.record(stages["cut"])
+    locks.record(stages["turn"])
+    locks.flush()
+    assert lock.read_text() == whole
+
+
+def test_nothing_is_written_where_nothing_changes(done: Toy, stages: dict[str, Any]) -> None:
+    lock = done.path / "dvc.lock"
+    before = lock.stat().st_mtime_ns
+    locks = make(done.path)
+    locks.record(stages["cut"])
+    locks.flush()
+    assert lock.stat().st_mtime_ns == before

@@ -1,0 +1,70 @@
+import pytest
+
+from dvcfleet.planning.resources import Resources
+from dvcfleet.scheduling.resource_pool import ResourcePool, gpus_here, memory_here, own_gpus
+from merganser.errors import InputError
+
+
+def give(room: ResourcePool, name: str, needs: Resources) -> tuple[str, ...] | None:
+    """Give a stage what it asks for; return its GPUs, None while it has to wait."""
+    share = room.offer(needs)
+    if share is None:
+        return None
+    room.given[name] = share
+    return share.gpus
+
+
+def test_no_gpu_has_two_stages_and_a_free_one_is_given_again() -> None:
+    room = ResourcePool(threads=8, gpus=("0", "1", "2"))
+    assert give(room, "a", Resources(gpus=2)) == ("0", "1")
+    assert give(room, "b", Resources(gpus=2)) is None
+    assert give(room, "c", Resources(gpus=1)) == ("2",)
+    assert give(room, "d", Resources()) == ()
+    del room.given["a"]
+    assert give(room, "b", Resources(gpus=2)) == ("0", "1")
+
+
+def test_a_stage_waits_until_there_is_memory_for_it() -> None:
+    room = ResourcePool(threads=8, memory_bytes=10)
+    assert give(room, "a", Resources(memory_bytes=6)) == ()
+    assert give(room, "b", Resources(memory_bytes=6)) is None
+    assert give(room, "c", Resources(memory_bytes=4)) == ()
+    del room.given["a"]
+    assert give(room, "b", Resources(memory_bytes=6)) == ()
+
+
+def test_a_stage_gets_no_more_threads_than_there_are() -> None:
+    room = ResourcePool(threads=2)
+    share = room.offer(Resources(threads=5))
+    assert share
+    assert share.threads == 2
+
+
+def test_more_than_there_is_is_refused_by_name() -> None:
+    room = ResourcePool(threads=2, memory_bytes=8e9, gpus=("0",))
+    room.refuse_too_much("a", Resources(threads=5, gpus=1, memory_bytes=8_000_000_000))
+    with pytest.raises(InputError, match=r"^stage a: asks for 2 GPUs; this machine has 1$"):
+        room.refuse_too_much("a", Resources(gpus=2))
+    with pytest.raises(InputError, match=r"^stage a: asks for 9 GB of memory; this machine has 8 GB$"):
+        room.refuse_too_much("a", Resources(memory_bytes=9_000_000_000))
+
+
+@pytest.mark.parametrize(("named", "gpus"), [("", ()), ("-1", ()), ("0,1", ("0", "1")), ("GPU-8f, 3", ("GPU-8f", "3"))])
+def test_the_gpus_are_those_that_cuda_shows(monkeypatch: pytest.MonkeyPatch, named: str, gpus: tuple[str]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert gpus_here() == gpus
+
+
+def test_the_memory_is_what_this_process_may_use() -> None:
+    assert 2**28 < memory_here() < 2**50
+
+
+def test_stages_of_one_worker_of_a_cluster_share_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    with own_gpus("a", 1) as first, own_gpus("b", 1) as second, own_gpus("c", 0) as none:
+        shown = [each["CUDA_VISIBLE_DEVICES"] for each in (first, second, none)]
+        assert shown == ["4", "5", ""]
+        with pytest.raises(InputError, match="stage d: asks for 1 GPUs"), own_gpus("d", 1):
+            pass
+    with own_gpus("d", 2) as both:
+        assert both["CUDA_VISIBLE_DEVICES"] == "4,5"

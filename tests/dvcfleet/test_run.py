@@ -1,0 +1,646 @@
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from dvc.repo import Repo
+
+from dvcfleet.repository import held, opened
+from dvcfleet.scheduling.resource_pool import memory_here
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+
+# Two values of j for each i: seven stages, two of them from a map, four from a matrix over a map and a list.
+FAMILY = """
+stages:
+  each:
+    foreach: ${items}
+    do:
+      cmd: echo each@${key} >> log; mkdir -p each; echo ${item.k} > each/${key}
+      params: ["items.${key}"]
+      deps: [source]
+      outs: ["each/${key}"]
+  grid:
+    matrix: {i: "${items}", j: [1, 2]}
+    cmd: echo grid@${item.i}-${item.j} >> log; mkdir -p grid/${item.i}; echo '{"v":1}' > grid/${item.i}/${item.j}.json
+    deps: ["each/${item.i}"]
+    metrics: ["grid/${item.i}/${item.j}.json"]
+  all:
+    cmd: echo all >> log; cat grid/*/*.json > all.txt
+    deps: [grid]
+    outs: [all.txt]
+"""
+FAMILY_FILES = {"source": "s", "params.yaml": "items: {a: {k: 1}, b: {k: 2}}\n"}
+
+
+def test_a_run_leaves_dvc_nothing_to_do(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    code, text = chain.run()
+    assert code == 0, text
+    assert chain.ran() == ["cut", "turn", "end"]
+    assert "3 done" in text
+    assert chain.read("end.txt").strip() == "cba"
+    assert chain.settled()
+
+
+def test_a_second_run_says_that_there_is_nothing_to_do_and_asks_no_server(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    chain.run()
+    chain.ran()
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    assert chain.run() == (0, "nothing to do: 3 stages are up to date\n")
+    assert chain.ran() == []
+
+
+def test_foreach_and_matrix_over_maps_write_what_dvc_repro_writes(toy: Make) -> None:
+    ours, theirs = toy(FAMILY, FAMILY_FILES, "ours"), toy(FAMILY, FAMILY_FILES, "theirs")
+    assert ours.run(workers=4)[0] == 0
+    with chdir(theirs.path), Repo() as repo:
+        repo.reproduce()
+    assert ours.read("dvc.lock") == theirs.read("dvc.lock")
+    assert ours.read("grid/a/.gitignore") == theirs.read("grid/a/.gitignore")
+    assert sorted(ours.ran()) == sorted(theirs.ran())
+    assert ours.settled()
+
+
+def test_a_changed_entry_runs_its_own_stages_only(toy: Make) -> None:
+    family = toy(FAMILY, FAMILY_FILES)
+    family.run()
+    family.ran()
+    family.write("params.yaml", "items: {a: {k: 1}, b: {k: 3}}\n")
+    assert family.run()[0] == 0
+    # The grid's files come out the same, so what reads them is not run.
+    assert sorted(family.ran()) == ["each@b", "grid@b-1", "grid@b-2"]
+    assert family.settled()
+
+
+def test_the_same_bytes_from_an_upstream_stage_stop_the_run_there(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    chain.run()
+    chain.ran()
+    chain.write("source", "abcXYZ")
+    code, text = chain.run()
+    assert (code, chain.ran()) == (0, ["cut"])
+    assert "1 done, 2 up to date" in text
+    assert chain.settled()
+
+
+def test_independent_stages_run_at_the_same_time(toy: Make) -> None:
+    # Each waits for a file that the other makes: one after the other they would never end.
+    meet = """
+    stages:
+      left: {cmd: 'touch a; while [ ! -e b ]; do sleep 0.05; done; echo l > left', deps: [source], outs: [left]}
+      right: {cmd: 'touch b; while [ ! -e a ]; do sleep 0.05; done; echo r > right', deps: [source], outs: [right]}
+    """
+    assert toy(meet, {"source": ""}).run(workers=2)[0] == 0
+
+
+def test_threads_asked_for_in_meta_are_slots(toy: Make) -> None:
+    wide = """
+    stages:
+      wide:
+        cmd: 'mkdir busy && sleep 0.3 && rmdir busy && echo $OMP_NUM_THREADS > wide'
+        deps: [source]
+        outs: [wide]
+        meta: {resources: {threads: 2}}
+      other:
+        cmd: 'mkdir busy && sleep 0.3 && rmdir busy && echo $OMP_NUM_THREADS > other'
+        deps: [source]
+        outs: [other]
+    """
+    repository = toy(wide, {"source": ""})
+    code, text = repository.run(workers=2)
+    assert code == 0, text
+    if "OMP_NUM_THREADS" not in os.environ:
+        assert (repository.read("wide"), repository.read("other")) == ("2\n", "1\n")
+
+
+def test_a_failed_stage_blocks_only_what_reads_from_it(toy: Make) -> None:
+    family = toy(FAMILY.replace("echo ${item.k} >", "test ${item.k} -ne 2 && echo ${item.k} >"), FAMILY_FILES)
+    code, text = family.run()
+    assert code == 1
+    assert sorted(family.ran()) == ["each@a", "each@b", "grid@a-1", "grid@a-2"]
+    assert "3 done, 1 failed, 3 blocked" in text
+    assert "run the same command again" in text
+    family.write("params.yaml", "items: {a: {k: 1}, b: {k: 4}}\n")
+    assert family.run()[0] == 0
+    assert sorted(family.ran()) == ["all", "each@b", "grid@b-1", "grid@b-2"]
+    assert family.settled()
+
+
+def test_the_last_lines_of_a_failed_stage_are_shown(toy: Make) -> None:
+    failing = toy("stages: {bad: {cmd: 'echo here; echo there >&2; exit 3', outs: [x]}}", {})
+    code, text = failing.run()
+    assert code == 1
+    assert "bad failed: exit code 3\n    here\n    there\n" in text
+
+
+def test_exit_code_2_is_the_users_mistake_and_never_tried_again(toy: Make) -> None:
+    mistaken = toy(
+        "stages: {bad: {cmd: 'echo bad >> log; echo no such thing; exit 2', outs: [x], meta: {retries: 3}}}", {}
+    )
+    code, text = mistaken.run()
+    assert code == 2
+    assert mistaken.ran() == ["bad"]
+    assert "    no such thing\n" in text
+
+
+def test_other_failures_are_tried_again_as_often_as_meta_says_and_start_afresh(toy: Make) -> None:
+    flaky = """
+    stages:
+      flaky:
+        cmd: 'echo flaky >> log; mkdir out && echo half > out/f && test $(wc -l < log) -gt 2'
+        deps: [source]
+        outs: [out]
+        meta: {retries: 2}
+    """
+    repository = toy(flaky, {"source": ""})
+    code, text = repository.run()
+    assert code == 0, text
+    assert repository.ran() == ["flaky"] * 3
+
+
+def test_a_wrong_meta_is_refused_before_anything_runs(toy: Make) -> None:
+    wrong = toy("stages: {a: {cmd: echo a >> log, outs: [x], meta: {retries: many}}}", {})
+    code, text = wrong.run()
+    assert (code, wrong.ran()) == (2, [])
+    assert "stage a: meta.retries should be a whole number from 0, got 'many'" in text
+
+
+def test_a_stage_that_does_not_write_its_output_failed(toy: Make) -> None:
+    code, text = toy("stages: {a: {cmd: echo, outs: [x]}}", {}).run()
+    assert code == 1
+    assert "a failed: output 'x' does not exist" in text
+
+
+def test_a_dry_run_says_what_would_run_and_runs_nothing(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    code, text = chain.run(dry_run=True)
+    assert (code, chain.ran()) == (0, [])
+    assert "cut: stale (new stage)" in text
+    assert not (chain.path / "dvc.lock").exists()
+
+
+def test_force_runs_what_is_up_to_date(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    chain.run()
+    chain.ran()
+    assert chain.run("turn", force=True)[0] == 0
+    assert chain.ran() == ["cut", "turn"]
+    assert chain.settled()
+
+
+def test_targets_run_with_what_they_read_from_only(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    assert chain.run("turn")[0] == 0
+    assert chain.ran() == ["cut", "turn"]
+    assert not (chain.path / "end.txt").exists()
+
+
+def test_an_unknown_target_or_runner_is_the_users_mistake(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    assert chain.run("nope")[0] == 2
+    assert chain.run(runner="carrier-pigeon") == (
+        2,
+        "no runner 'carrier-pigeon'; there are threads, processes, ray, dask\n",
+    )
+
+
+def test_lost_outputs_come_back_from_the_cache(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    chain.run()
+    chain.ran()
+    (chain.path / "turned/text").unlink()
+    (chain.path / "end.txt").unlink()
+    code, text = chain.run()
+    assert (code, chain.ran()) == (0, [])
+    assert "1 up to date, 2 restored" in text
+    assert chain.settled()
+
+
+def test_earlier_parameters_come_back_from_the_run_cache(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    chain.run()
+    chain.write("params.yaml", "turn: {times: 2}\n")
+    chain.run()
+    assert chain.ran() == ["cut", "turn", "end", "turn"]
+    chain.write("params.yaml", "turn: {times: 1}\n")
+    assert chain.run()[0] == 0
+    assert chain.ran() == []
+    assert chain.settled()
+
+
+PERSIST = """
+stages:
+  grow:
+    cmd: echo grow >> log; mkdir -p kept; cat source >> kept/all; cp kept/all kept/copy.new; mv kept/copy.new kept/copy
+    deps: [source]
+    outs: [kept: {persist: true}]
+"""
+
+
+def test_a_stage_that_may_not_be_restored_runs_again(toy: Make) -> None:
+    chain = toy(CHAIN.replace("params: [turn.times]", "params: [turn.times]\n    meta: {restore: false}"), CHAIN_FILES)
+    chain.run()
+    chain.write("params.yaml", "turn: {times: 2}\n")
+    chain.run()
+    chain.ran()
+    chain.write("params.yaml", "turn: {times: 1}\n")
+    assert chain.run()[0] == 0
+    assert chain.ran() == ["turn"]
+    assert chain.settled()
+
+
+def test_a_persisted_output_is_there_when_the_stage_runs_again(toy: Make) -> None:
+    growing = toy(PERSIST, {"source": "1\n"})
+    assert growing.run()[0] == 0
+    growing.write("source", "2\n")
+    assert growing.run()[0] == 0
+    assert growing.read("kept/copy") == "1\n2\n"
+    assert growing.settled()
+
+
+def test_a_persisted_output_that_was_lost_is_restored(toy: Make) -> None:
+    growing = toy(PERSIST, {"source": "1\n"})
+    growing.run()
+    (growing.path / "kept/all").unlink()
+    growing.ran()
+    assert growing.run()[0] == 0
+    assert (growing.ran(), growing.read("kept/all")) == ([], "1\n")
+
+
+def test_outputs_without_cache_and_stages_without_inputs_are_settled_too(toy: Make) -> None:
+    odd = """
+    stages:
+      plain: {cmd: echo 1 > plain.txt, deps: [source], outs: [plain.txt: {cache: false}]}
+      source: {cmd: echo 2 > made.txt, outs: [made.txt]}
+      check: {cmd: test -e made.txt, deps: [made.txt]}
+    """
+    repository = toy(odd, {"source": ""})
+    assert repository.run()[0] == 0
+    assert repository.settled()
+    assert repository.run()[1].startswith("nothing to do")
+
+
+def test_stages_run_in_their_own_folder_and_know_their_name(toy: Make) -> None:
+    inside = toy(
+        "stages: {a: {cmd: ['pwd > here', 'echo $DVC_STAGE $DVCFLEET_RUN > name'], wdir: sub, outs: [here, name]}}",
+        {"sub/keep": ""},
+    )
+    assert inside.run()[0] == 0
+    assert inside.read("sub/here").strip() == str((inside.path / "sub").resolve())
+    assert re.fullmatch(r"a [a-z]+-[a-z-]+\n", inside.read("sub/name"))
+    assert inside.settled()
+
+
+def test_the_stages_of_another_dvc_yaml_join_the_graph(toy: Make) -> None:
+    nested = toy(
+        "stages: {b: {cmd: cat sub/a > b, deps: [sub/a], outs: [b]}}",
+        {"sub/dvc.yaml": "stages: {a: {cmd: echo 1 > a, outs: [a]}}"},
+    )
+    assert nested.run()[0] == 0
+    assert list(nested.plan().nodes) == ["sub/dvc.yaml:a", "b"]
+    assert "a:" in nested.read("sub/dvc.lock")
+    assert nested.settled()
+
+
+def test_data_that_dvc_add_keeps_is_restored_and_followed(toy: Make) -> None:
+    added = toy("stages: {b: {cmd: cat a > b, deps: [a], outs: [b]}}", {"a": "1"})
+    with chdir(added.path), Repo() as repo:
+        repo.add("a")
+    assert added.run()[0] == 0
+    (added.path / "a").unlink()
+    assert added.run()[0] == 0
+    assert added.read("a") == "1"
+    added.write("a", "2")
+    assert added.run()[0] == 0
+    assert added.read("b") == "2"
+    assert added.settled()
+
+
+def test_what_belongs_to_no_stage_any_more_is_taken_out_but_stays_in_the_cache(toy: Make) -> None:
+    family = toy(FAMILY, FAMILY_FILES)
+    family.run()
+    family.ran()
+    family.write("params.yaml", "items: {a: {k: 1}}\n")
+    assert [orphan.name for orphan in family.plan().orphans] == ["each@b", "grid@b-1", "grid@b-2"]
+    code, text = family.run()
+    assert (code, family.ran()) == (0, ["all"])
+    assert "grid@b-1: no longer in dvc.yaml, taken out" in text
+    assert not (family.path / "grid/b").exists()
+    assert "each@b" not in family.read("dvc.lock")
+    assert family.settled()
+    family.write("params.yaml", FAMILY_FILES["params.yaml"])
+    assert family.run()[0] == 0
+    assert family.ran() == []
+
+
+def test_an_output_without_a_stage_that_was_edited_is_left_alone(toy: Make) -> None:
+    family = toy(FAMILY, FAMILY_FILES)
+    family.run()
+    family.write("each/b", "my own words")
+    family.write("params.yaml", "items: {a: {k: 1}}\n")
+    _, text = family.run()
+    assert family.read("each/b") == "my own words"
+    assert "each/b was changed, or is not in the cache: left where it is" in text
+
+
+def test_a_second_run_is_told_who_runs(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    with opened(chain.path) as repo, held(repo):
+        code, text = chain.run()
+    assert code == 2
+    assert f"another run is at work in this repository (process {os.getpid()}, since " in text
+    assert chain.run()[0] == 0
+
+
+def test_dvc_cannot_write_during_a_run_nor_a_run_during_a_dvc_command(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    repro = [sys.executable, "-m", "dvc", "repro"]
+    with opened(chain.path) as repo, held(repo):
+        refused = subprocess.run(repro, cwd=chain.path, capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "lock" in refused.stderr
+    with opened(chain.path) as repo, repo.lock:
+        code, text = chain.run()
+    assert code == 2
+    assert "a dvc command is at work in this repository" in text
+
+
+def test_a_run_waits_for_no_stage_of_a_running_dvc_repro(toy: Make) -> None:
+    # While it runs a command, `dvc repro` gives up its lock and marks the paths only.
+    slow = toy("stages: {a: {cmd: touch started; sleep 30, outs: [x]}}", {})
+    process = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q"], cwd=slow.path)
+    try:
+        deadline = time.monotonic() + 60
+        while not (slow.path / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        code, text = slow.run()
+    finally:
+        process.kill()
+        process.wait()
+    assert code == 2
+    assert "a dvc command is running a stage of this repository" in text
+    assert f"(PID {process.pid})" in text
+
+
+def test_the_process_runner_runs_the_same(toy: Make) -> None:
+    family = toy(FAMILY, FAMILY_FILES)
+    code, text = family.run(runner="processes")
+    assert code == 0, text
+    assert family.settled()
+
+
+def test_the_flow_run_carries_names_logs_and_a_table(toy: Make, prefect_api: str) -> None:
+    chain = toy(CHAIN.replace("echo cut >> log;", "echo a line of cut;"), CHAIN_FILES)
+    _, text = chain.run()
+    match = re.search(r"run ([a-z-]+): 3 of 3", text)
+    assert match
+
+    with httpx.Client(base_url=prefect_api) as api:
+
+        def ask(kind: str, filters: dict[str, Any]) -> list[dict[str, Any]]:
+            return api.post(f"/{kind}/filter", json=filters).json()
+
+        named = {"flow_runs": {"name": {"any_": [match[1]]}}}
+        (flow_run,) = ask("flow_runs", named)
+        assert flow_run["state_name"] == "Completed"
+        expected = {"cut": "Completed", "turn": "Completed", "end": "Completed"}
+        # The server writes down what it was told a little later.
+        _wait_until(lambda: {run["name"]: run["state_name"] for run in ask("task_runs", named)} == expected)
+        logs = ask("logs", {"logs": {"flow_run_id": {"any_": [flow_run["id"]]}}})
+        assert "a line of cut" in [log["message"] for log in logs]
+        (table,) = ask("artifacts", {**named, "artifacts": {"key": {"any_": ["stages"]}}})
+        assert [row["stage"] for row in json.loads(table["data"])] == ["cut", "turn", "end"]
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_run_keeps_its_name_until_one_ends_well(toy: Make) -> None:
+    failing = toy("stages: {a: {cmd: 'test -e ready && echo 1 > x', outs: [x]}}", {})
+
+    def name() -> str:
+        match = re.search(r"run ([a-z-]+):", failing.run()[1])
+        assert match
+        return match[1]
+
+    first = name()
+    assert name() == first
+    (failing.path / "ready").touch()
+    assert name() == first
+    (failing.path / "x").unlink()
+    assert name() != first
+
+
+def test_the_name_can_be_given(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DVCFLEET_RUN", "my-own")
+    assert "run my-own:" in toy(CHAIN, CHAIN_FILES).run()[1]
+
+
+def test_an_interrupted_run_ends_its_commands_and_goes_on_later(toy: Make) -> None:
+    slow = toy(
+        """
+        stages:
+          quick: {cmd: echo 1 > quick, deps: [source], outs: [quick]}
+          slow: {cmd: 'touch started; test -e hurry || sleep 600; echo 2 > slow', deps: [source], outs: [slow]}
+        """,
+        {"source": ""},
+    )
+    threading.Thread(target=_interrupt_when, args=[slow.path / "started", slow.path / "quick"]).start()
+    code, text = slow.run()
+    assert code == 1
+    assert "1 done, 1 stopped" in text
+    assert "sleep 600" not in commands_in(slow.path)
+    (slow.path / "hurry").touch()
+    assert slow.run()[0] == 0
+    assert slow.settled()
+
+
+def _interrupt_when(*paths: Path) -> None:
+    while not all(path.exists() for path in paths):
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.kill(os.getpid(), 2)
+
+
+def commands_in(folder: Path) -> str:
+    """The command lines of the processes at work in a folder."""
+    lines = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(process / "cwd") == str(folder):
+                lines.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return "\n".join(lines)
+
+
+def test_gpu_stages_at_the_same_time_have_gpus_of_their_own(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    # Each waits for the other, so that both hold a GPU at the same time.
+    meet = """
+    stages:
+      left:
+        cmd: 'touch a; while [ ! -e b ]; do sleep 0.05; done; echo $CUDA_VISIBLE_DEVICES > left'
+        deps: [source]
+        outs: [left]
+        meta: {resources: {gpus: 1}}
+      right:
+        cmd: 'touch b; while [ ! -e a ]; do sleep 0.05; done; echo $CUDA_VISIBLE_DEVICES > right'
+        deps: [source]
+        outs: [right]
+        meta: {resources: {gpus: 1}}
+      both:
+        cmd: 'echo $CUDA_VISIBLE_DEVICES > both'
+        deps: [left, right]
+        outs: [both]
+        meta: {resources: {gpus: 2}}
+      none: {cmd: 'echo $CUDA_VISIBLE_DEVICES > none', deps: [left], outs: [none]}
+    """
+    meeting = toy(meet, {"source": ""})
+    code, text = meeting.run(workers=4)
+    assert code == 0, text
+    assert {meeting.read("left"), meeting.read("right")} == {"3\n", "5\n"}
+    assert (meeting.read("both"), meeting.read("none")) == ("3,5\n", "\n")
+
+
+def test_where_no_stage_asks_for_a_gpu_all_see_what_the_run_sees(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    seeing = toy("stages: {a: {cmd: 'echo $CUDA_VISIBLE_DEVICES > a', deps: [source], outs: [a]}}", {"source": ""})
+    assert seeing.run()[0] == 0
+    assert seeing.read("a") == "3,5\n"
+
+
+@pytest.mark.parametrize(
+    ("resources", "told"),
+    [
+        ("{gpus: 3}", "stage a: asks for 3 GPUs; this machine has 2"),
+        ("{memory: 900TB}", "stage a: asks for 9e+05 GB of memory; this machine has "),
+    ],
+)
+def test_a_stage_that_asks_for_more_than_there_is_is_refused_before_work(
+    toy: Make, monkeypatch: pytest.MonkeyPatch, resources: str, told: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    greedy = toy(
+        f"""
+        stages:
+          first: {{cmd: echo first >> log; touch x, deps: [source], outs: [x]}}
+          a: {{cmd: echo a >> log, deps: [x], outs: [y], meta: {{resources: {resources}}}}}
+        """,
+        {"source": ""},
+    )
+    code, text = greedy.run()
+    assert (code, greedy.ran()) == (2, [])
+    assert told in text
+
+
+def test_stages_that_ask_for_much_memory_run_one_after_another(toy: Make) -> None:
+    half = int(memory_here() * 0.6)
+    wide = f"""
+    stages:
+      one:
+        cmd: mkdir busy && sleep 0.3 && rmdir busy && echo 1 > one
+        deps: [source]
+        outs: [one]
+        meta: {{resources: {{memory: {half}}}}}
+      two:
+        cmd: mkdir busy && sleep 0.3 && rmdir busy && echo 2 > two
+        deps: [source]
+        outs: [two]
+        meta: {{resources: {{memory: {half}}}}}
+    """
+    repository = toy(wide, {"source": ""})
+    code, text = repository.run(workers=2)
+    assert code == 0, text
+
+
+def test_a_stage_past_its_timeout_failed_and_may_be_tried_again(toy: Make) -> None:
+    late = """
+    stages:
+      late:
+        cmd: 'echo late >> log; test $(wc -l < log) -gt 1 || sleep 60; echo 1 > out'
+        deps: [source]
+        outs: [out]
+        meta: {timeout: 1s, retries: 1}
+      never: {cmd: "sleep 60", deps: [source], outs: [never], meta: {timeout: 1s}}
+    """
+    repository = toy(late, {"source": ""})
+    code, text = repository.run()
+    assert code == 1
+    assert repository.ran() == ["late", "late"]
+    assert repository.read("out") == "1\n"
+    assert "never failed: took longer than the 1 s of its timeout" in text
+    assert "1 done, 1 failed" in text
+
+
+@pytest.mark.parametrize("runner", ["threads", "processes"])
+def test_a_stage_whose_host_is_killed_is_started_again(toy: Make, runner: str) -> None:
+    killing = toy(
+        """
+        stages:
+          killer:
+            cmd: echo killer >> log; [ -e killed ] || { touch killed; kill -9 $PPID; sleep 60; }; echo 1 > out
+            deps: [source]
+            outs: [out]
+        """,
+        {"source": ""},
+    )
+    code, text = killing.run(runner=runner)
+    assert code == 0, text
+    assert killing.ran() == ["killer", "killer"]
+    assert "killer is started again: the process that started its command went away" in text
+    assert killing.settled()
+
+
+def test_a_stage_that_kills_its_host_each_time_fails_in_the_end(toy: Make) -> None:
+    deadly = toy(
+        "stages: {deadly: {cmd: echo deadly >> log; kill -9 $PPID; sleep 60, deps: [source], outs: [out]}}",
+        {"source": ""},
+    )
+    code, text = deadly.run()
+    assert code == 1
+    # A host that is about to die may be asked once more, and then nothing runs.
+    assert deadly.ran() in (["deadly"] * 3, ["deadly"] * 4)
+    assert "deadly failed: the process that started its command went away, 4 times" in text
+
+
+def test_a_killed_process_of_the_pool_costs_no_stage(toy: Make) -> None:
+    slow = toy(
+        """
+        stages:
+          one: {cmd: 'echo one >> log; touch one.began; sleep 1; echo 1 > one', deps: [source], outs: [one]}
+          two: {cmd: 'echo two >> log; sleep 1; echo 2 > two', deps: [source], outs: [two]}
+        """,
+        {"source": ""},
+    )
+    killer = threading.Thread(target=_kill_a_pool_process_when, args=[slow.path / "one.began"])
+    killer.start()
+    code, text = slow.run(runner="processes")
+    killer.join()
+    assert code == 0, text
+    assert "is started again: its worker went away (BrokenProcessPool" in text
+    assert slow.settled()
+
+
+def _kill_a_pool_process_when(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.05)
+    pool = [each for each in psutil.Process().children() if "multiprocessing.spawn" in " ".join(each.cmdline())]
+    pool[0].kill()

@@ -1,0 +1,77 @@
+"""No credential stays in what is said, and nothing that a terminal would obey."""
+
+import pytest
+
+from dvcfleet import secrets
+from dvcfleet.secrets import masked, printable
+from merganser.errors import InputError
+
+PASSWORD = "correct-horse/battery"
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORE_PASSWORD", PASSWORD)
+    monkeypatch.setenv("TRACKING_URI", "https://somebody:opensesame@host/path")
+    monkeypatch.setenv("SOME_TOKEN", "true")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false-but-long")
+    secrets._patterns.cache_clear()
+    yield  # type: ignore[misc]
+    secrets._patterns.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("cannot reach https://me:pass@host:80/path", "cannot reach https://***@host:80/path"),
+        ("cannot reach https://ghp_0123@host/path", "cannot reach https://***@host/path"),
+        ("s3://key:se@cret@bucket and more", "s3://***@bucket and more"),
+        ("GET /x?page=2&access_token=abc&z=1", "GET /x?page=2&access_token=***&z=1"),
+        ("GET /x?X-Amz-Credential=a/b&X-Amz-Signature=0f0f", "GET /x?X-Amz-Credential=***&X-Amz-Signature=***"),
+        ("GET /x?sig=abc%3D", "GET /x?sig=***"),
+        ("MY_API_KEY='abc' python x.py", "MY_API_KEY='***' python x.py"),
+        ('{"password": "abc", "user": "me"}', '{"password": "***", "user": "me"}'),
+        ("tool --auth-token abc --out x", "tool --auth-token *** --out x"),
+        ("Authorization: Basic YWJjOmRlZg==", "Authorization: ***"),
+        ("{'authorization': 'Bearer abc.def'}", "{'authorization': '***'}"),
+        ("sent Bearer abcdefgh.ijkl", "sent Bearer ***"),
+        ("the token hf_AbCdEfGhIjKlMnOpQr is wrong", "the token *** is wrong"),
+        ("ghp_0123456789abcdef0123", "***"),
+        ("AKIAIOSFODNN7EXAMPLE", "***"),
+        ("eyJhbGciOiJI.eyJzdWIiOiIx.SflKxwRJSM", "***"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\nrest", "***\nrest"),
+        (f"tried {PASSWORD}, and again", "tried ***, and again"),
+        ("tried correct-horse%2Fbattery", "tried ***"),
+        ("the store says opensesame is wrong", "the store says *** is wrong"),
+    ],
+)
+def test_a_credential_is_masked_and_the_rest_stays(said: str, left: str) -> None:
+    assert masked(said) == left
+    assert masked(left) == left
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "methods.ties.density: Input should be less than or equal to 1, got 1.4",
+        "http://127.0.0.1:4200/api and sqlite:////srv/mlflow.db",
+        "true, and false-but-long",
+        "merganser merge ties --base base --model a=x/model.safetensors --set density=0.2",
+        "text.token_embedding.weight and visual.class_embedding@2",
+        "max_tokens=5, tokenizer=bpe",
+        "git@github.com:org/name.git",
+    ],
+)
+def test_what_is_no_credential_stays(said: str) -> None:
+    assert masked(said) == said
+
+
+def test_a_message_to_the_user_shows_no_credential_and_commands_no_terminal() -> None:
+    said = str(InputError(f"a\x1b[2Jb: {PASSWORD}\n\tnext \ud800 é"))
+    assert said == "a\\x1b[2Jb: ***\n\tnext \\ud800 é"
+    said.encode()
+
+
+def test_escapes_keep_lines_and_letters() -> None:
+    assert printable("é ж\n\t✓") == "é ж\n\t✓"
+    assert printable("\r\b\x9b\u202e") == "\\r\\x08\\x9b\\u202e"

@@ -1,0 +1,166 @@
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dvcfleet.prefect_adapter.server import Server, StartError
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+
+ROOT = Path(__file__).parents[2]
+ENDLESS = "stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}"
+
+
+def run_in(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    environment["PYTHONPATH"] = str(ROOT)
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+RUN = "import sys; from pathlib import Path; from dvcfleet.run import run; sys.exit(run(repo=Path()))"
+
+
+@pytest.mark.slow
+def test_a_run_brings_its_own_server_and_stops_it_in_order(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    first = run_in(chain.path, RUN)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "3 done" in first.stdout
+    database = chain.path / ".dvcfleet/prefect/prefect.db"
+    assert database.exists()
+    assert servers_of(chain.path) == []
+    written = database.stat().st_mtime_ns
+    second = run_in(chain.path, RUN)
+    assert (second.returncode, second.stderr) == (0, "")
+    # No server was started: nobody touched its database.
+    assert database.stat().st_mtime_ns == written
+    code = "import sqlite3; print(sqlite3.connect('.dvcfleet/prefect/prefect.db').execute("
+    names = run_in(chain.path, code + "'select name, state_name from task_run order by name').fetchall())")
+    assert names.stdout.strip() == "[('cut', 'Completed'), ('end', 'Completed'), ('turn', 'Completed')]"
+
+
+def servers_of(repository: Path) -> list[int]:
+    """The Prefect servers at work for a repository."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("PREFECT_HOME", "").startswith(str(repository)):
+                found.append(process.pid)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["threads", "processes"])
+def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
+    slow = toy(ENDLESS, {})
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    # As a terminal does it: the signal goes to all processes of the run.
+    with subprocess.Popen(
+        [sys.executable, "-c", "from flows.cli import main; main()", "run", "--runner", runner],
+        cwd=slow.path,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while process.poll() is None and not (slow.path / "started").exists():
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (1, "")
+    assert "a stopped: stopped before it ended" in printed
+    assert "went away" not in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["the run", "all of its processes"])
+def test_a_run_that_is_terminated_stops_in_order(toy: Make, kill: Callable[[int, int], None]) -> None:
+    code, printed, errors = terminated(toy(ENDLESS, {}), kill, ["-m", "flows", "run"])
+    assert (code, errors) == (1, "")
+    assert "a stopped" in printed
+
+
+@pytest.mark.slow
+def test_a_stage_of_which_nothing_more_is_heard_is_said_to_be_stopped(toy: Make) -> None:
+    impatient = "from dvcfleet.scheduling import loop; loop.STOP_LIMIT_S = 0; from flows.__main__ import start; start()"
+    code, printed, errors = terminated(toy(ENDLESS, {}), os.killpg, ["-c", impatient, "run"])
+    assert (code, errors) == (1, "")
+    assert "a stopped" in printed
+    assert "1 stopped" in printed
+
+
+def terminated(slow: Toy, kill: Callable[[int, int], None], command: list[str]) -> tuple[int, str, str]:
+    """Start a run, terminate it in its stage; return its exit code and what it printed."""
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    with subprocess.Popen(
+        [sys.executable, *command],
+        cwd=slow.path,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            while process.poll() is None and not (slow.path / "started").exists():
+                time.sleep(0.1)
+            kill(process.pid, signal.SIGTERM)
+            printed, errors = process.communicate(timeout=100)
+        finally:
+            process.kill()
+    return process.returncode, printed, errors
+
+
+def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:
+    (tmp_path / "prefect.db").write_text("no database")
+    server = Server(tmp_path)
+    try:
+        with pytest.raises(StartError, match=re.escape(str(tmp_path / "server.log"))):
+            server.wait()
+    finally:
+        server.stop()
+
+
+def test_a_mistake_leaves_no_server_behind(toy: Make) -> None:
+    broken = toy("stages: [", {})
+    ended = run_in(broken.path, RUN)
+    assert ended.returncode == 2
+    assert "dvc.yaml" in ended.stdout
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert servers_of(broken.path) == []
+
+
+@pytest.mark.slow
+def test_ui_serves_both_pages_until_it_is_told_to_stop(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    environment |= {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{chain.path}/mlflow.db"}
+    code = "from pathlib import Path; from flows.ui import serve; serve(Path())"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=chain.path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout
+            addresses = [process.stdout.readline().split()[-1] for _ in range(2)]
+            for address in addresses:
+                with urllib.request.urlopen(address, timeout=20) as page:
+                    assert b"<html" in page.read().lower()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+    time.sleep(0.5)
+    for address in addresses:
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(address, timeout=5)

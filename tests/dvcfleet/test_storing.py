@@ -1,0 +1,85 @@
+"""What a run leaves in DVC's cache, run cache and state is what `dvc repro` leaves."""
+
+import os
+import sqlite3
+import stat
+from contextlib import chdir, closing
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
+
+from tests.dvcfleet.toy import Make, Toy
+
+KINDS = """
+stages:
+  file: {cmd: echo 1 > made/file, deps: [source], outs: [made/file]}
+  again: {cmd: echo 1 > made/again, deps: [source], outs: [made/again]}
+  folder: {cmd: mkdir made/folder; echo 2 > made/folder/a; echo 1 > made/folder/b, deps: [source], outs: [made/folder]}
+  script: {cmd: "echo '#!/bin/sh' > made/script; chmod 755 made/script", deps: [source], outs: [made/script]}
+  secret: {cmd: echo 3 > made/secret; chmod 600 made/secret, deps: [made/file], outs: [made/secret]}
+  empty: {cmd: touch made/empty, deps: [made/folder], outs: [made/empty]}
+  score: {cmd: "echo '{\\"a\\": 1}' > made/score.json", deps: [made/file], metrics: [made/score.json]}
+  bare: {cmd: "echo 4 > made/bare", deps: [source], outs: [made/bare: {cache: false}]}
+  link: {cmd: ln -s file made/link, deps: [made/file], outs: [made/link]}
+  kept: {cmd: echo 5 > made/kept, deps: [source], outs: [made/kept: {persist: true}]}
+  two: {cmd: echo 6 > made/one; echo 7 > made/two, deps: [source], params: [x.y], outs: [made/one, made/two]}
+  free: {cmd: echo 8 > made/free, outs: [made/free]}
+"""
+FILES = {"source": "s", "made/here": "", "params.yaml": "x: {y: {z: [1, 2.5, 'true']}}\n"}
+
+
+def files_below(folder: Path) -> dict[str, tuple[str, bytes]]:
+    """The mode and the bytes of each file."""
+    return {
+        str(path.relative_to(folder)): (stat.filemode(os.lstat(path).st_mode), path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def state_of(repository: Path) -> tuple[set[str], set[str]]:
+    """The files whose hashes, and those whose links DVC's state knows."""
+    with chdir(repository), Repo() as repo:
+        folders = repo.state.hashes.directory, repo.state.links.directory
+    known = []
+    for folder in folders:
+        with closing(sqlite3.connect(Path(folder) / "cache.db")) as connection:
+            known.append(
+                {str(key).replace(str(repository), "") for (key,) in connection.execute("SELECT key FROM Cache")}
+            )
+    return known[0], known[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("links", ["copy", "hardlink", "symlink", "reflink,copy"])
+def test_all_kinds_of_outputs_are_stored_as_dvc_repro_stores_them(toy: Make, links: str) -> None:
+    ours, theirs = toy(KINDS, FILES, "ours"), toy(KINDS, FILES, "theirs")
+    for repository in (ours, theirs):
+        with chdir(repository.path), Repo() as repo, repo.config.edit() as config:
+            config["cache"]["type"] = links.split(",")
+    code, text = ours.run(workers=1)
+    assert code == 0, text
+    with chdir(theirs.path), Repo() as repo:
+        repo.reproduce()
+    for folder in (".dvc/cache", "made"):
+        assert files_below(ours.path / folder) == files_below(theirs.path / folder)
+    assert ours.read("dvc.lock") == theirs.read("dvc.lock")
+    assert known_to(ours) == known_to(theirs)
+    assert ours.settled()
+
+
+def known_to(repository: Toy) -> set[str]:
+    """The links that DVC's state knows, and the hashes of files in the workspace."""
+    hashes, links = state_of(repository.path)
+    return links | {name for name in hashes if not name.startswith("/.dvc/")}
+
+
+def test_an_output_that_git_tracks_is_refused(toy: Make) -> None:
+    tracked = toy("stages: {a: {cmd: echo 1 > x, outs: [x]}, b: {cmd: echo 2 > y, outs: [y]}}", {"x": "0"})
+    with chdir(tracked.path), Repo() as repo:
+        repo.scm.add(["x"])
+    code, text = tracked.run()
+    assert code == 1
+    assert "output 'x' is already tracked by SCM" in text
+    assert "1 done, 1 failed" in text

@@ -1,0 +1,45 @@
+import pytest
+
+from dvcfleet.planning.validation import ProjectError
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+
+SOURCES = "base: {source: base}\ntasks: {}\n"
+PROJECT = CHAIN_FILES | {
+    "pyproject.toml": '[tool.dvcfleet]\nproject = "flows.project:MERGANSER"\n',
+    "params.yaml": CHAIN_FILES["params.yaml"] + SOURCES,
+}
+
+
+def test_a_project_is_checked_where_there_is_work_or_its_params_are_others(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, checks = toy(CHAIN, PROJECT), []
+    monkeypatch.setattr("dvcfleet.run.validate", checks.append)
+
+    def checked() -> int:
+        checks.clear()
+        assert project.run()[0] == 0
+        return len(checks)
+
+    assert checked() == 1
+    assert checked() == 0
+    project.write("source", "xyz")
+    assert checked() == 1
+    project.write("params.yaml", PROJECT["params.yaml"] + "unused: 1\n")
+    assert checked() == 1
+    assert checked() == 0
+
+
+def test_a_mistake_is_refused_before_any_work_and_again_each_time(toy: Make) -> None:
+    project = toy(CHAIN, PROJECT)
+    for _ in range(2):
+        with pytest.raises(ProjectError, match=r"params\.yaml"):
+            project.run()
+        with pytest.raises(ProjectError, match=r"params\.yaml"):
+            project.plan()
+    assert project.ran() == []
+    assert not (project.path / "dvc.lock").exists()
+
+
+def test_any_other_repository_is_taken_as_it_is(toy: Make) -> None:
+    assert toy(CHAIN, CHAIN_FILES).run()[0] == 0

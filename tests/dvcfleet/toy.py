@@ -1,0 +1,118 @@
+"""A small DVC repository to try the engine on."""
+
+import io
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import yaml
+from dvc.repo import Repo
+from rich.console import Console
+
+from dvcfleet.planning.plan import Plan, plan
+from dvcfleet.run import run as run_stages
+
+
+class Toy:
+    """A DVC repository whose stages are shell commands; `log` in it says which ran, in their order."""
+
+    def __init__(self, path: Path, dvc_yaml: str, files: dict[str, str]) -> None:
+        self.path = path
+        if path.exists():
+            return
+        path.mkdir(parents=True)
+        subprocess.run(["git", "init", "-q", str(path)], check=True)
+        Repo.init(str(path)).close()
+        for name, text in files.items():
+            self.write(name, text)
+        self.write("dvc.yaml", dvc_yaml)
+
+    def write(self, name: str, text: str) -> None:
+        file = self.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # A file of DVC's cache may be linked here: a new one takes its place, as an editor would do it.
+        file.unlink(missing_ok=True)
+        file.write_text(text)
+
+    def read(self, name: str) -> str:
+        return (self.path / name).read_text()
+
+    def ran(self) -> list[str]:
+        """The stages that ran since this was last asked."""
+        log = self.path / "log"
+        names = log.read_text().split() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return names
+
+    def run(self, *targets: str, **options: Any) -> tuple[int, str]:
+        """Run; return the exit code and what was printed."""
+        text = io.StringIO()
+        console = Console(file=text, highlight=False, width=1000)
+        code = run_stages(targets, repo=self.path, console=console, **({"workers": 2} | options))
+        return code, text.getvalue()
+
+    def plan(self, targets: Sequence[str] = (), force: bool = False) -> Plan:
+        return plan(self.path, targets, force)
+
+    def states(self) -> dict[str, str]:
+        return {node.name: node.state.value for node in self.plan().nodes.values()}
+
+    def reasons(self, name: str) -> list[str]:
+        return list(self.plan().nodes[name].reasons)
+
+    def settled(self) -> bool:
+        """Whether DVC too finds nothing to do."""
+        with chdir(self.path), Repo() as repo:
+            return repo.status() == {} and repo.reproduce() == []
+
+
+class Make:
+    """Make toy repositories in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, dvc_yaml: str, files: dict[str, str], name: str = "toy") -> Toy:
+        return Toy(self._folder / name, dvc_yaml, files)
+
+    def copy_of(self, other: Toy) -> Toy:
+        shutil.copytree(other.path, self._folder / "copy", symlinks=True)
+        return Toy(self._folder / "copy", "", {})
+
+
+CHAIN = """
+stages:
+  cut:
+    cmd: echo cut >> log; head -c 3 source > cut.txt
+    deps: [source]
+    outs: [cut.txt]
+  turn:
+    cmd: echo turn >> log; mkdir turned; rev cut.txt > turned/text
+    deps: [cut.txt]
+    params: [turn.times]
+    outs: [turned]
+  end:
+    cmd: echo end >> log; cat turned/* > end.txt
+    deps: [turned]
+    outs: [end.txt]
+"""
+CHAIN_FILES = {"source": "abcdef", "params.yaml": "turn: {times: 1, more: {deep: 1}}\n"}
+
+# Stages that take a second each, for what happens meanwhile; the files say which there are.
+SLOW = """
+stages:
+  each:
+    foreach: ${parts}
+    do:
+      cmd: echo ${key} >> log; sleep 1; echo ${key} > ${key}.part
+      deps: [source]
+      outs: ["${key}.part"]
+"""
+
+
+def slow_files(names: str) -> dict[str, str]:
+    """Give the files for slow stages of these names, a letter each."""
+    return {"source": "s", "params.yaml": yaml.safe_dump({"parts": dict.fromkeys(names, 1)})}

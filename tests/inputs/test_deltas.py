@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from merganser.checkpoints.kinds import ParameterRules, kind_of
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.writing import save_tensors
+from merganser.errors import InputError
+from merganser.inputs.deltas import extract, open_deltas
+from tests.small_models import random_state, write_models
+
+RULES = ParameterRules()
+
+
+def extract_all(models: dict[str, Path], out: Path, rules: ParameterRules = RULES) -> None:
+    base = open_checkpoint(models["base"])
+    for task in models:
+        if task != "base":
+            extract(base, open_checkpoint(models[task]), rules, task, out / f"{task}.safetensors")
+
+
+def test_a_delta_is_fine_tuned_minus_base_in_float32(tmp_path: Path) -> None:
+    models = write_models(tmp_path / "models", dtype=torch.bfloat16)
+    (tmp_path / "deltas").mkdir()
+    extract_all(models, tmp_path / "deltas")
+    base, tuned = (open_checkpoint(models[name]) for name in ("base", "task1"))
+    layer = open_deltas(tmp_path / "deltas", ["task2", "task1"]).layer("proj")
+    assert layer.tasks == ("task1", "task2")
+    assert torch.equal(layer.deltas[0], tuned.read("proj").float() - base.read("proj").float())
+
+
+def test_what_is_a_matrix_is_decided_once_at_extraction(tmp_path: Path) -> None:
+    models = write_models(tmp_path / "models")
+    (tmp_path / "deltas").mkdir()
+    extract_all(models, tmp_path / "deltas")
+    deltas = open_deltas(tmp_path / "deltas", ["task0", "task1"])
+    assert {name for name, kind in deltas.kinds.items() if kind == "vector"} == {
+        "blocks.0.attn.in_proj_bias",
+        "blocks.0.ln_1.weight",
+        "logit_scale",
+        "positional_embedding",
+    }
+    assert "steps" not in deltas.kinds
+    assert deltas.layer("conv1.weight").deltas.shape == (2, 8, 12)
+    assert [layer.name for layer in deltas] == [layer.name for layer in deltas]
+
+
+def test_any_2d_counts_embeddings_as_matrices_and_convolutions_as_vectors() -> None:
+    rules = ParameterRules(matrices="any_2d")
+    assert kind_of("positional_embedding", (5, 8), rules) == "matrix"
+    assert kind_of("conv1.weight", (8, 3, 2, 2), rules) == "vector"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.pop("proj"), "task0: the parameter proj is missing"),
+        (lambda s: s.update(proj=torch.zeros(8, 7)), r"task0: proj has shape \[8, 7\], in the base it has \[8, 6\]"),
+        (lambda s: s.update(proj=torch.full((8, 6), float("nan"))), "task0: proj holds NaN or infinity"),
+        (lambda s: s.update(proj=torch.full((8, 6), float("inf"))), "task0: proj holds NaN or infinity"),
+        (lambda s: s.update(extra=torch.zeros(2)), "task0: the parameter extra is not in the base"),
+        (lambda s: [s.pop(name) for name in list(s)] and s.update(other=torch.zeros(1)), "another architecture"),
+    ],
+)
+def test_models_that_do_not_belong_together_are_refused_by_name(tmp_path: Path, change: object, message: str) -> None:
+    save_tensors(tmp_path / "base", random_state(0))
+    tuned = random_state(1)
+    change(tuned)  # type: ignore[operator]
+    save_tensors(tmp_path / "task0", tuned)
+    base, task0 = (open_checkpoint(tmp_path / name) for name in ("base", "task0"))
+    with pytest.raises(InputError, match=message):
+        extract(base, task0, RULES, "task0", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_only_the_declared_parameters_are_merged(tmp_path: Path) -> None:
+    models = write_models(tmp_path / "models")
+    (tmp_path / "deltas").mkdir()
+    extract_all(models, tmp_path / "deltas", ParameterRules(merged=["blocks.*"]))
+    assert all(name.startswith("blocks.") for name in open_deltas(tmp_path / "deltas", ["task0"]).names)
+
+
+def test_patterns_that_match_nothing_are_refused(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "base", random_state(0))
+    base = open_checkpoint(tmp_path / "base")
+    with pytest.raises(InputError, match=r"parameters\.merged"):
+        extract(base, base, ParameterRules(merged=["visual.*"]), "task0", tmp_path / "out")

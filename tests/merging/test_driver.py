@@ -1,0 +1,127 @@
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from merganser import registry
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.errors import InputError
+from merganser.merging.driver import choose_device
+from merganser.overlays import task_model
+from tasks.standalone import merge_checkpoints
+from tests.gpu import every_gpu
+from tests.small_models import SHAPES, write_models
+
+# the models here have no text tower to embed class names with
+every_method = pytest.mark.parametrize(
+    "method", [name for name in registry.names() if not registry.get(name).embeddings]
+)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> dict[str, Path]:
+    return write_models(tmp_path / "models")
+
+
+def merge(models: dict[str, Path], out: Path, method: str, **values: object) -> dict[str, torch.Tensor]:
+    tasks = {name: path for name, path in models.items() if name != "base"}
+    merge_checkpoints(method, values, models["base"], tasks, out, device="cpu")
+    return load_file(out / "model.safetensors")
+
+
+def test_the_merged_checkpoint_is_base_plus_merged_delta(models: dict[str, Path], tmp_path: Path) -> None:
+    merged = merge(models, tmp_path / "out", "average")
+    states = {name: load_file(path / "model.safetensors") for name, path in models.items()}
+    for name in SHAPES:
+        expected = torch.stack([states[f"task{t}"][name].double() for t in range(3)]).mean(0)
+        torch.testing.assert_close(merged[name].double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_seed_draws_the_masks(models: dict[str, Path], tmp_path: Path) -> None:
+    first, again, other = (
+        merge(models, tmp_path / name, "dare", **values)
+        for name, values in {"a": {}, "b": {"seed": 0}, "c": {"seed": 1}}.items()
+    )
+    assert all(torch.equal(first[name], again[name]) for name in SHAPES)
+    assert any(not torch.equal(first[name], other[name]) for name in SHAPES)
+    for nonsense in (-1, 0.5, True, "0"):
+        with pytest.raises(InputError, match="seed: must be a whole number from 0 on"):
+            merge(models, tmp_path / "out", "dare", seed=nonsense)
+
+
+def test_frozen_parameters_are_the_bases_own(models: dict[str, Path], tmp_path: Path) -> None:
+    merged = merge(models, tmp_path / "out", "average")
+    assert merged["steps"].item() == 3
+
+
+def test_a_tasks_own_model_comes_back_from_its_overlay(models: dict[str, Path], tmp_path: Path) -> None:
+    merge(models, tmp_path / "out", "individual")
+    own = dict(task_model(tmp_path / "out", "task1"))
+    tuned = open_checkpoint(models["task1"])
+    for name in SHAPES:
+        torch.testing.assert_close(own[name], tuned.read(name), rtol=0, atol=1e-6)
+    with pytest.raises(InputError, match="no part for the task 'task9'"):
+        dict(task_model(tmp_path / "out", "task9"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@every_method
+def test_every_method_keeps_names_shapes_and_dtypes(method: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    models = write_models(tmp_path / "models", dtype=dtype)
+    merged = merge(models, tmp_path / "out", method)
+    base = load_file(models["base"] / "model.safetensors")
+    assert {n: (t.shape, t.dtype) for n, t in merged.items()} == {n: (t.shape, t.dtype) for n, t in base.items()}
+    assert all(torch.isfinite(tensor.float()).all() for tensor in merged.values())
+
+
+@every_method
+def test_merging_twice_gives_the_same_bytes(method: str, models: dict[str, Path], tmp_path: Path) -> None:
+    for out in ("one", "two"):
+        merge(models, tmp_path / out, method)
+    one, two = ({p.name: p.read_bytes() for p in (tmp_path / out).iterdir()} for out in ("one", "two"))
+    assert one == two
+
+
+@every_method
+def test_the_number_of_threads_changes_no_byte(method: str, models: dict[str, Path], tmp_path: Path) -> None:
+    tasks = {name: path for name, path in models.items() if name != "base"}
+    for threads in (1, 2, 5):
+        merge_checkpoints(method, {}, models["base"], tasks, tmp_path / str(threads), device="cpu", threads=threads)
+    one, two, five = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("1", "2", "5"))
+    assert one == two == five
+
+
+def test_the_folder_holds_nothing_but_the_outcome(models: dict[str, Path], tmp_path: Path) -> None:
+    merge(models, tmp_path / "place/out", "average")
+    assert [path.name for path in (tmp_path / "place").iterdir()] == ["out"]
+    assert {path.name for path in (tmp_path / "place/out").iterdir()} == {"README.md", "model.safetensors"}
+
+
+def test_a_gpu_asked_for_and_absent_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    with pytest.raises(InputError, match="no usable GPU"):
+        choose_device("cuda")
+
+
+@every_gpu
+@every_method
+def test_a_gpu_gives_the_cpus_models(
+    method: str, gpu: Callable[[], AbstractContextManager[None]], models: dict[str, Path], tmp_path: Path
+) -> None:
+    tasks = {name: path for name, path in models.items() if name != "base"}
+    merge_checkpoints(method, {}, models["base"], tasks, tmp_path / "cpu", device="cpu")
+    with gpu():
+        merge_checkpoints(method, {}, models["base"], tasks, tmp_path / "gpu", device="cuda")
+    cpu, found = (sorted(path.name for path in (tmp_path / each).iterdir()) for each in ("cpu", "gpu"))
+    assert cpu == found
+    for task in tasks if registry.get(method).overlay else [""]:
+        cpu, found = (
+            dict(task_model(tmp_path / each, task)) if task else load_file(tmp_path / each / "model.safetensors")
+            for each in ("cpu", "gpu")
+        )
+        for name in cpu:
+            torch.testing.assert_close(found[name], cpu[name], rtol=1e-5, atol=1e-5)

@@ -1,0 +1,70 @@
+"""What a merge holds of its input: one layer of all tasks, whatever the method and however often it reads them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from merganser import registry
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.writing import save_tensors
+from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors
+from merganser.linalg.decompositions import Factors
+from merganser.merging import driver
+from tests.laws.layers import Layers
+from tests.laws.samples import network
+from tests.laws.test_registry_properties import as_read, choices, every_method, methods_that
+
+
+class OneAtATime(Layers):
+    """A source that makes each layer anew, and lets nobody keep any of its memory while the next is read."""
+
+    def layer(self, name: str) -> Layer:
+        assert all(part.expired() for part in self.__dict__.get("last", [])), "the layer before is still in memory"
+        fresh, parts = copied(super().layer(name))
+        self.__dict__["last"] = [StorageWeakRef(part.untyped_storage()) for part in parts]
+        return fresh
+
+    def __iter__(self) -> Iterator[Layer]:
+        return map(self.layer, self.names)
+
+
+def copied(layer: Layer) -> tuple[Layer, list[Tensor]]:
+    """Copy a layer; list the copy's tensors."""
+    if isinstance(layer, LayerFactors):
+        factors = tuple(Factors(*(part.clone() for part in each)) for each in layer.factors)
+        return replace(layer, factors=factors), [part for each in factors for part in each]
+    assert isinstance(layer, LayerDeltas)
+    deltas = layer.deltas.clone()
+    return replace(layer, deltas=deltas), [deltas]
+
+
+@methods_that(lambda method: method.prepare is not None)
+def test_a_first_pass_holds_one_layer_at_a_time(name: str) -> None:
+    method = registry.get(name)
+    for values in choices(name):
+        method.first_pass(OneAtATime(as_read(name, network(3))), method.validate(name, values))
+
+
+@every_method
+def test_a_merge_holds_one_layer_at_a_time(name: str, tmp_path: Path) -> None:
+    method, layers = registry.get(name), as_read(name, network(3))
+    source = OneAtATime(layers)
+    base = {each: torch.zeros(shape) for each, shape in source.shapes.items()}
+    save_tensors(tmp_path / "base.safetensors", base)
+    for number, values in enumerate(choices(name)):
+        out = tmp_path / str(number)
+        out.mkdir()
+        filled = method.validate(name, values)
+        driver.merge(method, filled, source, open_checkpoint(tmp_path / "base.safetensors"), out, torch.device("cpu"))
+        assert open_checkpoint(out / "model.safetensors").names == tuple(sorted(source.names))
+
+
+def test_keeping_a_view_of_a_layer_is_noticed() -> None:
+    source = OneAtATime(network(2))
+    with torch.inference_mode(), pytest.raises(AssertionError, match="still in memory"):
+        [layer.deltas[0, :1] for layer in source if isinstance(layer, LayerDeltas) and layer.deltas.ndim > 1]

@@ -1,0 +1,66 @@
+"""A task's own model out of a merge with parts per task: byte for byte the one that is evaluated."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from merganser import registry
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.merging.driver import merge
+from merganser.overlays import UNIFIED, task_model, write_task_model
+from merganser.overlays.parts import Parts
+from tests.laws.checkpoints import PARAMETERS, Models, write_models
+from tests.laws.layers import delta_of
+
+TASKS = 3
+Written = Callable[[torch.dtype], Models]
+OVERLAYS = [name for name in registry.names() if registry.get(name).overlay]
+SHARED = ("byom_fft", "emr", "tall_mask")
+every_overlay = pytest.mark.parametrize("name", OVERLAYS)
+both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return cache(lambda dtype: write_models(tmp_path_factory.mktemp("models"), dtype, TASKS))
+
+
+def expected(name: str, models: Models, task: str) -> dict[str, Tensor]:
+    """Add a task's delta, as the method gives it in memory, to the base; round once."""
+    method, source = registry.get(name), models.source(registry.get(name))
+    values = method.validate(name, {})
+    prepared = method.first_pass(source, values)
+    base, found = open_checkpoint(models.folder / "base.safetensors"), {}
+    for layer in source:
+        parts, weights = method.apply(replace(layer, prepared=prepared), values), base.read(layer.name)
+        assert isinstance(parts, Parts)
+        delta = delta_of(parts, task, tuple(weights.shape))
+        found[layer.name] = (weights.float() + delta).to(weights.dtype)
+    return found
+
+
+@every_overlay
+@both_dtypes
+def test_the_model_that_is_evaluated_is_reconstructed_byte_for_byte(
+    name: str, dtype: torch.dtype, written: Written, tmp_path: Path
+) -> None:
+    models, method = written(dtype), registry.get(name)
+    base = open_checkpoint(models.folder / "base.safetensors")
+    merge(method, method.validate(name, {}), models.source(method), base, tmp_path, torch.device("cpu"))
+    assert (tmp_path / UNIFIED).exists() == (name in SHARED)
+    assert all(torch.equal(load_file(tmp_path / "model.safetensors")[n], base.read(n)) for n in PARAMETERS)
+    for task in models.tasks:
+        evaluated = dict(task_model(tmp_path, task))
+        write_task_model(tmp_path, task, tmp_path / f"own/{task}.safetensors")
+        reconstructed, wanted = load_file(tmp_path / f"own/{task}.safetensors"), expected(name, models, task)
+        assert evaluated.keys() == reconstructed.keys() == wanted.keys() == PARAMETERS.keys()
+        for parameter, tensor in wanted.items():
+            assert tensor.dtype == dtype
+            assert torch.equal(evaluated[parameter], tensor), parameter
+            assert torch.equal(reconstructed[parameter], tensor), parameter

@@ -43,7 +43,7 @@ def open_cluster(name: str, threads: int, workers: int | None, address: str | No
     if name == "ray":  # before it is imported
         os.environ.update(_RAY_SETTINGS | (_RAY_ON_LOOPBACK if _is_loopback(address) else {}))
     try:
-        module = import_module(f"flows.{name}_cluster")
+        module = import_module(f"dvcfleet.executors.{name}_cluster")
     except ImportError as error:
         raise UserError(f"--runner {name} needs packages that are not installed: {error}") from error
     opened: AbstractContextManager[Runner] = module.at(address, workers) if address else module.local(threads)

@@ -1,0 +1,168 @@
+"""Digests of the code that a module runs: itself and all modules of the project that it imports.
+
+Comments, docstrings and formatting are left out: editing them changes no digest. Nothing is imported to find out.
+"""
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from merganser.errors import InputError
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("dvcfleet", "merganser", "tasks")  # the project's own; versions of other packages are no part of a digest
+# Left out, with what only they import: they decide what is accepted, how it is refused, and where files lie. The values
+# they read are parameters of the stages, and the paths stand in dvc.yaml too.
+NEUTRAL = ("merganser.config", "merganser.errors", "merganser.limits", "tasks.paths")
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module: the digest of its code, and the names of the modules that it may import."""
+
+    name: str
+    digest: str
+    needs: tuple[str, ...]
+
+
+@dataclass
+class CodeTree:
+    """The code below a folder; each module is parsed once."""
+
+    root: Path
+    _modules: dict[str, Module | None] = field(default_factory=dict)
+
+    def followed(self, name: str) -> list[Module]:
+        """List a module and all that it brings in, by name; raise InputError for one that is missing or no Python."""
+        if self._module(name) is None:
+            raise InputError(f"{name}: no such module in {self.root}")
+        found: dict[str, Module] = {}
+        todo = [name]
+        while todo:
+            current = todo.pop()
+            if current in found or _is_neutral(current):
+                continue
+            if module := self._module(current):
+                found[current] = module
+                todo += module.needs
+        return sorted(found.values(), key=lambda module: module.name)
+
+    def listing(self, name: str) -> str:
+        """Write the digest of each module that a module brings in, a line each."""
+        return "".join(f"{module.name} {module.digest}\n" for module in self.followed(name))
+
+    def names(self, package: str) -> list[str]:
+        """List the modules of a package by their own names, sub-packages left out."""
+        folder = self.root.joinpath(*package.split("."))
+        return sorted(file.stem for file in folder.glob("*.py") if file.stem != "__init__")
+
+    def runs_by_itself(self, name: str) -> bool:
+        """Tell whether a module has a `main`, as each stage's has."""
+        path = self._path(name)
+        body = _parsed(path).body if path else []
+        return any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in body)
+
+    def _module(self, name: str) -> Module | None:
+        if name not in self._modules:
+            path = self._path(name)
+            self._modules[name] = self._read(name, path) if path else None
+        return self._modules[name]
+
+    def _read(self, name: str, path: Path) -> Module:
+        tree = _parsed(path)
+        _drop_docstrings(tree)
+        digest = hashlib.sha256(ast.dump(tree).encode())
+        nodes = list(_run_nodes(tree))
+        imported = [found for node in nodes for found in _imported(node, name, path)]
+        # A string that names a module stands for an import of it; one that names a package, for the data there too.
+        texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        named = [text for text in dict.fromkeys(texts) if self._path(text)]
+        for file in (file for package in named for file in self._data_files(package)):
+            digest.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+        needs = [part for found in (name, *imported, *named) for part in _with_parents(found)]
+        return Module(name, digest.hexdigest(), tuple(dict.fromkeys(needs)))
+
+    def _data_files(self, package: str) -> list[Path]:
+        folder = self.root.joinpath(*package.split("."))
+        files = (path for path in folder.glob("[!.]*") if path.is_file())  # no folder, no files: a module
+        return sorted(file for file in files if file.suffix not in (".py", ".pyc"))
+
+    def _path(self, name: str) -> Path | None:
+        """Return a module's file as Python would find it from the root; None for what is not the project's own."""
+        if not _is_ours(name):
+            return None
+        folder = self.root.joinpath(*name.split("."))
+        found = (path for path in (folder / "__init__.py", folder.with_name(f"{folder.name}.py")) if path.is_file())
+        return next(found, None)
+
+
+@cache
+def code_digest(*names: str) -> str:
+    """Return one digest of all the code that some modules of this installation bring in, for a fingerprint."""
+    code = CodeTree(ROOT)
+    return hashlib.sha256("".join(code.listing(name) for name in names).encode()).hexdigest()
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{path}: not Python: {error}") from error
+
+
+def _drop_docstrings(tree: ast.Module) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and node.body and _is_text(node.body[0]):
+            del node.body[0]
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk a tree without what stands under `if TYPE_CHECKING:`."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        children = ast.iter_child_nodes(node)
+        skips = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        todo += node.orelse if skips else children  # type: ignore[attr-defined]
+
+
+def _imported(node: ast.AST, name: str, path: Path) -> list[str]:
+    """Name what an import may bring in: what is taken from a package can be a module of it."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        source = _absolute(node, name, path)
+        return [source, *(f"{source}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def _absolute(node: ast.ImportFrom, name: str, path: Path) -> str:
+    """Return the full name of what an import takes from; a relative one starts from the module's package."""
+    if not node.level:
+        return node.module or ""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    return ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
+
+
+def _with_parents(name: str) -> list[str]:
+    """List a module and the packages around it, whose `__init__` runs first; nothing for what is not the project's."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)] if _is_ours(name) else []
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] in PACKAGES and all(part.isidentifier() for part in name.split("."))
+
+
+def _is_neutral(name: str) -> bool:
+    return any(name == neutral or name.startswith(f"{neutral}.") for neutral in NEUTRAL)

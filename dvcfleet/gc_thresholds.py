@@ -1,4 +1,4 @@
-"""How often Python looks for garbage."""
+"""Python's garbage collection thresholds."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def raised_gc_thresholds() -> Iterator[None]:
-    """Look for garbage seldom: nearly all that is made stays until the end, and is looked through each time."""
+    """Raise the GC thresholds: most objects live until exit, and each collection would traverse them all."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 50, 100)
     try:

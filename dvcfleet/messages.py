@@ -56,7 +56,7 @@ class Job:
     environment: dict[str, str]
     # Outputs to be cleared before the commands run, so that a second attempt does not find the first one's.
     clear: tuple[str, ...] = ()
-    needs: Resources = field(default_factory=Resources)
+    resources: Resources = field(default_factory=Resources)
     # Where the hosts listen that fork the processes, of shells and warm ones; None: the worker has hosts of its own.
     hosts: tuple[str, str] | None = None
     # Third-party modules that warm processes import once.

@@ -21,9 +21,10 @@ from dvcfleet.messages import Ending, Result
 from dvcfleet.nodes.object_store import AwayError, MissingError, ObjectStore, has_remote
 from dvcfleet.nodes.recorded import RecordedHashes
 from dvcfleet.nodes.workspace import NodeWorkspace
-from dvcfleet.planning.plan import Over, Plan, in_workspace, make_plan, plan
+from dvcfleet.planning.lock_files import recovered_lock_files
+from dvcfleet.planning.orphans import prune
+from dvcfleet.planning.plan import ChecksFor, Plan, make_plan, plan, workspace_checks
 from dvcfleet.planning.resources import Resources
-from dvcfleet.planning.tidy import tidy
 from dvcfleet.planning.validation import ProjectError, is_validated, note_validated, validate
 from dvcfleet.prefect_adapter.server import StartError
 from dvcfleet.project import project_of
@@ -64,8 +65,8 @@ def run(
     try:
         said = {"runner": runner, "address": address, "workers": workers}
         if dry_run:
-            over = partial(_over, profile=profile, said=said, console=console)
-            show_plan(plan(repo, targets, force, over), console)
+            checks_in = partial(_checks_in, profile=profile, said=said, console=console)
+            show_plan(plan(repo, targets, force, checks_in), console)
             return 0
         on_busy = when_busy(busy, console.print)
         with opened(repo) as dvc_repo, held(dvc_repo, on_busy), _terminated_like_interrupted():
@@ -100,12 +101,14 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, pull: bool, pla
         if not validated:
             validate(repo)
         project.before_planning(console.print)
-        locks = tidy(repo, prune=not targets, console=console)
+        locks = recovered_lock_files(repo)
+        if not targets:
+            prune(repo, locks, console)
         recorded = _recorded(repo, place, console)
         if pull and not recorded:
             raise UserError("--pull fetches results from nodes: it takes a cluster's --address, and a DVC remote")
-        over = recorded.over if recorded else in_workspace
-        found = make_plan(repo, targets, force, on_work=services.start, over=over)
+        checks_for = recorded.checks_for if recorded else workspace_checks
+        found = make_plan(repo, targets, force, on_work=services.start, checks_for=checks_for)
         here = LocalWorkspace(repo, found)
         workspace: Workspace = NodeWorkspace(here, recorded, force) if recorded else here
         if validated and found.work:
@@ -121,8 +124,8 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, pull: bool, pla
             return 0
         # A mistake in a stage's meta is better known before anything runs.
         check_stages(place, repo.index.stages)
-        needs = {node.name: place.needs(found.stages[node.name]) for node in found.work}
-        endings = _run_flow(repo, found, workspace, services, locks, place, needs, console)
+        resources = {node.name: place.resources(found.stages[node.name]) for node in found.work}
+        endings = _run_flow(repo, found, workspace, services, locks, place, resources, console)
         if not any(ending.result is Result.STOPPED for ending in endings.values()):
             workspace.finish(pull)
     code = exit_code(endings.values())
@@ -139,7 +142,7 @@ def _run_flow(
     services: Services,
     locks: LockFiles,
     place: Placement,
-    needs: dict[str, Resources],
+    resources: dict[str, Resources],
     console: Console,
 ) -> dict[str, Ending]:
     name = run_name(repo)
@@ -154,10 +157,10 @@ def _run_flow(
             PrefectExecutor(runner, services.hosts, variables, project.preload) as executor,
             repo.scm_context(quiet=True),
         ):
-            pool = runner.pool(needs)
+            pool = runner.pool(resources)
             with Progress(plan, name, console) as progress:
                 ledger = Ledger(state_folder(repo), name, flow_run_id)
-                run = Run(plan, locks, workspace, executor, pool, needs, progress, ledger)
+                run = Run(plan, locks, workspace, executor, pool, resources, progress, ledger)
                 # Once more: while a flow runs, Prefect has a handler of its own, and would wait for the stages to end.
                 execute = _terminated_like_interrupted()(run.execute)
                 told = run_flow(name, runner.task_runner, execute, rows)
@@ -167,10 +170,10 @@ def _run_flow(
         return run.endings
 
 
-def _over(repo: "Repo", profile: str | None, said: dict[str, Any], console: Console) -> Over:
-    """Return how a plan looks at stages: without their data, where nodes with clones of their own have it."""
+def _checks_in(repo: "Repo", profile: str | None, said: dict[str, Any], console: Console) -> ChecksFor:
+    """Return how stages' states are found: without their data when nodes with clones of their own have it."""
     recorded = _recorded(repo, choose_placement(Path(repo.root_dir), profile, **said), console)
-    return recorded.over if recorded else in_workspace
+    return recorded.checks_for if recorded else workspace_checks
 
 
 def _recorded(repo: "Repo", place: Placement, console: Console) -> RecordedHashes | None:

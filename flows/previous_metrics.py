@@ -27,7 +27,7 @@ def keep_previous_metrics(folder: Path, plan: Plan, run: str) -> None:
 
 def _causes(plan: Plan) -> dict[str, list[str]]:
     """Say of each stage that runs by itself, and not because of another, why it does."""
-    changed = [node for node in plan.work if node.state in (State.STALE, State.RESTORABLE) and not node.settled]
+    changed = [node for node in plan.work if node.state in (State.STALE, State.RESTORABLE) and not node.outputs_known]
     return {node.name: list(node.reasons) for node in changed}
 
 

@@ -28,15 +28,15 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 TIMED_OUT = 124
 
 
-def make_job(stage: "Stage", needs: Resources) -> Job:
+def make_job(stage: "Stage", resources: Resources) -> Job:
     """Return what a worker needs to run the stage's commands in the repository that the stage is of."""
     return Job(
         name=stage.addressing,
         commands=commands_of(stage),
         folder=stage.wdir,
-        environment=stage_environment(stage, needs.threads),
+        environment=stage_environment(stage, resources.threads),
         clear=tuple(out.fs_path for out in stage.outs if not out.persist and out.protocol == "local"),
-        needs=needs,
+        resources=resources,
     )
 
 
@@ -84,7 +84,7 @@ def run_job(job: Job, tell: Callable[[str], None]) -> Outcome:
             path.unlink(missing_ok=True)
     if job.hosts is not None:
         return _run_commands(job, job.hosts, tell)
-    with as_task() as is_wanted, own_gpus(job.name, job.needs.gpus) as gpus:
+    with as_task() as is_wanted, own_gpus(job.name, job.resources.gpus) as gpus:
         job = replace(job, environment=job.environment | gpus)
         return _run_commands(job, own_fork_servers(job.environment["DVC_ROOT"], job.preload), tell, is_wanted)
 
@@ -93,8 +93,8 @@ def _run_commands(
     job: Job, hosts: tuple[str, str], tell: Callable[[str], None], is_wanted: Callable[[], bool] | None = None
 ) -> Outcome:
     """Have the hosts run a job's commands; `is_wanted` is asked again and again, where the run cannot end them."""
-    end = time.monotonic() + (job.needs.timeout_s or math.inf)
-    is_limited = job.needs.timeout_s is not None or is_wanted is not None
+    end = time.monotonic() + (job.resources.timeout_s or math.inf)
+    is_limited = job.resources.timeout_s is not None or is_wanted is not None
     seconds, peak, tail = 0.0, 0, Tail(tell)
 
     def is_over() -> bool:
@@ -111,7 +111,7 @@ def _run_commands(
             return outcome(None, "the process that started its command went away", lost=True)
         seconds, peak = seconds + answer["seconds"], max(peak, answer["peak_rss_bytes"])
         if answer["ended"] and time.monotonic() > end:
-            return outcome(TIMED_OUT, f"took longer than the {job.needs.timeout_s:g} s of its timeout")
+            return outcome(TIMED_OUT, f"took longer than the {job.resources.timeout_s:g} s of its timeout")
         if answer["ended"]:
             return outcome(None, "nobody waits for it any more")
         if answer["exit_code"]:

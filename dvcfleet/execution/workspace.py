@@ -37,7 +37,7 @@ class LocalWorkspace:
 
         Returns the result, or None if the command must run, and the reason.
         """
-        if not node.certain:
+        if not node.must_run:
             # What it reads from has ended since the plan was made: maybe with the same bytes as before.
             node = judge_now(stage)
         why = ", ".join(node.reasons)
@@ -45,7 +45,7 @@ class LocalWorkspace:
             return Result.UP_TO_DATE, ""
         if node.state is State.BLOCKED:
             return Result.BLOCKED, why
-        if node.settled:
+        if node.outputs_known:
             stage.checkout(force=True)
             self.hide_from_git(stage)
             return Result.RESTORED, why
@@ -61,9 +61,9 @@ class LocalWorkspace:
         save_inputs(stage)
         return None, why
 
-    def job(self, stage: "Stage", needs: Resources) -> Job:
+    def job(self, stage: "Stage", resources: Resources) -> Job:
         """Return what a worker needs to run the stage's command in this tree."""
-        return make_job(stage, needs)
+        return make_job(stage, resources)
 
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
         """Put the outputs of a stage that ended well into DVC's cache, and its entry into the run cache.

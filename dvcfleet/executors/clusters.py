@@ -33,9 +33,13 @@ class Machine:
     def __str__(self) -> str:
         return f"{self.address} has {self.threads:g} threads, {self.gpus:g} GPUs, {self.memory_bytes / 1e9:.3g} GB"
 
-    def can_run(self, needs: Resources) -> bool:
+    def can_run(self, resources: Resources) -> bool:
         """Tell whether a stage can run here when nothing else does."""
-        return self.threads >= needs.threads and self.memory_bytes >= needs.memory_bytes and self.gpus >= needs.gpus
+        return (
+            self.threads >= resources.threads
+            and self.memory_bytes >= resources.memory_bytes
+            and self.gpus >= resources.gpus
+        )
 
 
 def open_cluster(name: str, threads: int, workers: int | None, address: str | None) -> AbstractContextManager[Runner]:
@@ -55,7 +59,7 @@ def _is_loopback(address: str | None) -> bool:
 
 
 def cluster_pool(
-    where: str, machines: list[Machine], workers: int | None, needs: Mapping[str, Resources]
+    where: str, machines: list[Machine], workers: int | None, resources: Mapping[str, Resources]
 ) -> ResourcePool:
     """Return how many threads of a cluster to use at a time: `workers`, or all there are; the rest is for it to count.
 
@@ -64,7 +68,7 @@ def cluster_pool(
     if not machines and not workers:
         raise UserError(f"{where} has no workers; start one, or say with --workers how many threads there will be")
     _check_server(machines)
-    for name, each in needs.items() if machines else ():
+    for name, each in resources.items() if machines else ():
         if not any(machine.can_run(each) for machine in machines):
             gpus = f", {each.gpus} GPUs" if each.gpus else ""
             memory = f", {each.memory_bytes / 1e9:.3g} GB of memory" if each.memory_bytes else ""

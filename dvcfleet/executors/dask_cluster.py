@@ -64,13 +64,13 @@ class DaskCluster:
     remote = True
     _ended: set[str] = field(default_factory=set)
 
-    def pool(self, needs: Mapping[str, Resources]) -> ResourcePool:
+    def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return how many threads of the cluster to use at a time."""
-        return cluster_pool(f"the Dask cluster at {self.address}", self._machines(), self.workers, needs)
+        return cluster_pool(f"the Dask cluster at {self.address}", self._machines(), self.workers, resources)
 
-    def asking(self, needs: Resources) -> AbstractContextManager[Any]:
+    def asking(self, resources: Resources) -> AbstractContextManager[Any]:
         """Ask for what a stage needs of a worker."""
-        wanted = {"threads": needs.threads, "memory": needs.memory_bytes, "GPU": needs.gpus}
+        wanted = {"threads": resources.threads, "memory": resources.memory_bytes, "GPU": resources.gpus}
         return dask.annotate(resources={name: amount for name, amount in wanted.items() if amount})
 
     def end(self, future: "PrefectFuture[Any]") -> None:

@@ -24,7 +24,7 @@ class Placement:
     workers: int | None = None
     stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def needs(self, stage: "Stage") -> Resources:
+    def resources(self, stage: "Stage") -> Resources:
         """Return what a stage asks for here; raises UserError for what cannot be understood."""
         return resources_of(stage, next((self.stages[name] for name in _names(stage) if name in self.stages), None))
 

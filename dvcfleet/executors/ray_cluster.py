@@ -34,13 +34,13 @@ class RayCluster:
     workers: int | None
     remote = True
 
-    def pool(self, needs: Mapping[str, Resources]) -> ResourcePool:
+    def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return how many threads of the cluster to use at a time."""
-        return cluster_pool(f"the Ray cluster at {self.address}", _machines(), self.workers, needs)
+        return cluster_pool(f"the Ray cluster at {self.address}", _machines(), self.workers, resources)
 
-    def asking(self, needs: Resources) -> AbstractContextManager[Any]:
+    def asking(self, resources: Resources) -> AbstractContextManager[Any]:
         """Ask for what a stage needs of a node."""
-        return _asking(needs)
+        return _asking(resources)
 
     def end(self, future: "PrefectFuture[Any]") -> None:
         """Kill the worker that does a task run."""
@@ -63,7 +63,7 @@ def local(threads: int) -> Iterator[Local]:
     """Give a Ray cluster of one node on loopback, for the time of a run."""
     with _connected(num_cpus=threads, num_gpus=0, include_dashboard=False, _node_ip_address="127.0.0.1"):
         # The run counts memory and gives out GPUs itself.
-        yield Local(RayTaskRunner(), threads, lambda needs: _asking(Resources(needs.threads)), LOSSES)
+        yield Local(RayTaskRunner(), threads, lambda resources: _asking(Resources(resources.threads)), LOSSES)
 
 
 @contextmanager
@@ -91,9 +91,9 @@ def _machines() -> list[Machine]:
     return [Machine(at, has.get("CPU", 0), has.get("memory", 0), has.get("GPU", 0)) for at, has in resources]
 
 
-def _asking(needs: Resources) -> AbstractContextManager[Any]:
+def _asking(resources: Resources) -> AbstractContextManager[Any]:
     # Who started a stage whose worker went away starts it again: Ray is not to do so by itself.
-    options: dict[str, Any] = {"num_cpus": needs.threads, "num_gpus": needs.gpus, "max_retries": 0}
-    if needs.memory_bytes:
-        options["memory"] = needs.memory_bytes
+    options: dict[str, Any] = {"num_cpus": resources.threads, "num_gpus": resources.gpus, "max_retries": 0}
+    if resources.memory_bytes:
+        options["memory"] = resources.memory_bytes
     return remote_options(**options)

@@ -27,10 +27,10 @@ class Runner(Protocol):
     task_runner: "TaskRunner[Any]"
     remote: bool
 
-    def pool(self, needs: Mapping[str, Resources]) -> ResourcePool:
+    def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return what there is for stages; raises UserError for a stage that asks for more than that."""
 
-    def asking(self, needs: Resources) -> AbstractContextManager[Any]:
+    def asking(self, resources: Resources) -> AbstractContextManager[Any]:
         """Have what is submitted within the block get what it needs."""
 
     def end(self, future: "PrefectFuture[Any]") -> None:
@@ -46,20 +46,20 @@ class Local:
 
     task_runner: "TaskRunner[Any]"
     threads: int
-    asks: Callable[[Resources], AbstractContextManager[Any]] = lambda needs: nullcontext()
+    asks: Callable[[Resources], AbstractContextManager[Any]] = lambda resources: nullcontext()
     losses: tuple[type[BaseException], ...] = (BrokenExecutor,)
     remote = False
 
-    def pool(self, needs: Mapping[str, Resources]) -> ResourcePool:
+    def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return this machine's pool."""
-        pool = local_pool(self.threads, any_gpus=any(each.gpus for each in needs.values()))
-        for name, each in needs.items():
+        pool = local_pool(self.threads, any_gpus=any(each.gpus for each in resources.values()))
+        for name, each in resources.items():
             pool.refuse_too_much(name, each)
         return pool
 
-    def asking(self, needs: Resources) -> AbstractContextManager[Any]:
+    def asking(self, resources: Resources) -> AbstractContextManager[Any]:
         """Tell a cluster on this machine; the pool was counted already."""
-        return self.asks(needs)
+        return self.asks(resources)
 
     def end(self, future: "PrefectFuture[Any]") -> None:
         """Do nothing: the hosts end what they started."""

@@ -83,7 +83,7 @@ class Visit:
             if known:
                 return Outcome(self.job.name, 0, entry=known, restored=True)
             self._clear_outputs(stage)
-        local = make_job(stage, self.job.needs)
+        local = make_job(stage, self.job.resources)
         environment = self.job.environment | local.environment | {"DVC_STAGE": self.job.name}
         outcome = run_job(
             replace(local, name=self.job.name, environment=environment, preload=self.job.preload), self.tell

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvcfleet.nodes.object_store import ObjectStore
-from dvcfleet.planning.plan import Look
+from dvcfleet.planning.plan import StageChecks
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons
 from dvcfleet.repository import tracked_paths
 
@@ -32,20 +32,20 @@ class RecordedHashes:
         self._sources: dict[str, str] = {}
         self._hidden: dict[str, str] = {}
 
-    def over(self, steps: Sequence["Stage"]) -> Look:
-        """Look at these stages, which are all that a plan has, in its order."""
+    def checks_for(self, steps: Sequence["Stage"]) -> StageChecks:
+        """Return the checks for these stages, which are all that a plan has, in its order."""
         from dvc.repo.trie import build_outs_trie
 
         self._outs = build_outs_trie(steps)
         self._steps = steps
         outs = [out for stage in steps for out in stage.outs if out.use_cache and out.hash_info]
         self.held = self.store.held({out.hash_info.value for out in outs})
-        return self.look
+        return self.checks
 
     @property
-    def look(self) -> Look:
+    def checks(self) -> StageChecks:
         """How a stage is judged without its data; only the node that would run it can tell if it has run before."""
-        return Look(self._dependency, self._output, ran_before=lambda stage: False, cached=lambda stage: False)
+        return StageChecks(self._dependency, self._output, ran_before=lambda stage: False, cached=lambda stage: False)
 
     def writes(self, dep: "Dependency") -> list["Output"]:
         """Return the outputs at, above or below a dependency; none for a source."""

@@ -60,8 +60,8 @@ class NodeWorkspace:
             if not stage.deps and not all(out.exists for out in stage.outs):
                 return Result.FAILED, f"{', '.join(node.reasons)}; `dvc push` it where it was added"
             return self.here.prepare(stage, node)
-        if not node.certain:
-            node = judge_now(stage, self.recorded.look)
+        if not node.must_run:
+            node = judge_now(stage, self.recorded.checks)
         why = ", ".join(node.reasons)
         if node.state is State.UP_TO_DATE:
             return Result.UP_TO_DATE, ""
@@ -70,7 +70,7 @@ class NodeWorkspace:
         inputs = self.recorded.inputs(stage)
         if runs_at_home(stage):
             self._bring(inputs)
-            return self.here.prepare(stage, replace(node, state=State.STALE, certain=True, settled=False))
+            return self.here.prepare(stage, replace(node, state=State.STALE, must_run=True, outputs_known=False))
         persisted = [out for out in stage.outs if out.persist and out.hash_info and not out.changed_cache()]
         self._give([*inputs, *persisted])
         for out in stage.outs:
@@ -78,10 +78,10 @@ class NodeWorkspace:
             out.remove()
         return None, why
 
-    def job(self, stage: "Stage", needs: Resources) -> Job:
+    def job(self, stage: "Stage", resources: Resources) -> Job:
         """Return what a node needs to run the stage, or this machine's worker where the stage stays."""
         if runs_at_home(stage):
-            return replace(self.here.job(stage, needs), stays=True)
+            return replace(self.here.job(stage, resources), stays=True)
         hidden = {path: text for dep in stage.deps for path, text in self.recorded.hidden(dep).items()}
         work = NodeWork(
             dvc_yaml=self._from_root(stage.path),
@@ -94,7 +94,7 @@ class NodeWorkspace:
             persisted=tuple(self._entry(out) for out in stage.outs if out.persist and out.hash_info),
             forced=self.forced,
         )
-        return replace(make_job(stage, needs), node=work)
+        return replace(make_job(stage, resources), node=work)
 
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
         """Take over the entry that a node made; of the outputs, only those that DVC does not cache come here."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.lockfiles import locked_stage
+from rich.console import Console
+
+from dvcfleet.dvc_adapter.lockfiles import LockFiles, locked_stage
 
 if TYPE_CHECKING:
     from dvc.output import Output
@@ -46,6 +48,21 @@ def _may_hold_others(lock: Path, names: Collection[str]) -> bool:
     """Tell at a glance, before thousands of lines are parsed, whether a dvc.lock may hold other stages than these."""
     keys = re.findall(r"^  (\S.*)$", lock.read_text(encoding="utf-8"), re.MULTILINE)
     return any(key.removesuffix(":") not in names for key in keys)  # a long or quoted name is not known at a glance
+
+
+def prune(repo: "Repo", locks: LockFiles, console: Console) -> None:
+    """Take the orphans' entries out of dvc.lock, and their outputs out of the workspace; say which."""
+    orphans = list(find_orphans(repo))
+    for orphan in orphans:
+        left = take_out(repo, orphan)
+        console.print(
+            f"{orphan.name}: no longer in dvc.yaml, taken out (its outputs stay in DVC's cache)", markup=False
+        )
+        for path in left:
+            console.print(f"  {path} was changed, or is not in the cache: left where it is", markup=False)
+        locks.forget(os.path.splitext(orphan.dvc_yaml)[0] + ".lock", [orphan.name])
+    if orphans:
+        repo._reset()
 
 
 def take_out(repo: "Repo", orphan: Orphan) -> list[str]:

@@ -41,14 +41,14 @@ class Node:
     reasons: tuple[str, ...]
     needs: tuple[str, ...]
     # Whether the hashes of its outputs are known already, so that what reads them can be judged.
-    settled: bool = False
+    outputs_known: bool = False
     # Whether its command must run whatever the stages it reads from come to.
-    certain: bool = False
+    must_run: bool = False
 
 
 @dataclass(frozen=True)
-class Look:
-    """How a stage is looked at: why a dependency or an output is not as it was, and what can be had without running.
+class StageChecks:
+    """How a stage's state is found: why a dependency or an output changed, and what is available without running.
 
     `ran_before` tells whether the outputs for its present inputs are known, `cached` whether those of dvc.lock are.
     """
@@ -59,12 +59,12 @@ class Look:
     cached: Callable[["Stage"], bool] = lambda stage: bool(stage.outs_cached())
 
 
-Over = Callable[[Sequence["Stage"]], Look]
+ChecksFor = Callable[[Sequence["Stage"]], StageChecks]
 
 
-def in_workspace(steps: Sequence["Stage"]) -> Look:
-    """Look at stages where the run is."""
-    return Look()
+def workspace_checks(steps: Sequence["Stage"]) -> StageChecks:
+    """Return the checks of stages whose data is in the workspace."""
+    return StageChecks()
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ def plan(
     repo: Path,
     targets: Sequence[str] = (),
     force: bool = False,
-    over: Callable[["Repo"], Over] = lambda repo: in_workspace,
+    checks_in: Callable[["Repo"], ChecksFor] = lambda repo: workspace_checks,
 ) -> Plan:
     """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or the targets and what they read.
 
-    `over` says how the stages of the opened repository are looked at: see `make_plan`.
+    `checks_in` returns the `checks_for` of `make_plan`, given the opened repository.
 
     Raises UserError for an unknown target, a broken dvc.yaml, a folder that is no DVC repository, or a mistake that
     the repository's project finds.
@@ -110,7 +110,7 @@ def plan(
         validated = is_validated(dvc_repo)
         if not validated:
             validate(dvc_repo)
-        found = make_plan(dvc_repo, targets, force, over=over(dvc_repo))
+        found = make_plan(dvc_repo, targets, force, checks_for=checks_in(dvc_repo))
         if validated and found.work:
             validate(dvc_repo)
         return found if targets else replace(found, orphans=tuple(find_orphans(dvc_repo)))
@@ -121,17 +121,17 @@ def make_plan(
     targets: Sequence[str] = (),
     force: bool = False,
     on_work: Callable[[], None] = lambda: None,
-    over: Over = in_workspace,
+    checks_for: ChecksFor = workspace_checks,
 ) -> Plan:
     """Plan in an opened repository; `on_work` is called as soon as one stage is found that is not up to date.
 
-    `over` says how these stages are looked at: in the workspace, unless their data is elsewhere.
+    `checks_for` returns how these stages' states are found: in the workspace, unless their data is elsewhere.
     """
     graph, steps = stage_graph(repo, targets)
-    look = over(steps)
+    checks = checks_for(steps)
     nodes: dict[str, Node] = {}
     for stage in steps:
-        node = _judge(stage, [(nodes[up.addressing], up) for up in graph.successors(stage)], force, look)
+        node = _judge(stage, [(nodes[up.addressing], up) for up in graph.successors(stage)], force, checks)
         if node.state is not State.UP_TO_DATE:
             on_work()
         nodes[node.name] = node
@@ -151,33 +151,35 @@ def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["
     return graph, plan_repro(graph, asked if len(asked) < len(graph) else None)
 
 
-def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool, look: Look) -> Node:
-    def node(state: State, reasons: list[str], settled: bool = False, certain: bool = False) -> Node:
+def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool, checks: StageChecks) -> Node:
+    def node(state: State, reasons: list[str], outputs_known: bool = False, must_run: bool = False) -> Node:
         needs = tuple(need.name for need, _ in upstream)
-        return Node(stage.addressing, state, tuple(reasons), needs, settled, certain)
+        return Node(stage.addressing, state, tuple(reasons), needs, outputs_known, must_run)
 
     blocked = [f"dep {dep} missing, and no stage makes it" for dep in missing_sources(stage)]
     blocked += [f"reads from {need.name}, which is blocked" for need, _ in upstream if need.state is State.BLOCKED]
     if blocked:
         return node(State.BLOCKED, blocked)
     if force:
-        return node(State.STALE, ["forced"], certain=True)
-    changed, waits = _input_changes(stage, upstream, look)
-    if changed and not waits and look.ran_before(stage):
+        return node(State.STALE, ["forced"], must_run=True)
+    changed, waits = _input_changes(stage, upstream, checks)
+    if changed and not waits and checks.ran_before(stage):
         return node(State.RESTORABLE, changed)
     if changed:
-        return node(State.STALE, changed, certain=not waits)
+        return node(State.STALE, changed, must_run=not waits)
     if waits:
         return node(State.WAITING, [f"reads from {name}" for name in waits])
-    lost = [reason for out in stage.outs for reason in look.output(out)]
+    lost = [reason for out in stage.outs for reason in checks.output(out)]
     if not lost:
-        return node(State.UP_TO_DATE, [], settled=True)
-    if look.cached(stage) and (stage.cmd or not any(out.exists for out in stage.outs)):
-        return node(State.RESTORABLE, lost, settled=True)
-    return node(State.STALE, lost, certain=True)
+        return node(State.UP_TO_DATE, [], outputs_known=True)
+    if checks.cached(stage) and (stage.cmd or not any(out.exists for out in stage.outs)):
+        return node(State.RESTORABLE, lost, outputs_known=True)
+    return node(State.STALE, lost, must_run=True)
 
 
-def _input_changes(stage: "Stage", upstream: list[tuple[Node, "Stage"]], look: Look) -> tuple[list[str], list[str]]:
+def _input_changes(
+    stage: "Stage", upstream: list[tuple[Node, "Stage"]], checks: StageChecks
+) -> tuple[list[str], list[str]]:
     """Return the reasons to run that are sure already, and the stages that may yet give another one."""
     reasons = stage_reasons(stage)
     if reasons == ["new stage"]:
@@ -188,7 +190,7 @@ def _input_changes(stage: "Stage", upstream: list[tuple[Node, "Stage"]], look: L
     for dep in stage.deps:
         writers = [(n, up) for n, up in upstream if n.state is not State.UP_TO_DATE and _writes(up, dep)]
         if not writers:
-            reasons += look.dependency(dep)
+            reasons += checks.dependency(dep)
         elif not _will_be_restored(dep, writers):
             waits += [need.name for need, _ in writers]
     return reasons, list(dict.fromkeys(waits))
@@ -200,13 +202,13 @@ def _writes(stage: "Stage", dep: "Dependency") -> bool:
 
 def _will_be_restored(dep: "Dependency", writers: list[tuple[Node, "Stage"]]) -> bool:
     """Whether the dependency will come back from the cache as the bytes that the stage last read."""
-    recorded = {out.fs_path: out.hash_info for need, up in writers if need.settled for out in up.outs}
+    recorded = {out.fs_path: out.hash_info for need, up in writers if need.outputs_known for out in up.outs}
     return bool(dep.hash_info) and recorded.get(dep.fs_path) == dep.hash_info
 
 
-def judge_now(stage: "Stage", look: Look | None = None) -> Node:
-    """Judge a stage once all it reads from is done; it is looked at in the workspace if not said otherwise."""
-    return _judge(stage, [], force=False, look=look or Look())
+def judge_now(stage: "Stage", checks: StageChecks | None = None) -> Node:
+    """Judge a stage once all it reads from is done, in the workspace unless other checks are given."""
+    return _judge(stage, [], force=False, checks=checks or StageChecks())
 
 
 def missing_sources(stage: "Stage") -> list["Dependency"]:

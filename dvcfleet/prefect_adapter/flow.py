@@ -96,8 +96,10 @@ class PrefectExecutor:
         job = replace(job, hosts=hosts, environment=job.environment | self._variables, preload=self._preload)
         task_runner = self._home if job.stays else self._renewed or _flow_task_runner()
         try:
-            with self._runner.asking(job.needs):
-                future = task_runner.submit(self._with_retries(job.needs.retries), {"job": _as_it_is(job, task_runner)})
+            with self._runner.asking(job.resources):
+                future = task_runner.submit(
+                    self._with_retries(job.resources.retries), {"job": _as_it_is(job, task_runner)}
+                )
         except Exception as error:
             if not self._runner.is_loss(error):
                 raise

@@ -43,7 +43,7 @@ class Workspace(Protocol):
     def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
         """Settle a stage without running it, or make all ready for its job: then the result is None; and say why."""
 
-    def job(self, stage: "Stage", needs: Resources) -> Job:
+    def job(self, stage: "Stage", resources: Resources) -> Job:
         """Return what a worker needs to run the stage."""
 
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
@@ -74,7 +74,7 @@ class Executor(Protocol):
 class Run:
     """One run of a plan: the executor does its stages' jobs in the workspace, as many at a time as the pool allows.
 
-    `needs` says what each stage that may run asks for.
+    `resources` says what each stage that may run asks for.
     """
 
     plan: Plan
@@ -82,7 +82,7 @@ class Run:
     workspace: Workspace
     executor: Executor
     pool: ResourcePool
-    needs: dict[str, Resources]
+    resources: dict[str, Resources]
     watcher: Watcher
     ledger: Ledger
     endings: dict[str, Ending] = field(default_factory=dict)
@@ -121,9 +121,9 @@ class Run:
                 self.endings[node.name] = Ending(node.name, Result.UP_TO_DATE)
             elif node.state is State.BLOCKED:
                 self._end(Ending(node.name, Result.BLOCKED, "; ".join(node.reasons)))
-        for name, needs in self._waiting.items():
-            needs.difference_update(self.endings)
-            if not needs and name not in self.endings:
+        for name, upstream in self._waiting.items():
+            upstream.difference_update(self.endings)
+            if not upstream and name not in self.endings:
                 self._ready.append(name)
 
     def _start_ready(self) -> None:
@@ -131,7 +131,7 @@ class Run:
         skipped = []
         while self._ready and self.pool.free_threads > 0:
             name = self._ready.pop(0)
-            share = self.pool.offer(self.needs[name])
+            share = self.pool.offer(self.resources[name])
             if share is None:
                 skipped.append(name)
             else:
@@ -149,7 +149,7 @@ class Run:
                 if result in (Result.RESTORED, Result.DONE):
                     self._record(stage)
                 elif result is None:
-                    self._jobs[name] = self.workspace.job(stage, replace(self.needs[name], threads=share.threads))
+                    self._jobs[name] = self.workspace.job(stage, replace(self.resources[name], threads=share.threads))
             except (DvcException, OSError, sqlite3.Error) as error:
                 result, why = Result.FAILED, str(error)
             if result is not None:

@@ -42,28 +42,28 @@ class ResourcePool:
         """Threads that nobody has."""
         return self.threads - sum(share.threads for share in self.given.values())
 
-    def offer(self, needs: Resources) -> Allocation | None:
+    def offer(self, resources: Resources) -> Allocation | None:
         """Return what a stage could be given, no more threads than there are; None while there is not enough left."""
-        threads = min(needs.threads, self.threads)
+        threads = min(resources.threads, self.threads)
         taken = {gpu for share in self.given.values() for gpu in share.gpus}
-        gpus = [gpu for gpu in self.gpus or () if gpu not in taken][: needs.gpus]
+        gpus = [gpu for gpu in self.gpus or () if gpu not in taken][: resources.gpus]
         memory = self.memory_bytes - sum(share.memory_bytes for share in self.given.values())
-        lacks_gpus = self.gpus is not None and len(gpus) < needs.gpus
-        if threads > self.free_threads or needs.memory_bytes > memory or lacks_gpus:
+        lacks_gpus = self.gpus is not None and len(gpus) < resources.gpus
+        if threads > self.free_threads or resources.memory_bytes > memory or lacks_gpus:
             return None
-        return Allocation(threads, needs.memory_bytes, tuple(gpus))
+        return Allocation(threads, resources.memory_bytes, tuple(gpus))
 
     def environment(self, share: Allocation) -> dict[str, str]:
         """Return the variables that show a stage its own GPUs and no others; none where GPUs are not counted here."""
         return {} if self.gpus is None else {_GPUS_VARIABLE: ",".join(share.gpus)}
 
-    def refuse_too_much(self, name: str, needs: Resources, where: str = "this machine") -> None:
+    def refuse_too_much(self, name: str, resources: Resources, where: str = "this machine") -> None:
         """Raise UserError where a stage asks for more than there is when nothing else runs."""
         gpus = len(self.gpus or ())
-        if self.gpus is not None and needs.gpus > gpus:
-            raise UserError(f"stage {name}: asks for {needs.gpus} GPUs; {where} has {gpus}")
-        if needs.memory_bytes > self.memory_bytes:
-            asked, has = needs.memory_bytes / 1e9, self.memory_bytes / 1e9
+        if self.gpus is not None and resources.gpus > gpus:
+            raise UserError(f"stage {name}: asks for {resources.gpus} GPUs; {where} has {gpus}")
+        if resources.memory_bytes > self.memory_bytes:
+            asked, has = resources.memory_bytes / 1e9, self.memory_bytes / 1e9
             raise UserError(f"stage {name}: asks for {asked:.3g} GB of memory; {where} has {has:.3g} GB")
 
 

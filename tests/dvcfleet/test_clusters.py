@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dvcfleet.errors import UserError
 from dvcfleet.executors.clusters import Machine, cluster_pool
 from dvcfleet.planning.resources import Resources
-from merganser.errors import InputError
 from tests.dvcfleet.cluster import ROOT, free_port, started, wait_until
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make, Toy
@@ -221,7 +221,7 @@ def test_no_cluster_at_the_address_is_the_users_mistake(toy: Make) -> None:
 
 def test_a_cluster_without_workers_needs_to_be_told_how_many_there_will_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
-    with pytest.raises(InputError, match="the Dask cluster has no workers; start one, or say with --workers how many"):
+    with pytest.raises(UserError, match="the Dask cluster has no workers; start one, or say with --workers how many"):
         cluster_pool("the Dask cluster", [], None, {"a": Resources(gpus=8)})
     assert cluster_pool("the Dask cluster", [], 9, {"a": Resources(gpus=8)}).threads == 9
 
@@ -230,14 +230,14 @@ def test_a_stage_must_fit_one_node_as_a_whole(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     machines = [Machine("127.0.0.1", 8, 1e9, 0), Machine("127.0.0.1", 1, 1e9, 4)]
     assert cluster_pool("it", machines, None, {"s": Resources(threads=8), "t": Resources(gpus=4)}).threads == 9
-    with pytest.raises(InputError, match="stage s: asks for 2 threads, 1 GPUs, and no node has all"):
+    with pytest.raises(UserError, match="stage s: asks for 2 threads, 1 GPUs, and no node has all"):
         cluster_pool("it", machines, None, {"s": Resources(threads=2, gpus=1)})
 
 
 def test_a_node_that_cannot_reach_prefects_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     away = [Machine("192.0.2.7", 8, 1e9, 0)]
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
-    with pytest.raises(InputError, match=r"listens on this machine only, and 192\.0\.2\.7 is another"):
+    with pytest.raises(UserError, match=r"listens on this machine only, and 192\.0\.2\.7 is another"):
         cluster_pool("it", away, None, {})
     monkeypatch.setenv("PREFECT_API_URL", "http://192.0.2.1:4200/api")
     assert cluster_pool("it", away, None, {}).threads == 8

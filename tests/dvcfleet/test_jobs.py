@@ -207,7 +207,7 @@ def assert_ends(pid: int) -> None:
 
 
 def test_a_timeout_ends_a_command_and_all_below_it(root: Path, job: Job) -> None:
-    limited = replace(job, needs=Resources(timeout_s=0.3))
+    limited = replace(job, resources=Resources(timeout_s=0.3))
     outcome, lines = run(limited, shell("sh -c 'echo $$; exec sleep 60' & wait"), shell("echo never"))
     assert (outcome.exit_code, outcome.why) == (124, "took longer than the 0.3 s of its timeout")
     assert len(lines) == 2
@@ -216,7 +216,7 @@ def test_a_timeout_ends_a_command_and_all_below_it(root: Path, job: Job) -> None
 
 
 def test_a_command_within_its_timeout_ends_as_it_ends(job: Job) -> None:
-    limited = replace(job, needs=Resources(timeout_s=30))
+    limited = replace(job, resources=Resources(timeout_s=30))
     assert run(limited, shell("sleep 0.8; exit 3"))[0].exit_code == 3
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dvcfleet.errors import UserError
 from dvcfleet.provenance import show
 from dvcfleet.provenance.audit import Audit, audit, look_up
 from dvcfleet.provenance.findings import Kind
-from merganser.errors import InputError
 from tests.dvcfleet.test_ledger import commit, ledger
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
@@ -106,16 +106,16 @@ def test_a_file_inside_an_output_is_found_by_its_path(chain: Toy) -> None:
     ],
 )
 def test_what_names_nothing_is_refused(chain: Toy, target: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(UserError, match=says):
         look_up(chain.path, target)
 
 
 def test_a_folder_of_several_outputs_and_a_stage_that_never_ran_are_refused(toy: Make) -> None:
     parts = toy(PARTS, {"code": "c"})
-    with pytest.raises(InputError, match="has not run yet"):
+    with pytest.raises(UserError, match="has not run yet"):
         look_up(parts.path, "sum")
     parts.run()
-    with pytest.raises(InputError, match="2 outputs, such as parts/a"):
+    with pytest.raises(UserError, match="2 outputs, such as parts/a"):
         look_up(parts.path, "parts")
 
 
@@ -209,7 +209,7 @@ def test_an_edited_file_in_a_folder_of_code_is_named_by_git(toy: Make) -> None:
 
 def test_an_audit_waits_for_no_killed_run_and_no_other_writer(chain: Toy) -> None:
     (chain.path / ".dvcfleet/journal").write_text("")
-    with pytest.raises(InputError, match="was killed"):
+    with pytest.raises(UserError, match="was killed"):
         audit(chain.path)
 
 

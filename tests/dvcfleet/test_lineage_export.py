@@ -17,12 +17,12 @@ from openlineage.client.event_v2 import InputDataset, Job, JobEvent, OutputDatas
 from openlineage.client.serde import Serde
 from prov.model import ProvActivity, ProvDocument, ProvEntity, ProvGeneration, ProvMembership, ProvUsage
 
+from dvcfleet.errors import UserError
 from dvcfleet.provenance.export import export
 from dvcfleet.provenance.openlineage import to_events
 from dvcfleet.provenance.prov import prov_json, to_prov
 from dvcfleet.provenance.tree import Lineage, Origin, read_lineage
 from dvcfleet.repository import opened
-from merganser.errors import InputError
 from tests.dvcfleet.test_experiments import committed
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
@@ -234,14 +234,14 @@ def test_credentials_stay_out_of_what_is_exported(toy: Make) -> None:
 )
 def test_a_file_that_cannot_be_written_is_refused(name: str, problem: str, ran: Toy) -> None:
     ran.write("there.json", "mine")
-    with pytest.raises(InputError, match=problem):
+    with pytest.raises(UserError, match=problem):
         export(ran.path, ran.path / name)
     assert ran.read("there.json") == "mine"
 
 
 def test_where_nothing_ran_there_is_nothing_to_export(toy: Make, tmp_path: Path) -> None:
     made = toy(CHAIN, CHAIN_FILES)
-    with pytest.raises(InputError, match="nothing has run yet"):
+    with pytest.raises(UserError, match="nothing has run yet"):
         export(made.path, tmp_path / "all.json")
     assert list(tmp_path.glob("*.json*")) == []
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from merganser.errors import InputError
+from dvcfleet.errors import UserError
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 
@@ -99,20 +99,20 @@ def test_targets_bring_what_they_read_from_only(done: Toy) -> None:
 
 
 def test_an_unknown_target_is_the_users_mistake(done: Toy) -> None:
-    with pytest.raises(InputError, match="nope"):
+    with pytest.raises(UserError, match="nope"):
         done.plan(["nope"])
 
 
 def test_a_broken_dvc_yaml_is_the_users_mistake(done: Toy) -> None:
     done.write("dvc.yaml", "stages: [")
-    with pytest.raises(InputError, match=r"dvc\.yaml"):
+    with pytest.raises(UserError, match=r"dvc\.yaml"):
         done.plan()
 
 
 def test_a_folder_without_dvc_is_the_users_mistake(toy: Make, tmp_path_factory: pytest.TempPathFactory) -> None:
     from dvcfleet.planning.plan import plan
 
-    with pytest.raises(InputError, match="not a DVC repository"):
+    with pytest.raises(UserError, match="not a DVC repository"):
         plan(tmp_path_factory.mktemp("plain"))
 
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
+from dvcfleet.errors import UserError
 from dvcfleet.executors.profiles import Placement, choose_placement
-from merganser.errors import InputError
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 
 PROFILES = """
@@ -58,7 +58,7 @@ def test_the_repositorys_own_profiles_are_in_order() -> None:
 )
 def test_a_profile_that_makes_no_sense_is_refused(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "profiles.yaml").write_text(text)
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(UserError) as raised:
         choose_placement(tmp_path, "p")
     assert told in str(raised.value)
 

@@ -1,13 +1,13 @@
 import pytest
 
+from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.resource_pool import ResourcePool, gpus_here, memory_here, own_gpus
-from merganser.errors import InputError
 
 
-def give(room: ResourcePool, name: str, needs: Resources) -> tuple[str, ...] | None:
+def give(room: ResourcePool, name: str, resources: Resources) -> tuple[str, ...] | None:
     """Give a stage what it asks for; return its GPUs, None while it has to wait."""
-    share = room.offer(needs)
+    share = room.offer(resources)
     if share is None:
         return None
     room.given[name] = share
@@ -43,9 +43,9 @@ def test_a_stage_gets_no_more_threads_than_there_are() -> None:
 def test_more_than_there_is_is_refused_by_name() -> None:
     room = ResourcePool(threads=2, memory_bytes=8e9, gpus=("0",))
     room.refuse_too_much("a", Resources(threads=5, gpus=1, memory_bytes=8_000_000_000))
-    with pytest.raises(InputError, match=r"^stage a: asks for 2 GPUs; this machine has 1$"):
+    with pytest.raises(UserError, match=r"^stage a: asks for 2 GPUs; this machine has 1$"):
         room.refuse_too_much("a", Resources(gpus=2))
-    with pytest.raises(InputError, match=r"^stage a: asks for 9 GB of memory; this machine has 8 GB$"):
+    with pytest.raises(UserError, match=r"^stage a: asks for 9 GB of memory; this machine has 8 GB$"):
         room.refuse_too_much("a", Resources(memory_bytes=9_000_000_000))
 
 
@@ -64,7 +64,7 @@ def test_stages_of_one_worker_of_a_cluster_share_no_gpu(monkeypatch: pytest.Monk
     with own_gpus("a", 1) as first, own_gpus("b", 1) as second, own_gpus("c", 0) as none:
         shown = [each["CUDA_VISIBLE_DEVICES"] for each in (first, second, none)]
         assert shown == ["4", "5", ""]
-        with pytest.raises(InputError, match="stage d: asks for 1 GPUs"), own_gpus("d", 1):
+        with pytest.raises(UserError, match="stage d: asks for 1 GPUs"), own_gpus("d", 1):
             pass
     with own_gpus("d", 2) as both:
         assert both["CUDA_VISIBLE_DEVICES"] == "4,5"

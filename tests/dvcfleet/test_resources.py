@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources, read_resources
-from merganser.errors import InputError
 
 
 def test_a_stage_that_asks_for_nothing_gets_one_thread_one_attempt_and_all_the_time() -> None:
@@ -48,5 +48,5 @@ def test_a_timeout_is_in_seconds_unless_it_says_otherwise(text: Any, seconds: fl
     ],
 )
 def test_what_cannot_be_understood_is_refused_with_its_place(meta: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told.replace("[", r"\[").replace("(", r"\(")):
+    with pytest.raises(UserError, match=told.replace("[", r"\[").replace("(", r"\(")):
         read_resources(meta, "meta")

@@ -3,8 +3,8 @@
 import pytest
 
 from dvcfleet import secrets
+from dvcfleet.errors import UserError
 from dvcfleet.secrets import masked, printable
-from merganser.errors import InputError
 
 PASSWORD = "correct-horse/battery"
 
@@ -67,7 +67,7 @@ def test_what_is_no_credential_stays(said: str) -> None:
 
 
 def test_a_message_to_the_user_shows_no_credential_and_commands_no_terminal() -> None:
-    said = str(InputError(f"a\x1b[2Jb: {PASSWORD}\n\tnext \ud800 é"))
+    said = str(UserError(f"a\x1b[2Jb: {PASSWORD}\n\tnext \ud800 é"))
     assert said == "a\\x1b[2Jb: ***\n\tnext \\ud800 é"
     said.encode()
 

@@ -1,0 +1,27 @@
+"""The repository's dvc.lock files, with what a killed run had not yet written into them."""
+
+from typing import TYPE_CHECKING
+
+from dvcfleet.dvc_adapter.lockfiles import LockFiles, lock_path
+from dvcfleet.planning.plan import stage_graph
+from dvcfleet.repository import state_folder
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+
+def recovered_lock_files(repo: "Repo") -> LockFiles:
+    """Return the lock files, after the journal of a killed run was written into them."""
+    locks = LockFiles(state_folder(repo) / "journal", lambda: _lock_order(repo), repo.scm_context.track_file)
+    if locks.recover():
+        repo._reset()
+    return locks
+
+
+def _lock_order(repo: "Repo") -> dict[str, list[str]]:
+    """Return, per dvc.lock, its stages in the order in which `dvc repro` would run them."""
+    order: dict[str, list[str]] = {}
+    for stage in stage_graph(repo, ())[1]:
+        if hasattr(stage, "name"):
+            order.setdefault(lock_path(stage), []).append(stage.name)
+    return order

@@ -38,16 +38,13 @@ PARTS = {
     "decompose_once": Part(("decompose_once",)),
     "costs": Part(("costs", "--short")),
     "all_costs": Part(("costs",), page="costs.md", asked=True),
-    "all_methods": Part(
-        ("merges", "--all", "--times=1", "--json=build/benchmarks/all_methods.json"), True, "merges.md", asked=True
-    ),
 }
 DEFAULT = [name for name, part in PARTS.items() if not part.asked]
 ASKED = [name for name, part in PARTS.items() if part.asked]
 
 
 def main() -> None:
-    """Run the parts one after another, each to its end whatever becomes of the others; exit 1 if one failed."""
+    """Run the parts one after another, even if one fails; exit 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "parts", nargs="*", metavar="PART", help=f"{', '.join(DEFAULT)}; not unless named: {', '.join(ASKED)}"
@@ -67,7 +64,7 @@ def main() -> None:
 
 
 def run(name: str, part: Part, folder: str) -> bool:
-    """Run one part under a heading, keep what it prints, say how long it took; tell whether it ended well."""
+    """Run one part under a heading, save its output, print how long it took; return whether it succeeded."""
     print(f"\n## {name}\n\n`{part.command}`\n", flush=True)
     started = time.perf_counter()
     module, *words = part.words

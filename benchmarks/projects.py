@@ -85,7 +85,7 @@ def write_images(folder: Path, count: int, seed: int) -> None:
 
 
 def environment(threads: int = 1) -> dict[str, str]:
-    """Return what a stage's process is told: `python` is this one, so many threads, no network."""
+    """Return a stage's environment variables: this `python`, this many threads, no network."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {"PATH": path, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "DVC_NO_ANALYTICS": "1"}
 
@@ -109,7 +109,7 @@ def make_repository(folder: Path) -> None:
 
 
 def called(folder: Path, command: Sequence[str], threads: int = 1) -> str:
-    """Run a command in a project and return what it printed; raise RuntimeError with its complaint when it fails."""
+    """Run a command in a project and return what it printed; raise RuntimeError with its error output if it fails."""
     done = subprocess.run(
         command, cwd=folder, env=os.environ | environment(threads), stdin=subprocess.DEVNULL, capture_output=True
     )

@@ -1,4 +1,4 @@
-"""Measure one core: the rates that `benchmarks.cost_model` reckons with."""
+"""Measure the rates of one core that `benchmarks.cost_model` uses."""
 
 import os
 import shutil
@@ -176,7 +176,7 @@ def drm_rate(rates: Rates) -> float:
 
 
 def as_text(rates: Rates) -> str:
-    """Write the rates in words."""
+    """Format the rates as text."""
     values, vectors = (
         ", ".join(f"{1e12 * rate:.0f} at {size}" for size, rate in table.items())
         for table in (rates.values, rates.vectors)

@@ -124,7 +124,7 @@ def cached(method: str, setting: Setting) -> Run:
 
 
 def threads_of(setting: Setting) -> dict[str, str]:
-    """Return the environment in which torch takes so many threads."""
+    """Return the environment variables that limit torch to this many threads."""
     return {"OMP_NUM_THREADS": str(setting.threads)}
 
 

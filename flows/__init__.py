@@ -1,4 +1,4 @@
-"""The orchestration: plan, run, watch."""
+"""Merganser's side of the engine: command line, project hooks, schedules, audit of MLflow."""
 
 import os
 

@@ -4,7 +4,7 @@ from flows.cli import main
 
 
 def start() -> None:
-    """Run the command line, and end without taking apart the modules that it imported: that takes half a second."""
+    """Run the command line, then exit without tearing down the imported modules, which takes half a second."""
     try:
         main()
     except SystemExit as end:

@@ -1,6 +1,6 @@
 """Write the pages about the methods from the registry: `python -m flows.catalogue` (`make docs`).
 
-A page a family under `docs/methods/`, and a table of all methods. A test holds the pages to the registry.
+One page per family under `docs/methods/`, and a table of all methods. A test holds the pages to the registry.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ PAGES = Path(__file__).parent.parent / "docs/methods"
 
 
 def write_pages(folder: Path) -> list[Path]:
-    """Write the table of all methods and a page a family; return the files."""
+    """Write the table of all methods and one page per family; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     pages = {folder / f"{name}.md": text for name, text in render_pages().items()}
     for stray in set(folder.glob("*.md")) - set(pages):

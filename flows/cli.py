@@ -44,7 +44,7 @@ def run(
     ] = None,
     runner: Annotated[
         Literal["threads", "processes", "ray", "dask"] | None,
-        typer.Option(help="What watches the stages' processes: threads if not given."),
+        typer.Option(help="Where stages run: threads if not given."),
     ] = None,
     address: Annotated[
         str | None,

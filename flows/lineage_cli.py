@@ -9,7 +9,9 @@ import typer
 
 from dvcfleet.secrets import masked, printable
 
-app = typer.Typer(help="Tell where a result comes from, and whether all is as it was.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show where a result comes from, and verify that nothing has changed since.", no_args_is_help=True
+)
 
 _ABOUT_TARGET = "A stage, a file or folder that one made, an MLflow run's id, or a cell of the report: ENTRY/COLUMN."
 RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
@@ -53,7 +55,7 @@ def verify(
         for finding in done.findings:
             print(printable(masked(str(finding))))
     if rerun and not done.run_again:
-        print("not run again: first mend what is changed, or run `merganser run`", file=sys.stderr)
+        print("not run again: first undo what is changed, or run `merganser run`", file=sys.stderr)
     raise typer.Exit(1 if done.findings else 0)
 
 

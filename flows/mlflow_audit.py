@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]:
-    """Find MLflow runs that are gone, or hold something else than the metric files and parameters that are here.
+    """Find MLflow runs that are missing, or that differ from the metric files and parameters in the workspace.
 
     In a Merganser project's folder. Where `found` says that a receipt, its metric files or its parameters are not as
     they were, there is nothing to compare with. Raises InputError where MLflow does not answer.
@@ -65,7 +65,7 @@ def _is_touched(step: Step, found: Collection[Finding]) -> bool:
 
 
 def _known_store() -> Store | None:
-    """Open the store that there is, to read in it; None where nothing was recorded."""
+    """Open the existing MLflow store for reading; None if nothing was recorded."""
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if not uri and not STORE.exists():
         return None
@@ -118,7 +118,7 @@ def _run(store: Store, run_id: str) -> "Run | None":
 
 
 def _check_summaries(store: Store, params: Params, receipts: dict[str, Path]) -> Iterator[Finding]:
-    """Check the mean accuracies that runs of whole comparisons repeat of the entries' runs."""
+    """Compare the mean accuracies in the comparison's runs with those of the entries' runs."""
     parents = store.client.search_runs([store.experiment], f"tags.`{COMPARISON}` != ''")
     for stage, file in receipts.items():
         receipt = read_json(file) or {}

@@ -1,4 +1,4 @@
-"""Look, when a run starts, whether the branches that sources follow have moved."""
+"""Check at the start of a run whether the branches that sources follow have moved."""
 
 import os
 import re
@@ -18,7 +18,7 @@ _FOLLOWS = re.compile(r"\bfollow\s*:")
 def follow_sources(say: Callable[[str], None]) -> None:
     """Pin each pointer file of a checked params.yaml that follows a branch to what the branch holds now.
 
-    A hub that is away keeps nobody from going on with the revisions that were pinned before. Raises InputError where
+    When the hub does not answer, the run continues with the revisions that are pinned. Raises InputError where
     the hub has no such branch.
     """
     moving = list(_moving(_params()))

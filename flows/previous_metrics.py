@@ -1,4 +1,4 @@
-"""What the numbers were before a run, and what made it run: the report says from it what changed since the last run."""
+"""The metrics before a run, and why its stages ran: the report shows from them what changed since the last run."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ _NAME = "previous_metrics.json"  # tasks.report reads it
 
 
 def keep_previous_metrics(folder: Path, plan: Plan, run: str) -> None:
-    """Keep the numbers before the run's first stage changes them, and why its stages run.
+    """Save the metrics before the run's first stage changes them, and why its stages run.
 
     A run that goes on after a failure or a kill keeps what it found when it first began.
     """
@@ -26,7 +26,7 @@ def keep_previous_metrics(folder: Path, plan: Plan, run: str) -> None:
 
 
 def _causes(plan: Plan) -> dict[str, list[str]]:
-    """Say of each stage that runs by itself, and not because of another, why it does."""
+    """Return why each stage runs that does not run because of another one."""
     changed = [node for node in plan.work if node.state in (State.STALE, State.RESTORABLE) and not node.outputs_known]
     return {node.name: list(node.reasons) for node in changed}
 

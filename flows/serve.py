@@ -52,7 +52,7 @@ def read_declared(path: Path) -> list[dict[str, Any]]:
 
 
 def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
-    """Make of a deployment in prefect.yaml what Prefect serves; raise InputError for what it cannot be made of."""
+    """Turn a deployment of prefect.yaml into what Prefect serves; raise InputError for an invalid one."""
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
     from prefect.deployments.runner import RunnerDeployment
 
@@ -76,7 +76,7 @@ def _schedule(item: dict[str, Any]) -> "Schedule":
 
 @contextmanager
 def _prefect(home: Path) -> Iterator[str]:
-    """Have Prefect in this process, and in those that it starts, talk to the server; give its page's address."""
+    """Point Prefect at the server, in this process and those that it starts; yield the address of its page."""
     elsewhere = os.environ.get("PREFECT_API_URL")
     server = None if elsewhere else Server(home, page=True, schedules=True)
     try:

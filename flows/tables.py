@@ -11,7 +11,7 @@ BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveM
 
 
 def print_plan(plan: Plan) -> None:
-    """Print each stage's state and reasons, what has no stage any more, and the counts."""
+    """Print each stage's state and reasons, the outputs that no stage makes any more, and the counts."""
     rows = ((node.name, node.state.value, "; ".join(node.reasons)) for node in plan.nodes.values())
     _print(("stage", "state", "why"), rows)
     for orphan in plan.orphans:
@@ -20,7 +20,7 @@ def print_plan(plan: Plan) -> None:
 
 
 def describe_method(method: Method) -> dict[str, Any]:
-    """Return what a method says of itself as plain data; the keys are stable."""
+    """Return a method's description as plain data; the keys are stable."""
     schema = method.parameters.model_json_schema()
     description = inspect.getdoc(method.function) or ""
     return {
@@ -101,7 +101,7 @@ def _type_name(kind: dict[str, Any]) -> str:
 
 
 def default_of(parameter: dict[str, Any]) -> str:
-    """Write a parameter's default, or that it has none."""
+    """Format a parameter's default."""
     if parameter["required"]:
         return "required"
     return "none" if parameter["default"] is None else str(parameter["default"])

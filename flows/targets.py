@@ -72,7 +72,7 @@ def _files_of(repo: "Repo", entry: str, column: str) -> list[str]:
 
 
 def _tasks(repo: "Repo", entry: str) -> list[str]:
-    """Return the tasks that an entry was measured on, as its stages have it."""
+    """Return the tasks that an entry was evaluated on."""
     folder = f"{METRICS}/{entry}"
     outs = (out for stage in repo.index.stages for out in outputs_of(repo, stage))
     return [Path(out).stem for out in outs if os.path.dirname(out) == folder]
@@ -86,7 +86,7 @@ def entries() -> dict[str, Any]:
 
 
 def _cell(repo: "Repo", entry: str, column: str) -> Any:
-    """Return a number out of the report's table, as it stands there."""
+    """Return a cell of the report's table."""
     table = Path(repo.root_dir, RESULTS)
     if not table.is_file():
         return None

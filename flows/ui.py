@@ -1,4 +1,4 @@
-"""The pages of Prefect and MLflow on loopback, for as long as somebody looks at them."""
+"""The pages of Prefect and MLflow on loopback, until stopped."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a run changed: each number before it and after, and what made its stages run."""
+"""What a run changed: each metric before and after, and why its stages ran."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,13 +20,13 @@ class Change:
 
     @property
     def difference(self) -> float | None:
-        """Return by how much it rose; None where one side is missing."""
+        """Return the increase; None if one side is missing."""
         return None if self.before is None or self.after is None else self.after - self.before
 
 
 @dataclass(frozen=True)
 class Changes:
-    """All that changed since a run began."""
+    """Everything that changed since a run began."""
 
     run: str
     causes: Mapping[str, list[str]]  # by stage
@@ -35,7 +35,7 @@ class Changes:
 
 
 def read_changes(path: Path, run: str | None, now: Numbers) -> Changes | None:
-    """Compare the numbers with those kept before the run; None where no run keeps any, or there were none."""
+    """Compare the metrics with those saved before the run; None if there were none."""
     kept = json.loads(path.read_text()) if run and path.is_file() else {}
     if kept.get("run") != run or not kept.get("numbers"):
         return None

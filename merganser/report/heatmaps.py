@@ -19,7 +19,7 @@ FULL = 10.8  # inches: the width of the page
 
 
 def between_tasks(grid: Grid, tasks: Sequence[str]) -> str:
-    """Draw one number a pair of different tasks (T, T); the deepest shade is the largest magnitude."""
+    """Draw one number per pair of different tasks (T, T); the darkest shade is the largest magnitude."""
     apart = np.where(np.eye(len(tasks), dtype=bool), np.nan, grid)
     side = 1.3 + 0.42 * min(len(tasks), WRITTEN)
     figure, axes = canvas(max(side, 4.2), max(side - 0.5, 2.2))
@@ -28,7 +28,7 @@ def between_tasks(grid: Grid, tasks: Sequence[str]) -> str:
 
 
 def entries_by_task(grid: Grid, entries: Sequence[str], tasks: Sequence[str], deepest: float) -> str:
-    """Draw one number an entry and task (E, T), shaded up to `deepest`."""
+    """Draw one number per entry and task (E, T), shaded up to `deepest`."""
     figure, axes = canvas(5.2, 0.9 + 0.19 * len(entries))
     _cells(axes, grid, deepest, entries, tasks)
     return to_svg(figure)
@@ -75,5 +75,5 @@ def _shade(value: float, deepest: float) -> tuple[float, float, float, float]:
 
 
 def _written(value: float) -> str:
-    """Write two digits after the point, and no lone zero before it."""
+    """Format with two decimals and no leading zero."""
     return re.sub(r"^(-?)0\.", r"\1.", f"{value:.2f}").replace("-.00", ".00")

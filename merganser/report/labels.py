@@ -1,4 +1,4 @@
-"""Where the names of plotted points go: beside their points, and never over each other. All in points (1/72 inch)."""
+"""Where the labels of plotted points go: beside their points, never overlapping. All in points (1/72 inch)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,7 +24,7 @@ def place_labels(
     right: float,
     others: Sequence[tuple[float, float]] = (),
 ) -> list[Place]:
-    """Place one label a point, as near as its neighbours and the right edge allow; return them in the points' order.
+    """Place one label per point, as near as its neighbours and the right edge allow; return them in the points' order.
 
     `others`: points without a label, which no label may cover either.
     """

@@ -32,7 +32,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def panels(names: Sequence[str]) -> list[Panel]:
-    """Put layers whose names differ by numbers only into one panel, and all that stand alone into a last one."""
+    """Put layers whose names differ only by numbers into one panel, and all others into a last one."""
     kinds: dict[str, list[tuple[str, str]]] = {}
     for name, short in zip(names, short_names(names), strict=True):
         kinds.setdefault(NUMBER.sub(ANY, short), []).append((name, short))

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, script and plots inside, and nothing from anywhere else."""
+"""The page: one self-contained HTML file with its style, script and plots."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ def _cards(rows: list[Row]) -> list[tuple[str, Row]]:
 
 
 def _shades(rows: list[Row]) -> dict[tuple[str, str], int]:
-    """Say how far each accuracy lies from the lowest (0) to the highest (100) of its task."""
+    """Return where each accuracy lies between the lowest (0) and the highest (100) of its task."""
     shades: dict[tuple[str, str], int] = {}
     for task in rows[0].scores.accuracies:
         column = [row.scores.accuracies[task] for row in rows]
@@ -93,7 +93,7 @@ def _layers(measured: Measured) -> list[tuple[str, str, list[float]]]:
 
 
 def inline(svg: str) -> Markup:
-    """Make a plot a part of the page: no prologue, no metadata, no fixed size; its colours and font are the page's."""
+    """Inline a plot into the page: without prologue, metadata or fixed size, in the page's colours and font."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.S)
     body = re.sub(r"<svg ([^>]*?)>", _responsive, body, count=1, flags=re.S)
@@ -109,25 +109,25 @@ def _responsive(match: re.Match[str]) -> str:
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """Write a fraction as a number of per cent, a dash for none."""
+    """Format a fraction in per cent, a dash for none."""
     return "–" if value is None else f"{100 * value:.{digits}f}"
 
 
 def signed(value: float | None) -> str:
-    """Write a difference of fractions as per cent with its sign, a dash for none."""
+    """Format a difference of fractions in per cent with its sign, a dash for none."""
     return "–" if value is None else f"{100 * value:+.2f}"
 
 
 def digits(value: float) -> str:
-    """Write a measure with three significant digits, a dash for none."""
+    """Format a measure with three significant digits, a dash for none."""
     return "–" if isnan(value) else f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:.0f}"
 
 
 def seconds(value: float) -> str:
-    """Write a time with the digits that matter."""
+    """Format a time with its significant digits."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def megabytes(value: float) -> str:
-    """Write a size in MiB."""
+    """Format a size in MiB."""
     return f"{value / 2**20:.0f}"

@@ -31,7 +31,7 @@ def _scores(rows: list[Row], tasks: Sequence[str]) -> dict[str, str]:
 
 
 def _between(measured: Measured) -> dict[str, str]:
-    """Draw what lies between the tasks, pair by pair and over the depth."""
+    """Draw the measures between tasks, pair by pair and over the depth."""
     plots = {}
     if len(measured.tasks) > 1:
         plots["cosines"] = between_tasks(measured.cosines, measured.tasks)
@@ -42,7 +42,7 @@ def _between(measured: Measured) -> dict[str, str]:
 
 
 def _merges(measured: Measured) -> dict[str, str]:
-    """Draw what each entry holds of the tasks."""
+    """Draw how much of each task an entry's merge retains."""
     plots, tasks = {}, measured.tasks
     single, parts = (measured.merges(parts=parts) for parts in (False, True))
     if single and measured.matrices:

@@ -1,4 +1,4 @@
-"""The references and the best entries over the tasks."""
+"""A radar plot of the references and the best entries over the tasks."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def radar(rows: list[Row], tasks: Sequence[str]) -> str:
 
 
 def _lines(rows: list[Row]) -> list[tuple[Row, str, str]]:
-    """Choose few enough lines to read: the references, the two best single models, the best with parts."""
+    """Choose the lines: the references, the two best single models, the best with parts per task."""
     references = list(zip(in_group(rows, "reference"), (":", "--"), strict=False))
     lines = [(row, COLOURS["reference"], style) for row, style in references]
     ranked = sorted(in_group(rows, "single"), key=lambda row: -row.scores.mean)

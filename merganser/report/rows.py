@@ -105,12 +105,12 @@ def by_family(rows: list[Row]) -> dict[str, list[Row]]:
 
 
 def best(rows: list[Row]) -> Row | None:
-    """Return the row of the highest mean accuracy, the first of equals."""
+    """Return the row with the highest mean accuracy, the first one of a tie."""
     return max(rows, key=lambda row: row.scores.mean, default=None)
 
 
 def best_values(rows: list[Row], tasks: list[str]) -> dict[tuple[str, str], float]:
-    """Return the highest accuracy by (group, task) and the highest mean by (group, "mean"), references left out."""
+    """Return the highest accuracy by (group, task) and the highest mean by (group, "mean"), without references."""
     found: dict[tuple[str, str], float] = {}
     for group in [name for name in GROUPS if in_group(rows, name) and name != "reference"]:
         members = in_group(rows, group)

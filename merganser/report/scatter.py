@@ -37,7 +37,7 @@ def against_time(rows: list[Row]) -> str:
 
 
 def named(rows: Sequence[Row], costs: Sequence[float]) -> list[int]:
-    """Choose the points that get a name: references, the best of each family, and what no other beats at its cost."""
+    """Choose the points to label: references, the best of each family, and the Pareto front."""
     chosen = {row.entry for row in rows if row.group == "reference"}
     for family in {row.family for row in rows}:
         leader = best([row for row in rows if row.family == family])

@@ -1,4 +1,4 @@
-"""What the stages measured, read back: each entry's accuracies, what its merge cost, how it compares."""
+"""Scores read back from the stages' files: each entry's accuracies, the cost of its merge, how it compares."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Scores:
 
 
 def read_metrics(params: Params, entry: str, metrics: Path) -> dict[str, dict[str, Any]]:
-    """Read what was measured of an entry on each declared task, in their order; raise InputError if one is missing."""
+    """Read an entry's metrics on each declared task, in their order; raise InputError if one is missing."""
     return {task: read_json(metrics / entry / f"{task}.json") for task in params.tasks}
 
 

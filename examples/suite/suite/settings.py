@@ -17,7 +17,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """Steps of the two phases, and how many images a subject are drawn in the clean style and in the tasks' own."""
+    """Steps of the two phases, and how many images per subject are drawn in the clean style and in the tasks' own."""
 
     text_steps: int
     image_steps: int

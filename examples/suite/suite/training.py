@@ -1,4 +1,4 @@
-"""What the training loops share: the learning rate's course, one optimisation step, seeded batches."""
+"""What the training loops share: the learning rate schedule, one optimisation step, seeded batches."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +38,7 @@ class Trainer:
 
 
 def epochs(count: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of indices for ever; each pass is a new permutation, and an incomplete last batch is dropped."""
+    """Yield batches of indices forever; each pass is a new permutation, and an incomplete last batch is dropped."""
     batch_size = min(batch_size, count)
     while True:
         order = torch.randperm(count, generator=generator)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, linalg
 
 from merganser.linalg.decompositions import Factors
-from merganser.linalg.svd import factorise, is_safe, numerical_rank
+from merganser.linalg.svd import factorise, is_accurate, numerical_rank
 
 SHARE = 0.5  # of the GPU's free memory, to be filled at once
 WORK = 6  # Gram matrices' worth of room for each: itself, its eigenvectors, both once more, and to find them in
@@ -51,7 +51,7 @@ def factorise_together(matrices: Tensor, rank: int | None = None) -> list[Factor
 def _checked(matrix: Tensor, scaled: Tensor, s: Tensor, v: Tensor, rank: int | None) -> Factors:
     """Return the factors of one matrix (M, N), given U S (M, K), S (R,) and V (N, K), M >= N."""
     known = min(v.shape[1], numerical_rank(s.float(), (len(matrix), len(v))))
-    if not is_safe(s[:known]):
+    if not is_accurate(s[:known]):
         return factorise(matrix, rank)
     found = (scaled[:, :known] / s[:known], s, v[:, :known].mT)
     return Factors(*(part.to(matrix.dtype).contiguous() for part in found))

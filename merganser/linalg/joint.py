@@ -75,4 +75,4 @@ def _by_gram(deltas: Tensor) -> Basis | None:
     del gram
     s = squares.flip(0).clamp_(min=0).sqrt_()
     s = s[: svd.numerical_rank(s.float(), (tasks * columns, rows))]
-    return Basis(vectors.mT[rows - len(s) :].flip(0).mT, s) if svd.is_safe(s) else None
+    return Basis(vectors.mT[rows - len(s) :].flip(0).mT, s) if svd.is_accurate(s) else None

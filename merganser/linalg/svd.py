@@ -16,7 +16,7 @@ from merganser.errors import InputError
 from merganser.linalg import lapack
 from merganser.linalg.decompositions import Factors
 
-SAFE = 1e-4  # of the largest singular value. Vectors from a float64 Gram matrix are exact to about eps / SAFE**2 = 2e-8
+LEAST_FROM_GRAM = 1e-4  # of the largest singular value: from a float64 Gram matrix its vectors are exact to eps / 1e-8
 ROUNDING = 1e-6  # of a singular value: weighting may put one that is as small as rounding on the other side of it
 
 
@@ -162,9 +162,9 @@ def of_gram(gram: Tensor, longer: int, count: int | None = None) -> tuple[Tensor
     return s, vectors.flip(1), numerical_rank(s.float(), (longer, len(s)))
 
 
-def is_safe(s: Tensor) -> bool:
+def is_accurate(s: Tensor) -> bool:
     """Tell whether the vectors of these singular values are exact enough, although a Gram matrix squares the values."""
-    return len(s) == 0 or bool(s[-1] >= SAFE * s[0])
+    return len(s) == 0 or bool(s[-1] >= LEAST_FROM_GRAM * s[0])
 
 
 def _by_gram(tall: Tensor, rank: int | None, exact_to: torch.dtype, dtype: torch.dtype) -> Factors | None:
@@ -175,7 +175,7 @@ def _by_gram(tall: Tensor, rank: int | None, exact_to: torch.dtype, dtype: torch
     s, vectors, known = of_gram(lapack.gram(tall), len(tall), rank)
     v = vectors[:, :known]
     counted = s[: v.shape[1]]
-    if not is_safe(counted):
+    if not is_accurate(counted):
         return None
     return Factors(lapack.product(tall, v / counted, dtype), s.to(dtype), v.mT.to(dtype).contiguous())
 

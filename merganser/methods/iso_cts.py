@@ -4,11 +4,10 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
-from merganser.linalg.counts import count_of
 from merganser.linalg.lapack import product
 from merganser.linalg.polar import polar, polar_factors
 from merganser.merging.method import Fraction, Scaling, method
-from merganser.operators.isotropic import specifics, summed
+from merganser.operators.isotropic import own_directions, specifics, summed
 
 
 @method(
@@ -28,11 +27,11 @@ from merganser.operators.isotropic import specifics, summed
 def iso_cts(layer: LayerDeltas | LayerLowRank, *, common_fraction: Fraction = 0.8, scaling: Scaling = 1.0) -> Tensor:
     """Join the sum's leading directions with each task's own beyond them, whiten both sides, give all the mean value.
 
-    The tasks share what `common_fraction` leaves of the R directions, floor((R - common) / T) each; the rest is common.
-    The mean is over R. A matrix too small to give each task a direction has common ones only: it is iso_c's.
+    The tasks share what `common_fraction` leaves of the R directions: round((R - common) / T) each, half to even; the
+    rest is common. The mean is over R. Where no task gets a direction of its own, the merge is iso_c's.
     """
     rank, tasks = min(layer.shape), len(layer.tasks)
-    own = (rank - count_of(common_fraction, rank)) // tasks
+    own = own_directions(rank, tasks, common_fraction)
     common = summed(layer, rank - tasks * own)
     us, ss, vhs = zip(common, *specifics(layer, common.u, own), strict=True)
     # The tasks' own left directions are orthogonal to the common ones, which stay as they are.

@@ -7,18 +7,42 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
+from merganser.linalg.counts import count_of
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.lapack import gram, product
 from merganser.linalg.polar import polar_factors
-from merganser.linalg.svd import SAFE, compact, compact_low_rank, complement, numerical_rank, of_gram, spectral_norm
+from merganser.linalg.svd import (
+    LEAST_FROM_GRAM,
+    compact,
+    compact_low_rank,
+    complement,
+    numerical_rank,
+    of_gram,
+    spectral_norm,
+)
 from merganser.operators.sums import total
+
+
+def own_directions(rank: int, tasks: int, common_fraction: float) -> int:
+    """Return how many of R directions each task has to itself: what the common part leaves, shared out by T.
+
+    Rounded half to even, as the authors' code does; rounded down where T times as many would be more than R.
+
+    >>> [own_directions(10, tasks, 0.5) for tasks in (2, 3, 8)]  # 2.5, 1.67 and 0.625
+    [2, 2, 1]
+    >>> own_directions(7, 4, 0.0)  # 1.75: two each would be eight
+    1
+    """
+    left = rank - count_of(common_fraction, rank)
+    own = round(left / tasks)
+    return own if own * tasks <= rank else left // tasks
 
 
 def whitened_sum(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, Tensor, Tensor]:
     """Return U Vh of the sum of the tasks' matrices, on its numerical rank, as two factors with S (K,) between them."""
     if isinstance(layer, LayerLowRank):
         return summed(layer)
-    return polar_factors(total(layer.deltas), layer.dtype, max(layer.shape) * torch.finfo(layer.dtype).eps)
+    return polar_factors(total(layer.deltas), layer.dtype)
 
 
 def summed(layer: LayerDeltas | LayerLowRank, rank: int | None = None) -> Factors:
@@ -60,7 +84,7 @@ def _by_gram(delta: Tensor, common: Tensor, count: int) -> Factors | None:
     s, v, _ = of_gram(gram(inside, gram(delta), -1.0), rows, count)
     known = _count(s[:count], delta)
     s, v = s[:known], v[:, :known]
-    if known and bool(s[-1] < SAFE * _frobenius_norm(delta)):
+    if known and bool(s[-1] < LEAST_FROM_GRAM * _frobenius_norm(delta)):
         return None
     return Factors((product(delta, v) - common @ (inside @ v)) / s, s, v.mT)
 
@@ -83,7 +107,7 @@ def _of_adapter(left: Tensor, right: Tensor, common: Tensor, count: int) -> Fact
 def _count(s: Tensor, delta: Tensor) -> int:
     """Count what is more than rounding beside the largest singular value of a whole matrix."""
     known = 0
-    for norm in (_frobenius_norm, spectral_norm):  # the first is no smaller, and quicker to be had: it may do
+    for norm in (_frobenius_norm, spectral_norm):  # the first is an upper bound that costs less, and often suffices
         known = numerical_rank(s.to(delta.dtype), (delta.shape[0], delta.shape[1]), norm(delta))
         if known == len(s):
             break

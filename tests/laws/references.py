@@ -64,8 +64,8 @@ def svd(matrix: Array, epsilon: float = EPSILON) -> tuple[Array, Array, Array]:
 
 
 def whitened(stack: Array, epsilon: float = EPSILON) -> Array:
-    """Return the P Q^T of a stack of unit vectors: dependent ones leave what rounding does, sqrt(max(M, N)) epsilon."""
-    p, _, qh = svd(stack, epsilon / np.sqrt(max(stack.shape)))
+    """Return the P Q^T of a stack of unit vectors, on its numerical rank."""
+    p, _, qh = svd(stack, epsilon)
     return p @ qh
 
 

@@ -5,6 +5,7 @@ import pytest
 import scipy.linalg
 import torch
 
+from merganser.operators.isotropic import own_directions
 from tests.laws.layers import matrices, merged, vectors
 from tests.laws.references import EPSILON, Array, Given, counted, whitened
 from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of, svd
@@ -15,7 +16,10 @@ Triples = tuple[Array, Array, Array]
 def common_and_specific(deltas: Array, common_fraction: float, driver: str = "gesdd") -> list[Triples]:
     """List the common triples and each task's own as the paper prints them, on numerical ranks."""
     rank, tasks = min(deltas.shape[1:]), len(deltas)
-    own = (rank - counted(common_fraction, rank)) // tasks
+    left = rank - counted(common_fraction, rank)
+    own = round(left / tasks)  # half to even, as the authors' code does
+    if own * tasks > rank:
+        own = left // tasks
     summed = deltas.sum(0)
     common = cut(summed, rank - tasks * own, summed, driver)
     outside = (np.eye(len(summed)) - common[0] @ common[0].T) @ deltas
@@ -111,6 +115,30 @@ def test_a_common_direction_leaves_no_rounding_to_become_a_tasks_own() -> None:
 def test_a_matrix_with_fewer_directions_than_tasks_has_common_ones_only() -> None:
     layer = matrices(list(drawn(4, (3, 9))))
     assert_close(merged("iso_cts", layer, scaling=0.5)[0], 0.5 * numpy_of(merged("iso_c", layer)[0]), 1e-12)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rank", "tasks", "common_fraction", "own"),
+    [
+        (10, 2, 0.5, 2),  # 2.5: half to even
+        (14, 2, 0.5, 4),  # 3.5
+        (10, 3, 0.5, 2),  # 1.67
+        (10, 8, 0.5, 1),  # 0.625: eight of ten
+        (10, 8, 0.6, 0),  # 0.5
+        (7, 4, 0.0, 1),  # 1.75: two each would be more than there are
+    ],
+)
+def test_what_the_common_part_leaves_is_shared_out_as_the_authors_do(
+    rank: int, tasks: int, common_fraction: float, own: int
+) -> None:
+    assert own_directions(rank, tasks, common_fraction) == own
+    deltas = drawn(tasks, (rank, rank))
+    found = common_and_specific(numpy_of(deltas), common_fraction)
+    assert [len(s) for _, s, _ in found] == [rank - tasks * own, *[own] * tasks]
+    assert_close(
+        merged("iso_cts", matrices(list(deltas)), common_fraction=common_fraction)[0],
+        iso(numpy_of(deltas), common_fraction),
+    )
 
 
 def test_vectors_take_the_scaled_mean() -> None:

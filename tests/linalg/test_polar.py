@@ -57,6 +57,17 @@ def test_two_bases_equal_but_for_rounding_share_it_too() -> None:
     )
 
 
+def test_a_direction_up_to_max_m_n_eps_of_the_largest_is_rounding() -> None:
+    stack = torch.eye(400, 3)  # the cut is 400 * 1.2e-7 = 4.8e-5
+    expected = torch.tensor([[0.5**0.5, 0, 0.5**0.5], [0, 1, 0]])
+    for apart, rank in ((3e-5, 2), (3e-4, 3)):  # the third singular value is half as large, relative to the first
+        stack[:3, 2] = torch.tensor([1.0, 0.0, apart])
+        for found in (polar(stack), polar(stack.double(), torch.float32)):
+            assert torch.linalg.matrix_rank(found) == rank
+            if rank == 2:
+                torch.testing.assert_close(found[:2].float(), expected, atol=1e-4, rtol=0)
+
+
 def test_polar_by_hand() -> None:
     torch.testing.assert_close(polar(torch.tensor([[0.0, -3.0], [2.0, 0.0]])), torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
     torch.testing.assert_close(polar(torch.tensor([[3.0, 0.0], [4.0, 0.0]])), torch.tensor([[0.6, 0.0], [0.8, 0.0]]))

@@ -20,10 +20,10 @@ class Start:
 class NodeWork:
     """What a node needs to know of a stage besides what its clone says; paths are from the repository's root.
 
-    Choices travel, code does not: `texts` are dvc.yaml and parameter files, to be put in place; `commit`, and as
-    `expected` the hashes of all that the stage reads, are to be found as they are. `inputs` are the outputs of other
-    stages among it, `hidden` the .gitignore files in folders read whole, `persisted` what the stage is to go on from,
-    all outputs as dvc.lock has them. A `forced` stage runs though it ran before.
+    Parameters are sent, code is not: the node writes `texts`, which are dvc.yaml and parameter files, but must already
+    be at `commit`. `expected` holds the hashes of all that the stage reads, `inputs` those outputs of other stages that
+    are among it, `gitignores` the .gitignore files in folders read whole, and `persisted` the previous content of
+    outputs to persist; all outputs as dvc.lock has them. A `forced` stage runs even if it ran before.
     """
 
     dvc_yaml: str
@@ -32,7 +32,7 @@ class NodeWork:
     texts: dict[str, str]
     expected: dict[str, str | None]
     inputs: tuple[dict[str, Any], ...]
-    hidden: dict[str, str]
+    gitignores: dict[str, str]
     persisted: tuple[dict[str, Any], ...]
     forced: bool
 

@@ -18,8 +18,9 @@ from dvcfleet.execution.workspace import LocalWorkspace
 from dvcfleet.executors.opening import open_runner
 from dvcfleet.executors.profiles import Placement, check_stages, choose_placement
 from dvcfleet.messages import Ending, Result
+from dvcfleet.nodes.clone import refuse_node
 from dvcfleet.nodes.object_store import AwayError, MissingError, ObjectStore, has_remote
-from dvcfleet.nodes.recorded import RecordedHashes
+from dvcfleet.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.nodes.workspace import NodeWorkspace
 from dvcfleet.planning.lock_files import recovered_lock_files
 from dvcfleet.planning.orphans import prune
@@ -70,6 +71,7 @@ def run(
             return 0
         on_busy = when_busy(busy, console.print)
         with opened(repo) as dvc_repo, held(dvc_repo, on_busy), _terminated_like_interrupted():
+            refuse_node(Path(dvc_repo.root_dir))
             place = choose_placement(Path(dvc_repo.root_dir), profile, **said)
             return _run_held(dvc_repo, targets, force, pull, place, console)
     except ProjectError:

@@ -20,6 +20,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(lineage_cli.app, name="lineage")
+node = typer.Typer(help="Clones that serve as a cluster's nodes.", no_args_is_help=True)
+app.add_typer(node, name="node")
 
 RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
@@ -194,6 +196,18 @@ def reconstruct(
 
     write_task_model(folder, task, out)
     print(f"the model of {task} is in {out}")
+
+
+@node.command("init")
+def node_init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="A clone of the repository, for the node alone.")
+    ] = Path(),
+) -> None:
+    """Make a clone a node: runs on a cluster may then rewrite its parameter files and delete what they do not need."""
+    from dvcfleet.nodes.clone import make_node
+
+    print(f"{make_node(folder)} is a node now: its files belong to the runs that use it")
 
 
 @app.command()

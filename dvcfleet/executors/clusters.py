@@ -1,7 +1,7 @@
 """What Ray and Dask have in common: a cluster at an address, whose nodes have threads, memory and GPUs."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,10 +14,10 @@ from dvcfleet.executors.task_runners import Runner
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.resource_pool import ResourcePool
 
-# Nothing is sent anywhere; a stage that asks for no GPU sees none.
+# No usage statistics; a stage that asks for no GPU sees none.
 _RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-# Without it Ray takes the address of a network interface for this machine's.
+# Otherwise Ray uses the address of a network interface, even on one machine.
 _RAY_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
@@ -43,7 +43,7 @@ class Machine:
 
 
 def open_cluster(name: str, threads: int, workers: int | None, address: str | None) -> AbstractContextManager[Runner]:
-    """Give Ray or Dask as a runner: see `open_runner`; raises UserError where it is not installed."""
+    """Open Ray or Dask as `open_runner` says; raises UserError where it is not installed."""
     if name == "ray":  # before it is imported
         os.environ.update(_RAY_SETTINGS | (_RAY_ON_LOOPBACK if _is_loopback(address) else {}))
     try:
@@ -61,7 +61,7 @@ def _is_loopback(address: str | None) -> bool:
 def cluster_pool(
     where: str, machines: list[Machine], workers: int | None, resources: Mapping[str, Resources]
 ) -> ResourcePool:
-    """Return how many threads of a cluster to use at a time: `workers`, or all there are; the rest is for it to count.
+    """Return how many threads of a cluster to use at a time: `workers`, or all. The cluster counts memory and GPUs.
 
     Raises UserError for a stage that no machine can run, and where there is none and no number was given.
     """
@@ -77,8 +77,20 @@ def cluster_pool(
     return ResourcePool(workers or round(sum(machine.threads for machine in machines)))
 
 
+def refuse_shared_gpus(gpus: Mapping[str, Sequence[str]]) -> None:
+    """Raise UserError where two workers on one machine have the same GPU; `gpus` has each worker's, by its address."""
+    owners: dict[tuple[str | None, str], str] = {}
+    for worker, gpu in ((worker, gpu) for worker, names in gpus.items() for gpu in names):
+        owner = owners.setdefault((urlsplit(worker).hostname, gpu), worker)
+        if owner != worker:
+            raise UserError(
+                f"the workers {owner} and {worker} are on one machine, and both have GPU {gpu}; start each with "
+                "CUDA_VISIBLE_DEVICES naming GPUs of its own"
+            )
+
+
 def _check_server(machines: list[Machine]) -> None:
-    """Raise UserError where a node could not reach Prefect's server, since that listens on this machine only."""
+    """Raise UserError where a node cannot reach Prefect's server, which listens on this machine only."""
     server = urlsplit(os.environ["PREFECT_API_URL"]).hostname
     own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
     away = [machine.address for machine in machines if machine.address not in own]

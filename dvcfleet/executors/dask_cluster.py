@@ -1,4 +1,4 @@
-"""Dask as a runner, by way of prefect-dask."""
+"""Dask as a runner, through prefect-dask."""
 
 import os
 import time
@@ -17,7 +17,7 @@ from distributed.core import Status
 from prefect_dask import DaskTaskRunner
 
 from dvcfleet.errors import UserError
-from dvcfleet.executors.clusters import Machine, cluster_pool
+from dvcfleet.executors.clusters import Machine, cluster_pool, refuse_shared_gpus
 from dvcfleet.executors.dask_tasks import keys_at_work
 from dvcfleet.executors.task_runners import Local
 from dvcfleet.planning.resources import Resources
@@ -33,7 +33,10 @@ LOSSES = (KilledWorker, CommClosedError, CancelledError, ClosedClientError)
 
 
 class Declaration(WorkerPlugin):
-    """A plugin that has each worker of a Dask cluster, now and later, say what it has; what it was told stands."""
+    """A plugin by which each worker of a Dask cluster, now and later, declares its resources.
+
+    What the worker was started with by `--resources` stands.
+    """
 
     name = "dvcfleet"
 
@@ -47,7 +50,7 @@ class Declaration(WorkerPlugin):
         has = {"threads": worker.state.nthreads, "memory": memory, "GPU": len(gpus_here())}
         more = {name: amount for name, amount in has.items() if name not in worker.state.total_resources}
         if more:
-            # What waits for resources is looked at again when a worker goes on, and not when it declares some.
+            # Dask assigns waiting tasks again when a worker resumes, and not when it declares resources.
             worker.status = Status.paused
             await worker.set_resources(**more)
             worker.status = Status.running
@@ -55,7 +58,7 @@ class Declaration(WorkerPlugin):
 
 @dataclass
 class DaskCluster:
-    """A Dask cluster at an address: it counts what its workers have."""
+    """A Dask cluster at an address, which counts its workers' resources."""
 
     task_runner: "TaskRunner[Any]"
     client: "Client"
@@ -66,6 +69,9 @@ class DaskCluster:
 
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return how many threads of the cluster to use at a time."""
+        if any(each.gpus for each in resources.values()):
+            with_gpus = [at for at, worker in self._workers().items() if worker["resources"].get("GPU")]
+            refuse_shared_gpus(self.client.run(gpus_here, workers=with_gpus) if with_gpus else {})
         return cluster_pool(f"the Dask cluster at {self.address}", self._machines(), self.workers, resources)
 
     def asking(self, resources: Resources) -> AbstractContextManager[Any]:
@@ -74,17 +80,17 @@ class DaskCluster:
         return dask.annotate(resources={name: amount for name, amount in wanted.items() if amount})
 
     def end(self, future: "PrefectFuture[Any]") -> None:
-        """Have the worker that does a task run find that nobody wants it any more."""
+        """Cancel a task run; its worker notices and ends the commands."""
         task = future.wrapped_future  # type: ignore[attr-defined]
         self._ended.add(task.key)
         task.cancel()
 
     def is_loss(self, error: Exception) -> bool:
-        """Tell whether the workers that tried a task run went away."""
+        """Tell whether the task run failed because its workers went away."""
         return isinstance(error, LOSSES)
 
     def wait_for_ends(self) -> None:
-        """Wait until the workers have killed what was ended."""
+        """Wait until the workers have killed the commands of cancelled task runs."""
         deadline = time.monotonic() + _END_LIMIT_S
         while self._ended and time.monotonic() < deadline:
             at_work = self.client.run(keys_at_work).values()
@@ -92,17 +98,20 @@ class DaskCluster:
                 return
             time.sleep(0.1)
 
-    def _machines(self) -> list[Machine]:
+    def _workers(self) -> dict[str, Any]:
         assert self.client.scheduler
-        # Not `scheduler_info`: what that returns may have been replaced meanwhile by one without workers.
-        workers = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
-        resources = [(str(urlsplit(at).hostname), worker["resources"]) for at, worker in workers.items()]
+        # `scheduler_info` may have been replaced meanwhile by one without workers.
+        found: dict[str, Any] = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
+        return found
+
+    def _machines(self) -> list[Machine]:
+        resources = [(str(urlsplit(at).hostname), worker["resources"]) for at, worker in self._workers().items()]
         return [Machine(at, has["threads"], has["memory"], has["GPU"]) for at, has in resources]
 
 
 @contextmanager
 def at(address: str, workers: int | None) -> Iterator[DaskCluster]:
-    """Give the Dask cluster whose scheduler is at an address; raises UserError if none answers there."""
+    """Connect to the Dask scheduler at an address; raises UserError if none answers there."""
     try:
         client = Client(address, set_as_default=False, timeout="20s")
     except (OSError, ValueError) as error:
@@ -116,7 +125,7 @@ def at(address: str, workers: int | None) -> Iterator[DaskCluster]:
 
 @contextmanager
 def local(threads: int) -> Iterator[Local]:
-    """Give a Dask cluster of one worker on loopback, for the time of a run."""
+    """Start a Dask cluster of one worker on loopback, for the time of a run."""
     options: dict[str, Any] = {
         "n_workers": 1,
         "threads_per_worker": threads,

@@ -1,4 +1,4 @@
-"""In a Dask worker: whether anybody still waits for what it does, since Dask forgets a task but cannot end it."""
+"""In a Dask worker: whether the current task was cancelled, since Dask forgets a cancelled task but cannot end it."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ _AT_WORK: set[str] = set()
 
 @contextmanager
 def as_task() -> Iterator[Callable[[], bool] | None]:
-    """Give what tells whether the Dask task of this thread is still wanted; None if it is none."""
+    """Yield a function that tells whether this thread's Dask task is still wanted; None outside a Dask task."""
     task = _task_of_dask()
     if task is None:
         yield None

@@ -1,4 +1,4 @@
-"""Open a runner by its name: threads or processes of this machine, or a cluster."""
+"""Open a runner by name: threads or processes of this machine, or a cluster."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_runner(name: str, workers: int | None = None, address: str | None = None) -> Iterator[Runner]:
-    """Give the runner of this name for `workers` threads at a time, connected to the cluster at `address` if given.
+    """Open the runner of this name for `workers` threads at a time, connected to the cluster at `address` if given.
 
-    Without an address a cluster is started on this machine's loopback, and ended. Without `workers` there are as many
+    Without an address a cluster is started on loopback, and ended. Without `workers` there are as many
     as CPUs. Raises UserError where no cluster answers at the address.
     """
     threads = workers or os.cpu_count() or 1

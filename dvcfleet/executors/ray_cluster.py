@@ -1,4 +1,4 @@
-"""Ray as a runner, by way of prefect-ray."""
+"""Ray as a runner, through prefect-ray."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ LOSSES = tuple(kind for kind in RayError.__subclasses__() if kind is not RayTask
 
 @dataclass
 class RayCluster:
-    """A Ray cluster at an address: it counts what its nodes have."""
+    """A Ray cluster at an address, which counts its nodes' resources."""
 
     task_runner: "TaskRunner[Any]"
     address: str
@@ -43,33 +43,33 @@ class RayCluster:
         return _asking(resources)
 
     def end(self, future: "PrefectFuture[Any]") -> None:
-        """Kill the worker that does a task run."""
+        """Kill the worker of a task run."""
         ray.cancel(future.wrapped_future, force=True)  # type: ignore[attr-defined]
 
     def is_loss(self, error: Exception) -> bool:
-        """Tell whether the worker, or its node, went away."""
+        """Tell whether the task run failed because its worker or node went away."""
         return isinstance(error, LOSSES)
 
 
 @contextmanager
 def at(address: str, workers: int | None) -> Iterator[RayCluster]:
-    """Give the Ray cluster at an address; raises UserError if none answers there."""
+    """Connect to the Ray cluster at an address; raises UserError if none answers there."""
     with _connected(address=address):
         yield RayCluster(RayTaskRunner(), address, workers)
 
 
 @contextmanager
 def local(threads: int) -> Iterator[Local]:
-    """Give a Ray cluster of one node on loopback, for the time of a run."""
+    """Start a Ray cluster of one node on loopback, for the time of a run."""
     with _connected(num_cpus=threads, num_gpus=0, include_dashboard=False, _node_ip_address="127.0.0.1"):
-        # The run counts memory and gives out GPUs itself.
+        # The run itself counts memory and assigns GPUs.
         yield Local(RayTaskRunner(), threads, lambda resources: _asking(Resources(resources.threads)), LOSSES)
 
 
 @contextmanager
 def _connected(**options: Any) -> Iterator[None]:
-    """Be connected to a Ray cluster, so that Prefect's task runner finds it."""
-    # The workers' threads too are to know which server to tell.
+    """Connect to a Ray cluster, where Prefect's task runner finds it."""
+    # Workers report to the same Prefect server as the run.
     environment = {"env_vars": {"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}}
     try:
         ray.init(
@@ -92,7 +92,7 @@ def _machines() -> list[Machine]:
 
 
 def _asking(resources: Resources) -> AbstractContextManager[Any]:
-    # Who started a stage whose worker went away starts it again: Ray is not to do so by itself.
+    # The run itself starts a stage again whose worker went away.
     options: dict[str, Any] = {"num_cpus": resources.threads, "num_gpus": resources.gpus, "max_retries": 0}
     if resources.memory_bytes:
         options["memory"] = resources.memory_bytes

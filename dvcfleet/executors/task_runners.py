@@ -1,4 +1,4 @@
-"""Where stages run, by name: in threads or processes that watch this machine's processes, or on a cluster."""
+"""Where stages run, by name: threads or processes of this machine, which start the commands, or a cluster."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -19,30 +19,30 @@ RUNNERS = ("threads", "processes", *CLUSTERS)
 
 
 class Runner(Protocol):
-    """One of Prefect's task runners, and what it needs to be told and asked beyond Prefect.
+    """One of Prefect's task runners, with what Prefect does not offer.
 
-    `remote` means that its workers are not children of this machine's hosts but start hosts of their own.
+    `remote`: its workers start fork servers of their own; others use those of this machine.
     """
 
     task_runner: "TaskRunner[Any]"
     remote: bool
 
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
-        """Return what there is for stages; raises UserError for a stage that asks for more than that."""
+        """Return what stages may use; raises UserError for a stage that asks for more than that."""
 
     def asking(self, resources: Resources) -> AbstractContextManager[Any]:
-        """Have what is submitted within the block get what it needs."""
+        """Ask the cluster for these resources for what is submitted within the block."""
 
     def end(self, future: "PrefectFuture[Any]") -> None:
-        """End a task run on a worker elsewhere, if it still goes on."""
+        """End a task run on a remote worker, if it still runs."""
 
     def is_loss(self, error: Exception) -> bool:
-        """Tell whether a task run ended because its worker went away."""
+        """Tell whether a task run failed because its worker went away."""
 
 
 @dataclass
 class Local:
-    """A runner on this machine: this process counts what there is, and its hosts fork the stages' processes."""
+    """A runner on this machine: this process counts resources, and its fork servers start the commands."""
 
     task_runner: "TaskRunner[Any]"
     threads: int
@@ -58,17 +58,17 @@ class Local:
         return pool
 
     def asking(self, resources: Resources) -> AbstractContextManager[Any]:
-        """Tell a cluster on this machine; the pool was counted already."""
+        """Ask a cluster on this machine; others need nothing, since this process counts."""
         return self.asks(resources)
 
     def end(self, future: "PrefectFuture[Any]") -> None:
-        """Do nothing: the hosts end what they started."""
+        """Do nothing: the fork servers end what they started."""
 
     def is_loss(self, error: Exception) -> bool:
-        """Tell whether the pool that did the task run broke, or its worker in a cluster went away."""
+        """Tell whether the pool of the task run broke, or its worker in a cluster went away."""
         return isinstance(error, self.losses)
 
 
 def leave_interrupts_to_the_run() -> None:
-    """Ignore Ctrl-C, which goes to all processes of the terminal: what is to be stopped is for the run to say."""
+    """Ignore Ctrl-C, which goes to all processes of the terminal: the run decides what ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,7 +1,7 @@
 """Run a stage on a node that shares nothing with the run's machine but the DVC remote.
 
-A node is a clone of the repository for its worker alone. It fetches the stage's inputs, less what it has, runs the
-commands, pushes the outputs, and sends back the stage's entry for dvc.lock; its own dvc.lock it leaves alone.
+A node is a clone of the repository that was made for this (`make_node`). It fetches those inputs of the stage that it
+lacks, runs the commands, pushes the outputs, and returns the stage's entry for dvc.lock. Its own dvc.lock is kept.
 """
 
 import hashlib
@@ -19,9 +19,18 @@ from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.errors import UserError
 from dvcfleet.execution.jobs import make_job, run_job
 from dvcfleet.messages import Job, NodeWork, Outcome
-from dvcfleet.nodes.clones import check_commit, chosen, claimed, locked, node_folder, node_root, opened_clone, put
+from dvcfleet.nodes.cleaning import remove_others
+from dvcfleet.nodes.clone import (
+    check_commit,
+    check_node,
+    locked,
+    node_folder,
+    node_root,
+    opened_clone,
+    parameter_files,
+    write_if_changed,
+)
 from dvcfleet.nodes.object_store import MissingError, ObjectStore
-from dvcfleet.nodes.sweep import sweep
 from dvcfleet.repository import tracked_paths
 
 if TYPE_CHECKING:
@@ -31,26 +40,32 @@ if TYPE_CHECKING:
 
 
 def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
-    """Run a job's stage in this node's own clone, or find that it ran before; `tell` gets what is printed."""
+    """Run a job's stage in this node's own clone unless it ran before; `tell` gets each line printed.
+
+    A folder that was not made a node is left as it is: the outcome is then the user's mistake, exit code 2.
+    """
     from dvc.exceptions import DvcException
 
     assert job.node
+    root = node_root()
+    where = f"node {socket.gethostname()}, {root}"
     try:
-        root = node_root()
-        with claimed(root), opened_clone(root) as repo:
+        check_node(root)
+        with opened_clone(root) as repo:
             check_commit(repo, job.node.commit)
-            with chosen(root, job.node.texts):
-                return Visit(repo, job, ObjectStore(repo, tell), tell).run()
+            with parameter_files(root, job.node.texts):
+                return NodeStage(repo, job, ObjectStore(repo, tell), tell).run()
     except UserError as error:
-        return Outcome(job.name, 2, tail=(str(error),), why=f"refused by {_here(node_root(check=False))}: {error}")
+        return Outcome(job.name, 2, tail=(str(error),), why=f"refused by {where}: {error}")
     except (DvcException, OSError) as error:
-        return Outcome(job.name, 1, tail=(str(error),), why=f"{_here(node_root(check=False))}: {error}")
+        return Outcome(job.name, 1, tail=(str(error),), why=f"{where}: {error}")
 
 
 def run_key(stage: "Stage", persisted: Sequence[dict[str, Any]]) -> str | None:
-    """Return the run cache's key for a stage's command and present inputs; None where DVC would keep no such thing.
+    """Return the run cache's key for a stage's command and present inputs; None for a stage that it cannot hold.
 
-    DVC has none for outputs to persist, since they depend on what was there before: here that is part of the key.
+    DVC's run cache holds no stage with outputs to persist, because they depend on their previous content. Here that
+    content's hash is part of the key.
     """
     from dvc.stage.cache import _get_cache_hash
     from dvc.stage.serialize import to_single_stage_lockfile
@@ -64,8 +79,8 @@ def run_key(stage: "Stage", persisted: Sequence[dict[str, Any]]) -> str | None:
 
 
 @dataclass
-class Visit:
-    """One stage's stay on this node."""
+class NodeStage:
+    """One stage on this node, from its inputs to its pushed outputs."""
 
     repo: "Repo"
     job: Job
@@ -73,7 +88,7 @@ class Visit:
     tell: Callable[[str], None]
 
     def run(self) -> Outcome:
-        """Run the stage, or find that it ran before."""
+        """Run the stage unless the remote's run cache knows its outputs."""
         with locked(self.repo):
             stage = self._loaded()
             self._place_inputs(stage)
@@ -91,18 +106,18 @@ class Visit:
         if outcome.exit_code != 0:
             return outcome
         with locked(self.repo):
-            entry = self._leave_outputs(stage, key)
-            self._note()
+            entry = self._push_outputs(stage, key)
+            self._log()
         return replace(outcome, entry=entry)
 
-    def _note(self) -> None:
-        """Note in the node's log which stages it ran to their end."""
+    def _log(self) -> None:
+        """Add the stage to the node's log of those that it ran to their end."""
         with open(node_folder(self.root) / "log", "a") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {self.job.name}\n")
 
     @property
     def work(self) -> NodeWork:
-        """What this node was told of the stage."""
+        """What the run sent about the stage."""
         assert self.job.node
         return self.job.node
 
@@ -120,22 +135,22 @@ class Visit:
             raise UserError(f"it has no stage {self.work.stage} in {self.work.dvc_yaml}") from error
 
     def _place_inputs(self, stage: "Stage") -> None:
-        """Have in the workspace what the stage reads of other stages, and in folders that it reads whole no more."""
-        inputs = self._known(self.work.inputs)
+        """Bring other stages' outputs that this one reads, and remove all else from folders that it reads whole."""
+        inputs = self._outputs(self.work.inputs)
         lacking = [out for out in inputs if not out.exists or out.changed_checksum()]
         if lacking:
             self._fetch(lacking)
         wanted = {out.fs_path for out in inputs}
-        hidden = {str(self.root / path): text for path, text in self.work.hidden.items()}
+        gitignores = {str(self.root / path): text for path, text in self.work.gitignores.items()}
         tracked = tracked_paths(self.repo)
         for dep in stage.deps:
             if any(path.startswith(f"{dep.fs_path}{os.sep}") for path in wanted):
-                sweep(dep.fs_path, wanted | hidden.keys(), tracked)
-        for path, text in hidden.items():
-            put(Path(path), text)
+                remove_others(dep.fs_path, wanted | gitignores.keys(), tracked)
+        for path, text in gitignores.items():
+            write_if_changed(Path(path), text)
 
-    def _known(self, outs: Sequence[dict[str, Any]]) -> list["Output"]:
-        """Return outputs of which there is no more than their entries in dvc.lock."""
+    def _outputs(self, outs: Sequence[dict[str, Any]]) -> list["Output"]:
+        """Return DVC's outputs for their entries in dvc.lock."""
         entry = {"cmd": "-", "outs": [dict(out) for out in outs]}
         found: list[Output] = locked_stage(self.repo, str(self.root / self.work.dvc_yaml), entry, str(self.root)).outs
         return found
@@ -149,41 +164,41 @@ class Visit:
             out.checkout(force=True)
 
     def _check_inputs(self, stage: "Stage") -> None:
-        """Refuse to run on anything else than what the run's machine has."""
+        """Raise UserError where an input differs from the one on the run's machine."""
         from dvc.dependency.base import DependencyDoesNotExistError
 
         try:
             save_inputs(stage)
         except DependencyDoesNotExistError as error:
-            raise UserError(f"{error}; no stage makes it: put it into git, or under DVC's care by `dvc add`") from error
+            raise UserError(f"{error}; no stage makes it: commit it to git, or track it with `dvc add`") from error
         for dep in stage.deps:
             expected = self.work.expected.get(dep.def_path)
             if dep.def_path in self.work.expected and dep.hash_info.value != expected:
-                raise UserError(f"{dep} is not as on the run's machine ({dep.hash_info.value} here, {expected} there)")
+                raise UserError(f"{dep} differs from the run's machine ({dep.hash_info.value} here, {expected} there)")
 
     def _clear_outputs(self, stage: "Stage") -> None:
-        """Take away what was written here before, and put there what the stage goes on from.
+        """Remove what was written here before, and restore the previous content of outputs to persist.
 
-        What an attempt that was killed here has left in an output to persist is gone on from too.
+        What a killed attempt of the same stage has added to an output to persist is kept.
         """
         for out in stage.outs:
             if not out.persist:
                 out.remove()
-        outs = {out.fs_path: out for out in self._known(self.work.persisted)}
+        outs = {out.fs_path: out for out in self._outputs(self.work.persisted)}
         text = json.dumps(self.work.persisted, sort_keys=True)
         for out in (out for out in stage.outs if out.persist):
-            if not (self._begun.exists() and self._begun.read_text() == text):
-                self._go_on_from(out, outs.get(out.fs_path))
+            if not (self._started.exists() and self._started.read_text() == text):
+                self._restore(out, outs.get(out.fs_path))
             out.unprotect()
         if any(out.persist for out in stage.outs):
-            put(self._begun, text)
+            write_if_changed(self._started, text)
 
     @property
-    def _begun(self) -> Path:
-        """What the stage went on from, while it has not ended here."""
+    def _started(self) -> Path:
+        """The file that holds, until the stage ends here, the previous content it started from."""
         return node_folder(self.root) / hashlib.md5(self.job.name.encode()).hexdigest()
 
-    def _go_on_from(self, out: "Output", before: "Output | None") -> None:
+    def _restore(self, out: "Output", before: "Output | None") -> None:
         if before is None:
             out.remove()
             return
@@ -192,8 +207,8 @@ class Visit:
         except MissingError:
             out.remove()
 
-    def _leave_outputs(self, stage: "PipelineStage", key: str | None) -> dict[str, Any]:
-        """Put the outputs into the cache, on the remote, and last into the remote's run cache; return their entry."""
+    def _push_outputs(self, stage: "PipelineStage", key: str | None) -> dict[str, Any]:
+        """Store the outputs in the cache and on the remote, then their entry in its run cache; return the entry."""
         from dvc.stage.serialize import to_single_stage_lockfile
 
         for out in stage.outs:
@@ -206,13 +221,9 @@ class Visit:
                 out.commit(relink=False)
         self.store.push(outs)
         if key:
-            self.store.leave_run(key, entry)
-        self._begun.unlink(missing_ok=True)
+            self.store.save_run(key, entry)
+        self._started.unlink(missing_ok=True)
         return dict(entry)
-
-
-def _here(root: Path) -> str:
-    return f"node {socket.gethostname()}, {root}"
 
 
 def _path_of(out: "Output") -> str:

@@ -1,6 +1,7 @@
-"""The DVC remote as the place where machines that share nothing else leave and find what stages read and wrote.
+"""The DVC remote as the store through which machines with nothing else in common exchange inputs and outputs.
 
-It may be away for a while: whatever is asked of it is asked again, for some minutes, and whoever waits is told.
+Files go by DVC's own push and pull. Added here: waiting for a remote that is away, and run cache entries one at a time,
+where DVC copies the whole run cache.
 """
 
 import errno
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# An empty folder where a remote was mounted looks like a remote that holds nothing; this file tells them apart.
+# An empty folder where a remote should be mounted looks like an empty remote: this file tells them apart.
 _MARK = "dvcfleet"
 _WAITS_S = (1, 2, 4, 8, 15, *[30] * 19)
-# What does not pass by waiting.
+# Errors that do not pass by waiting.
 _LASTING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
 _RUN_NAME = re.compile("[0-9a-f]{64}")
 
@@ -40,14 +41,15 @@ class MissingError(OSError):
 
 
 def has_remote(repo: "Repo") -> bool:
-    """Tell whether the repository has a DVC remote to fetch from and push to unless told otherwise."""
+    """Tell whether the repository has a default DVC remote."""
     return bool(repo.config["core"].get("remote"))
 
 
 class ObjectStore:
-    """The repository's default DVC remote; `tell` gets a line when it has to be waited for.
+    """The repository's default DVC remote; `tell` gets a line for each wait.
 
-    Raises UserError for a remote that keeps files by version and not by content.
+    All methods wait up to ten minutes for a remote that does not answer, and then raise its error. Raises UserError for
+    a remote that keeps files by version and not by content.
     """
 
     def __init__(self, repo: "Repo", tell: Callable[[str], None]) -> None:
@@ -56,75 +58,75 @@ class ObjectStore:
         if self._remote.fs.version_aware or self._remote.worktree:
             raise UserError(
                 f"DVC remote {self._remote.name}: nodes need one that keeps files by their content; "
-                "take version_aware and worktree out of its configuration, or name another by `dvc remote default`"
+                "remove version_aware and worktree from its configuration, or choose another by `dvc remote default`"
             )
 
     def open(self) -> None:
-        """Make the remote known as one that nodes use; wait for it where it was known before and is away now."""
+        """Put the mark into a remote that is used for the first time, and look for it in one that was used before."""
         known = state_folder(self._repo) / "remote"
-        if not (known.exists() and known.read_text() == self._mark):
-            self._ask("be made ready", self._put_mark)
-            known.write_text(self._mark)
-        self._patiently("answer", lambda: None)
+        if known.exists() and known.read_text() == self._mark:
+            return self._patiently("answer", self._check_mark)
+        self._patiently("be made ready", self._put_mark)
+        known.write_text(self._mark)
 
     def held(self, values: Collection[str]) -> set[str]:
-        """Return those of the hashes that the remote holds; of a folder's, all that is in it."""
-        return self._patiently(
+        """Return those of the hashes that the remote holds; a folder's, if it holds all that is in it."""
+        return self._with_mark(
             "say what it holds", lambda: set(self._remote.odb.oids_exist(values)) if values else set()
         )
 
     def push(self, outs: Iterable["Output"]) -> None:
-        """Bring outputs that are in DVC's cache to the remote, less what it has; a folder's listing last."""
-        wanted = _objects(outs)
+        """Copy from DVC's cache what the remote lacks of some outputs; a folder's listing last."""
+        objects = _objects(outs)
 
         def push_all() -> None:
-            self._move("pushed", self._repo.cloud.push, wanted)
-            self._look()
+            self._transfer("pushed", self._repo.cloud.push, objects)
+            self._check_mark()
 
-        self._patiently("take outputs", push_all)
+        self._with_mark("take outputs", push_all)
 
     def fetch(self, outs: Collection["Output"]) -> None:
-        """Bring outputs into DVC's cache, less what it has. Raises MissingError for one that is not to be had."""
+        """Copy into DVC's cache what it lacks of some outputs. Raises MissingError if the remote lacks one too."""
 
         def fetch_all() -> None:
-            self._move("fetched", self._repo.cloud.pull, _objects(outs))
+            self._transfer("fetched", self._repo.cloud.pull, _objects(outs))
             for out in outs:
                 if out.changed_cache():
                     raise MissingError(f"the DVC remote {self._remote.name} does not hold {out} ({out.hash_info})")
 
-        self._patiently("give inputs", fetch_all)
+        self._with_mark("give inputs", fetch_all)
 
     def fetch_listing(self, folder: "HashInfo") -> None:
-        """Bring the listing of an output folder into DVC's cache, and nothing of what it lists."""
+        """Copy the listing of an output folder into DVC's cache, and none of the files in it."""
 
         def fetch_it() -> None:
-            self._move("fetched", self._repo.cloud.pull, {folder})
+            self._transfer("fetched", self._repo.cloud.pull, {folder})
             if not self._repo.cache.local.exists(folder.value):
                 raise MissingError(f"the DVC remote {self._remote.name} does not hold the listing {folder.value}")
 
         if not self._repo.cache.local.exists(folder.value):
-            self._patiently("give the listing of a folder", fetch_it)
+            self._with_mark("give the listing of a folder", fetch_it)
 
     def find_run(self, key: str) -> dict[str, Any] | None:
-        """Return the entry that somebody left under this key of the run cache, if the remote holds its outputs too."""
-        return self._patiently("say what has run", lambda: self._find_run(key))
+        """Return the run cache's entry under a key, if the remote holds the entry's outputs too."""
+        return self._with_mark("say what has run", lambda: self._find_run(key))
 
-    def leave_run(self, key: str, entry: dict[str, Any]) -> None:
-        """Note in the remote's run cache what a stage's command made; its outputs are to be there already."""
+    def save_run(self, key: str, entry: dict[str, Any]) -> None:
+        """Add an entry to the remote's run cache; its outputs have to be there already."""
         from dvc.stage.cache import _get_cache_hash
 
         fs = self._remote.fs
         path = fs.join(self._run_folder(key), _get_cache_hash(dict(entry)))
 
-        def leave() -> None:
+        def save() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 text = Path(folder) / "entry"
                 write_yaml(str(text), entry)
                 fs.makedirs(fs.parent(path), exist_ok=True)
                 fs.put_file(str(text), path)
-            self._look()
+            self._check_mark()
 
-        self._patiently("note what has run", leave)
+        self._with_mark("save what has run", save)
 
     def _find_run(self, key: str) -> dict[str, Any] | None:
         from dvc.schema import COMPILED_LOCK_FILE_STAGE_SCHEMA
@@ -149,11 +151,11 @@ class ObjectStore:
         return None
 
     def _run_folder(self, key: str) -> str:
-        # Where `dvc push --run-cache` would put it.
+        # Where `dvc push --run-cache` puts it.
         return str(self._remote.fs.join(self._remote.path, "runs", key[:2], key))
 
-    def _move(self, done: str, move: Callable[..., Any], objects: set["HashInfo"]) -> None:
-        with _Heard() as errors:
+    def _transfer(self, done: str, move: Callable[..., Any], objects: set["HashInfo"]) -> None:
+        with _LoggedErrors() as errors:
             failed = move(objects).failed if objects else ()
         if failed:
             raise errors[0] if errors else AwayError(f"{len(failed)} files could not be {done}")
@@ -166,48 +168,45 @@ class ObjectStore:
         if not self._remote.fs.exists(self._mark):
             self._remote.fs.makedirs(self._remote.path, exist_ok=True)
             with self._remote.fs.open(self._mark, "w") as file:
-                file.write("Nodes of Merganser leave and find their stages' inputs and outputs here.\n")
+                file.write("Nodes exchange the inputs and outputs of their stages here.\n")
 
-    def _look(self) -> None:
+    def _check_mark(self) -> None:
         if not self._remote.fs.exists(self._mark):
             raise AwayError(f"there is no {_MARK} in it, as if it were not mounted")
 
-    def _patiently(self, what: str, action: Callable[[], T]) -> T:
-        """Do what needs the remote, and wait as long as it is away."""
+    def _with_mark(self, what: str, action: Callable[[], T]) -> T:
+        """Do what needs the remote, after a look that it is the one meant."""
 
-        def look_and_act() -> T:
-            self._look()
+        def check_and_act() -> T:
+            self._check_mark()
             return action()
 
-        return self._ask(what, look_and_act)
+        return self._patiently(what, check_and_act)
 
-    def _ask(self, what: str, action: Callable[[], T]) -> T:
+    def _patiently(self, what: str, action: Callable[[], T]) -> T:
+        """Do what needs the remote; while it is away, wait and try again."""
         for wait_s in _WAITS_S:
             try:
                 return action()
-            except MissingError:
-                # Not there, or is the whole remote away?
-                if self._answers():
+            except Exception as error:  # each remote's library has errors of its own
+                if isinstance(error, MissingError) and self._answers():
                     raise
-                error: Exception = AwayError("it is away")
-            except Exception as caught:  # each remote's library has errors of its own
-                if isinstance(caught, OSError) and caught.errno in _LASTING:
+                if isinstance(error, OSError) and error.errno in _LASTING:
                     raise
-                error = caught
-            self._tell(f"waiting for the DVC remote {self._remote.name} to {what}: {error}; next try in {wait_s} s")
+                self._tell(f"waiting for the DVC remote {self._remote.name} to {what}: {error}; next try in {wait_s} s")
             time.sleep(wait_s)
         return action()
 
     def _answers(self) -> bool:
         try:
-            self._look()
+            self._check_mark()
         except Exception:
             return False
         return True
 
 
 def _objects(outs: Iterable["Output"]) -> set["HashInfo"]:
-    """Return all objects of outputs: files, and of a folder its listing too, which is fetched for that."""
+    """Return the hashes of all files of outputs, and of folders' listings; listings are fetched for that."""
     used: set[HashInfo] = set()
     for out in outs:
         # With `force`, DVC leaves out a folder whose listing it cannot get, instead of asking at the terminal.
@@ -215,14 +214,14 @@ def _objects(outs: Iterable["Output"]) -> set["HashInfo"]:
     return used
 
 
-class _Heard(logging.Handler):
-    """Hears the errors that DVC logs for single files, and nothing else tells of."""
+class _LoggedErrors(logging.Handler):
+    """Collects the errors that DVC only logs when single files cannot be copied."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self._errors: list[Exception] = []
         self._logger = logging.getLogger("dvc_data.hashfile.transfer")
-        # A traceback for each file is for nobody: what matters of it is in our own message.
+        # A traceback for each file helps nobody: our own message holds what matters.
         self._logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:

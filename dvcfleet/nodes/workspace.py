@@ -1,4 +1,4 @@
-"""Stages that run on nodes with nothing shared: what they are sent, and what becomes of what they send back."""
+"""The workspace of a run whose stages run on nodes: what a node is sent, and what is kept of what it returns."""
 
 import os
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ from dvcfleet.errors import UserError
 from dvcfleet.execution.jobs import make_job
 from dvcfleet.execution.workspace import LocalWorkspace
 from dvcfleet.messages import Job, NodeWork, Outcome, Result
-from dvcfleet.nodes.clones import commit_for_nodes
-from dvcfleet.nodes.recorded import RecordedHashes
+from dvcfleet.nodes.clone import commit_for_nodes
+from dvcfleet.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.planning.plan import Node, State, judge_now
 from dvcfleet.planning.resources import Resources
 
@@ -22,44 +22,44 @@ if TYPE_CHECKING:
     from dvc.stage import Stage
 
 
-def runs_at_home(stage: "Stage") -> bool:
-    """Tell whether a stage runs on the run's own machine: data and imports of DVC's, and `meta: {place: flow}`.
+def stays(stage: "Stage") -> bool:
+    """Tell whether a stage stays on the run's machine: data and imports of DVC's, and `meta: {place: flow}`.
 
     Raises UserError for another place.
     """
     place = stage.meta.get("place") if isinstance(stage.meta, dict) else None
     if place not in (None, "flow"):
-        raise UserError(f"stage {stage.addressing}: meta.place should be flow, or not there, got {place!r}")
+        raise UserError(f"stage {stage.addressing}: meta.place should be flow or left out, got {place!r}")
     return place == "flow" or not stage.cmd or stage.frozen
 
 
 @dataclass
 class NodeWorkspace:
-    """The workspace of a run whose workers are nodes with clones of their own; `here` is for the stages that stay.
+    """The workspace of a run whose workers are nodes with clones of their own; `local` is for the stages that stay.
 
-    Of what nodes make, this machine keeps the hashes, in dvc.lock. A `forced` run does not ask what ran before.
+    Of nodes' outputs this machine keeps the hashes, in dvc.lock. A `forced` run does not use the run cache.
     """
 
-    here: LocalWorkspace
+    local: LocalWorkspace
     recorded: RecordedHashes
     forced: bool = False
 
     def __post_init__(self) -> None:
-        # What is not to be understood is better known before anything runs.
-        for stage in self.here.plan.stages.values():
-            runs_at_home(stage)
+        # A wrong `meta.place` is refused before any stage runs.
+        for stage in self.local.plan.stages.values():
+            stays(stage)
         self._commit = commit_for_nodes(self._repo)
 
     @property
     def _repo(self) -> "Repo":
-        return self.here.repo
+        return self.local.repo
 
     def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
-        """Settle a stage without running it if that can be, else have on the DVC remote what its node will fetch."""
+        """Settle a stage without running it if possible, else push to the DVC remote what its node will fetch."""
         if not stage.cmd or stage.frozen:
             if not stage.deps and not all(out.exists for out in stage.outs):
                 return Result.FAILED, f"{', '.join(node.reasons)}; `dvc push` it where it was added"
-            return self.here.prepare(stage, node)
+            return self.local.prepare(stage, node)
         if not node.must_run:
             node = judge_now(stage, self.recorded.checks)
         why = ", ".join(node.reasons)
@@ -68,21 +68,21 @@ class NodeWorkspace:
         if node.state is State.BLOCKED:
             return Result.BLOCKED, why
         inputs = self.recorded.inputs(stage)
-        if runs_at_home(stage):
-            self._bring(inputs)
-            return self.here.prepare(stage, replace(node, state=State.STALE, must_run=True, outputs_known=False))
+        if stays(stage):
+            self._fetch(inputs)
+            return self.local.prepare(stage, replace(node, state=State.STALE, must_run=True, outputs_known=False))
         persisted = [out for out in stage.outs if out.persist and out.hash_info and not out.changed_cache()]
-        self._give([*inputs, *persisted])
+        self._push([*inputs, *persisted])
         for out in stage.outs:
-            # What was here is not what will be: DVC would take it for changed.
+            # Otherwise DVC would take the old content for a changed output.
             out.remove()
         return None, why
 
     def job(self, stage: "Stage", resources: Resources) -> Job:
-        """Return what a node needs to run the stage, or this machine's worker where the stage stays."""
-        if runs_at_home(stage):
-            return replace(self.here.job(stage, resources), stays=True)
-        hidden = {path: text for dep in stage.deps for path, text in self.recorded.hidden(dep).items()}
+        """Return what a node needs to run the stage, or this machine if the stage stays."""
+        if stays(stage):
+            return replace(self.local.job(stage, resources), stays=True)
+        gitignores = {path: text for dep in stage.deps for path, text in self.recorded.gitignores(dep).items()}
         work = NodeWork(
             dvc_yaml=self._from_root(stage.path),
             stage=stage.name,
@@ -90,34 +90,34 @@ class NodeWorkspace:
             texts=self._texts,
             expected={dep.def_path: self.recorded.hash_of(dep) for dep in _data_dependencies(stage)},
             inputs=tuple(self._entry(out) for out in self.recorded.inputs(stage)),
-            hidden={self._from_root(path): text for path, text in hidden.items()},
+            gitignores={self._from_root(path): text for path, text in gitignores.items()},
             persisted=tuple(self._entry(out) for out in stage.outs if out.persist and out.hash_info),
             forced=self.forced,
         )
         return replace(make_job(stage, resources), node=work)
 
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
-        """Take over the entry that a node made; of the outputs, only those that DVC does not cache come here."""
+        """Take over the entry that a node made, and fetch only those outputs that DVC does not cache."""
         if outcome.entry is None:
-            return self.here.keep(stage, outcome)
+            return self.local.keep(stage, outcome)
         from dvc.stage.loader import StageLoader
 
         StageLoader.fill_from_lock(stage, outcome.entry)
         stage.cmd_changed = False
         self.recorded.held |= {out.hash_info.value for out in stage.outs}
-        self._bring(out for out in stage.outs if not out.use_cache)
+        self._fetch(out for out in stage.outs if not out.use_cache)
         return outcome.entry
 
     def finish(self, pull: bool) -> None:
-        """Leave on the remote what this machine made itself; with `pull`, fetch all that the run's stages wrote."""
-        outs = [out for stage in self.here.plan.stages.values() for out in stage.outs if out.hash_info]
+        """Push what this machine made itself; with `pull`, fetch all outputs of the run's stages."""
+        outs = [out for stage in self.local.plan.stages.values() for out in stage.outs if out.hash_info]
         mine = [out for out in outs if out.use_cache and not self._is_held(out) and not out.changed_cache()]
-        self._give(mine)
+        self._push(mine)
         if pull:
-            self._bring(out for out in outs if out.use_cache and self._is_held(out))
+            self._fetch(out for out in outs if out.use_cache and self._is_held(out))
 
-    def _give(self, outs: Iterable["Output"]) -> None:
-        """Have outputs on the remote, those too that only this machine has."""
+    def _push(self, outs: Iterable["Output"]) -> None:
+        """Push those outputs that the remote lacks, uncached ones too."""
         lacking = [out for out in outs if not self._is_held(out)]
         uncached = self._as_cached([out for out in lacking if not out.use_cache])
         for out in uncached:
@@ -129,21 +129,21 @@ class NodeWorkspace:
     def _is_held(self, out: "Output") -> bool:
         return out.hash_info.value in self.recorded.held
 
-    def _bring(self, outs: Iterable["Output"]) -> None:
-        """Have outputs in the workspace."""
+    def _fetch(self, outs: Iterable["Output"]) -> None:
+        """Fetch outputs into the workspace."""
         lacking = [out for out in outs if not out.exists or out.changed_checksum()]
         cached = [out for out in lacking if out.use_cache]
         uncached = self._as_cached([out for out in lacking if not out.use_cache])
         self.recorded.store.fetch([out for out in cached + uncached if out.changed_cache()])
         for out in cached:
             out.checkout(force=True)
-            self.here.hide_from_git(out.stage)
+            self.local.hide_from_git(out.stage)
         with self._repo.stage_cache._cache_type_copy():
             for out in uncached:
                 out.checkout(force=True)
 
     def _as_cached(self, outs: list["Output"]) -> list["Output"]:
-        """Return outputs that DVC does not cache as if it did."""
+        """Return cached twins of outputs that DVC does not cache."""
         entry = {"cmd": "-", "outs": [self._entry(out) for out in outs]}
         path = os.path.join(self._repo.root_dir, "dvc.yaml")
         found: list[Output] = locked_stage(self._repo, path, entry, self._repo.root_dir).outs if outs else []
@@ -161,7 +161,7 @@ class NodeWorkspace:
     def _texts(self) -> dict[str, str]:
         """The dvc.yaml and parameter files of the plan's stages, as they are now."""
         paths: dict[str, None] = {}
-        for stage in self.here.plan.stages.values():
+        for stage in self.local.plan.stages.values():
             if not stage.cmd or not hasattr(stage, "name"):
                 continue
             folder = os.path.dirname(stage.path)

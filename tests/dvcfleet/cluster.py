@@ -1,4 +1,4 @@
-"""Real clusters on this machine's loopback, of one node with two threads."""
+"""Real clusters on this machine's loopback, of one node."""
 
 import os
 import shutil
@@ -20,17 +20,17 @@ START_LIMIT_S = 90
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
+    """Return a free port of loopback."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float = START_LIMIT_S) -> None:
-    """Wait until something holds, and fail if it does not come to."""
+    """Wait until a condition holds; fail after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not holds():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the wait took too long"
         time.sleep(0.1)
 
 
@@ -56,8 +56,8 @@ class Cluster:
 
 
 @contextmanager
-def started(runner: str, prefect_api: str) -> Iterator[Cluster]:
-    """Start a cluster, and end it."""
+def started(runner: str, prefect_api: str, threads: int = 2, gpus: int = 0) -> Iterator[Cluster]:
+    """Start a cluster, and end it; Dask takes its GPUs from CUDA_VISIBLE_DEVICES."""
     pytest.importorskip("prefect_ray" if runner == "ray" else "prefect_dask")
     # The paths of Ray's sockets are long.
     folder, port = Path(tempfile.mkdtemp(prefix="mc-", dir="/tmp")), free_port()
@@ -65,7 +65,7 @@ def started(runner: str, prefect_api: str) -> Iterator[Cluster]:
     environment |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PREFECT_API_URL": prefect_api}
     cluster = Cluster(runner, f"127.0.0.1:{port}" if runner == "ray" else f"tcp://127.0.0.1:{port}")
     try:
-        for number, command in enumerate(_commands(runner, port, folder)):
+        for number, command in enumerate(_commands(runner, port, folder, threads, gpus)):
             with open(folder / f"log{number}", "wb") as log:
                 cluster.processes.append(
                     subprocess.Popen(
@@ -86,15 +86,16 @@ def started(runner: str, prefect_api: str) -> Iterator[Cluster]:
         shutil.rmtree(folder)
 
 
-def _commands(runner: str, port: int, folder: Path) -> list[str]:
+def _commands(runner: str, port: int, folder: Path, threads: int, gpus: int) -> list[str]:
     tools = Path(sys.executable).parent
     return {
         "ray": [
-            f"{tools}/ray start --head --block --node-ip-address 127.0.0.1 --port {port} --num-cpus 2"
-            f" --include-dashboard=false --temp-dir {folder}"
+            f"{tools}/ray start --head --block --node-ip-address 127.0.0.1 --port {port} --num-cpus {threads}"
+            f" --num-gpus {gpus} --include-dashboard=false --temp-dir {folder}"
         ],
         "dask": [
             f"{tools}/dask scheduler --host 127.0.0.1 --port {port} --no-dashboard",
-            f"{tools}/dask worker tcp://127.0.0.1:{port} --nthreads 2 --no-dashboard --local-directory {folder}",
+            f"{tools}/dask worker tcp://127.0.0.1:{port} --nthreads {threads} --no-dashboard"
+            f" --local-directory {folder}",
         ],
     }[runner]

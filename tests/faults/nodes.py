@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from dvcfleet.nodes.clone import make_node
 from tests.dvcfleet.cluster import free_port, wait_until
 from tests.tiny import ROOT, dvc, environment, make_repository
 
@@ -133,10 +134,16 @@ def share(source: Path, folder: Path, nodes: int = 2) -> list[Path]:
     dvc(source, "push", "-q")
     git(source, "add", "-A")
     git(source, "commit", "-q", "-m", "all")
-    clones = [folder / name for name in ("flow", *(f"clone{number}" for number in range(nodes)))]
-    for clone in clones:
-        subprocess.run(["git", "clone", "-q", str(source), str(clone)], check=True)
+    clones = [clone(source, folder / name) for name in ("flow", *(f"clone{number}" for number in range(nodes)))]
+    for made in clones[1:]:
+        make_node(made)
     return clones
+
+
+def clone(source: Path, folder: Path) -> Path:
+    """Clone a repository into a new folder; return it."""
+    subprocess.run(["git", "clone", "-q", str(source), str(folder)], check=True)
+    return folder
 
 
 def git(folder: Path, *args: str) -> str:

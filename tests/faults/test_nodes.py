@@ -141,7 +141,7 @@ def test_a_node_at_another_commit_or_with_other_code_is_refused_by_name(field: F
         (clone / "source").write_text("edited")
         code, text = on(dask, flow)
         assert code == 2
-        assert "source is not as on the run's machine" in text
+        assert "source differs from the run's machine" in text
         assert field.ran() == []
         git(clone, "checkout", "-q", "source")
         assert on(dask, flow)[0] == 0
@@ -149,12 +149,19 @@ def test_a_node_at_another_commit_or_with_other_code_is_refused_by_name(field: F
 
 
 @pytest.mark.slow
-def test_the_runs_own_folder_is_no_node(field: Field) -> None:
+def test_a_clone_that_was_not_made_a_node_keeps_its_edits_and_untracked_files(field: Field) -> None:
     flow = field.share(0)
-    with cluster("dask", field.folder / "cluster", [flow.path]) as dask:
+    clone = nodes.clone(field.source.path, field.folder / "own")
+    work = {"params.yaml": FILES["params.yaml"].replace("a: aa", "a: mine"), "part/notes": "mine"}
+    for name, text in work.items():
+        (clone / name).parent.mkdir(exist_ok=True)
+        (clone / name).write_text(text)
+    with cluster("dask", field.folder / "cluster", [clone]) as dask:
         code, text = on(dask, flow)
-    assert code == 2
-    assert "a node needs a clone of its own" in text
+    assert code == 2, text
+    assert f"{clone} was not made a node; `merganser node init {clone}` makes a clone one" in text
+    assert {name: (clone / name).read_text() for name in work} == work
+    assert field.ran() == []
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
-"""What stages read and wrote as dvc.lock tells it, for a run whose data lies on the DVC remote and on nodes.
+"""The hashes of inputs and outputs, computed from dvc.lock for a run whose data is on the DVC remote and on nodes.
 
-A folder that several stages write into has no entry of its own: its hash is that of the listing put together of theirs.
+A folder that several stages write into has no entry of its own: its hash is that of the joined listings of theirs.
+DVC's `--allow-missing` takes such a folder, and a file in an output folder, for unchanged whenever it is missing.
 """
 
 import hashlib
@@ -24,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class RecordedHashes:
-    """The hashes of what stages read and wrote, without the data; `held` are those that the DVC remote holds."""
+    """The hashes of inputs and outputs, without their data; `held` are those that the DVC remote holds."""
 
     def __init__(self, repo: "Repo", store: ObjectStore) -> None:
         self._repo, self.store = repo, store
         self._trees: dict[str, Tree] = {}
         self._sources: dict[str, str] = {}
-        self._hidden: dict[str, str] = {}
+        self._gitignores: dict[str, str] = {}
 
     def checks_for(self, steps: Sequence["Stage"]) -> StageChecks:
-        """Return the checks for these stages, which are all that a plan has, in its order."""
+        """Judge these stages, which are all of a plan's, in its order."""
         from dvc.repo.trie import build_outs_trie
 
         self._outs = build_outs_trie(steps)
@@ -44,10 +45,10 @@ class RecordedHashes:
 
     @property
     def checks(self) -> StageChecks:
-        """How a stage is judged without its data; only the node that would run it can tell if it has run before."""
+        """How a stage is judged without its data; whether it has run before is left to the node that would run it."""
         return StageChecks(self._dependency, self._output, ran_before=lambda stage: False, cached=lambda stage: False)
 
-    def writes(self, dep: "Dependency") -> list["Output"]:
+    def outputs_at(self, dep: "Dependency") -> list["Output"]:
         """Return the outputs at, above or below a dependency; none for a source."""
         from dvc.dependency.param import ParamsDependency
 
@@ -61,12 +62,12 @@ class RecordedHashes:
 
     def inputs(self, stage: "Stage") -> list["Output"]:
         """Return the outputs that a stage reads."""
-        found = {out.fs_path: out for dep in stage.deps for out in self.writes(dep)}
+        found = {out.fs_path: out for dep in stage.deps for out in self.outputs_at(dep)}
         return list(found.values())
 
     def hash_of(self, dep: "Dependency") -> str | None:
-        """Return the hash of what a stage would read; None for what is not in the output that it should lie in."""
-        outs = self.writes(dep)
+        """Return the hash of a dependency; None for a path that the output folder around it does not hold."""
+        outs = self.outputs_at(dep)
         if not outs:
             return self._source(dep)
         if outs[0].fs_path == dep.fs_path:
@@ -75,20 +76,20 @@ class RecordedHashes:
             return self._part(dep, outs[0])
         return self._whole(dep, outs)
 
-    def hidden(self, dep: "Dependency") -> dict[str, str]:
-        """Return the .gitignore files in a folder that stages write into: they are part of what is read of it."""
-        outs = [out for out in self.writes(dep) if out.fs.isin(out.fs_path, dep.fs_path)]
+    def gitignores(self, dep: "Dependency") -> dict[str, str]:
+        """Return the .gitignore files in a folder that stages write into: they count for the folder's hash."""
+        outs = [out for out in self.outputs_at(dep) if out.fs.isin(out.fs_path, dep.fs_path)]
         folders = dict.fromkeys(os.path.dirname(out.fs_path) for out in outs)
         texts = {os.path.join(folder, ".gitignore"): self._ignored(folder) for folder in folders}
         return {path: text for path, text in texts.items() if text}
 
     def _dependency(self, dep: "Dependency") -> list[str]:
-        if not self.writes(dep):
+        if not self.outputs_at(dep):
             return dependency_reasons(dep)
         return [] if self.hash_of(dep) == dep.hash_info.value else [f"dep {dep} changed"]
 
     def _output(self, out: "Output") -> list[str]:
-        # Uncached outputs are files of the flow's own; data under DVC's care may have been edited where it is.
+        # Uncached outputs are files of this machine; data added by `dvc add` may have been edited here.
         if not out.use_cache or (not out.stage.cmd and out.exists):
             return output_reasons(out)
         if out.hash_info.value in self.held or not out.changed_cache():
@@ -111,7 +112,7 @@ class RecordedHashes:
         return str(part.hash_info.value) if part and part.hash_info else None
 
     def _whole(self, dep: "Dependency", outs: Iterable["Output"]) -> str:
-        """Return the hash of a folder that several stages write into, as DVC would find it with all of it there."""
+        """Return the hash that DVC would find for a folder that several stages write into."""
         from dvc_data.hashfile.hash_info import HashInfo
         from dvc_data.hashfile.tree import Tree
 
@@ -123,8 +124,8 @@ class RecordedHashes:
                     whole.add((*place, *key), None, info)
             else:
                 whole.add(place, None, out.hash_info)
-        hidden = self.hidden(dep)
-        texts = {path: hashlib.md5(text.encode()).hexdigest() for path, text in hidden.items()}
+        gitignores = self.gitignores(dep)
+        texts = {path: hashlib.md5(text.encode()).hexdigest() for path, text in gitignores.items()}
         for path, digest in (self._tracked_in(dep) | texts).items():
             whole.add(dep.fs.relparts(path, dep.fs_path), None, HashInfo("md5", digest))
         whole.digest()
@@ -140,7 +141,7 @@ class RecordedHashes:
         return self._trees[value]
 
     def _tracked_in(self, dep: "Dependency") -> dict[str, str]:
-        """Return the hashes of the files in a folder that git keeps: these every node has."""
+        """Return the hashes of git's files in a folder."""
         from dvc_data.hashfile.hash import hash_file
 
         paths = [path for path in self._tracked if path.startswith(dep.fs_path + os.sep) and os.path.isfile(path)]
@@ -153,15 +154,15 @@ class RecordedHashes:
         return tracked_paths(self._repo)
 
     def _ignored(self, folder: str) -> str:
-        """Return what a folder's .gitignore comes to hold in a run: its outputs in the plan's order."""
-        if folder not in self._hidden:
+        """Return the text of a folder's .gitignore at the end of a run: its outputs in the plan's order."""
+        if folder not in self._gitignores:
             path = Path(folder, ".gitignore")
             text = path.read_text(encoding="utf-8") if path.is_file() else ""
             for line in self._lines(folder):
                 if line not in text.splitlines():
                     text += f"{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n"
-            self._hidden[folder] = text
-        return self._hidden[folder]
+            self._gitignores[folder] = text
+        return self._gitignores[folder]
 
     def _lines(self, folder: str) -> Iterator[str]:
         from dvc.scm import NoSCM

@@ -1,20 +1,20 @@
-"""Take out of a folder what does not belong there."""
+"""Remove from a folder that a stage reads whole what is not among the stage's inputs."""
 
 import os
 import shutil
 from collections.abc import Collection
 
 
-def sweep(folder: str, wanted: Collection[str], tracked: Collection[str]) -> None:
-    """Leave in a folder what lies at the wanted paths, and what git keeps; take out all the rest.
+def remove_others(folder: str, wanted: Collection[str], tracked: Collection[str]) -> None:
+    """Remove all that is in a folder except what lies at or below the wanted paths, and git's files.
 
     `tracked` holds git's files and their folders. All paths are absolute.
     """
     parents = {parent for path in wanted for parent in _parents(path, folder)}
-    _sweep(folder, frozenset(wanted), parents, tracked)
+    _remove(folder, frozenset(wanted), parents, tracked)
 
 
-def _sweep(folder: str, wanted: Collection[str], parents: Collection[str], tracked: Collection[str]) -> None:
+def _remove(folder: str, wanted: Collection[str], parents: Collection[str], tracked: Collection[str]) -> None:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.path in wanted:
@@ -23,7 +23,7 @@ def _sweep(folder: str, wanted: Collection[str], parents: Collection[str], track
                 if entry.path not in tracked:
                     os.unlink(entry.path)
             elif entry.path in parents or entry.path in tracked:
-                _sweep(entry.path, wanted, parents, tracked)
+                _remove(entry.path, wanted, parents, tracked)
             else:
                 shutil.rmtree(entry.path)
 

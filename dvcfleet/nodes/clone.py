@@ -1,0 +1,170 @@
+"""A node's clone of the repository: how one is made, its commit, its locks, and the run's parameter files in it."""
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dvcfleet.errors import UserError
+from dvcfleet.repository import STATE_FOLDER, held, opened, tracked_paths
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+NODE_VARIABLE = "DVCFLEET_NODE"
+MAKE_NODE = "merganser node init"
+_LISTED = 10
+
+
+def make_node(folder: Path) -> Path:
+    """Mark the clone around a folder as a node, which runs may change as they need; return its root.
+
+    Raises UserError where the clone holds work that neither git nor DVC's cache has: a node would delete it.
+    """
+    with opened(folder) as repo, held(repo):
+        if commit_for_nodes(repo) is None:
+            raise UserError(f"{repo.root_dir}: not a git repository; a node is a clone made by git")
+        unsaved = sorted(set(_unsaved(repo)))
+        if unsaved:
+            more = f" and {len(unsaved) - _LISTED} more" if len(unsaved) > _LISTED else ""
+            raise UserError(
+                f"{repo.root_dir}: a node may overwrite or delete what neither git nor DVC's cache has, and here that "
+                f"is {', '.join(unsaved[:_LISTED])}{more}; make a fresh clone for the node, or commit these first"
+            )
+        root = Path(repo.root_dir).resolve()
+        node_folder(root).mkdir(exist_ok=True)
+        _marker(root).write_text(str(root))
+        return root
+
+
+def is_node(root: Path) -> bool:
+    """Tell whether a clone was made a node where it is: a copy of a node elsewhere is none."""
+    return _marker(root).is_file() and _marker(root).read_text() == str(root.resolve())
+
+
+def node_root() -> Path:
+    """Return the folder that a worker serves: DVCFLEET_NODE, else its current folder."""
+    return Path(os.environ.get(NODE_VARIABLE) or os.getcwd()).absolute()
+
+
+def check_node(root: Path) -> None:
+    """Raise UserError unless the folder was made a node."""
+    if not is_node(root):
+        raise UserError(
+            f"{root} was not made a node; `{MAKE_NODE} {root}` makes a clone one, and {NODE_VARIABLE} names it where "
+            "the worker starts elsewhere"
+        )
+
+
+def refuse_node(root: Path) -> None:
+    """Raise UserError where the folder was made a node."""
+    if is_node(root):
+        raise UserError(
+            f"{root} was made a node, whose files belong to the runs that use it; run in another clone, or remove "
+            f"{node_folder(root)} to make it an ordinary one again"
+        )
+
+
+def node_folder(root: Path) -> Path:
+    """Return the folder of what a node keeps about itself; it exists in every node."""
+    return root / STATE_FOLDER / "node"
+
+
+def commit_for_nodes(repo: "Repo") -> str | None:
+    """Return the commit that the repository is at; None outside git. Raises UserError before the first commit."""
+    from dvc.scm import NoSCM, SCMError
+
+    if isinstance(repo.scm, NoSCM):
+        return None
+    try:
+        return str(repo.get_rev())
+    except SCMError as error:
+        raise UserError(f"{repo.root_dir}: nothing is committed yet, and nodes are told the commit") from error
+
+
+def check_commit(repo: "Repo", wanted: str | None) -> None:
+    """Raise UserError unless the clone is at the run's commit."""
+    found = commit_for_nodes(repo)
+    if found != wanted:
+        raise UserError(
+            f"its checkout is at commit {found or 'none'}, the run's at {wanted or 'none'}; "
+            "check that one out there, and run again"
+        )
+
+
+@contextmanager
+def opened_clone(root: Path) -> Iterator["Repo"]:
+    """Open the clone as a DVC repository whose lock is waited for."""
+    from dvc.repo import Repo
+
+    logging.getLogger("dvc").setLevel(logging.ERROR)
+    with Repo(str(root), _wait_for_lock=True) as repo:
+        yield repo
+
+
+@contextmanager
+def locked(repo: "Repo") -> Iterator[None]:
+    """Let one stage of the node at a time change DVC's state, and no `dvc` command meanwhile."""
+    # DVC looks for its own lock only twice a second: the node's stages queue here instead.
+    with open(node_folder(Path(repo.root_dir)) / "lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with repo.lock, repo.scm_context(quiet=True):
+            yield
+
+
+@contextmanager
+def parameter_files(root: Path, texts: dict[str, str]) -> Iterator[None]:
+    """Write the run's dvc.yaml and parameter files, and keep them while a stage runs.
+
+    Stages of a run with other files wait until those of this one have ended.
+    """
+    paths = {root / path: text for path, text in texts.items()}
+    if any(".." in path.parts or not path.is_relative_to(root) for path in paths):
+        raise UserError(f"it was sent files outside the repository: {', '.join(texts)}")
+    with open(node_folder(root) / "parameters", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        while any(not _holds(path, text) for path, text in paths.items()):
+            fcntl.flock(file, fcntl.LOCK_EX)
+            for path, text in paths.items():
+                write_if_changed(path, text)
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Replace a text file in one step, unless it holds this text already."""
+    if _holds(path, text):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+def _marker(root: Path) -> Path:
+    return node_folder(root) / "made"
+
+
+def _unsaved(repo: "Repo") -> Iterator[str]:
+    """Find what git has not committed, outputs that DVC's cache lacks, and other files in folders that stages read."""
+    staged, unstaged, untracked = repo.scm.status()
+    yield from (path for paths in staged.values() for path in paths)
+    yield from (*unstaged, *untracked)
+    for out in (out for out in repo.index.outs if out.protocol == "local" and out.exists):
+        if out.changed_checksum() or (out.use_cache and out.changed_cache()):
+            yield os.path.relpath(out.fs_path, repo.root_dir)
+    outputs, tracked = repo.index.outs_trie, tracked_paths(repo)
+    deps = [dep for stage in repo.index.stages for dep in stage.deps if dep.protocol == "local"]
+    for folder in {dep.fs_path for dep in deps if outputs.has_subtrie(dep.fs.parts(dep.fs_path))}:
+        for path in (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names):
+            if path in tracked or os.path.basename(path) == ".gitignore":
+                continue
+            if not outputs.shortest_prefix(repo.fs.parts(path)):
+                yield os.path.relpath(path, repo.root_dir)

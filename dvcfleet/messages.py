@@ -39,11 +39,12 @@ class NodeWork:
 
 @dataclass(frozen=True)
 class Command:
-    """One command line; `module` and `arguments` are set where a warm host can run it."""
+    """One command line, as `argv` with its shell, and as a Python module with its arguments if it can run warm."""
 
     line: str
     argv: tuple[str, ...]
     module: str | None = None
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,8 @@ class Job:
     # Outputs to be cleared before the commands run, so that a second attempt does not find the first one's.
     clear: tuple[str, ...] = ()
     resources: Resources = field(default_factory=Resources)
-    # Where the hosts listen that fork the processes, of shells and warm ones; None: the worker has hosts of its own.
-    hosts: tuple[str, str] | None = None
-    # Third-party modules that warm processes import once.
-    preload: tuple[str, ...] = ()
+    # Where the cold and the warm fork server listen; None: the worker has fork servers of its own.
+    fork_servers: tuple[str, str] | None = None
     # What a node with a clone of its own needs besides.
     node: NodeWork | None = None
     # Whether it is for the run's own machine, wherever the others go.

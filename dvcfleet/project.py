@@ -33,7 +33,7 @@ class Project(Protocol):
     preload: Sequence[str]
 
     def variables(self) -> Mapping[str, str]:
-        """Return environment variables for all stages, in place of those of the process that runs them."""
+        """Return environment variables for all stages; called where a stage is started, maybe elsewhere."""
 
     def digest(self) -> str:
         """Identify what `validate` checks, cheaply: what was valid once is not checked again."""

@@ -152,11 +152,9 @@ def _run_flow(
     with services.prefect():
         from dvcfleet.prefect_adapter.flow import PrefectExecutor, flow_run_id, run_flow
 
-        project = project_of(Path(repo.root_dir))
-        variables = {**project.variables(), RUN_NAME_VARIABLE: name}
         with (
             open_runner(place.runner, place.workers, place.address) as runner,
-            PrefectExecutor(runner, services.hosts, variables, project.preload) as executor,
+            PrefectExecutor(runner, services.fork_servers, {RUN_NAME_VARIABLE: name}) as executor,
             repo.scm_context(quiet=True),
         ):
             pool = runner.pool(resources)

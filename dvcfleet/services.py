@@ -1,4 +1,4 @@
-"""The processes around a run: those that fork the stages' processes, and a Prefect server."""
+"""The processes around a run: the fork servers, which start the stages' processes, and a Prefect server."""
 
 import os
 from collections.abc import Iterator
@@ -26,16 +26,16 @@ class Services:
 
     def start(self) -> None:
         """Start all that takes time to come up, in the background; calling it again does nothing."""
-        _ = self.hosts, self._server
+        _ = self.fork_servers, self._server
 
     @cached_property
-    def hosts(self) -> ForkServers:
-        """The hosts of this machine's stages, which start at once."""
+    def fork_servers(self) -> ForkServers:
+        """The fork servers of this machine's stages, which start at once."""
         root = Path(self._repo.root_dir)
-        hosts = ForkServers(root, project_of(root).preload)
-        self._stack.callback(hosts.stop)
-        hosts.addresses()
-        return hosts
+        servers = ForkServers(root, project_of(root).preload)
+        self._stack.callback(servers.stop)
+        servers.addresses()
+        return servers
 
     @cached_property
     def _server(self) -> Server | None:

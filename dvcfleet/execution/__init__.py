@@ -1,1 +1,6 @@
 """Execution: run a stage's commands in processes of their own."""
+
+import sys
+
+# In a fork server, which begins with this package: the modules that every interpreter has loaded when it starts.
+LOADED_AT_START = frozenset(sys.modules)

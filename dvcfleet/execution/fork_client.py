@@ -1,86 +1,132 @@
-"""The processes that fork a stage's commands, seen from those who want commands run: start them, ask them."""
+"""Fork servers, seen by the process that wants commands run: start them, send them requests, stop them."""
 
 import json
 import os
 import selectors
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.execution.fork_server import ForkServer
-from dvcfleet.secrets import masked
+from dvcfleet.execution.output import Lines
+from dvcfleet.project import project_of
 
-_LOOK_AGAIN_S = 0.5
+_POLL_S = 0.5
+
+
+class ForkServer:
+    """A fork server for the repository at `root`, as a child process listening at `address`.
+
+    Its commands get the environment of this process; warm ones find the modules of `preload` imported already.
+    """
+
+    def __init__(self, root: Path, preload: Sequence[str] = ()) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="dvcfleet-", ignore_cleanup_errors=True)
+        self.address = f"{self._folder.name}/fork-server"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.address)
+            listener.listen(128)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dvcfleet.execution.fork_server", str(listener.fileno()), str(root), *preload],
+                stdin=subprocess.PIPE,
+                bufsize=0,
+                # So that this package is found also where it is not installed.
+                cwd=Path(__file__).parents[2],
+                env=environment_of_commands(),
+                pass_fds=[listener.fileno()],
+                # What a terminal sends to all of its processes is for this process to answer.
+                start_new_session=True,
+            )
+
+    def is_alive(self) -> bool:
+        """Tell whether the server still runs."""
+        return self._process.poll() is None
+
+    def tell_to_stop(self) -> None:
+        """Have the server end all commands that it runs, and then itself."""
+        assert self._process.stdin
+        if not self._process.stdin.closed:
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(b"s")
+
+    def stop(self) -> None:
+        """End the server and all commands that it runs, and wait for it; again does nothing."""
+        self.tell_to_stop()
+        self._process.wait()
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._folder.cleanup()
 
 
 class ForkServers:
-    """A host for shell commands and a warm one, for the repository at `root`; they start when first asked for."""
+    """A cold fork server, for shell commands, and a warm one, for the repository at `root`; started when asked for."""
 
     def __init__(self, root: Path, preload: Sequence[str] = ()) -> None:
         self._root, self._preload = root, preload
-        self._hosts: dict[bool, ForkServer] = {}
+        self._servers: dict[bool, ForkServer] = {}
         self._lock = threading.Lock()
 
     def addresses(self) -> tuple[str, str]:
-        """Return where the shell's host and the warm one listen; one that has gone away is started again."""
+        """Return where the cold and the warm server listen; one that was killed is started again."""
         with self._lock:
-            for warm in (False, True):
-                if warm not in self._hosts or not self._hosts[warm].is_alive():
-                    self._hosts[warm] = ForkServer(self._root, warm, self._preload if warm else ())
-            return self._hosts[False].address, self._hosts[True].address
+            for is_warm in (False, True):
+                if is_warm not in self._servers or not self._servers[is_warm].is_alive():
+                    self._servers[is_warm] = ForkServer(self._root, self._preload if is_warm else ())
+            return self._servers[False].address, self._servers[True].address
 
     def stop(self) -> None:
-        """End the hosts and all commands that they run; again does nothing."""
+        """End the servers and all commands that they run; again does nothing."""
         with self._lock:
-            for host in self._hosts.values():
-                host.stop()
+            for server in self._servers.values():
+                server.tell_to_stop()
+            for server in self._servers.values():
+                server.stop()
 
 
 _OWN: dict[str, ForkServers] = {}
 _OWN_LOCK = threading.Lock()
 
 
-def own_fork_servers(root: str, preload: Sequence[str] = ()) -> tuple[str, str]:
-    """Return the addresses of this process' own hosts for a repository, which end when this process does."""
+def own_fork_servers(root: str) -> tuple[str, str]:
+    """Return the addresses of this process' own fork servers for a repository, which end when this process does."""
     with _OWN_LOCK:
-        hosts = _OWN.setdefault(root, ForkServers(Path(root), preload))
-    return hosts.addresses()
+        servers = _OWN.get(root)
+        if servers is None:
+            servers = _OWN[root] = ForkServers(Path(root), project_of(Path(root)).preload)
+    return servers.addresses()
 
 
-class Tail:
-    """Cut a byte stream into lines, hand them on, and keep the last ones."""
+def environment_of_commands() -> dict[str, str]:
+    """Return this process' environment as DVC gives it to the commands of stages."""
+    from dvc.utils import fix_env
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self._rest, self._kept = tell, b"", list[str]()
-
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._keep(line)
-
-    def lines(self) -> tuple[str, ...]:
-        """Return the last lines."""
-        if self._rest:
-            self._keep(self._rest)
-            self._rest = b""
-        return tuple(self._kept)
-
-    def _keep(self, line: bytes) -> None:
-        # A progress bar rewrites its line: only what it last showed counts.
-        text = masked(line.decode(errors="replace").rstrip("\r").rsplit("\r", 1)[-1])
-        self._tell(text)
-        self._kept = [*self._kept, text][-30:]
+    return dict(fix_env(None))
 
 
-def ask_fork_server(
-    address: str, request: Mapping[str, Any], tail: Tail, is_over: Callable[[], bool] | None
+def is_own_python(path: str) -> bool:
+    """Tell whether `python` on a PATH is this process' interpreter, in the same environment.
+
+    The folder counts too: the interpreters of all virtual environments are links to the same file.
+    """
+    found = shutil.which("python", path=path)
+    if found is None or not os.path.isabs(found):
+        return False
+    folders = {os.path.realpath(os.path.dirname(each)) for each in (found, sys.executable)}
+    return len(folders) == 1 and os.path.samefile(found, sys.executable)
+
+
+def run_command(
+    address: str, request: Mapping[str, Any], lines: Lines, is_over: Callable[[], bool] | None
 ) -> dict[str, Any] | None:
-    """Have a host run one command, and kill it with all its children once `is_over`, which is asked again and again.
+    """Have a fork server run one command, and end it with all its children once `is_over`, which is polled.
 
-    Returns its exit_code, seconds and peak_rss_bytes, and as `ended` whether it was killed so; None if the host went
+    Returns its exit_code, seconds and peak_rss_bytes, and as `ended` whether it was ended so; None if the server went
     away before the command ended.
     """
     reading, writing = os.pipe()
@@ -94,36 +140,43 @@ def ask_fork_server(
             return None
         finally:
             os.close(writing)
-        return _follow(connection, output.fileno(), tail, is_over)
+        return _follow(connection, output.fileno(), lines, is_over)
 
 
 def _follow(
-    connection: socket.socket, output: int, tail: Tail, is_over: Callable[[], bool] | None
+    connection: socket.socket, output: int, lines: Lines, is_over: Callable[[], bool] | None
 ) -> dict[str, Any] | None:
-    """Read output until the host says how the command ended; what a left-over child prints later is not waited for."""
+    """Read output until the server says how the command ended, but not what a child left behind prints later."""
     os.set_blocking(output, False)
     answer, ended = b"", False
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         selector.register(output, selectors.EVENT_READ)
         while True:
-            for key, _ in selector.select(_LOOK_AGAIN_S if is_over and not ended else None):
+            for key, _ in selector.select(_POLL_S if is_over and not ended else None):
                 if key.fileobj == output:
-                    if not _drain(output, tail):
+                    if not _drain(output, lines):
                         selector.unregister(output)
                     continue
-                data = connection.recv(65536)
+                data = _received(connection)
                 answer += data
                 if not data or answer.endswith(b"\n"):
-                    _drain(output, tail)
+                    _drain(output, lines)
                     return json.loads(answer) | {"ended": ended} if answer.endswith(b"\n") else None
             if is_over and not ended and is_over():
-                # The host takes this for a hang-up: it kills the command, and yet answers when it is gone.
+                # The server takes this for a hang-up: it ends the command, and answers when all of it is gone.
                 ended = True
                 connection.shutdown(socket.SHUT_WR)
 
 
-def _drain(output: int, tail: Tail) -> bool:
+def _received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
+def _drain(output: int, lines: Lines) -> bool:
     """Read what is there; False at the end of the stream."""
     while True:
         try:
@@ -132,4 +185,4 @@ def _drain(output: int, tail: Tail) -> bool:
             return True
         if not data:
             return False
-        tail.feed(data)
+        lines.feed(data)

@@ -1,266 +1,262 @@
 """The process that forks one child per command, as `python -m dvcfleet.execution.fork_server`.
 
-Arguments: the listening socket, warm or cold, the repository, modules to import once. The run is at standard input.
+Arguments: the listening socket, the repository, and third-party modules to import once, for a warm server.
+A client connects, sends a line of JSON and with it the descriptor that the command is to print to, and gets a line of
+JSON when the command has ended. A client that sends more, or hangs up, ends its command.
 
-It stays small or, as the warm host, imports the heavy modules once; each command gets a fresh process of its own,
-whose exit code and peak memory are exact. When the run goes away, so do the host and all processes below it.
+At standard input is the process that the server works for. A byte there ends the server and its commands, with SIGTERM
+first; the end of the stream, as when that process is killed, ends them by SIGKILL.
 """
 
-import atexit
 import contextlib
 import ctypes
 import gc
 import json
 import os
-import runpy
 import selectors
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
-import threading
+import sysconfig
 import time
-import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+from dvcfleet.execution import LOADED_AT_START
+from dvcfleet.execution.child import become, leave
+from dvcfleet.execution.termination import GRACE_S, Termination, descendants, processes_of
 
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-
-
-@dataclass
-class Child:
-    """A running command, the connection that asked for it, and when it began."""
-
-    connection: socket.socket
-    started: float
-
-
-class ForkServer:
-    """A host for the repository at `root`, as a child process listening at `address`.
-
-    The commands get the environment of this process; `python` is the running interpreter.
-    """
-
-    def __init__(self, root: Path, warm: bool, preload: Sequence[str] = ()) -> None:
-        from dvc.utils import fix_env
-
-        environment = dict(fix_env(None))
-        environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-        self._folder = tempfile.TemporaryDirectory(prefix="dvcfleet-", ignore_cleanup_errors=True)
-        self.address = f"{self._folder.name}/host"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self.address)
-            listener.listen(128)
-            arguments = [str(listener.fileno()), "warm" if warm else "cold", str(root), *preload]
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "dvcfleet.execution.fork_server", *arguments],
-                stdin=subprocess.PIPE,
-                # So that this package is found also where it is not installed.
-                cwd=Path(__file__).parents[2],
-                env=environment,
-                pass_fds=[listener.fileno()],
-            )
-
-    def is_alive(self) -> bool:
-        """Tell whether the host still runs."""
-        return self._process.poll() is None
-
-    def stop(self) -> None:
-        """End the host and all commands it runs, and wait for it; again does nothing."""
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
-        self._folder.cleanup()
+_PR_SET_CHILD_SUBREAPER = 36
+_REQUEST_LIMIT = 1 << 20
+# How often it is looked whether what was told to end has ended.
+_POLL_S = 0.05
 
 
 def main() -> None:
-    """Serve until the run at standard input goes away; in a forked child, become the command and end as it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Serve until told to end; in a forked child, become the command and end as it ends."""
+    # What a terminal sends to all of its processes is for the run to answer.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     listener = socket.socket(fileno=int(sys.argv[1]))
-    if sys.argv[2] == "warm":
-        _preload(sys.argv[4:])
+    if not sys.flags.safe_path:
+        # The folder that this package is in, beside which others may be.
+        del sys.path[0]
+    preload(Path(sys.argv[2]), sys.argv[3:])
     address = listener.getsockname()
-    request = _serve(listener)
-    listener.close()
-    if request is None:
-        _end_descendants()
-        # Who started this host may have been killed, and can no longer tidy up.
-        with contextlib.suppress(OSError):
-            os.unlink(address)
-            os.rmdir(os.path.dirname(address))
-        leave(0)
-    else:
-        _become(request)
+    server = Server(listener)
+    request = server.serve()
+    if request is not None:
+        become(request, LOADED_AT_START)
+    _end_all()
+    # Who started this server may have been killed, and can no longer remove its folder.
+    with contextlib.suppress(OSError):
+        os.unlink(address)
+        os.rmdir(os.path.dirname(address))
+    leave(0)
 
 
-def _preload(names: list[str]) -> None:
-    """Import third-party modules; the repository's own are never imported here: they may change while this runs."""
+def preload(root: Path, names: list[str]) -> None:
+    """Import modules from outside the repository: the repository's own may change while this process runs."""
     for name in names:
-        # A module that cannot be imported is for the stage that needs it to report.
-        with contextlib.suppress(ImportError):
-            import_module(name)
-    # What all children share is for none of them to look through: a collection would copy every page.
+        try:
+            spec = find_spec(name.partition(".")[0])
+            if spec and not any(
+                is_of(root, place) for place in (spec.origin, *(spec.submodule_search_locations or ()))
+            ):
+                import_module(name)
+        except (ImportError, ValueError):
+            # The stage that needs the module reports it.
+            continue
+    for name, module in list(sys.modules.items()):
+        # Imported by one of those from outside, such as a library that knows plug-ins.
+        if name not in LOADED_AT_START and is_of(root, getattr(module, "__file__", None)):
+            del sys.modules[name]
+    # All children share these objects: a collection in one of them would copy every page.
     gc.collect()
     gc.freeze()
 
 
-def _serve(listener: socket.socket) -> dict[str, Any] | None:
-    """Fork a child per request. Returns None when the run is gone, and in each child the request."""
-    children: dict[int, Child] = {}
-    wake, awoken = socket.socketpair()
-    awoken.setblocking(False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(awoken.fileno())
-    try:
-        return _loop(listener, wake, children)
-    finally:
-        signal.set_wakeup_fd(-1)
+def is_of(root: Path, place: str | None) -> bool:
+    """Tell whether a module's file is the repository's, and not of an environment inside the repository."""
+    if place is None or not (path := Path(place).resolve()).is_relative_to(root.resolve()):
+        return False
+    return not any(path.is_relative_to(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
 
 
-def _loop(listener: socket.socket, wake: socket.socket, children: dict[int, Child]) -> dict[str, Any] | None:
-    with selectors.DefaultSelector() as selector:
-        for source in (listener, wake, sys.stdin.buffer):
-            selector.register(source, selectors.EVENT_READ)
+@dataclass(eq=False)
+class Connection:
+    """A client; what was read of its request; its command's process, and how that ended."""
+
+    socket: socket.socket
+    received: bytes = b""
+    descriptors: list[int] = field(default_factory=list)
+    pid: int | None = None
+    started: float = 0.0
+    answer: dict[str, Any] | None = None
+    termination: Termination | None = None
+
+    def close(self) -> None:
+        """Close the socket, and what came with a request that was not carried out."""
+        self.socket.close()
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
+class Server:
+    """Forks a child per request; an error of one connection ends that connection only."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._wake, self._awoken = socket.socketpair()
+        for each in (listener, self._wake, self._awoken):
+            each.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._connections: set[Connection] = set()
+
+    def serve(self) -> dict[str, Any] | None:
+        """Serve until something comes at standard input. Returns None then, and in each child its request."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._awoken.fileno())
+        for source in (self._listener, self._wake, 0):
+            self._selector.register(source, selectors.EVENT_READ)
         while True:
-            for key, _ in selector.select():
-                if key.fileobj is sys.stdin.buffer:
+            is_ending = any(each.termination for each in self._connections)
+            for key, _ in self._selector.select(_POLL_S if is_ending else None):
+                if key.fileobj == 0:
                     return None
-                if key.fileobj is wake:
-                    wake.recv(4096)
-                    _reap(children, selector)
-                elif key.fileobj is listener:
-                    connection, _address = listener.accept()
-                    request = _start(connection, children)
-                    if request is not None:
-                        return request
-                    selector.register(connection, selectors.EVENT_READ)
-                else:
-                    _abandon(key.fileobj, children, selector)
+                if key.fileobj is self._wake:
+                    self._wake.recv(4096)
+                elif key.fileobj is self._listener:
+                    self._accept()
+                elif (request := self._hear(key.data)) is not None:
+                    self._close()
+                    return request
+            self._reap()
+            self._answer()
 
+    def _close(self) -> None:
+        """Close in a child what is for its parent only."""
+        signal.set_wakeup_fd(-1)
+        for each in (self._listener, self._wake, self._awoken):
+            each.close()
+        for connection in self._connections:
+            connection.close()
 
-def _start(connection: socket.socket, children: dict[int, Child]) -> dict[str, Any] | None:
-    """Read a request and fork; return it in the child."""
-    first, (output,), _flags, _address = socket.recv_fds(connection, 65536, 1)
-    message = first
-    while not message.endswith(b"\n"):
-        message += connection.recv(65536)
-    request = json.loads(message)
-    # Whoever forks does not want the buffered text twice.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    host_pid, started = os.getpid(), time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        request |= {"output": output, "host": host_pid}
-        return request
-    os.close(output)
-    children[pid] = Child(connection, started)
-    return None
-
-
-def _reap(children: dict[int, Child], selector: selectors.BaseSelector) -> None:
-    """Tell those that asked how their commands ended."""
-    while True:
+    def _accept(self) -> None:
         try:
-            pid, status, usage = os.wait4(-1, os.WNOHANG)
-        except ChildProcessError:
+            client, _address = self._listener.accept()
+        except OSError:
+            # The client is gone already, or there are too many open files: not to be asked again at once.
+            time.sleep(_POLL_S)
             return
+        client.setblocking(False)
+        connection = Connection(client)
+        self._connections.add(connection)
+        self._selector.register(client, selectors.EVENT_READ, connection)
+
+    def _hear(self, connection: Connection) -> dict[str, Any] | None:
+        """Read on; fork when the request is whole, and return it in the child; end the command of one who hangs up."""
+        if connection not in self._connections:
+            return None
+        if connection.pid is not None:
+            self._selector.unregister(connection.socket)
+            connection.termination = Termination(partial(processes_of, connection.pid), GRACE_S)
+            return None
+        try:
+            request = _read(connection)
+            return request and self._fork(connection, request)
+        except BlockingIOError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            if not isinstance(error, ConnectionError):
+                print(f"a request was refused: {error}", file=sys.stderr)
+            self._drop(connection)
+            return None
+
+    def _fork(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any] | None:
+        # Otherwise the child would print the buffered text once more.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        server, started = os.getpid(), time.monotonic()
+        pid = os.fork()
         if pid == 0:
-            return
-        child = children.pop(pid, None)
-        if child is None:
-            continue
-        unit = 1 if sys.platform == "darwin" else 1024
-        answer = {
-            "exit_code": os.waitstatus_to_exitcode(status),
-            "seconds": time.monotonic() - child.started,
-            "peak_rss_bytes": usage.ru_maxrss * unit,
-        }
-        if child.connection in selector.get_map():
-            selector.unregister(child.connection)
-        with contextlib.suppress(BrokenPipeError), child.connection:
-            child.connection.sendall(json.dumps(answer).encode() + b"\n")
+            return request | {"output": connection.descriptors.pop(), "server": server}
+        os.close(connection.descriptors.pop())
+        connection.pid, connection.started = pid, started
+        return None
+
+    def _reap(self) -> None:
+        """Note how the children ended."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                unit = 1 if sys.platform == "darwin" else 1024
+                for connection in self._connections:
+                    if connection.pid == pid:
+                        connection.answer = {
+                            "exit_code": os.waitstatus_to_exitcode(status),
+                            "seconds": time.monotonic() - connection.started,
+                            "peak_rss_bytes": usage.ru_maxrss * unit,
+                        }
+
+    def _answer(self) -> None:
+        """Tell the clients whose commands have ended; of one that was told to end, all processes are gone then."""
+        for connection in list(self._connections):
+            if connection.termination and not connection.termination.is_over():
+                continue
+            if connection.answer is not None:
+                with contextlib.suppress(OSError):
+                    connection.socket.send(json.dumps(connection.answer).encode() + b"\n")
+                self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._connections.remove(connection)
+        if connection.socket in self._selector.get_map():
+            self._selector.unregister(connection.socket)
+        connection.close()
 
 
-def _abandon(connection: Any, children: dict[int, Child], selector: selectors.BaseSelector) -> None:
-    """Kill the command of somebody who hung up, or who wants to hear of its end but send no more."""
-    selector.unregister(connection)
-    for pid, child in children.items():
-        if child.connection is connection:
-            _kill([psutil.Process(pid), *psutil.Process(pid).children(recursive=True)])
+def _read(connection: Connection) -> dict[str, Any] | None:
+    """Read what is there; return the request once it is whole; raises ValueError for one that is not to be read."""
+    data, descriptors, _flags, _address = socket.recv_fds(connection.socket, 65536, 1)
+    connection.descriptors += descriptors
+    connection.received += data
+    if not data:
+        raise ConnectionError
+    if len(connection.received) > _REQUEST_LIMIT or len(connection.descriptors) > 1:
+        raise ValueError("too long")
+    if not connection.received.endswith(b"\n"):
+        return None
+    request = json.loads(connection.received)
+    if not isinstance(request, dict) or not connection.descriptors:
+        raise ValueError("no request with a descriptor to print to")
+    if request.keys() != {"argv", "module", "arguments", "environment", "folder"}:
+        raise ValueError(f"unknown fields {sorted(request)}")
+    return request
 
 
-def _end_descendants() -> None:
-    _kill(psutil.Process().children(recursive=True))
-
-
-def _kill(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def _become(request: dict[str, Any]) -> NoReturn:
-    """In the child: run the command in place of the host."""
-    if sys.platform == "linux":
-        # A command outlives its host for no moment: its files would change under the next run.
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != request["host"]:
-        sys.exit(1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (request["output"], 1), (request["output"], 2)):
-        os.dup2(source, target)
-    os.close(nothing)
-    os.close(request["output"])
-    os.environ.update(request["environment"])
-    os.chdir(request["folder"])
-    if request["module"] is None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.execvp(request["argv"][0], request["argv"])
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    sys.argv = [request["module"], *request["argv"]]
-    sys.path[0] = os.getcwd()
-    leave(_exit_code_of(request["module"]))
-
-
-def _exit_code_of(module: str) -> int:
-    """Run a module as `python -m` does, and return the exit code that it would have ended with."""
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        return exit_code(end)
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-def exit_code(end: SystemExit) -> int:
-    """Return the exit code that an interpreter would end with, after printing the message if there is one."""
-    if end.code is None or isinstance(end.code, int):
-        return end.code or 0
-    print(end.code, file=sys.stderr)
-    return 1
-
-
-def leave(code: int) -> NoReturn:
-    """End as an interpreter does, but without taking its modules apart: here that takes longer than most stages."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def _end_all() -> None:
+    """End all processes below this one: by SIGKILL at once, unless the process at standard input waits for it."""
+    # No zombies: who waits for the server takes a process that is listed for one that runs.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    control = selectors.DefaultSelector()
+    control.register(0, selectors.EVENT_READ)
+    is_awaited = bool(os.read(0, 1))
+    termination = Termination(descendants, GRACE_S if is_awaited else 0)
+    while not termination.is_over():
+        if not is_awaited:
+            time.sleep(_POLL_S)
+        elif control.select(_POLL_S):
+            is_awaited = False
+            termination = Termination(descendants, 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Run one stage's commands: warm where they are Python modules of the repository, else as a shell does."""
+"""Run one stage's commands: warm where they are Python modules of the repository, else as a shell does.
+
+A warm command is a fork of a process that holds third-party modules; the repository's own it imports itself.
+"""
 
 import math
 import os
@@ -11,17 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.execution.fork_client import Tail, ask_fork_server, own_fork_servers
+from dvcfleet.execution.fork_client import environment_of_commands, is_own_python, own_fork_servers, run_command
+from dvcfleet.execution.output import Lines, log_path, logged
 from dvcfleet.executors.dask_tasks import as_task
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import Resources
+from dvcfleet.project import project_of
 from dvcfleet.scheduling.resource_pool import own_gpus
 from dvcfleet.secrets import masked
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
 
-# What a shell would hand on as it stands.
+# What a shell would pass on unchanged.
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # As `timeout` of the shell ends.
@@ -41,19 +46,19 @@ def make_job(stage: "Stage", resources: Resources) -> Job:
 
 
 def commands_of(stage: "Stage") -> tuple[Command, ...]:
-    """Return the stage's commands as DVC would run them, and those that can run warm marked."""
+    """Return the stage's commands as DVC would run them, and those that could run warm marked."""
     from dvc.stage.run import _enforce_cmd_list, _make_cmd, get_executable
 
-    shell = get_executable()
+    shell, root = get_executable(), Path(stage.repo.root_dir)
     commands = []
     for line in _enforce_cmd_list(stage.cmd):
-        warm = warm_command(line, Path(stage.repo.root_dir)) if stage.wdir == stage.repo.root_dir else None
-        commands.append(warm or Command(line, tuple(_make_cmd(shell, line))))
+        module, arguments = (warm_command(line, root) if stage.wdir == str(root) else None) or (None, ())
+        commands.append(Command(line, tuple(_make_cmd(shell, line)), module, arguments))
     return tuple(commands)
 
 
-def warm_command(line: str, root: Path) -> Command | None:
-    """Return `python -m PACKAGE.MODULE ARGUMENT ...` as a warm command; None for any other command.
+def warm_command(line: str, root: Path) -> tuple[str, tuple[str, ...]] | None:
+    """Return the module and the arguments of `python -m MODULE ARGUMENT ...`; None for any other command.
 
     Only for words that mean the same without a shell, and a module in the repository's root folder.
     """
@@ -63,10 +68,7 @@ def warm_command(line: str, root: Path) -> Command | None:
     if words != shlex.split(line, comments=True):
         return None
     module = words[2]
-    # A host has a package of this name already: ours.
-    if "." not in module or module.startswith("flows.") or not (root / f"{module.replace('.', '/')}.py").is_file():
-        return None
-    return Command(line, tuple(words[3:]), module)
+    return (module, tuple(words[3:])) if (root / f"{module.replace('.', '/')}.py").is_file() else None
 
 
 def stage_environment(stage: "Stage", threads: int) -> dict[str, str]:
@@ -75,45 +77,53 @@ def stage_environment(stage: "Stage", threads: int) -> dict[str, str]:
     return {"DVC_ROOT": stage.repo.root_dir, "DVC_STAGE": stage.addressing, "PYTHONUNBUFFERED": "1"} | counts
 
 
-def run_job(job: Job, tell: Callable[[str], None]) -> Outcome:
-    """Run a job's commands one after another up to the first that fails; `tell` gets each line they print."""
+def run_job(job: Job, on_line: Callable[[str], None]) -> Outcome:
+    """Run a job's commands one after another up to the first that fails; `on_line` gets each line they print."""
     for path in map(Path, job.clear):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    if job.hosts is not None:
-        return _run_commands(job, job.hosts, tell)
-    with as_task() as is_wanted, own_gpus(job.name, job.resources.gpus) as gpus:
-        job = replace(job, environment=job.environment | gpus)
-        return _run_commands(job, own_fork_servers(job.environment["DVC_ROOT"], job.preload), tell, is_wanted)
+    root = job.environment["DVC_ROOT"]
+    job = replace(job, environment={**job.environment, **project_of(Path(root)).variables()})
+    with logged(log_path(Path(root), job.environment["DVC_STAGE"]), on_line) as log_line:
+        if job.fork_servers is not None:
+            return _run_commands(job, job.fork_servers, log_line)
+        with as_task() as is_wanted, own_gpus(job.name, job.resources.gpus) as gpus:
+            job = replace(job, environment=job.environment | gpus)
+            return _run_commands(job, own_fork_servers(root), log_line, is_wanted)
 
 
 def _run_commands(
-    job: Job, hosts: tuple[str, str], tell: Callable[[str], None], is_wanted: Callable[[], bool] | None = None
+    job: Job,
+    fork_servers: tuple[str, str],
+    on_line: Callable[[str], None],
+    is_wanted: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Have the hosts run a job's commands; `is_wanted` is asked again and again, where the run cannot end them."""
+    """Have the fork servers run a job's commands; `is_wanted` is polled where the run cannot end them itself."""
     end = time.monotonic() + (job.resources.timeout_s or math.inf)
     is_limited = job.resources.timeout_s is not None or is_wanted is not None
-    seconds, peak, tail = 0.0, 0, Tail(tell)
+    seconds, peak, lines = 0.0, 0, Lines(on_line)
+    is_own = is_own_python(job.environment.get("PATH") or environment_of_commands().get("PATH", os.defpath))
 
     def is_over() -> bool:
         return time.monotonic() > end or not (is_wanted is None or is_wanted())
 
     def outcome(code: int | None, why: str = "", lost: bool = False) -> Outcome:
-        return Outcome(job.name, code, seconds, peak, tail.lines(), lost=lost, why=why)
+        return Outcome(job.name, code, seconds, peak, lines.last(), lost=lost, why=why)
 
     for command in job.commands:
-        tell(masked(f"> {command.line}"))
-        address = hosts[1] if command.module else hosts[0]
-        answer = ask_fork_server(address, _request(job, command), tail, is_over if is_limited else None)
+        on_line(masked(f"> {command.line}"))
+        is_warm = bool(command.module) and is_own
+        request = _request(job, command if is_warm else replace(command, module=None))
+        answer = run_command(fork_servers[is_warm], request, lines, is_over if is_limited else None)
         if answer is None:
             return outcome(None, "the process that started its command went away", lost=True)
         seconds, peak = seconds + answer["seconds"], max(peak, answer["peak_rss_bytes"])
         if answer["ended"] and time.monotonic() > end:
             return outcome(TIMED_OUT, f"took longer than the {job.resources.timeout_s:g} s of its timeout")
         if answer["ended"]:
-            return outcome(None, "nobody waits for it any more")
+            return outcome(None, "cancelled")
         if answer["exit_code"]:
             return outcome(answer["exit_code"])
     return outcome(0)
@@ -123,6 +133,7 @@ def _request(job: Job, command: Command) -> dict[str, Any]:
     return {
         "argv": command.argv,
         "module": command.module,
+        "arguments": command.arguments,
         "folder": job.folder,
         "environment": job.environment,
     }

@@ -3,10 +3,12 @@
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output, save_run
 from dvcfleet.execution.jobs import make_job
+from dvcfleet.execution.output import clear_log, log_path
 from dvcfleet.messages import Job, Outcome, Result
 from dvcfleet.planning.plan import Node, Plan, State, judge_now
 from dvcfleet.planning.resources import Resources
@@ -37,7 +39,7 @@ class LocalWorkspace:
 
         Returns the result, or None if the command must run, and the reason.
         """
-        if not node.must_run:
+        if not node.certain:
             # What it reads from has ended since the plan was made: maybe with the same bytes as before.
             node = judge_now(stage)
         why = ", ".join(node.reasons)
@@ -45,7 +47,7 @@ class LocalWorkspace:
             return Result.UP_TO_DATE, ""
         if node.state is State.BLOCKED:
             return Result.BLOCKED, why
-        if node.outputs_known:
+        if node.settled:
             stage.checkout(force=True)
             self.hide_from_git(stage)
             return Result.RESTORED, why
@@ -62,7 +64,8 @@ class LocalWorkspace:
         return None, why
 
     def job(self, stage: "Stage", resources: Resources) -> Job:
-        """Return what a worker needs to run the stage's command in this tree."""
+        """Return what a worker needs to run the stage's command in this tree; what it printed before is removed."""
+        clear_log(log_path(Path(self.repo.root_dir), stage.addressing))
         return make_job(stage, resources)
 
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:

@@ -100,9 +100,7 @@ class NodeStage:
             self._clear_outputs(stage)
         local = make_job(stage, self.job.resources)
         environment = self.job.environment | local.environment | {"DVC_STAGE": self.job.name}
-        outcome = run_job(
-            replace(local, name=self.job.name, environment=environment, preload=self.job.preload), self.tell
-        )
+        outcome = run_job(replace(local, name=self.job.name, environment=environment), self.tell)
         if outcome.exit_code != 0:
             return outcome
         with locked(self.repo):

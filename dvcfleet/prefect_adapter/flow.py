@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -65,7 +65,7 @@ logging.getLogger("prefect.task_runs").addFilter(_OwnWords())
 @task(name="stage", task_run_name="{job.name}", persist_result=False, retry_condition_fn=_worth_another_try)
 def stage_run(job: Job) -> Outcome:
     """Run a stage's commands, each line they print being a log line."""
-    start = begin(elsewhere=job.hosts is None)
+    start = begin(elsewhere=job.fork_servers is None)
     run_it = run_on_node if job.node else run_job
     outcome = replace(run_it(job, get_run_logger().info), start=start)
     if outcome.exit_code != 0:
@@ -74,15 +74,13 @@ def stage_run(job: Job) -> Outcome:
 
 
 class PrefectExecutor:
-    """Does jobs as task runs of the current flow run; `hosts` fork their processes unless the runner is remote.
+    """Does jobs as task runs of the current flow run; `fork_servers` start their processes unless the runner is remote.
 
-    `variables` are for all commands; `preload` names what warm processes import once.
+    `variables` are for all commands.
     """
 
-    def __init__(
-        self, runner: Runner, hosts: ForkServers, variables: Mapping[str, str], preload: Sequence[str] = ()
-    ) -> None:
-        self._runner, self._hosts, self._variables, self._preload = runner, hosts, dict(variables), tuple(preload)
+    def __init__(self, runner: Runner, fork_servers: ForkServers, variables: Mapping[str, str]) -> None:
+        self._runner, self._fork_servers, self._variables = runner, fork_servers, dict(variables)
         self._ended: SimpleQueue[tuple[PrefectFuture[Any], str, TaskRunner[Any]]] = SimpleQueue()
         self._at_work: dict[str, PrefectFuture[Any]] = {}
         self._renewed: TaskRunner[Any] | None = None
@@ -92,14 +90,13 @@ class PrefectExecutor:
     def submit(self, job: Job) -> None:
         """Submit a job; its outcome comes later. Raises ExecutorLostError when the cluster as a whole went away."""
         away = self._runner.remote and not job.stays
-        hosts = None if away else self._hosts.addresses()
-        job = replace(job, hosts=hosts, environment=job.environment | self._variables, preload=self._preload)
+        fork_servers = None if away else self._fork_servers.addresses()
+        job = replace(job, fork_servers=fork_servers, environment=job.environment | self._variables)
         task_runner = self._home if job.stays else self._renewed or _flow_task_runner()
         try:
             with self._runner.asking(job.resources):
-                future = task_runner.submit(
-                    self._with_retries(job.resources.retries), {"job": _as_it_is(job, task_runner)}
-                )
+                retried = self._with_retries(job.resources.retries)
+                future = task_runner.submit(retried, {"job": _as_it_is(job, task_runner)})
         except Exception as error:
             if not self._runner.is_loss(error):
                 raise
@@ -134,7 +131,7 @@ class PrefectExecutor:
 
     def abandon(self) -> None:
         """End all commands that run."""
-        self._hosts.stop()
+        self._fork_servers.stop()
         for future in self._at_work.values():
             self._runner.end(future)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dvcfleet.execution.child import exit_code
 from dvcfleet.execution.fork_client import ForkServers
-from dvcfleet.execution.fork_server import exit_code
 from dvcfleet.execution.jobs import run_job, warm_command
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import Resources
@@ -51,20 +51,30 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def addresses(root: Path) -> Iterator[tuple[str, str]]:
-    hosts = ForkServers(root, ["decimal", "no_such_module"])
-    yield hosts.addresses()
-    hosts.stop()
+    servers = ForkServers(root, ["xmlrpc.client", "no_such_module"])
+    yield servers.addresses()
+    servers.stop()
 
 
 @pytest.fixture
 def job(root: Path, addresses: tuple[str, str]) -> Job:
-    return Job("a", (), str(root), {"DVC_STAGE": "a", "DVC_ROOT": str(root)}, hosts=addresses)
+    environment = {"DVC_STAGE": "a", "DVC_ROOT": str(root), "PATH": path_with(Path(sys.executable).parent)}
+    return Job("a", (), str(root), environment, fork_servers=addresses)
+
+
+def path_with(folder: Path) -> str:
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 def say(root: Path, *arguments: str) -> Command:
-    command = warm_command(f"python -m tasks.say {' '.join(arguments)}", root)
-    assert command
-    return command
+    return python("tasks.say", root, *arguments)
+
+
+def python(module: str, root: Path, *arguments: str) -> Command:
+    line = " ".join(["python -m", module, *arguments])
+    warm = warm_command(line, root)
+    assert warm
+    return Command(line, ("/bin/sh", "-c", line), *warm)
 
 
 def run(job: Job, *commands: Command) -> tuple[Outcome, list[str]]:
@@ -114,11 +124,9 @@ def test_a_warm_command_leaves_nothing_to_the_next(root: Path, job: Job) -> None
         assert (outcome.exit_code, lines[-1]) == (0, "marked 1")
 
 
-def test_the_warm_hosts_modules_are_imported_already(root: Path, job: Job) -> None:
-    (root / "tasks/look.py").write_text("import sys; print('decimal' in sys.modules)")
-    command = warm_command("python -m tasks.look", root)
-    assert command
-    assert run(job, command)[1][-1] == "True"
+def test_preloaded_modules_are_imported_already(root: Path, job: Job) -> None:
+    (root / "tasks/look.py").write_text("import sys; print('xmlrpc.client' in sys.modules)")
+    assert run(job, python("tasks.look", root))[1][-1] == "True"
 
 
 def test_peak_memory_is_that_of_the_command(root: Path, job: Job) -> None:
@@ -128,9 +136,26 @@ def test_peak_memory_is_that_of_the_command(root: Path, job: Job) -> None:
     assert 0 < run(job, shell("true"))[0].peak_rss_bytes < large.peak_rss_bytes
 
 
-def test_a_shell_command_gets_its_environment_and_our_python(job: Job) -> None:
-    _, lines = run(job, shell("echo $DVC_STAGE; command -v python; pwd"))
-    assert lines[1:] == ["a", str(Path(sys.executable).parent / "python"), job.folder]
+def test_a_shell_command_gets_its_environment(job: Job) -> None:
+    _, lines = run(job, shell("echo $DVC_STAGE; pwd"))
+    assert lines[1:] == ["a", job.folder]
+
+
+def test_python_is_what_the_path_says(root: Path, job: Job, tmp_path: Path) -> None:
+    """Warm or cold: also where the other interpreter is the same file, in another environment."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "other"], check=True)
+    (root / "tasks/prefix.py").write_text("import sys; print(sys.prefix, 'dvcfleet' in sys.modules)")
+    command = python("tasks.prefix", root)
+    other = replace(job, environment=job.environment | {"PATH": path_with(tmp_path / "other/bin")})
+    for module in (command.module, None):
+        assert run(other, replace(command, module=module))[1][-1] == f"{tmp_path}/other False"
+    assert run(job, command)[1][-1] == f"{sys.prefix} False"
+
+
+def test_a_command_gets_the_signals_as_a_shell_gives_them(job: Job) -> None:
+    assert run(job, shell("yes | head -n 1"))[1][1:] == ["y"]
+    ignored = next(line for line in run(job, shell("cat /proc/self/status"))[1] if line.startswith("SigIgn"))
+    assert int(ignored.split()[1], 16) == 0
 
 
 def test_commands_run_one_after_another_up_to_the_first_that_fails(job: Job) -> None:
@@ -168,28 +193,28 @@ def test_what_an_earlier_attempt_left_is_cleared(root: Path, job: Job) -> None:
     assert os.listdir(root / "out") == []
 
 
-def test_a_host_that_is_gone_stops_its_commands(root: Path, job: Job) -> None:
-    hosts = ForkServers(root)
-    gone = hosts.addresses()
-    hosts.stop()
-    hosts.stop()
-    outcome, _ = run(replace(job, hosts=gone), shell("true"))
+def test_a_fork_server_that_is_gone_stops_its_commands(root: Path, job: Job) -> None:
+    servers = ForkServers(root)
+    gone = servers.addresses()
+    servers.stop()
+    servers.stop()
+    outcome, _ = run(replace(job, fork_servers=gone), shell("true"))
     assert (outcome.exit_code, outcome.lost) == (None, True)
 
 
-def test_a_host_that_was_killed_is_started_again(root: Path, job: Job) -> None:
-    hosts = ForkServers(root)
-    first = hosts.addresses()
-    assert hosts.addresses() == first
-    kill_host(first[0])
-    second = hosts.addresses()
+def test_a_fork_server_that_was_killed_is_started_again(root: Path, job: Job) -> None:
+    servers = ForkServers(root)
+    first = servers.addresses()
+    assert servers.addresses() == first
+    kill_server(first[0])
+    second = servers.addresses()
     assert second[0] != first[0]
     assert second[1] == first[1]
-    assert run(replace(job, hosts=second), shell("true"))[0].exit_code == 0
-    hosts.stop()
+    assert run(replace(job, fork_servers=second), shell("true"))[0].exit_code == 0
+    servers.stop()
 
 
-def kill_host(address: str) -> None:
+def kill_server(address: str) -> None:
     """Kill the process that listens at an address, and wait until it is gone."""
     inode = next(line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(address))
     for process in psutil.Process().children():
@@ -220,8 +245,8 @@ def test_a_command_within_its_timeout_ends_as_it_ends(job: Job) -> None:
     assert run(limited, shell("sleep 0.8; exit 3"))[0].exit_code == 3
 
 
-def test_a_worker_without_hosts_of_the_run_starts_its_own_once(root: Path, job: Job) -> None:
-    alone = replace(job, hosts=None)
+def test_a_worker_without_fork_servers_of_the_run_starts_its_own_once(root: Path, job: Job) -> None:
+    alone = replace(job, fork_servers=None)
     parents = [run(alone, shell("ps -o ppid= -p $$"))[1][-1] for _ in range(2)]
     assert parents[0] == parents[1]
     assert psutil.Process(int(parents[0])).ppid() == os.getpid()

@@ -1,0 +1,77 @@
+"""End processes and all that they started: SIGTERM first, SIGKILL for those that still run some seconds later."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+import psutil  # type: ignore[import-untyped]
+
+# Seconds between SIGTERM and SIGKILL: a container or a job of `srun` is to be ended by the client that started it.
+GRACE_S = 5.0
+# Seconds after SIGKILL for which a process that does not go away, such as one in a system call, is waited for.
+_KILLED_LIMIT_S = 5.0
+
+
+class Termination:
+    """The end of the processes that `find` lists: SIGTERM at once, SIGKILL `grace_s` seconds later."""
+
+    def __init__(self, find: Callable[[], set[psutil.Process]], grace_s: float) -> None:
+        self._find = find
+        self._kill_at = time.monotonic() + grace_s
+        self._told: set[psutil.Process] = set()
+        self.is_over()
+
+    def is_over(self) -> bool:
+        """Return whether all are gone; to be asked again and again: SIGKILL is sent here once the time is up."""
+        now = time.monotonic()
+        if now < self._kill_at and any(map(_is_running, self._told)):
+            return False
+        # Once more: also those that were started while the others ended.
+        left = {process for process in self._find() if _is_running(process)}
+        if now >= self._kill_at:
+            _send(signal.SIGKILL, left)
+        else:
+            _send(signal.SIGTERM, left - self._told)
+        self._told |= left
+        return not left or now > self._kill_at + _KILLED_LIMIT_S
+
+
+def descendants() -> set[psutil.Process]:
+    """Return all processes below this one."""
+    return set(psutil.Process().children(recursive=True))
+
+
+def processes_of(leader: int) -> set[psutil.Process]:
+    """Return a command's processes: its first one, those of its session, and all below them."""
+    parents = {process: process.info["ppid"] for process in psutil.process_iter(["ppid"])}
+    found = {process for process in parents if process.pid == leader or _session(process.pid) == leader}
+    while True:
+        pids = {process.pid for process in found}
+        more = {process for process, parent in parents.items() if parent in pids} - found
+        if not more:
+            return found
+        found |= more
+
+
+def _send(number: signal.Signals, processes: Iterable[psutil.Process]) -> None:
+    """Send a signal to processes, of which some may be gone."""
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.Error:
+            continue
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

@@ -1,13 +1,16 @@
 """What a run tells the person who started it."""
 
+import time
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from dvcfleet.heartbeat import Heartbeat, signs
 from dvcfleet.messages import Ending, Result
 from dvcfleet.planning.plan import Plan, State
 
@@ -21,7 +24,10 @@ class Progress:
         self._console = console
         self._total = len(plan.work)
         self._ended = 0
-        self._running: dict[str, None] = {}
+        self._root = Path(next(iter(plan.stages.values())).repo.root_dir)
+        # When each began.
+        self._running: dict[str, float] = {}
+        self._heartbeat = Heartbeat(self._beat)
         self._bar = Bar(
             TextColumn(f"[bold]{name}"),
             BarColumn(),
@@ -36,14 +42,16 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         self._bar.start()
+        self._heartbeat.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._heartbeat.__exit__()
         self._bar.stop()
 
     def began(self, name: str, why: str) -> None:
         """Note a stage that was started."""
-        self._running[name] = None
+        self._running[name] = time.monotonic()
         self._show()
 
     def lost(self, name: str, why: str) -> None:
@@ -63,7 +71,12 @@ class Progress:
             for text in ending.tail:
                 self._say(f"    {text}")
 
+    def _beat(self) -> None:
+        for line in signs(self._root, dict(self._running), time.monotonic()):
+            self._say(line)
+
     def _say(self, line: str, style: str | None = None) -> None:
+        self._heartbeat.said()
         if self._console.is_terminal:
             self._console.print(line, style=style, markup=False)
         else:

@@ -88,6 +88,20 @@ def run(
 
 
 @app.command()
+def logs(
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help="Its name as `merganser run` prints it.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the stage ends.")] = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Print what a stage printed when it last ran."""
+    from dvcfleet.logs import output_of
+
+    for data in output_of(stage, repo, follow):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+@app.command()
 def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     """Show every stage: up to date, restorable, stale (and why), waiting for another, or blocked."""
     from dvcfleet.planning.plan import plan

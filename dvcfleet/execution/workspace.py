@@ -39,7 +39,7 @@ class LocalWorkspace:
 
         Returns the result, or None if the command must run, and the reason.
         """
-        if not node.certain:
+        if not node.must_run:
             # What it reads from has ended since the plan was made: maybe with the same bytes as before.
             node = judge_now(stage)
         why = ", ".join(node.reasons)
@@ -47,7 +47,7 @@ class LocalWorkspace:
             return Result.UP_TO_DATE, ""
         if node.state is State.BLOCKED:
             return Result.BLOCKED, why
-        if node.settled:
+        if node.outputs_known:
             stage.checkout(force=True)
             self.hide_from_git(stage)
             return Result.RESTORED, why

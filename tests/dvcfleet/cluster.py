@@ -61,7 +61,8 @@ def started(runner: str, prefect_api: str, threads: int = 2, gpus: int = 0) -> I
     pytest.importorskip("prefect_ray" if runner == "ray" else "prefect_dask")
     # The paths of Ray's sockets are long.
     folder, port = Path(tempfile.mkdtemp(prefix="mc-", dir="/tmp")), free_port()
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    code = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": code, "RAY_USAGE_STATS_ENABLED": "0"}
     environment |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PREFECT_API_URL": prefect_api}
     cluster = Cluster(runner, f"127.0.0.1:{port}" if runner == "ray" else f"tcp://127.0.0.1:{port}")
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.prefect_adapter.server import Server
-from tests.faults.pipeline import StageKills, Tiny, WaveKills, warm_host
+from tests.faults.pipeline import StageKills, Tiny, WaveKills, warm_server
 from tests.faults.small import RunKills
 
 
@@ -29,8 +29,8 @@ def try_runs(folder: Path, count: int, chance: random.Random) -> Iterator[tuple[
 
 def try_stages(tiny: Tiny, count: int) -> Iterator[tuple[str, bool]]:
     """Kill as many processes of decompose, join and merge."""
-    with warm_host(tiny) as host:
-        kills = StageKills(tiny, host)
+    with warm_server(tiny) as server:
+        kills = StageKills(tiny, server)
         for stage, at in spread(kills.points(), count):
             yield f"a process of {stage.split('@')[0]}", kills.trial(stage, at)
 

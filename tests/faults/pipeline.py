@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dvcfleet.execution.fork_server import ForkServer
+from dvcfleet.execution.fork_client import ForkServer
 from dvcfleet.execution.jobs import make_job, run_job
 from dvcfleet.messages import Outcome
 from dvcfleet.planning.plan import plan
 from dvcfleet.planning.resources import Resources
+from flows.project import MERGANSER
 from tests.faults.injection import AT_EXIT, Injection
 from tests.faults.whole import assert_cache_is_whole, digest_of, entries, is_pure, remove
 from tests.tiny import environment, make_repository
@@ -53,10 +54,10 @@ class Tiny:
 
 
 class StageKills:
-    """Kill one process of a real stage, which a real warm host forked, and run the stage again."""
+    """Kill one process of a real stage, which a real warm fork server started, and run the stage again."""
 
-    def __init__(self, tiny: Tiny, host: ForkServer) -> None:
-        self._tiny, self._host = tiny, host
+    def __init__(self, tiny: Tiny, server: ForkServer) -> None:
+        self._tiny, self._server = tiny, server
 
     def points(self) -> list[tuple[str, int]]:
         """Every file operation of the stages that decompose, join and merge, and their exits."""
@@ -82,24 +83,24 @@ class StageKills:
         return killed.exit_code == -signal.SIGKILL
 
     def _run(self, stage: "Stage") -> Outcome:
-        hosts = (self._host.address, self._host.address)
-        return run_job(replace(make_job(stage, Resources()), hosts=hosts), lambda _line: None)
+        servers = (self._server.address, self._server.address)
+        return run_job(replace(make_job(stage, Resources()), fork_servers=servers), lambda _line: None)
 
 
 @contextmanager
-def warm_host(tiny: Tiny) -> Iterator[ForkServer]:
-    """A warm host whose stages count their operations."""
+def warm_server(tiny: Tiny) -> Iterator[ForkServer]:
+    """A warm fork server whose stages count their operations."""
     before = dict(os.environ)
     os.environ.update(environment() | tiny.injection.variables)
     try:
-        host = ForkServer(tiny.path, True)
+        server = ForkServer(tiny.path, MERGANSER.preload)
     finally:
         os.environ.clear()
         os.environ.update(before)
     try:
-        yield host
+        yield server
     finally:
-        host.stop()
+        server.stop()
 
 
 class WaveKills:

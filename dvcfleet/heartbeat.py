@@ -1,0 +1,57 @@
+"""Signs of life: while nothing else is printed, which stages run, for how long, and the last line of each."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from dvcfleet.execution.output import last_line, log_path
+from dvcfleet.secrets import printable
+
+# Seconds without a line after which the first sign comes, and the most between two.
+FIRST_S, LONGEST_S = 60.0, 600.0
+_STAGES, _WIDTH = 4, 160
+
+
+class Heartbeat:
+    """A thread that calls `beat` when nothing was said for a minute, then after two, four, ... up to ten more."""
+
+    def __init__(self, beat: Callable[[], None]) -> None:
+        self._beat = beat
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.said()
+
+    def said(self) -> None:
+        """Note that something was printed."""
+        self._interval, self._due = FIRST_S, time.monotonic() + FIRST_S
+
+    def __enter__(self) -> "Heartbeat":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(max(0.0, self._due - time.monotonic())):
+            if time.monotonic() >= self._due:
+                interval = min(2 * self._interval, LONGEST_S)
+                self._beat()
+                self._interval, self._due = interval, time.monotonic() + interval
+
+
+def signs(root: Path, began: Mapping[str, float], now: float) -> Iterable[str]:
+    """Say of the stages that run longest for how long, and what they printed last; `began` is when each did."""
+    for name, then in list(began.items())[:_STAGES]:
+        line = printable(last_line(log_path(root, name)))
+        yield f"{name} has run for {_in_words(now - then)}{f': {line[:_WIDTH]}' if line else ''}"
+    if len(began) > _STAGES:
+        yield f"and {len(began) - _STAGES} more stages run"
+
+
+def _in_words(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

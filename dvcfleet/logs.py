@@ -1,0 +1,65 @@
+"""`merganser logs`: what a stage printed when it last ran in this repository."""
+
+import os
+import time
+from collections.abc import Iterator
+from difflib import get_close_matches
+from io import FileIO
+from pathlib import Path
+from urllib.parse import unquote
+
+from dvcfleet.errors import UserError
+from dvcfleet.execution.output import LOGS, is_written, log_path, parts
+
+_POLL_S = 0.3
+
+
+def output_of(stage: str, repo: Path, follow: bool = False) -> Iterator[bytes]:
+    """Read what a stage of the repository around `repo` printed, and with `follow` what it prints until it ends.
+
+    Raises UserError where nothing is kept of it.
+    """
+    root = _root(repo)
+    path = log_path(root, stage)
+    *older, _newest = parts(path) or [_refuse(stage, root)]
+    for each in older:
+        yield each.read_bytes()
+    log = FileIO(path)
+    try:
+        while True:
+            is_going_on = follow and is_written(log)
+            data = log.read()
+            if data:
+                yield data
+            elif follow and _is_other(path, log.fileno()):
+                log.close()
+                log = FileIO(path)
+            elif not is_going_on:
+                return
+            else:
+                time.sleep(_POLL_S)
+    finally:
+        log.close()
+
+
+def _root(repo: Path) -> Path:
+    folder = repo.resolve()
+    for each in (folder, *folder.parents):
+        if (each / ".dvc").is_dir():
+            return each
+    raise UserError(f"{repo}: not a DVC repository; `dvc init` makes one")
+
+
+def _refuse(stage: str, root: Path) -> Path:
+    names = [unquote(path.stem) for path in sorted((root / LOGS).glob("*.log"))]
+    close = get_close_matches(stage, names, 1)
+    hint = f'; did you mean "{close[0]}"?' if close else ""
+    raise UserError(f"stage {stage}: no output of it is kept here; it has not run, or its name is another{hint}")
+
+
+def _is_other(path: Path, descriptor: int) -> bool:
+    """Tell whether the log was set aside since it was opened, and another took its place."""
+    try:
+        return not os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -44,6 +44,9 @@ class Project(Protocol):
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Bring up to date what stages depend on and no stage makes, such as sources that move."""
 
+    def foresee(self, stage: str) -> Mapping[str, str] | None:
+        """Return all the text files that a stage will write, by path, if that is known without running it."""
+
     def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
         """Keep in the run's own folder what its stages are about to change; `run` is the name of the run."""
 
@@ -81,6 +84,10 @@ class AnyRepository:
 
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Do nothing."""
+
+    def foresee(self, stage: str) -> Mapping[str, str] | None:
+        """Know nothing."""
+        return None
 
     def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
         """Keep nothing."""

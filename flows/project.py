@@ -57,6 +57,18 @@ class Merganser:
         except InputError as error:
             raise UserError(str(error)) from error
 
+    def foresee(self, stage: str) -> Mapping[str, str] | None:
+        """Return the digests that the stage `code` will write; None for any other, and where it will fail."""
+        if stage != "code":
+            return None
+        from tasks.code import digests
+        from tasks.paths import CODE
+
+        try:
+            return {f"{CODE}/{name}": text for name, text in digests(Path()).items()}
+        except InputError:
+            return None
+
     def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
         """Keep the numbers as they are before the run, for the report."""
         from flows.previous_metrics import keep_previous_metrics

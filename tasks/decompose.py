@@ -7,7 +7,8 @@ from merganser.config.params import task_of
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.factors import FactorSettings, decompose
 from merganser.workers import threads_wanted
-from tasks.stage import DELTAS, FACTORS, only_name, run
+from tasks.paths import DELTAS, FACTORS
+from tasks.stage import only_name, run
 
 
 def main(argv: list[str]) -> None:

@@ -7,7 +7,8 @@ from merganser.config.params import task_of
 from merganser.evaluation.images import class_names
 from merganser.inputs.embeddings import write_embedding
 from merganser.models import embed_classes
-from tasks.stage import BASE, DATASETS, EMBEDDINGS, only_name, run
+from tasks.paths import BASE, DATASETS, EMBEDDINGS
+from tasks.stage import only_name, run
 
 
 def describe_task(task: str, family: str) -> None:

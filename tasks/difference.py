@@ -5,7 +5,8 @@ from pathlib import Path
 
 from merganser.config.loading import load_params
 from merganser.config.params import difference_of
-from tasks.stage import CARD, DIFFERENCES, MERGED, fresh_folder, only_name, run
+from tasks.paths import CARD, DIFFERENCES, MERGED
+from tasks.stage import fresh_folder, only_name, run
 
 
 def start_difference(name: str, entry: str) -> None:

@@ -6,7 +6,8 @@ from merganser.config.loading import load_params
 from merganser.config.params import Params, entry_of, task_of
 from merganser.evaluation.image_classification import evaluate
 from merganser.overlays import task_model
-from tasks.stage import DATASETS, MERGED, METRICS, run, two_names, write_json
+from tasks.paths import DATASETS, MERGED, METRICS
+from tasks.stage import run, two_names, write_json
 
 
 def evaluate_task(params: Params, entry: str, task: str) -> None:

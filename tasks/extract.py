@@ -8,7 +8,8 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
 from merganser.config.params import task_of
 from merganser.inputs.deltas import extract
-from tasks.stage import BASE, CHECKPOINTS, DELTAS, only_name, run
+from tasks.paths import BASE, CHECKPOINTS, DELTAS
+from tasks.stage import only_name, run
 
 
 def extract_task(task: str, rules: ParameterRules) -> None:

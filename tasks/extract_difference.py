@@ -8,7 +8,8 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
 from merganser.config.params import difference_of, task_of
 from merganser.inputs.deltas import extract
-from tasks.stage import BASE, CHECKPOINTS, DIFFERENCES, run, two_names
+from tasks.paths import BASE, CHECKPOINTS, DIFFERENCES
+from tasks.stage import run, two_names
 
 
 def extract_difference(name: str, task: str, rules: ParameterRules) -> None:

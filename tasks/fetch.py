@@ -9,7 +9,8 @@ from merganser.config.loading import load_params
 from merganser.config.params import task_of
 from merganser.errors import InputError
 from merganser.sources.fetching import describe, fetch_checkpoint, fetch_data_set
-from tasks.stage import BASE, CHECKPOINTS, DATASETS, SOURCES, fresh_folder, run, write_json
+from tasks.paths import BASE, CHECKPOINTS, DATASETS, SOURCES
+from tasks.stage import fresh_folder, run, write_json
 
 
 def fetch_model(source: Path, out: Path) -> None:

@@ -9,7 +9,8 @@ from merganser.inputs.joints import BASES, join, link_deltas
 from merganser.inputs.joints import DELTAS as OWN_DELTAS
 from merganser.inputs.layers import Side
 from merganser.workers import threads_wanted
-from tasks.stage import DELTAS, JOINTS, fresh_folder, only_name, run
+from tasks.paths import DELTAS, JOINTS
+from tasks.stage import fresh_folder, only_name, run
 
 
 def join_tasks(name: str, tasks: list[str], side: Side, threads: int = 1) -> tuple[int, int]:

@@ -8,7 +8,8 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
 from merganser.measures.numbers import defined
 from merganser.measures.tasks import measure_tasks
-from tasks.stage import DELTAS, FACTORS, TASK_MEASURES, run, write_json
+from tasks.paths import DELTAS, FACTORS, TASK_MEASURES
+from tasks.stage import run, write_json
 
 
 def main(argv: list[str]) -> None:

@@ -8,7 +8,8 @@ from merganser.config.params import entry_of
 from merganser.inputs.deltas import open_deltas
 from merganser.measures.merged import measure_merge
 from merganser.measures.numbers import defined
-from tasks.stage import BASE, DELTAS, MERGE_MEASURES, MERGED, only_name, run, write_json
+from tasks.paths import BASE, DELTAS, MERGE_MEASURES, MERGED
+from tasks.stage import only_name, run, write_json
 
 
 def main(argv: list[str]) -> None:

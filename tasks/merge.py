@@ -25,22 +25,8 @@ from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
 from merganser.overlays import FILE
 from merganser.workers import threads_wanted
-from tasks.stage import (
-    BASE,
-    CARD,
-    DELTAS,
-    DIFFERENCES,
-    EMBEDDINGS,
-    FACTORS,
-    JOINTS,
-    MERGE_PROFILES,
-    MERGED,
-    SOURCES,
-    fresh_folder,
-    only_name,
-    run,
-    write_json,
-)
+from tasks.paths import BASE, CARD, DELTAS, DIFFERENCES, EMBEDDINGS, FACTORS, JOINTS, MERGE_PROFILES, MERGED, SOURCES
+from tasks.stage import fresh_folder, only_name, run, write_json
 
 
 def merge_entry(

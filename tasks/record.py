@@ -25,7 +25,8 @@ from merganser.config.params import Params, entry_of
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.report.scores import Scores, read_json, read_metrics, read_scores
-from tasks.stage import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT, run, write_json
+from tasks.paths import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT
+from tasks.stage import run, write_json
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -16,7 +16,7 @@ from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.study_tables import write_studies
 from merganser.report.tables import summary, write_changes, write_measures, write_tables
-from tasks.stage import (
+from tasks.paths import (
     MERGE_MEASURES,
     MERGE_PROFILES,
     METRICS,
@@ -26,10 +26,8 @@ from tasks.stage import (
     REPORT,
     TASK_MEASURES,
     TASK_STUDIES,
-    fresh_folder,
-    run,
-    write_json,
 )
+from tasks.stage import fresh_folder, run, write_json
 
 SUMMARY = Path("metrics.json")
 

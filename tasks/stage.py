@@ -18,28 +18,6 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 AT = "@"  # in a command: the name of this instance of the stage
 
-CARD = "README.md"  # in the folder of a merged model
-
-BASE = Path("data/base")
-CHECKPOINTS = Path("data/checkpoints")
-DELTAS = Path("data/deltas")
-DIFFERENCES = Path("data/differences")
-EMBEDDINGS = Path("data/embeddings")
-FACTORS = Path("data/svd")
-JOINTS = Path("data/joints")
-MERGED = Path("data/merged")
-MERGE_PROFILES = Path("data/profiles/merge")
-DATASETS = Path("data/datasets")
-METRICS = Path("data/metrics")
-TASK_MEASURES = Path("data/measures/tasks.json")
-MERGE_MEASURES = Path("data/measures/merged")
-RECORDS = Path("data/records")
-TASK_STUDIES = Path("data/studies/tasks")
-RANK_STUDIES = Path("data/studies/rank")
-SOURCES = Path("data/sources")
-REPORT = Path("report")
-PREVIOUS_METRICS = Path(".dvcfleet/previous_metrics.json")  # the numbers, as the present run found them
-
 
 def run(main: Callable[[list[str]], None]) -> None:
     """Run a stage's main, its linear algebra on one thread; a user's mistake exits 2 with its message.
@@ -54,6 +32,11 @@ def run(main: Callable[[list[str]], None]) -> None:
     import torch
 
     torch.set_num_threads(1)
+    end_well(main)
+
+
+def end_well(main: Callable[[list[str]], None]) -> None:
+    """Run a stage's main; a user's mistake exits 2 with its message, and a lack of disk or memory 1 with its own."""
     try:
         main(arguments())
     except InputError as error:

@@ -4,13 +4,14 @@ from pathlib import Path
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
-from merganser.config.params import Params, task_of
+from merganser.config.params import Params, RankStudy, task_of
 from merganser.evaluation.image_classification import open_examples, score
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
 from merganser.models import open_network
 from merganser.studies.rank import fractions_of, truncated_model
-from tasks.stage import BASE, DATASETS, DELTAS, FACTORS, RANK_STUDIES, only_name, run, write_json
+from tasks.paths import BASE, DATASETS, DELTAS, FACTORS, RANK_STUDIES
+from tasks.stage import run, two_names, write_json
 
 
 def study_rank(params: Params, task: str) -> None:
@@ -28,8 +29,10 @@ def study_rank(params: Params, task: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Study the task named on the command line."""
-    study_rank(load_params(Path("params.yaml")), only_name(argv, "study_rank"))
+    """Study the task named on the command line, and which study of it: there is one."""
+    params = load_params(Path("params.yaml"))
+    task, _ = two_names(argv, "study_rank", params.tasks, RankStudy.model_fields)
+    study_rank(params, task)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 
 from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, study_of
 from merganser.evaluation.image_classification import open_examples
@@ -25,31 +26,8 @@ from merganser.merging.method import Method
 from merganser.models import open_network
 from merganser.studies.merges import Bench, measure_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
-from tasks.stage import BASE, DATASETS, DELTAS, FACTORS, TASK_STUDIES, only_name, run, write_json
-
-ROOT = Path(__file__).parents[1]
-# The code that the numbers depend on; dvc.yaml names the same for this stage, and a test compares the two.
-CODE = (
-    "merganser/checkpoints",
-    "merganser/linalg",
-    "merganser/evaluation/images.py",
-    "merganser/inputs/factorised.py",
-    "merganser/inputs/deltas.py",
-    "merganser/merging/devices.py",
-    "merganser/merging/driver.py",
-    "merganser/evaluation/image_classification.py",
-    "merganser/inputs/factors.py",
-    "merganser/hashes.py",
-    "merganser/inputs/layers.py",
-    "merganser/models",
-    "merganser/operators",
-    "merganser/overlays",
-    "merganser/merging/method.py",
-    "merganser/studies/merges.py",
-    "merganser/studies/subsets.py",
-    "merganser/workers.py",
-    "tasks/study_tasks.py",
-)
+from tasks.paths import BASE, DATASETS, DELTAS, FACTORS, TASK_STUDIES
+from tasks.stage import only_name, run, write_json
 
 
 @dataclass(frozen=True)
@@ -59,7 +37,7 @@ class Origins:
     base: str
     read: dict[str, str]  # by task
     data: dict[str, str]
-    code: list[str]
+    code: str
 
 
 def study_entry(params: Params, key: str) -> None:
@@ -108,12 +86,11 @@ def _source(method: Method, subset: Subset, seed: int) -> LayerSource:
 def _origins(params: Params, entry: Entry) -> Origins:
     """Hash every file that an entry's subsets are computed from."""
     read = {task: FACTORS / task if entry.reads == "svd" else DELTAS / f"{task}.safetensors" for task in params.tasks}
-    code = (*CODE, f"merganser/methods/{entry.method}.py")
     return Origins(
         base=sha256_of_tree(BASE),
         read={task: sha256_of_tree(path) for task, path in read.items()},
         data={task: sha256_of_tree(DATASETS / task) for task in params.tasks},
-        code=[sha256_of_tree(ROOT / path, "*.py") for path in code],
+        code=code_digest("tasks.study_tasks", f"merganser.methods.{entry.method}"),
     )
 
 

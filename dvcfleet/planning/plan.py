@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.storing import may_have_run, save_inputs
+from dvcfleet.planning.foresight import Foresight
 from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons, stage_reasons
 from dvcfleet.planning.validation import is_validated, validate
+from dvcfleet.project import project_of
 from dvcfleet.repository import opened
 
 if TYPE_CHECKING:
@@ -129,9 +131,11 @@ def make_plan(
     """
     graph, steps = stage_graph(repo, targets)
     checks = checks_for(steps)
+    foresight = Foresight(repo.root_dir, project_of(Path(repo.root_dir)).foresee)
     nodes: dict[str, Node] = {}
     for stage in steps:
-        node = _judge(stage, [(nodes[up.addressing], up) for up in graph.successors(stage)], force, checks)
+        upstream = [(nodes[up.addressing], up) for up in graph.successors(stage)]
+        node = _judge(stage, upstream, force, checks, foresight)
         if node.state is not State.UP_TO_DATE:
             on_work()
         nodes[node.name] = node
@@ -151,7 +155,13 @@ def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["
     return graph, plan_repro(graph, asked if len(asked) < len(graph) else None)
 
 
-def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool, checks: StageChecks) -> Node:
+def _judge(
+    stage: "Stage",
+    upstream: list[tuple[Node, "Stage"]],
+    force: bool,
+    checks: StageChecks,
+    foresight: Foresight | None = None,
+) -> Node:
     def node(state: State, reasons: list[str], outputs_known: bool = False, must_run: bool = False) -> Node:
         needs = tuple(need.name for need, _ in upstream)
         return Node(stage.addressing, state, tuple(reasons), needs, outputs_known, must_run)
@@ -162,7 +172,7 @@ def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool, ch
         return node(State.BLOCKED, blocked)
     if force:
         return node(State.STALE, ["forced"], must_run=True)
-    changed, waits = _input_changes(stage, upstream, checks)
+    changed, waits = _input_changes(stage, upstream, checks, foresight)
     if changed and not waits and checks.ran_before(stage):
         return node(State.RESTORABLE, changed)
     if changed:
@@ -178,9 +188,9 @@ def _judge(stage: "Stage", upstream: list[tuple[Node, "Stage"]], force: bool, ch
 
 
 def _input_changes(
-    stage: "Stage", upstream: list[tuple[Node, "Stage"]], checks: StageChecks
+    stage: "Stage", upstream: list[tuple[Node, "Stage"]], checks: StageChecks, foresight: Foresight | None
 ) -> tuple[list[str], list[str]]:
-    """Return the reasons to run that are sure already, and the stages that may yet give another one."""
+    """Return the reasons to run that are known already, and the stages that must run before all are sure."""
     reasons = stage_reasons(stage)
     if reasons == ["new stage"]:
         return reasons, [need.name for need, _ in upstream if need.state is not State.UP_TO_DATE]
@@ -191,8 +201,14 @@ def _input_changes(
         writers = [(n, up) for n, up in upstream if n.state is not State.UP_TO_DATE and _writes(up, dep)]
         if not writers:
             reasons += checks.dependency(dep)
-        elif not _will_be_restored(dep, writers):
-            waits += [need.name for need, _ in writers]
+            continue
+        names = [need.name for need, _ in writers]
+        foreseen = foresight.hash_of(dep, names) if foresight else None
+        if foreseen and foreseen != dep.hash_info.value:
+            reasons.append(f"dep {dep} will change")
+            waits += names
+        elif not foreseen and not _will_be_restored(dep, writers):
+            waits += names
     return reasons, list(dict.fromkeys(waits))
 
 

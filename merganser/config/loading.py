@@ -82,12 +82,17 @@ def _explain(mistake: Any) -> str:
     if kind == "too_short" or (got is None and place in NEEDED):
         return f"{where}: there are none; declare at least one"
     if kind in ("dict_type", "model_type"):
-        none = "; write {} for none" if kind == "dict_type" and got is None else ""
+        none = "; leave it out for none" if got is None and _may_be_left_out(place) else ""
         return f"{where}: expected a mapping, got {_shown(got)}{none}"
     if kind == "string_pattern_mismatch":
         return f"{where}: must have {{}} once, where the class name goes, and no other brace, got {_shown(got)}"
     near = did_you_mean(str(got)[:200], re.findall("'(.+?)'", mistake["msg"]))
     return f"{where}: {mistake['msg']}, got {_shown(got)}{near}"
+
+
+def _may_be_left_out(place: tuple[str | int, ...]) -> bool:
+    kind = _kind_at(place[:-1])
+    return hasattr(kind, "model_fields") and not kind.model_fields[place[-1]].is_required()
 
 
 def _shown(value: Any) -> str:
@@ -97,8 +102,13 @@ def _shown(value: Any) -> str:
 
 def _keys_at(place: tuple[str | int, ...]) -> list[str]:
     """List the keys of the section at a place in the file."""
+    return list(_kind_at(place).model_fields)
+
+
+def _kind_at(place: tuple[str | int, ...]) -> Any:
+    """Return the type of what stands at a place in the file."""
     kind: Any = Params
     for part in place:
         # A map of names (tasks, methods) has any keys, all of one kind.
         kind = kind.model_fields[part].annotation if hasattr(kind, "model_fields") else get_args(kind)[-1]
-    return list(kind.model_fields)
+    return kind

@@ -1,7 +1,7 @@
-"""Read `params.yaml` and refuse every mistake in it before any work, all of them in one message.
+"""What stands in `params.yaml`: its sections, their keys and types.
 
-The file holds choices only, so every key must be there: defaults live in the methods' signatures, paths of outputs in
-`dvc.yaml`.
+The file holds choices only: defaults live in the methods' signatures, paths of outputs in `dvc.yaml`. Every key must be
+there, but for whole sections of what a comparison need not have: `joints`, `differences`, `studies` and its parts.
 """
 
 import re
@@ -124,25 +124,25 @@ class RankStudy(Strict):
 
 
 class Studies(Strict):
-    """What is measured beside the comparison; `methods: {}` and `fractions: []` measure nothing."""
+    """What is measured beside the comparison: nothing where a part is left out."""
 
-    tasks: TaskStudy
-    rank: RankStudy
+    tasks: TaskStudy = TaskStudy(subsets=1, methods={})
+    rank: RankStudy = RankStudy(fractions=[])
 
 
 class Params(Strict):
-    """The whole of `params.yaml`."""
+    """The whole of `params.yaml`; a section that has a default may be left out."""
 
     seed: Annotated[int, Field(ge=0)]
     base: Base
     parameters: Parameters
     tasks: Annotated[dict[str, Task], Field(min_length=1)]
     decompose: Decompose
-    joints: dict[str, Joint]
-    differences: dict[str, Difference]
+    joints: dict[str, Joint] = {}
+    differences: dict[str, Difference] = {}
     methods: Annotated[dict[str, Entry], Field(min_length=1)]
     evaluation: Evaluation
-    studies: Studies
+    studies: Studies = Studies()
 
 
 def task_of(params: Params, name: str) -> Task:

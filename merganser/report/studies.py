@@ -136,6 +136,8 @@ def _read_points(params: Params, individual: Mapping[str, float] | None, folder:
 
 
 def _read_ranks(params: Params, folder: Path) -> list[RankPoint]:
+    if not params.studies.rank.fractions:
+        return []
     curves = {task: read_json(folder / f"{task}.json")["curve"] for task in params.tasks}
     return [RankPoint(task, p["fraction"], p["accuracy"]) for task, curve in curves.items() for p in curve]
 

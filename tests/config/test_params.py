@@ -124,8 +124,7 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c["tasks"]["digits"]["data"].update(templates=[]), "tasks.digits.data.templates: ", "none"),
         (lambda c: c["tasks"]["digits"]["data"].update(templates=["a."]), "tasks.digits.data.templates.0: ", "{}"),
         (lambda c: c["tasks"]["digits"]["data"].update(templates=["{} {x}"]), "tasks.digits.data.templates.0: ", "{}"),
-        (lambda c: c.pop("differences"), "differences: ", "missing"),
-        (lambda c: c.update(differences=None), "differences: ", "write {} for none"),
+        (lambda c: c.update(differences=None), "differences: ", "leave it out for none"),
         (lambda c: c["differences"].update(x={}), "differences.x.merged: ", "missing"),
         (
             lambda c: c["differences"].update(x={"merged": "averag"}),
@@ -149,8 +148,7 @@ def test_the_projects_own_params_are_right() -> None:
             "studies.tasks.methods.ties.reads: ",
             "difference vectors start from a merge of all tasks",
         ),
-        (lambda c: c.pop("joints"), "joints: ", "missing"),
-        (lambda c: c.update(joints=None), "joints: ", "write {} for none"),
+        (lambda c: c.update(joints=None), "joints: ", "leave it out for none"),
         (lambda c: c["joints"].update(x={}), "joints.x.side: ", "missing"),
         (lambda c: c["joints"].update(x={"side": "row"}), "joints.x.side: ", 'did you mean "rows"?'),
         (
@@ -201,7 +199,9 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c["decompose"].update(rank_fraction=0), "decompose.rank_fraction: ", "greater than 0"),
         (lambda c: c["evaluation"].update(batch_size=0.5), "evaluation.batch_size: ", "got 0.5"),
         (lambda c: c["parameters"].update(matrices="any"), "parameters.matrices: ", "got 'any'"),
-        (lambda c: c.pop("studies"), "studies: ", "missing"),
+        (lambda c: c.update(studies=None), "studies: ", "leave it out for none"),
+        (lambda c: c["studies"].update(rank=None), "studies.rank: ", "leave it out for none"),
+        (lambda c: c["studies"]["tasks"].pop("subsets"), "studies.tasks.subsets: ", "missing"),
         (lambda c: c["studies"]["tasks"].update(subsets=0), "studies.tasks.subsets: ", "got 0"),
         (lambda c: c["studies"]["tasks"].update(method={}), "studies.tasks.method: ", 'did you mean "methods"?'),
         (lambda c: c["studies"]["rank"].update(fractions=[0]), "studies.rank.fractions.0: ", "greater than 0"),
@@ -234,6 +234,17 @@ def test_a_mistake_is_refused_by_its_place(
     path = write(tmp_path, changed(change))
     lines = complaint(path).splitlines()
     assert any(line.startswith(f"{path}: {place}") and what in line for line in lines), lines
+
+
+def test_sections_that_a_comparison_does_not_use_may_be_left_out(tmp_path: Path) -> None:
+    def change(content: Content) -> None:
+        del content["joints"], content["differences"], content["studies"]
+
+    params = load_params(write(tmp_path, changed(change)))
+    assert (params.joints, params.differences) == ({}, {})
+    assert (params.studies.tasks.methods, params.studies.rank.fractions) == ({}, [])
+    for part in ("tasks", "rank"):
+        assert load_params(write(tmp_path, changed(lambda c, part=part: c["studies"].pop(part))))
 
 
 def test_an_entry_that_needs_less_for_every_size_of_subset_is_accepted(tmp_path: Path) -> None:

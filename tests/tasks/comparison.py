@@ -95,7 +95,7 @@ def carry(folder: Path) -> None:
         for entry in STUDIES:
             study_tasks.main([entry])
         for task in TASKS:
-            study_rank.main([task])
+            study_rank.main([task, "fractions"])
 
 
 def make_comparison(folder: Path) -> Path:

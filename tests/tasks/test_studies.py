@@ -25,7 +25,7 @@ from merganser.report.scores import read_scores
 from merganser.report.studies import read_studies
 from merganser.report.study_tables import write_studies
 from tasks import study_rank, study_tasks
-from tasks.stage import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
+from tasks.paths import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
 from tests.tasks.comparison import STUDIES, TASKS, inside, make_comparison
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ from pathlib import Path
 from tasks import study_tasks
 whole = study_tasks.measure_merge
 def measure_merge(*args):
-    if len(list(Path("data/studies/tasks/dare").glob("*.json"))) == 2:
+    if len(list(Path("data/measures/studies/tasks/dare").glob("*.json"))) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return whole(*args)
 study_tasks.measure_merge = measure_merge
@@ -72,7 +72,7 @@ def change(folder: Path, how: Callable[[dict[str, Any]], object]) -> None:
 
 def scores(folder: Path, key: str) -> dict[tuple[str, ...], dict[str, Any]]:
     """Read an entry's scores by subset."""
-    files = (folder / "data/studies/tasks" / key).iterdir()
+    files = (folder / "data/measures/studies/tasks" / key).iterdir()
     read = [json.loads(file.read_text())["scores"] for file in files]
     return {tuple(found): found for found in read}
 
@@ -120,7 +120,7 @@ def test_a_pairs_average_is_the_average_of_those_two_models(made: Path) -> None:
 
 
 def test_a_second_start_measures_nothing_and_keeps_every_byte(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = folder / "data/studies/tasks/dare"
+    out = folder / "data/measures/studies/tasks/dare"
     before, times = content(out), {path: path.stat().st_mtime_ns for path in out.iterdir()}
     study_tasks.main(["dare"])
     assert capsys.readouterr().out == "dare: 4 of 4 subsets were there\n"
@@ -164,21 +164,21 @@ def test_a_changed_input_file_is_noticed_by_its_content(
 
 
 def test_what_is_half_or_strange_does_not_stay(folder: Path, made: Path) -> None:
-    out = folder / "data/studies/tasks/average"
+    out = folder / "data/measures/studies/tasks/average"
     first = next(out.iterdir())
     first.write_bytes(first.read_bytes()[:-20])
     (out / "tmp1").mkdir()
     (out / "tmp1/model.safetensors").write_text("left by a kill")
     (out / "9-0.json").write_text("{}")
     study_tasks.main(["average"])
-    assert content(out) == content(made / "data/studies/tasks/average")
+    assert content(out) == content(made / "data/measures/studies/tasks/average")
     change(folder, lambda params: params["studies"]["tasks"].update(subsets=1))
     study_tasks.main(["average"])
     assert sorted(len(subset) for subset in scores(folder, "average")) == [2, 3]
 
 
 def test_a_kill_loses_no_subset_that_was_measured(folder: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = folder / "data/studies/tasks/dare"
+    out = folder / "data/measures/studies/tasks/dare"
     shutil.rmtree(out)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, check=False)
@@ -187,14 +187,14 @@ def test_a_kill_loses_no_subset_that_was_measured(folder: Path, made: Path, caps
     assert left == [False, False, True]  # two subsets, and the folder of the third's merge
     study_tasks.main(["dare"])
     assert "dare: 2 of 4 subsets were there" in capsys.readouterr().out
-    assert content(out) == content(made / "data/studies/tasks/dare")
+    assert content(out) == content(made / "data/measures/studies/tasks/dare")
 
 
 def test_an_entry_or_a_task_that_is_not_declared_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match=r'no entry "averag" under studies\.tasks\.methods.*did you mean "average"'):
         study_tasks.main(["averag"])
     with pytest.raises(InputError, match='no task "drak"'):
-        study_rank.main(["drak"])
+        study_rank.main(["drak", "fractions"])
 
 
 def test_inputs_that_are_not_there_are_named(folder: Path) -> None:
@@ -205,7 +205,7 @@ def test_inputs_that_are_not_there_are_named(folder: Path) -> None:
 
 def test_the_rank_sweep_ends_with_the_fine_tuned_model_itself(made: Path) -> None:
     for task in TASKS:
-        curve = json.loads((made / f"data/studies/rank/{task}.json").read_text())["curve"]
+        curve = json.loads((made / f"data/measures/studies/rank/{task}.json").read_text())["curve"]
         assert [point["fraction"] for point in curve] == [0.1, 0.5, 1.0]
         individual = json.loads((made / f"data/metrics/individual/{task}.json").read_text())
         assert curve[-1] == {"fraction": 1.0, **individual}
@@ -220,14 +220,14 @@ def test_a_share_of_the_rank_keeps_that_many_leading_triples_and_the_vectors_who
             u, s, vh = torch.linalg.svd(delta.double(), full_matrices=False)
             k = int(0.5 * len(s))
             model[name] = base[name] + ((u[:, :k] * s[:k]) @ vh[:k]).float().reshape(base[name].shape)
-    curve = json.loads((made / "data/studies/rank/red.json").read_text())["curve"]
+    curve = json.loads((made / "data/measures/studies/rank/red.json").read_text())["curve"]
     assert curve[1] == {"fraction": 0.5, **measured(made, "red", model)}
 
 
 def test_a_sweep_over_no_share_measures_nothing(folder: Path) -> None:
     change(folder, lambda params: params["studies"]["rank"].update(fractions=[]))
-    study_rank.main(["red"])
-    assert json.loads((folder / "data/studies/rank/red.json").read_text()) == {"curve": []}
+    study_rank.main(["red", "fractions"])
+    assert json.loads((folder / "data/measures/studies/rank/red.json").read_text()) == {"curve": []}
 
 
 def test_the_report_has_the_numbers_of_the_files(folder: Path, tmp_path: Path) -> None:
@@ -253,13 +253,7 @@ def test_the_report_has_the_numbers_of_the_files(folder: Path, tmp_path: Path) -
 
 
 def test_a_subset_that_was_not_measured_yet_is_named(folder: Path) -> None:
-    next((folder / "data/studies/tasks/dare").iterdir()).unlink()
+    next((folder / "data/measures/studies/tasks/dare").iterdir()).unlink()
     params = load_params(folder / "params.yaml")
-    with pytest.raises(InputError, match=r"data/studies/tasks/dare/.*\.json: missing"):
+    with pytest.raises(InputError, match=r"data/measures/studies/tasks/dare/.*\.json: missing"):
         read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), TASK_STUDIES, RANK_STUDIES)
-
-
-def test_the_fingerprint_covers_the_code_that_dvc_watches() -> None:
-    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["study_tasks"]["do"]["deps"]
-    code = {dep for dep in deps if dep.startswith(("merganser/", "tasks/"))}
-    assert code == {*study_tasks.CODE, "merganser/methods/${item.method}.py"}

@@ -12,7 +12,7 @@ from merganser.checkpoints.writing import save_tensors
 from tests.tiny_clip import write_clip, write_data_set
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ("merganser", "tasks", "flows", "dvc.yaml", ".dvcignore", ".gitignore")
+CODE = ("dvcfleet", "merganser", "tasks", "flows", "dvc.yaml", "pyproject.toml", ".dvcignore", ".gitignore")
 
 
 def make_repository(folder: Path) -> Path:

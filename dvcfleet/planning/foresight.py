@@ -1,0 +1,61 @@
+"""What a stage will write, where the repository's project can tell without running it.
+
+What reads from it is then judged before it ran: a plan says that it will run, or that it need not.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dvc.dependency import Dependency
+
+Foresee = Callable[[str], Mapping[str, str] | None]
+
+
+@dataclass
+class Foresight:
+    """The texts that stages will write, by their paths from `root`; `foresee` is asked once for each stage."""
+
+    root: str
+    foresee: Foresee
+    _known: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
+
+    def hash_of(self, dep: "Dependency", writers: Iterable[str]) -> str | None:
+        """Return DVC's hash of a dependency once these stages have run; None where that cannot be told."""
+        texts: dict[str, str] = {}
+        for writer in writers:
+            if writer not in self._known:
+                self._known[writer] = self.foresee(writer)
+            found = self._known[writer]
+            if found is None:
+                return None
+            texts |= found
+        path = os.path.relpath(dep.fs_path, self.root)
+        if path in texts:
+            return _md5(texts[path])
+        return _hash_of_folder({os.path.relpath(name, path): texts[name] for name in texts if _is_in(name, path)})
+
+
+def _is_in(name: str, folder: str) -> bool:
+    return name.startswith(f"{folder}/")
+
+
+def _hash_of_folder(texts: Mapping[str, str]) -> str | None:
+    """Return the hash that DVC gives to a folder of files."""
+    from dvc_data.hashfile.hash_info import HashInfo
+    from dvc_data.hashfile.tree import Tree
+
+    if not texts:
+        return None
+    tree = Tree()
+    for name, text in texts.items():
+        tree.add(tuple(name.split("/")), None, HashInfo("md5", _md5(text)))
+    tree.digest()
+    return str(tree.hash_info.value)
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode()).hexdigest()

@@ -1,0 +1,26 @@
+"""Where the stages' files lie: dvc.yaml has the same paths."""
+
+from pathlib import Path
+
+CARD = "README.md"  # in the folder of a merged model
+
+BASE = Path("data/base")
+CHECKPOINTS = Path("data/checkpoints")
+CODE = Path("data/code")
+DATASETS = Path("data/datasets")
+DELTAS = Path("data/deltas")
+DIFFERENCES = Path("data/differences")
+EMBEDDINGS = Path("data/embeddings")
+FACTORS = Path("data/svd")
+JOINTS = Path("data/joints")
+MERGED = Path("data/merged")
+MERGE_MEASURES = Path("data/measures/merged")
+MERGE_PROFILES = Path("data/profiles/merge")
+METRICS = Path("data/metrics")
+PREVIOUS_METRICS = Path(".dvcfleet/previous_metrics.json")  # the numbers, as the present run found them
+RANK_STUDIES = Path("data/measures/studies/rank")
+RECORDS = Path("data/records")
+REPORT = Path("report")
+SOURCES = Path("data/sources")
+TASK_MEASURES = Path("data/measures/tasks.json")
+TASK_STUDIES = Path("data/measures/studies/tasks")

@@ -26,7 +26,7 @@ from merganser.merging.method import Method
 from merganser.overlays import FILE
 from merganser.workers import threads_wanted
 from tasks.paths import BASE, CARD, DELTAS, DIFFERENCES, EMBEDDINGS, FACTORS, JOINTS, MERGE_PROFILES, MERGED, SOURCES
-from tasks.stage import fresh_folder, only_name, run, write_json
+from tasks.stage import check_method, fresh_folder, only_name, run, write_json
 
 
 def merge_entry(
@@ -109,6 +109,7 @@ def main(argv: list[str]) -> None:
     key = only_name(argv, "merge")
     params = load_params(Path("params.yaml"))
     entry = entry_of(params, key)
+    check_method(entry.method)
     method = registry.get(entry.method)
     values = method.validate(f"methods.{key}", entry.values)
     source = open_source(entry, list(params.tasks), params.seed)

@@ -11,11 +11,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from merganser.code_digest import CodeTree
 from merganser.errors import InputError
+from tasks.paths import CODE
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
+DIGESTS_ITSELF = "tasks.code"  # the stage that writes the digests of all others
 AT = "@"  # in a command: the name of this instance of the stage
 
 
@@ -38,6 +41,9 @@ def run(main: Callable[[list[str]], None]) -> None:
 def end_well(main: Callable[[list[str]], None]) -> None:
     """Run a stage's main; a user's mistake exits 2 with its message, and a lack of disk or memory 1 with its own."""
     try:
+        spec = main.__globals__.get("__spec__")
+        if spec and spec.name != DIGESTS_ITSELF:
+            check_code(spec.name, f"{spec.name.removeprefix('tasks.')}.txt")
         main(arguments())
     except InputError as error:
         print(error, file=sys.stderr)
@@ -47,6 +53,27 @@ def end_well(main: Callable[[list[str]], None]) -> None:
         if lack is None:
             raise
         sys.exit(f"{lack}, and run again: what is done is kept")
+
+
+def check_code(module: str, digest: str) -> None:
+    """Refuse to run a module whose code DVC has another digest of, under DVC or `merganser run`.
+
+    Raises InputError where a module was edited since the stage `code` ran, or this node's checkout is another: the
+    results would be recorded as those of the old code.
+    """
+    file = CODE / digest
+    if "DVC_STAGE" not in os.environ or not file.is_file():
+        return
+    noted, here = set(file.read_text(encoding="utf-8").splitlines()), CodeTree(Path()).listing(module).splitlines()
+    differing = sorted({line.split()[0] for line in noted.symmetric_difference(here)})
+    if differing:
+        reason = f"edited since {file} was written: {', '.join(differing)}"
+        raise InputError(f"{module}: {reason}; run again, all of it: `merganser run` or `dvc repro`")
+
+
+def check_method(name: str) -> None:
+    """Refuse to run a method whose code DVC has another digest of, as `check_code` does a stage's."""
+    check_code(f"merganser.methods.{name}", f"methods/{name}.txt")
 
 
 def _lack(error: Exception) -> str | None:

@@ -27,7 +27,7 @@ from merganser.models import open_network
 from merganser.studies.merges import Bench, measure_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.paths import BASE, DATASETS, DELTAS, FACTORS, TASK_STUDIES
-from tasks.stage import only_name, run, write_json
+from tasks.stage import check_method, only_name, run, write_json
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Origins:
 def study_entry(params: Params, key: str) -> None:
     """Measure every subset of one entry that is not there yet; remove what is no subset's."""
     entry, out = study_of(params, key), TASK_STUDIES / key
+    check_method(entry.method)
     method = registry.get(entry.method)
     values = method.validate(f"studies.tasks.methods.{key}", entry.values)
     subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.seed)

@@ -81,7 +81,7 @@ def _param(folder: Path) -> None:
 
 def _code(folder: Path) -> None:
     with (folder / "tasks/merge.py").open("a") as file:
-        file.write("# edited\n")
+        file.write("EDITED = 1\n")
 
 
 TAMPERINGS = {
@@ -107,7 +107,7 @@ TAMPERINGS = {
     "a receipt": (_flip("data/records/ties.json"), Kind.CHANGED, "data/records/ties.json"),
     "a score in MLflow": (_score, Kind.MLFLOW, "run "),
     "a parameter": (_param, Kind.PARAMS, "params.yaml"),
-    "code": (_code, Kind.CODE, "tasks/merge.py"),
+    "code": (_code, Kind.CODE, "tasks"),
 }
 
 

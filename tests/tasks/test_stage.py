@@ -1,11 +1,13 @@
 """How a stage learns what it is to work on."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from merganser.code_digest import CodeTree
 from merganser.errors import InputError
-from tasks.stage import arguments, only_name, two_names
+from tasks.stage import arguments, check_code, only_name, two_names
 
 HOSTILE = "x; touch y $(touch y) `touch y` @ z"
 
@@ -50,3 +52,33 @@ def test_one_name_is_one() -> None:
     assert only_name([HOSTILE], "merge") == HOSTILE
     with pytest.raises(InputError, match=r"tasks\.merge: expected one name, got a b"):
         only_name(["a", "b"], "merge")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a tree of one stage, whose digest is written as DVC would have it."""
+    for package in ("merganser", "tasks"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "tasks/double.py").write_text("from merganser import factor\n")
+    (tmp_path / "merganser/factor.py").write_text("FACTOR = 2\n")
+    (tmp_path / "data/code").mkdir(parents=True)
+    (tmp_path / "data/code/double.txt").write_text(CodeTree(tmp_path).listing("tasks.double"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_STAGE", "double")
+    return tmp_path
+
+
+def test_code_that_dvc_has_the_digest_of_runs(checkout: Path) -> None:
+    (checkout / "merganser/factor.py").write_text("FACTOR = 2  # twice\n")
+    check_code("tasks.double", "double.txt")
+
+
+def test_code_that_was_edited_since_it_was_digested_does_not_run(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkout / "merganser/factor.py").write_text("FACTOR = 3\n")
+    with pytest.raises(InputError, match=r"data/code/double\.txt was written: merganser\.factor; run"):
+        check_code("tasks.double", "double.txt")
+    monkeypatch.delenv("DVC_STAGE")
+    check_code("tasks.double", "double.txt")  # by hand, under a debugger say

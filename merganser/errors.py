@@ -1,4 +1,4 @@
-"""The one exception that means: the user can mend this."""
+"""The one exception that means: the user can fix this."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -48,7 +48,7 @@ def study_entry(params: Params, key: str) -> None:
     values = method.validate(f"studies.tasks.methods.{key}", entry.values)
     subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.seed)
     out.mkdir(parents=True, exist_ok=True)
-    _remove_strangers(out, {file_name(subset) for subset in subsets})
+    _remove_unknown(out, {file_name(subset) for subset in subsets})
     origins = _origins(params, entry)
     fingerprints = {s: _fingerprint(params, entry, values_for(values, s), s, origins) for s in subsets}
     missing = [s for s in subsets if _fingerprint_of(out / file_name(s)) != fingerprints[s]]
@@ -115,7 +115,7 @@ def _fingerprint_of(path: Path) -> str | None:
         return None
 
 
-def _remove_strangers(folder: Path, known: set[str]) -> None:
+def _remove_unknown(folder: Path, known: set[str]) -> None:
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,6 +1,6 @@
 """Check the entries and the studies of a `params.yaml` against the methods they name.
 
-Apart from `params`, because the registry of methods brings torch.
+In a module of its own, because the registry of methods imports torch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,21 +16,21 @@ from merganser.studies.subsets import subset_sizes
 ROUNDING = 1e-9
 
 
-def misused(params: Params) -> list[str]:
+def usage_mistakes(params: Params) -> list[str]:
     """List the mistakes of all entries, difference vectors and studies, each with its place."""
     mistakes = []
     for name, entry in params.methods.items():
-        mistakes += _misused(params, f"methods.{name}", entry, [len(params.tasks)])
-    return [*mistakes, *_misstarted(params), *_misplanned(params)]
+        mistakes += _entry_mistakes(params, f"methods.{name}", entry, [len(params.tasks)])
+    return [*mistakes, *_difference_mistakes(params), *_study_mistakes(params)]
 
 
-def _misused(params: Params, where: str, entry: Entry, counts: Iterable[int]) -> list[str]:
+def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[int]) -> list[str]:
     """Check one entry against the signature of its method, for every number of tasks that it merges."""
     try:
         method = registry.get(entry.method)
     except InputError as error:
         return [f"{where}: {error}"]
-    mistakes = [f"{where}.reads: {mistake}" for mistake in _misread(params, entry, method)]
+    mistakes = [f"{where}.reads: {mistake}" for mistake in _source_mistakes(params, entry, method)]
     try:
         values = method.validate(where, entry.values)
         check_maps(values, list(params.tasks), f"{where}.")
@@ -49,13 +49,13 @@ def _misused(params: Params, where: str, entry: Entry, counts: Iterable[int]) ->
     return mistakes
 
 
-def _misread(params: Params, entry: Entry, method: Method) -> Iterator[str]:
+def _source_mistakes(params: Params, entry: Entry, method: Method) -> Iterator[str]:
     """Check what an entry reads: what its method does, difference vectors in its place, or a joint it starts with."""
     if entry.difference is not None:
-        yield from _undeclared("differences", params.differences, entry.difference, entry.reads)
+        yield from _name_mistakes("differences", params.differences, entry.difference, entry.reads)
     elif entry.joint is not None and method.joint is not None:
-        yield from _undeclared("joints", params.joints, entry.joint, entry.reads)
-        yield from _missided(params, entry.joint, method)
+        yield from _name_mistakes("joints", params.joints, entry.joint, entry.reads)
+        yield from _side_mistakes(params, entry.joint, method)
     elif entry.reads != method.reads or method.reads == "differences":
         own = "" if method.reads == "differences" else f"{method.reads}, or "
         joint = f"joints/NAME of side {method.joint}, or " if method.joint else ""
@@ -63,13 +63,13 @@ def _misread(params: Params, entry: Entry, method: Method) -> Iterator[str]:
         yield f"{reason} reads {own}{joint}differences/NAME, got {entry.reads!r}"
 
 
-def _undeclared(section: str, declared: Mapping[str, object], name: str, reads: str) -> Iterator[str]:
+def _name_mistakes(section: str, declared: Mapping[str, object], name: str, reads: str) -> Iterator[str]:
     if name not in declared:
         there = f"there are {', '.join(declared)}" if declared else "there are none"
         yield f"no {name!r} under {section}, {there}, got {reads!r}{did_you_mean(name, declared)}"
 
 
-def _missided(params: Params, name: str, method: Method) -> Iterator[str]:
+def _side_mistakes(params: Params, name: str, method: Method) -> Iterator[str]:
     """Check that a declared joint decomposition is the one that a method starts with."""
     if name in params.joints and params.joints[name].side != method.joint:
         fitting = [other for other, joint in params.joints.items() if joint.side == method.joint]
@@ -84,7 +84,7 @@ def _changing(values: Mapping[str, Any]) -> str | None:
     return "a scaling by task changes" if isinstance(values.get("scaling"), Mapping) else None
 
 
-def _misstarted(params: Params) -> Iterator[str]:
+def _difference_mistakes(params: Params) -> Iterator[str]:
     """Check what difference vectors start from: an entry that gives one model, and not from difference vectors."""
     for name, difference in params.differences.items():
         where, merged = f"differences.{name}.merged", difference.merged
@@ -98,7 +98,7 @@ def _misstarted(params: Params) -> Iterator[str]:
             yield f"{where}: the entry {merged} keeps a part per task; name one that gives one model for all tasks"
 
 
-def _misplanned(params: Params) -> list[str]:
+def _study_mistakes(params: Params) -> list[str]:
     """Check the studies: what an entry needs for the fewest tasks, and whether the vectors of a fraction are kept."""
     mistakes = []
     if params.base.is_mean and params.studies.tasks.methods:
@@ -106,7 +106,9 @@ def _misplanned(params: Params) -> list[str]:
         mistakes.append(f"studies.tasks.methods: {reason}; it must be {{}}")
     for name, entry in params.studies.tasks.methods.items():
         where = f"studies.tasks.methods.{name}"
-        mistakes += _misused(params, where, entry, subset_sizes(len(params.tasks))) or _unfit(where, entry)
+        mistakes += _entry_mistakes(params, where, entry, subset_sizes(len(params.tasks))) or _subset_mistakes(
+            where, entry
+        )
     kept = params.decompose.rank_fraction
     for fraction in params.studies.rank.fractions:
         if kept + ROUNDING < fraction < 1:
@@ -117,7 +119,7 @@ def _misplanned(params: Params) -> list[str]:
     return mistakes
 
 
-def _unfit(where: str, entry: Entry) -> list[str]:
+def _subset_mistakes(where: str, entry: Entry) -> list[str]:
     """Refuse what has no meaning, or no input, for a subset of the tasks."""
     if entry.difference is not None:
         reason = "difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too"

@@ -19,19 +19,19 @@ def load_params(path: Path) -> Params:
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Params.model_fields)}")
-    mistakes = [*_misnamed(content), *_misshapen(content), *_clashes(content)]
+    mistakes = [*_name_mistakes(content), *_shape_mistakes(content), *_clash_mistakes(content)]
     if not mistakes:
-        from merganser.config.entries import misused  # brings torch: only once the rest of the file is right
+        from merganser.config.entries import usage_mistakes  # imports torch: only when the rest of the file is right
 
         params = Params.model_validate(content)
-        mistakes = misused(params)
+        mistakes = usage_mistakes(params)
     if mistakes:
         raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
     return params
 
 
-def _misnamed(content: dict[Any, Any]) -> list[str]:
-    """Names become folders and words of a shell command: refuse what could leave the folder or the command."""
+def _name_mistakes(content: dict[Any, Any]) -> list[str]:
+    """Check names: they become folders and words of a shell command, which they must not leave."""
     mistakes = []
     for section in ("tasks", "joints", "differences", "methods", "studies.tasks.methods"):
         names = _section(content, section)
@@ -51,7 +51,7 @@ def _section(content: Any, place: str) -> Any:
     return content
 
 
-def _clashes(content: dict[Any, Any]) -> list[str]:
+def _clash_mistakes(content: dict[Any, Any]) -> list[str]:
     """Find names that would make two stages one."""
     mistakes = []
     for section in ("methods", "differences"):
@@ -64,7 +64,7 @@ def _clashes(content: dict[Any, Any]) -> list[str]:
     return mistakes
 
 
-def _misshapen(content: dict[Any, Any]) -> list[str]:
+def _shape_mistakes(content: dict[Any, Any]) -> list[str]:
     try:
         Params.model_validate(content)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""A tiny comparison, carried by the stages themselves as far as the evaluations: three tasks, five entries."""
+"""A tiny comparison, run by the stages themselves as far as the evaluations: three tasks, five entries."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def inside(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def carry(folder: Path) -> None:
+def run_stages(folder: Path) -> None:
     """Run every stage from fetch to the evaluations, measures and studies in a folder with params.yaml and sources."""
     with inside(folder):
         fetch.main(["base"])
@@ -103,5 +103,5 @@ def make_comparison(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_params(folder)
     write_sources(folder / "sources")
-    carry(folder)
+    run_stages(folder)
     return folder

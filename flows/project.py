@@ -27,7 +27,10 @@ RECORDS = Path("data/records")
 class Merganser:
     """A comparison: params.yaml, checked against the methods and the models; sources that move; MLflow's records."""
 
-    preload: Sequence[str] = ("torch", "numba", "scipy.linalg", "open_clip", "datasets", "mlflow", "matplotlib.pyplot")
+    preload: Sequence[str] = (
+        *("torch", "numba", "scipy.linalg", "open_clip", "datasets", "mlflow", "matplotlib.pyplot"),
+        *("safetensors.torch", "pydantic", "ruamel.yaml", "threadpoolctl"),
+    )
 
     def variables(self) -> Mapping[str, str]:
         """Let `python` be the interpreter that Merganser is installed for, whatever the PATH says."""

@@ -83,14 +83,12 @@ class CodeTree:
         texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
         named = [text for text in dict.fromkeys(texts) if self._path(text)]
         for file in (file for package in named for file in self._data_files(package)):
-            digest.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+            digest.update(f"{file.relative_to(self.root)} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
         needs = [part for found in (name, *imported, *named) for part in _with_parents(found)]
         return Module(name, digest.hexdigest(), tuple(dict.fromkeys(needs)))
 
     def _data_files(self, package: str) -> list[Path]:
-        folder = self.root.joinpath(*package.split("."))
-        files = (path for path in folder.glob("[!.]*") if path.is_file())  # no folder, no files: a module
-        return sorted(file for file in files if file.suffix not in (".py", ".pyc"))
+        return sorted(_files_below(self.root.joinpath(*package.split("."))))
 
     def _path(self, name: str) -> Path | None:
         """Return a module's file as Python would find it from the root; None for what is not the project's own."""
@@ -106,6 +104,15 @@ def code_digest(*names: str) -> str:
     """Return one digest of all the code that some modules of this installation bring in, for a fingerprint."""
     code = CodeTree(ROOT)
     return hashlib.sha256("".join(code.listing(name) for name in names).encode()).hexdigest()
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """List the files of a package that are no code, folders in it included and sub-packages left out."""
+    for path in folder.glob("[!.]*"):
+        if path.is_file() and path.suffix not in (".py", ".pyc"):
+            yield path
+        elif path.is_dir() and path.name != "__pycache__" and not (path / "__init__.py").exists():
+            yield from _files_below(path)
 
 
 def _parsed(path: Path) -> ast.Module:

@@ -83,6 +83,10 @@ def test_a_module_named_in_a_string_counts_as_imported(tree: Path) -> None:
 def test_the_data_of_a_package_named_in_a_string_counts_as_bytes(tree: Path) -> None:
     assert changed(tree, "merganser/report/page.css", "a { color: red } /* links */\n") == {"report"}
     assert changed(tree, "merganser/report/new.css", "") == {"report"}
+    (tree / "merganser/report/pages").mkdir()
+    assert changed(tree, "merganser/report/pages/page.j2", "") == {"report"}
+    (tree / "merganser/report/__pycache__").mkdir()
+    assert changed(tree, "merganser/report/__pycache__/page.pyc", "") == set()
 
 
 def test_imports_for_type_checkers_alone_are_not_followed(tree: Path) -> None:

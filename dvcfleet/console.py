@@ -1,4 +1,4 @@
-"""What a run tells the person who started it."""
+"""What a run prints."""
 
 import time
 from collections import Counter
@@ -12,13 +12,14 @@ from rich.progress import Progress as Bar
 
 from dvcfleet.heartbeat import Heartbeat, signs
 from dvcfleet.messages import Ending, Result
+from dvcfleet.planning.orphans import Orphan, orphan_lines
 from dvcfleet.planning.plan import Plan, State
 
 _STYLES = {Result.FAILED: "red", Result.BLOCKED: "yellow", Result.STOPPED: "yellow"}
 
 
 class Progress:
-    """Tell a run's progress: a bar on a terminal, plain lines elsewhere."""
+    """Show a run's progress: a bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, plan: Plan, name: str, console: Console) -> None:
         self._console = console
@@ -55,7 +56,7 @@ class Progress:
         self._show()
 
     def lost(self, name: str, why: str) -> None:
-        """Say that a stage is started again, and why."""
+        """Print that a stage is started again, and why."""
         self._running.pop(name, None)
         self._say(f"{name} is started again: {why}", "yellow")
 
@@ -80,7 +81,7 @@ class Progress:
         if self._console.is_terminal:
             self._console.print(line, style=style, markup=False)
         else:
-            # The same, at a tenth of the cost: there is nothing to colour, and no bar to keep below.
+            # The same at a tenth of the cost: there is no colour and no bar.
             self._console.file.write(f"{line}\n")
             self._console.file.flush()
 
@@ -118,7 +119,7 @@ def show_summary(endings: dict[str, Ending], console: Console) -> None:
         if ending.result is Result.FAILED:
             console.print(f"  {ending.name} failed: {ending.why}", style="red", markup=False)
     if any(counts[result] for result in _STYLES):
-        console.print("What is done is kept. Mend what failed and run the same command again to go on.")
+        console.print("What is done is kept. Fix what failed and run the same command again to go on.")
 
 
 def exit_code(endings: Iterable[Ending]) -> int:
@@ -134,7 +135,12 @@ def show_plan(plan: Plan, console: Console) -> None:
     """Print what a run would do, and why."""
     for node in plan.work:
         console.print(f"{node.name}: {node.state} ({'; '.join(node.reasons)})", markup=False)
-    for orphan in plan.orphans:
-        console.print(f"{orphan.name}: no longer in dvc.yaml, would be taken out", markup=False)
+    show_orphans(plan.orphans, console)
     counts = Counter(node.state for node in plan.nodes.values())
     console.print(", ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no stages")
+
+
+def show_orphans(orphans: Iterable[Orphan], console: Console) -> None:
+    """Print which stages are no longer in dvc.yaml."""
+    for line in orphan_lines(list(orphans)):
+        console.print(line, style="yellow", markup=False)

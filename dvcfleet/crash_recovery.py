@@ -1,10 +1,12 @@
-"""What a killed run left half made: taken away before the next one, which would take it for whole.
+"""Remove what a killed run left half made, before the next run takes it for whole.
 
 Nearly everything is written under another name first, and a kill leaves only that: mostly harmless, but not where a
 stage reads the whole folder. When the machine itself went down, files that had their name may have lost their content.
+DVC's cache may be shared with other users and machines: there, only this workspace's own files are touched.
 """
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -12,22 +14,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.storing import temporary_mark
+
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
-_ENTRY_NAME = re.compile("[0-9a-f]{64}")
 _TEMPORARY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names them
+_HASH = re.compile(r"\b[0-9a-f]{32}(?:\.dir)?\b")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @contextmanager
-def recovered(repo: "Repo", note: Path) -> Iterator[None]:
-    """Take away what a killed run left. For the repository's one writer; `note` is the file that says it is at work."""
-    _drop_half_entries(Path(repo.stage_cache.cache_dir))
+def crash_recovery(repo: "Repo", state: Path) -> Iterator[None]:
+    """Remove what a killed run left, and note in the folder `state` that a run is at work, until the block ends.
+
+    For the repository's one writer.
+    """
+    note = state / "at-work"
     if note.exists():
-        _drop_temporaries(repo)
+        _remove_own_temporaries(repo)
+        _remove_temporaries_beside_outputs(repo)
         if note.read_text() != _boot():
-            _drop_torn_objects(Path(repo.cache.local.path), note.stat().st_mtime)
+            _remove_torn_objects(repo, state, note.stat().st_mtime)
     note.write_text(_boot())
     try:
         yield
@@ -35,22 +43,17 @@ def recovered(repo: "Repo", note: Path) -> Iterator[None]:
         note.unlink(missing_ok=True)
 
 
-def _drop_half_entries(run_cache: Path) -> None:
-    """Take out of DVC's run cache what is half written: it would be taken for the newest entry."""
-    for folder in run_cache.glob("*/*"):
-        entries = list(folder.iterdir())
-        for entry in entries:
-            if not _ENTRY_NAME.fullmatch(entry.name):
-                entry.unlink()
-        if not any(_ENTRY_NAME.fullmatch(entry.name) for entry in entries):
-            folder.rmdir()
+def _remove_own_temporaries(repo: "Repo") -> None:
+    """Remove this workspace's temporary files from DVC's run cache."""
+    for path in Path(repo.stage_cache.cache_dir).glob(f"{temporary_mark(repo)}*.tmp"):
+        path.unlink(missing_ok=True)
 
 
-def _drop_temporaries(repo: "Repo") -> None:
-    """Take away DVC's temporary files beside outputs, and in those that are kept from attempt to attempt."""
+def _remove_temporaries_beside_outputs(repo: "Repo") -> None:
+    """Remove DVC's temporary files beside this workspace's outputs, and in those that persist between attempts."""
     folders = set()
     for out in repo.index.outs:
-        if out.protocol == "local":
+        if out.protocol == "local" and out.is_in_repo:
             folders.add(os.path.dirname(out.fs_path))
             folders.update(folder for folder, _, _ in os.walk(out.fs_path) if out.persist)
     for folder in filter(os.path.isdir, folders):
@@ -58,11 +61,30 @@ def _drop_temporaries(repo: "Repo") -> None:
             os.unlink(os.path.join(folder, name))
 
 
-def _drop_torn_objects(cache: Path, since: float) -> None:
-    """Take objects out of DVC's cache that came there since, and whose content is not what their name says."""
-    for path in cache.glob("[0-9a-f][0-9a-f]/*"):
+def _remove_torn_objects(repo: "Repo", state: Path, since: float) -> None:
+    """Remove objects from DVC's cache that were made since then, and whose content is not what their name says.
+
+    In a cache outside of the repository, only those that this workspace names.
+    """
+    cache = Path(repo.cache.local.path)
+    is_own = cache.is_relative_to(repo.root_dir)
+    named = cache.glob("[0-9a-f][0-9a-f]/*") if is_own else _objects_named_by(repo, state, cache)
+    for path in named:
         if path.is_file() and path.stat().st_ctime >= since and _md5(path) != _named(path):
             path.unlink()
+
+
+def _objects_named_by(repo: "Repo", state: Path, cache: Path) -> list[Path]:
+    """Return the places in the cache of all objects that dvc.lock, .dvc files and the journal name."""
+    stages = {Path(stage.path) for stage in repo.index.stages}
+    sources = [state / "journal", *stages, *(path.with_suffix(".lock") for path in stages)]
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in sources if path.is_file()]
+    hashes = {found for text in texts for found in _HASH.findall(text)}
+    for folder in [each for each in hashes if each.endswith(".dir")]:
+        listing = cache / folder[:2] / folder[2:]
+        if listing.is_file() and _md5(listing) == _named(listing):
+            hashes.update(entry["md5"] for entry in json.loads(listing.read_text()))
+    return [cache / each[:2] / each[2:] for each in sorted(hashes)]
 
 
 def _named(path: Path) -> str:
@@ -75,5 +97,5 @@ def _md5(path: Path) -> str:
 
 
 def _boot() -> str:
-    """Name the machine's present life; nothing where the system does not number them."""
+    """Identify the time since the machine was started; nothing where the system does not number boots."""
     return _BOOT.read_text().strip() if _BOOT.exists() else ""

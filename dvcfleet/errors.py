@@ -1,6 +1,11 @@
 """The exceptions that mean something to whoever started a run."""
 
+import os
+
 from dvcfleet.secrets import masked, printable
+
+# What `merganser run` exits with while something else writes in the repository: sysexits.h's EX_TEMPFAIL, 75.
+BUSY_EXIT_CODE = os.EX_TEMPFAIL
 
 
 class UserError(ValueError):

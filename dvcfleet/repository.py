@@ -1,11 +1,10 @@
-"""Open a DVC repository and hold it: one writer at a time, DVC's own commands included."""
+"""Open a DVC repository and lock it: one writer at a time, DVC's own commands included."""
 
 import fcntl
 import json
 import logging
 import os
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, closing, contextmanager
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import psutil  # type: ignore[import-untyped]
 
-from dvcfleet.crash_recovery import recovered
+from dvcfleet.crash_recovery import crash_recovery
+from dvcfleet.dvc_adapter.repository_lock import DvcLock, readers_only, refuse_busy_paths
 from dvcfleet.errors import BusyError, SkippedError, UserError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def tracked_paths(repo: "Repo") -> frozenset[str]:
 
 
 def refuse(busy: BusyError) -> None:
-    """Let nothing wait: whoever finds the repository busy is told so."""
+    """Raise the error: do not wait for the repository."""
     raise busy
 
 
@@ -91,29 +91,34 @@ def when_busy(policy: str, say: Callable[[str], None]) -> Callable[[BusyError], 
 
 
 @contextmanager
-def held(repo: "Repo", on_busy: Callable[[BusyError], None] = refuse) -> Iterator[None]:
-    """Keep every other writer out of the repository: another run, and any `dvc` command.
+def write_lock(
+    repo: "Repo", on_busy: Callable[[BusyError], None] = refuse, say: Callable[[str], None] = print
+) -> Iterator[DvcLock]:
+    """Keep every other writer out of the repository: another run, and any `dvc` command that runs or commits stages.
 
-    `on_busy` is told who holds it, and once it returns the locks are tried again. Raises BusyError, which names the
-    holder, unless `on_busy` does otherwise. The locks end with the process, also when it is killed.
+    Yields DVC's own lock, taken, which is to be given up while nothing of DVC's state is read or written; `say` is told
+    when it is waited for. `on_busy` is told who works in the repository, and once it returns the locks are tried again.
+    Raises BusyError, which names the holder, unless `on_busy` does otherwise. The locks end with the process, also when
+    it is killed.
     """
     with ExitStack() as locks:
         while True:
             try:
-                _lock_all(repo, locks)
+                lock = _lock_all(repo, locks, say)
                 break
             except BusyError as busy:
                 locks.close()
                 on_busy(busy)
-        with recovered(repo, state_folder(repo) / "at-work"), _links_open(repo):
-            yield
+        with crash_recovery(repo, state_folder(repo)), _links_open(repo):
+            yield lock
 
 
-def _lock_all(repo: "Repo", locks: ExitStack) -> None:
+def _lock_all(repo: "Repo", locks: ExitStack, say: Callable[[str], None]) -> DvcLock:
     locks.enter_context(_run_lock(state_folder(repo) / "lock"))
-    _lock_dvc(repo)
-    locks.callback(repo.lock.unlock)
-    _refuse_busy_paths(repo)
+    lock = locks.enter_context(closing(DvcLock(repo, say)))
+    refuse_busy_paths(repo)
+    locks.enter_context(readers_only(repo))
+    return lock
 
 
 @contextmanager
@@ -160,37 +165,3 @@ def _lock_or_name(file: TextIO) -> None:
 
 def _alive(pid: int | str) -> bool:
     return isinstance(pid, int) and psutil.pid_exists(pid)
-
-
-def _lock_dvc(repo: "Repo") -> None:
-    from dvc.lock import LockError
-
-    try:
-        repo.lock.lock()
-    except LockError:
-        lockfile = Path(repo.lock.lockfile)
-        holder = lockfile.read_text().strip() if lockfile.is_file() else ""
-        by = f" (process {holder})" if holder else ""
-        raise BusyError(
-            f"a dvc command is at work in this repository{by}", "wait for it to end, then run again"
-        ) from None
-
-
-def _refuse_busy_paths(repo: "Repo") -> None:
-    """Refuse while a `dvc repro` runs a stage: for that time it gives up the lock and only marks its paths."""
-    from dvc.lock import LockError
-    from dvc.rwlock import RWLOCK_FILE, RWLockFileCorruptedError, rwlock
-
-    root = repo.root_dir
-    hardlink = repo.config["core"].get("hardlink_lock", False)
-    try:
-        with rwlock(repo.tmp_dir, repo.fs, " ".join(sys.argv), [], [root], hardlink):
-            pass
-    except RWLockFileCorruptedError:
-        # Who wrote it was killed meanwhile, and all that DVC would say of it is to remove it.
-        Path(repo.tmp_dir, RWLOCK_FILE).unlink()
-        _refuse_busy_paths(repo)
-    except LockError as error:
-        raise BusyError(
-            f"a dvc command is running a stage of this repository: {error}", "wait for it to end, then run again"
-        ) from None

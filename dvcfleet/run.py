@@ -4,6 +4,7 @@ import signal
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from dvcfleet.console import Progress, exit_code, rows, show_plan, show_summary
+from dvcfleet.console import Progress, exit_code, rows, show_orphans, show_plan, show_summary
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
-from dvcfleet.errors import UserError
+from dvcfleet.dvc_adapter.repository_lock import DvcLock
+from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, UserError
 from dvcfleet.execution.workspace import LocalWorkspace
 from dvcfleet.executors.opening import open_runner
 from dvcfleet.executors.profiles import Placement, check_stages, choose_placement
@@ -23,7 +25,7 @@ from dvcfleet.nodes.object_store import AwayError, MissingError, ObjectStore, ha
 from dvcfleet.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.nodes.workspace import NodeWorkspace
 from dvcfleet.planning.lock_files import recovered_lock_files
-from dvcfleet.planning.orphans import prune
+from dvcfleet.planning.orphans import find_orphans, prune_orphans
 from dvcfleet.planning.plan import ChecksFor, Plan, make_plan, plan, workspace_checks
 from dvcfleet.planning.resources import Resources
 from dvcfleet.planning.validation import ProjectError, is_validated, note_validated, validate
@@ -31,13 +33,23 @@ from dvcfleet.prefect_adapter.server import StartError
 from dvcfleet.project import project_of
 from dvcfleet.provenance.experiments import keep_experiment
 from dvcfleet.provenance.ledger import Ledger
-from dvcfleet.repository import held, opened, state_folder, when_busy
+from dvcfleet.repository import opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import RUN_NAME_VARIABLE, forget_run_name, is_begun, run_name
 from dvcfleet.scheduling.loop import Run, Workspace
 from dvcfleet.services import Services
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to run, and how, as `run` is told."""
+
+    targets: tuple[str, ...]
+    force: bool
+    pull: bool
+    prune: bool
 
 
 def run(
@@ -52,17 +64,20 @@ def run(
     dry_run: bool = False,
     pull: bool = False,
     busy: str = "refuse",
+    prune: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run what is not up to date in the DVC repository at `repo`: all of its dvc.yaml, or the targets and their inputs.
 
     Where is what `profile` of profiles.yaml says, and in place of that `runner`, `address` and `workers`; with `pull`
     results on nodes with clones of their own are fetched at the end. `busy` says what to do while something else writes
-    in the repository: `refuse`, `wait` or `skip`. Prints progress and a summary. Returns the exit code: 0 all is well,
-    1 something failed, 2 the user's mistake. Raises ProjectError for a mistake that the repository's project finds,
-    and SkippedError for a run that was skipped.
+    in the repository: `refuse`, `wait` or `skip`. `prune` takes the outputs of stages that are no longer in dvc.yaml
+    out of the workspace. Prints progress and a summary. Returns the exit code: 0 all is well, 1 something failed, 2 the
+    user's mistake, 75 something else writes in the repository, 130 stopped by Ctrl-C, 143 by SIGTERM. Raises
+    ProjectError for a mistake that the repository's project finds, and SkippedError for a run that was skipped.
     """
     console = console or Console(highlight=False, soft_wrap=True)
+    stop = _Stop()
     try:
         said = {"runner": runner, "address": address, "workers": workers}
         if dry_run:
@@ -70,12 +85,16 @@ def run(
             show_plan(plan(repo, targets, force, checks_in), console)
             return 0
         on_busy = when_busy(busy, console.print)
-        with opened(repo) as dvc_repo, held(dvc_repo, on_busy), _terminated_like_interrupted():
+        with opened(repo) as dvc_repo, write_lock(dvc_repo, on_busy, console.print) as lock, stop.on_signals():
             refuse_node(Path(dvc_repo.root_dir))
             place = choose_placement(Path(dvc_repo.root_dir), profile, **said)
-            return _run_held(dvc_repo, targets, force, pull, place, console)
+            options = Options(tuple(targets), force, pull, prune)
+            return _run_locked(dvc_repo, lock, options, place, stop, console)
     except ProjectError:
         raise
+    except BusyError as error:
+        console.print(str(error), style="red", markup=False)
+        return BUSY_EXIT_CODE
     except UserError as error:
         console.print(str(error), style="red", markup=False)
         return 2
@@ -85,15 +104,17 @@ def run(
     except (OSError, sqlite3.Error) as error:
         # The disk is full, or may not be written to: the place where that is noticed can be any.
         console.print(
-            f"{error}: mend that and run the same command again; what is done is kept", style="red", markup=False
+            f"{error}: fix that and run the same command again; what is done is kept", style="red", markup=False
         )
         return 1
     except KeyboardInterrupt:
         console.print("stopped before any stage was started")
-        return 1
+        return stop.exit_code or 128 + signal.SIGINT
 
 
-def _run_held(repo: "Repo", targets: Sequence[str], force: bool, pull: bool, place: Placement, console: Console) -> int:
+def _run_locked(
+    repo: "Repo", lock: DvcLock, options: Options, place: Placement, stop: "_Stop", console: Console
+) -> int:
     with ExitStack() as stack:
         services = Services(repo, stack)
         if _surely_work(repo):
@@ -104,20 +125,22 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, pull: bool, pla
             validate(repo)
         project.before_planning(console.print)
         locks = recovered_lock_files(repo)
-        if not targets:
-            prune(repo, locks, console)
+        if options.prune:
+            prune_orphans(repo, locks, console)
+        elif not options.targets:
+            show_orphans(find_orphans(repo), console)
         recorded = _recorded(repo, place, console)
-        if pull and not recorded:
+        if options.pull and not recorded:
             raise UserError("--pull fetches results from nodes: it takes a cluster's --address, and a DVC remote")
         checks_for = recorded.checks_for if recorded else workspace_checks
-        found = make_plan(repo, targets, force, on_work=services.start, checks_for=checks_for)
+        found = make_plan(repo, options.targets, options.force, on_work=services.start, checks_for=checks_for)
         here = LocalWorkspace(repo, found)
-        workspace: Workspace = NodeWorkspace(here, recorded, force) if recorded else here
+        workspace: Workspace = NodeWorkspace(here, recorded, options.force) if recorded else here
         if validated and found.work:
             validate(repo)
         note_validated(repo)
         if not found.work:
-            workspace.finish(pull)
+            workspace.finish(options.pull)
             if is_begun(repo):
                 # The run that had it was killed after its last stage.
                 keep_experiment(repo, run_name(repo), console)
@@ -127,10 +150,11 @@ def _run_held(repo: "Repo", targets: Sequence[str], force: bool, pull: bool, pla
         # A mistake in a stage's meta is better known before anything runs.
         check_stages(place, repo.index.stages)
         resources = {node.name: place.resources(found.stages[node.name]) for node in found.work}
-        endings = _run_flow(repo, found, workspace, services, locks, place, resources, console)
+        with lock.given_up():
+            endings = _run_flow(repo, found, workspace, services, (lock, locks), place, resources, stop, console)
         if not any(ending.result is Result.STOPPED for ending in endings.values()):
-            workspace.finish(pull)
-    code = exit_code(endings.values())
+            workspace.finish(options.pull)
+    code = stop.exit_code or exit_code(endings.values())
     if code == 0:
         keep_experiment(repo, run_name(repo), console)
         forget_run_name(repo)
@@ -142,9 +166,10 @@ def _run_flow(
     plan: Plan,
     workspace: Workspace,
     services: Services,
-    locks: LockFiles,
+    locks: tuple[DvcLock, LockFiles],
     place: Placement,
     resources: dict[str, Resources],
+    stop: "_Stop",
     console: Console,
 ) -> dict[str, Ending]:
     name = run_name(repo)
@@ -160,9 +185,9 @@ def _run_flow(
             pool = runner.pool(resources)
             with Progress(plan, name, console) as progress:
                 ledger = Ledger(state_folder(repo), name, flow_run_id)
-                run = Run(plan, locks, workspace, executor, pool, resources, progress, ledger)
+                run = Run(plan, *locks, workspace, executor, pool, resources, progress, ledger)
                 # Once more: while a flow runs, Prefect has a handler of its own, and would wait for the stages to end.
-                execute = _terminated_like_interrupted()(run.execute)
+                execute = stop.on_signals()(run.execute)
                 told = run_flow(name, runner.task_runner, execute, rows)
         show_summary(run.endings, console)
         if not told:
@@ -190,13 +215,23 @@ def _surely_work(repo: "Repo") -> bool:
     return not Path("dvc.lock").exists() or is_begun(repo)
 
 
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+class _Stop:
+    """Stops a run in order when it is told to by Ctrl-C or SIGTERM, and notes which; `exit_code` is 0 until then."""
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    exit_code = 0
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Raise KeyboardInterrupt within the block on both signals."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        # A signal that is ignored, as Ctrl-C is by what a script starts in the background, stays so.
+        before = {n: signal.signal(n, self._interrupt) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
+        self.exit_code = 128 + number
+        raise KeyboardInterrupt

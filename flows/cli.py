@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 done, 1 something failed, 2 the user's mistake."""
+"""The command line."""
 
 import json
 import sys
@@ -7,13 +7,19 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dvcfleet.errors import SkippedError, UserError
+from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, SkippedError, UserError
 from dvcfleet.gc_thresholds import raised_gc_thresholds
 from flows import lineage_cli
 from merganser.errors import InputError
 
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 something failed, 2 your mistake, 75 another run or a dvc command is at work in the "
+    "repository (try again later), 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
+)
+
 app = typer.Typer(
     help="Compare model-merging methods at scale, and keep the evidence.",
+    epilog=EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -28,7 +34,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable
 
 
 def main() -> None:
-    """Run the command line; a user's mistake prints its message and exits 2."""
+    """Run the command line; turn errors into messages and exit codes."""
     try:
         with raised_gc_thresholds():
             app()
@@ -36,10 +42,10 @@ def main() -> None:
         print(skipped)
     except (InputError, UserError) as error:
         print(error, file=sys.stderr)
-        sys.exit(2)
+        sys.exit(BUSY_EXIT_CODE if isinstance(error, BusyError) else 2)
 
 
-@app.command()
+@app.command(epilog=EXIT_CODES)
 def run(
     stages: Annotated[
         list[str] | None, typer.Argument(metavar="[STAGE ...]", help="Only these and what they need.")
@@ -64,12 +70,20 @@ def run(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Run also what is up to date.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and why; run nothing.")] = False,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune",
+            help="Take the outputs of stages that are no longer in dvc.yaml out of the workspace; "
+            "DVC's cache keeps them.",
+        ),
+    ] = False,
     busy: Annotated[
         Literal["refuse", "wait", "skip"], typer.Option(help="What to do while another run is at work here.")
     ] = "refuse",
     repo: RepoOption = Path(),
 ) -> None:
-    """Run every stage that is not up to date, in parallel; run it again after a failure or a kill."""
+    """Run every stage that is not up to date, in parallel; run it again to go on after a failure or a kill."""
     from dvcfleet.run import run as run_stages
 
     code = run_stages(
@@ -83,6 +97,7 @@ def run(
         dry_run=dry_run,
         pull=pull,
         busy=busy,
+        prune=prune,
     )
     raise typer.Exit(code)
 

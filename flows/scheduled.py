@@ -47,12 +47,13 @@ def scheduled(
     pull: bool = False,
     force: bool = False,
     busy: str = "wait",
+    prune: bool = False,
     repo: Path = Path(),
 ) -> State[Any]:
-    """Run every stage that is not up to date, with the parameters of `merganser run`.
+    """Run every stage that is not up to date, with the options of `merganser run`.
 
-    The flow run fails where a stage did, with the summary as its message. One that is skipped since another run is at
-    work, as `busy` says, ends well and is named so.
+    The flow run fails if a stage did, with the summary as its message. One that `busy` skips, since another run is at
+    work, is completed and named "Skipped".
     """
     os.environ.setdefault(RUN_NAME_VARIABLE, flow_run.name)
     lines = LogLines()
@@ -69,6 +70,7 @@ def scheduled(
                 pull=pull,
                 force=force,
                 busy=busy,
+                prune=prune,
                 console=console,
             )
     except SkippedError as skipped:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
+from dvcfleet.planning.orphans import orphan_lines
 from dvcfleet.planning.plan import Plan
 from merganser.merging.method import Method
 
@@ -14,8 +15,8 @@ def print_plan(plan: Plan) -> None:
     """Print each stage's state and reasons, the outputs that no stage makes any more, and the counts."""
     rows = ((node.name, node.state.value, "; ".join(node.reasons)) for node in plan.nodes.values())
     _print(("stage", "state", "why"), rows)
-    for orphan in plan.orphans:
-        print(f"{orphan.name}: no longer declared; the next run takes out {', '.join(orphan.outs) or 'its lock entry'}")
+    for line in orphan_lines(plan.orphans):
+        print(line)
     print(", ".join(f"{count} {state}" for state, count in plan.as_json()["counts"].items() if count))
 
 

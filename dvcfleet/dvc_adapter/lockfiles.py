@@ -75,8 +75,7 @@ class LockFiles:
             # A parameter that JSON does not know, such as a date: no journal for this one.
             self.flush()
             return entry
-        with self._journal.open("a") as file:
-            file.write(text + "\n")
+        _append_line(self._journal, text)
         if time.monotonic() - self._written_at > self._wait_s:
             self.flush()
         return entry
@@ -156,6 +155,15 @@ def locked_stage(repo: "Repo", dvc_yaml: str, entry: dict[str, Any], folder: str
     return stage
 
 
+def _append_line(path: Path, text: str) -> None:
+    """Append a line, on a line of its own even if a full disk cut the one before it off."""
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+        cut_off = file.read(1) not in (b"", b"\n")
+        file.write(f"{chr(10) if cut_off else ''}{text}\n".encode())
+
+
 def _digest(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.exists(path) else ""
 
@@ -170,6 +178,6 @@ def _replace(path: str, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError:
-        # On a full disk it would only take up pool.
+        # On a full disk it would only take up space.
         Path(temporary).unlink(missing_ok=True)
         raise

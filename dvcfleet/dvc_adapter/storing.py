@@ -5,17 +5,25 @@ inputs once more and copy each output twice; here each is done once where the ca
 repository, copied into the cache. Everything else is left to DVC.
 """
 
+import hashlib
 import os
+import platform
 import stat
+import threading
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.lock_entries import write_yaml
 
 if TYPE_CHECKING:
     from dvc.output import Output
+    from dvc.repo import Repo
     from dvc.stage import Stage
     from dvc_data.hashfile.hash_info import HashInfo
     from dvc_data.hashfile.meta import Meta
+
+
+# What DVC itself does to store an output is not made for several threads.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def save_inputs(stage: "Stage", allow_missing: bool = False) -> None:
@@ -48,11 +56,15 @@ def is_as_noted(item: "Output") -> bool:
 
 
 def save_output(out: "Output") -> None:
-    """Put an output into DVC's cache, as `out.save()` and `out.commit()`; it is hidden from git already."""
+    """Put an output into DVC's cache, as `out.save()` and `out.commit()`; it is hidden from git already.
+
+    Several threads may do this at a time, each for outputs of its own.
+    """
     info = _file_info(out) if out.use_cache and not out.persist else None
     if info is None or info["islink"] or info["nlink"] != 1 or not _copies(out):
-        out.save()
-        out.commit()
+        with _ONE_AT_A_TIME:
+            out.save()
+            out.commit()
         return
     out.verify_metric()
     _note_hash(out, info)
@@ -62,6 +74,16 @@ def save_output(out: "Output") -> None:
     _set_mode(out, info)
     key = os.path.relpath(out.fs_path, out.repo.state.root_dir)
     out.repo.state.links[key] = (info["ino"], str(round(info["mtime"] * 1_000_000_000)))
+
+
+def size_of(out: "Output") -> int:
+    """Return the bytes of an output in the workspace; 0 where it is not there, or elsewhere."""
+    if out.protocol != "local":
+        return 0
+    if os.path.isfile(out.fs_path):
+        return os.path.getsize(out.fs_path)
+    files = (os.path.join(folder, name) for folder, _, names in os.walk(out.fs_path) for name in names)
+    return sum(os.lstat(path).st_size for path in files)
 
 
 def save_run(stage: "Stage", entry: dict[str, Any]) -> None:
@@ -77,9 +99,15 @@ def save_run(stage: "Stage", entry: dict[str, Any]) -> None:
     if os.path.exists(path):
         return
     cache.makedirs(folder)
-    temporary = os.path.join(folder, f".{os.getpid()}.tmp")
+    # Not in that folder: another user of a shared cache would take it for the newest entry.
+    temporary = os.path.join(stage.repo.stage_cache.cache_dir, f"{temporary_mark(stage.repo)}{os.getpid()}.tmp")
     write_yaml(temporary, entry)
     cache.move(temporary, path)
+
+
+def temporary_mark(repo: "Repo") -> str:
+    """Return how the names of this workspace's temporary files begin in a run cache that others may share."""
+    return f".dvcfleet-{hashlib.sha256(f'{platform.node()}:{repo.root_dir}'.encode()).hexdigest()[:16]}-"
 
 
 def may_have_run(stage: "Stage") -> bool:

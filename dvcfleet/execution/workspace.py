@@ -1,12 +1,13 @@
 """Stages that run in the run's own working tree, with DVC's cache at hand."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.storing import save_inputs, save_output, save_run
+from dvcfleet.dvc_adapter.storing import save_inputs, save_output, save_run, size_of
 from dvcfleet.execution.jobs import make_job
 from dvcfleet.execution.output import clear_log, log_path
 from dvcfleet.messages import Job, Outcome, Result
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
 
+# From here on hashing and copying a stage's outputs takes long enough to be done beside the event loop.
+LARGE_BYTES = 16_000_000
+
 
 @dataclass
 class LocalWorkspace:
@@ -27,6 +31,7 @@ class LocalWorkspace:
     repo: "Repo"
     plan: Plan
     _neighbours: dict[str, list["Output"]] = field(default_factory=dict)
+    _stored: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for stage in self.plan.stages.values():
@@ -68,6 +73,18 @@ class LocalWorkspace:
         clear_log(log_path(Path(self.repo.root_dir), stage.addressing))
         return make_job(stage, resources)
 
+    def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
+        """Return what puts large outputs into DVC's cache, for another thread to call before `keep`; None for small."""
+        if sum(map(size_of, stage.outs)) < LARGE_BYTES:
+            return None
+        self.hide_from_git(stage)
+        return partial(self._store, stage)
+
+    def _store(self, stage: "Stage") -> None:
+        for out in stage.outs:
+            save_output(out)
+        self._stored.add(stage.addressing)
+
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
         """Put the outputs of a stage that ended well into DVC's cache, and its entry into the run cache.
 
@@ -76,15 +93,16 @@ class LocalWorkspace:
         return self._keep(stage)
 
     def finish(self, pull: bool) -> None:
-        """Do nothing: all is here."""
+        """Do nothing: everything is in the workspace."""
 
     def _keep(self, stage: "Stage") -> dict[str, Any] | None:
         # The hashes of its inputs stay those from before it ran: what was edited meanwhile, it did not read.
         from dvc.stage.serialize import to_single_stage_lockfile
 
-        self.hide_from_git(stage)
-        for out in stage.outs:
-            save_output(out)
+        if stage.addressing not in self._stored:
+            self.hide_from_git(stage)
+            self._store(stage)
+        self._stored.discard(stage.addressing)
         if not hasattr(stage, "name"):
             stage.md5 = stage.compute_md5()
         entry = to_single_stage_lockfile(stage) if stage.cmd else None

@@ -1,7 +1,7 @@
 """The workspace of a run whose stages run on nodes: what a node is sent, and what is kept of what it returns."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -95,6 +95,10 @@ class NodeWorkspace:
             forced=self.forced,
         )
         return replace(make_job(stage, resources), node=work)
+
+    def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
+        """Return what puts large outputs into this machine's cache; None where a node has them."""
+        return None if outcome.entry else self.here.storing(stage, outcome)
 
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
         """Take over the entry that a node made, and fetch only those outputs that DVC does not cache."""

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,20 @@ if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
 
+_MOST_NAMES = 10
+
 
 @dataclass(frozen=True)
 class Orphan:
-    """A stage known to dvc.lock only, and the outputs of it that lie in the workspace."""
+    """A stage known to dvc.lock only, and the outputs of it that lie in the workspace.
+
+    `readers` are the stages that read a folder as a whole in which one of these outputs lies: in this workspace, they
+    read more than in a clean clone.
+    """
 
     name: str
     outs: tuple[str, ...]
+    readers: tuple[str, ...]
     dvc_yaml: str = field(repr=False)
     entry: dict[str, Any] = field(repr=False, compare=False)
 
@@ -40,8 +47,40 @@ def find_orphans(repo: "Repo") -> Iterator[Orphan]:
         entries = load_yaml(str(lock)).get("stages", {}) if lock.exists() and _may_hold_others(lock, names) else {}
         for name, entry in entries.items():
             if name not in names:
-                outs = tuple(str(out) for out in _lone_outs(repo, dvc_yaml, entry) if out.exists)
-                yield Orphan(name, outs, dvc_yaml, entry)
+                outs = [out for out in _lone_outs(repo, dvc_yaml, entry) if out.exists]
+                yield Orphan(name, tuple(map(str, outs)), _readers(repo, outs), dvc_yaml, entry)
+
+
+def orphan_lines(orphans: Sequence[Orphan]) -> Iterator[str]:
+    """Say which outputs belong to no stage any more, what that may change, and how they are removed."""
+    if not orphans:
+        return
+    count = "1 stage is" if len(orphans) == 1 else f"{len(orphans)} stages are"
+    names = _listed([orphan.name for orphan in orphans])
+    yield f"{count} no longer in dvc.yaml: {names}; --prune takes their outputs out of the workspace"
+    readers = list(dict.fromkeys(reader for orphan in orphans for reader in orphan.readers))
+    if readers:
+        outs = _listed([out for orphan in orphans if orphan.readers for out in orphan.outs])
+        yield (
+            f"warning: {_listed(readers)} read whole folders in which such outputs lie ({outs}): "
+            "until --prune takes these out, their hashes are not those of a clean clone"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _readers(repo: "Repo", outs: Sequence["Output"]) -> tuple[str, ...]:
+    """Return the stages with a dependency on a folder that holds one of the outputs."""
+    readers = (
+        stage.addressing
+        for stage in (repo.index.stages if outs else ())
+        for dep in stage.deps
+        if dep.protocol == "local" and any(out.fs.isin(out.fs_path, dep.fs_path) for out in outs)
+    )
+    return tuple(dict.fromkeys(readers))
 
 
 def _may_hold_others(lock: Path, names: Collection[str]) -> bool:
@@ -50,7 +89,7 @@ def _may_hold_others(lock: Path, names: Collection[str]) -> bool:
     return any(key.removesuffix(":") not in names for key in keys)  # a long or quoted name is not known at a glance
 
 
-def prune(repo: "Repo", locks: LockFiles, console: Console) -> None:
+def prune_orphans(repo: "Repo", locks: LockFiles, console: Console) -> None:
     """Take the orphans' entries out of dvc.lock, and their outputs out of the workspace; say which."""
     orphans = list(find_orphans(repo))
     for orphan in orphans:

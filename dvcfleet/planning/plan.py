@@ -90,7 +90,10 @@ class Plan:
                 {"name": n.name, "state": n.state.value, "reasons": list(n.reasons), "needs": list(n.needs)}
                 for n in self.nodes.values()
             ],
-            "orphans": [{"name": orphan.name, "outs": list(orphan.outs)} for orphan in self.orphans],
+            "orphans": [
+                {"name": orphan.name, "outs": list(orphan.outs), "readers": list(orphan.readers)}
+                for orphan in self.orphans
+            ],
             "counts": {state.value: counts[state] for state in State},
         }
 

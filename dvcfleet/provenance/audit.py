@@ -14,7 +14,7 @@ from dvcfleet.provenance.rerun import run_again
 from dvcfleet.provenance.targets import Target, find_target
 from dvcfleet.provenance.tree import Lineage, read_lineage
 from dvcfleet.provenance.verify import verify
-from dvcfleet.repository import held, opened, state_folder
+from dvcfleet.repository import opened, state_folder, write_lock
 
 # With one of these, a stage would do something else than what is recorded.
 _OTHERWISE = (Kind.CODE, Kind.SOURCE, Kind.PARAMS, Kind.STAGE, Kind.NEVER_RAN)
@@ -53,7 +53,7 @@ def audit(repo: Path, text: str | None = None, again: bool = False) -> Audit:
     Raises UserError while a run is at work, or if one was killed and has not been gone on with.
     """
     started = time.monotonic()
-    with opened(repo) as dvc_repo, held(dvc_repo):
+    with opened(repo) as dvc_repo, write_lock(dvc_repo):
         journal = state_folder(dvc_repo) / "journal"
         if journal.exists():
             raise UserError("a run was killed before it wrote dvc.lock; run again to go on with it")
@@ -63,7 +63,7 @@ def audit(repo: Path, text: str | None = None, again: bool = False) -> Audit:
         findings = verify(dvc_repo, lineage, contents)
         if not text:
             findings += [
-                Finding(Kind.UNDECLARED, orphan.name, "dvc.lock has it, dvc.yaml does not; the next run takes it out")
+                Finding(Kind.UNDECLARED, orphan.name, "dvc.lock has it, dvc.yaml does not; run --prune takes it out")
                 for orphan in find_orphans(dvc_repo)
             ]
         findings += project_of(Path(dvc_repo.root_dir)).audit(lineage, findings)

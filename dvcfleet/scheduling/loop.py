@@ -3,11 +3,14 @@
 import signal
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
+from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Node, Plan, State
 from dvcfleet.planning.resources import Resources
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 
 # How often a stage is started again because its worker went away; apart from the retries that `meta` asks for.
 LOSSES = 3
+# How many stages' large outputs are hashed and copied at a time.
+_STORING_THREADS = 4
+# After how long without news from a stage DVC's lock is given up.
+IDLE_S = 0.1
 # How long a run that is being stopped waits for the next of its stages to end.
 STOP_LIMIT_S = 60.0
 
@@ -45,6 +52,9 @@ class Workspace(Protocol):
 
     def job(self, stage: "Stage", resources: Resources) -> Job:
         """Return what a worker needs to run the stage."""
+
+    def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
+        """Return the slow part of keeping a stage's outputs, to be called in another thread first; None if not slow."""
 
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
         """Keep what a stage that ended well wrote; return its entry for dvc.lock, None for a .dvc file's stage."""
@@ -74,10 +84,11 @@ class Executor(Protocol):
 class Run:
     """One run of a plan: the executor does its stages' jobs in the workspace, as many at a time as the pool allows.
 
-    `resources` says what each stage that may run asks for.
+    `resources` says what each stage that may run asks for. DVC's `lock` is taken while DVC's state is read or written.
     """
 
     plan: Plan
+    lock: DvcLock
     locks: LockFiles
     workspace: Workspace
     executor: Executor
@@ -90,24 +101,46 @@ class Run:
     _readers: dict[str, list[str]] = field(default_factory=dict)
     _ready: list[str] = field(default_factory=list)
     _jobs: dict[str, Job] = field(default_factory=dict)
+    _storing: dict[str, tuple[Outcome, Future[None]]] = field(default_factory=dict)
     _losses: Counter[str] = field(default_factory=Counter)
     _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _stopping: bool = False
+    stopping: bool = False
 
     def execute(self) -> dict[str, Ending]:
         """Run until every stage is settled; return how each ended, in the plan's order."""
-        self._begin()
-        try:
-            while self._ready or self.pool.given:
-                self._start_ready()
-                if self.pool.given:
-                    self._take(self.executor.next_outcome())
-        except KeyboardInterrupt:
-            self._stop()
-        finally:
-            self.locks.flush()
+        with self.lock.taken(), ThreadPoolExecutor(_STORING_THREADS) as self._threads:
+            self._begin()
+            try:
+                while self._ready or self.pool.given or self._storing:
+                    self._start_ready()
+                    if outcome := self._next_outcome():
+                        self._take(outcome)
+                    self._take_stored()
+            except KeyboardInterrupt:
+                self._stop()
+            finally:
+                self.locks.flush()
         self.endings = {name: self.endings[name] for name in self.plan.nodes}
         return self.endings
+
+    def _next_outcome(self) -> Outcome | None:
+        """Wait for a job to end; let other processes have DVC's lock meanwhile, with all entries in dvc.lock.
+
+        While outputs are stored this waits for a moment only, and returns None if no job has ended by then.
+        """
+        if not self.pool.given:
+            wait([stored for _, stored in self._storing.values()], return_when=FIRST_COMPLETED)
+            return None
+        if not self._storing and self.lock.is_wanted():
+            self.locks.flush()
+            self.lock.give_a_turn()
+        with suppress(TimeoutError):
+            return self.executor.next_outcome(IDLE_S)
+        if self._storing:
+            return None
+        self.locks.flush()
+        with self.lock.given_up():
+            return self.executor.next_outcome()
 
     def _begin(self) -> None:
         nodes = self.plan.nodes.values()
@@ -170,22 +203,44 @@ class Run:
         self._finish(outcome)
 
     def _finish(self, outcome: Outcome) -> None:
-        if outcome.lost and not self._stopping and self._losses[outcome.name] < LOSSES:
+        from dvc.exceptions import DvcException
+
+        if outcome.lost and not self.stopping and self._losses[outcome.name] < LOSSES:
             self._losses[outcome.name] += 1
             self._ready.append(outcome.name)
             self.watcher.lost(outcome.name, outcome.why)
             return
+        store = None
+        if outcome.exit_code == 0 and not outcome.lost:
+            try:
+                store = self.workspace.storing(self.plan.stages[outcome.name], outcome)
+            except (DvcException, OSError) as error:
+                outcome = replace(outcome, exit_code=1, why=str(error))
+        if store:
+            self._storing[outcome.name] = outcome, self._threads.submit(store)
+        else:
+            self._close(outcome)
+
+    def _take_stored(self) -> None:
+        """Go on with the stages whose outputs are stored."""
+        for outcome, stored in list(self._storing.values()):
+            if stored.done():
+                del self._storing[outcome.name]
+                self._close(outcome, stored)
+
+    def _close(self, outcome: Outcome, stored: Future[None] | None = None) -> None:
+        """Note how a stage whose commands have ended came out."""
         del self._jobs[outcome.name]
-        result, why = self._settle(outcome)
+        result, why = self._settle(outcome, stored)
         spent = (outcome.seconds, outcome.peak_rss_bytes)
         self._end(Ending(outcome.name, result, why, *spent, outcome.exit_code, outcome.tail, outcome.start))
 
-    def _settle(self, outcome: Outcome) -> tuple[Result, str]:
+    def _settle(self, outcome: Outcome, stored: Future[None] | None) -> tuple[Result, str]:
         """Keep what a stage wrote if it ended well; return its result, and why where it did not."""
         from dvc.exceptions import DvcException
 
         # Once the run is stopped, a command that ended badly was most likely stopped too, by the same Ctrl-C.
-        if self._stopping and outcome.exit_code != 0:
+        if self.stopping and outcome.exit_code != 0:
             return Result.STOPPED, "stopped before it ended"
         if outcome.lost:
             return Result.FAILED, f"{outcome.why}, {LOSSES + 1} times"
@@ -195,6 +250,8 @@ class Run:
             return Result.FAILED, outcome.why or _exit_words(outcome.exit_code)
         stage = self.plan.stages[outcome.name]
         try:
+            if stored:
+                stored.result()
             self._record(stage, self.workspace.keep(stage, outcome))
         except (DvcException, OSError, sqlite3.Error) as error:
             return Result.FAILED, str(error)
@@ -207,31 +264,39 @@ class Run:
             stage.dump(update_pipeline=False)
 
     def _end(self, ending: Ending) -> None:
-        ending = replace(ending, why=masked(ending.why))
+        """Note how a stage ended; unless it ended well, block all stages that read from it, directly or not."""
+        endings = [ending]
+        for each in endings:
+            if each.name not in self.endings:
+                endings += self._note(replace(each, why=masked(each.why)))
+
+    def _note(self, ending: Ending) -> list[Ending]:
+        """Note how one stage ended; return the endings of the stages that this blocks."""
         self.endings[ending.name] = ending
         self.watcher.ended(ending)
         if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
             self.ledger.note(ending, self._entries.get(ending.name))
-        passed = ending.result in (Result.DONE, Result.RESTORED, Result.UP_TO_DATE)
-        for reader in self._readers[ending.name]:
-            if reader in self.endings:
-                continue
-            if not passed:
-                self._end(Ending(reader, Result.BLOCKED, f"{ending.name} {ending.result}"))
-                continue
+        readers = self._readers[ending.name]
+        if ending.result not in (Result.DONE, Result.RESTORED, Result.UP_TO_DATE):
+            return [Ending(reader, Result.BLOCKED, f"{ending.name} {ending.result}") for reader in readers]
+        for reader in readers:
             self._waiting[reader].discard(ending.name)
-            if not self._waiting[reader]:
+            if not self._waiting[reader] and reader not in self.endings:
                 self._ready.append(reader)
+        return []
 
     def _stop(self) -> None:
         """Take what has ended, end what has not or is not heard of any more, and mark the rest as stopped."""
-        self._stopping = True
+        self.stopping = True
+        self.lock.take()  # which the run may just have been waiting for
         self.executor.abandon()
         with suppress(TimeoutError):  # of a cluster that went away nothing more is heard
             while self.pool.given:
                 outcome = self.executor.next_outcome(STOP_LIMIT_S)
                 self.pool.given.pop(outcome.name, None)
                 self._finish(outcome)
+        wait([stored for _, stored in self._storing.values()])
+        self._take_stored()
         for name in self.pool.given:
             self._end(Ending(name, Result.STOPPED, "stopped before it ended"))
         for name in self.plan.nodes:

@@ -16,7 +16,7 @@ import pytest
 from dvc.repo import Repo
 
 from dvcfleet.errors import BusyError, SkippedError
-from dvcfleet.repository import held, opened
+from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def test_a_run_that_waits_begins_when_the_other_has_ended(toy: Make) -> None:
 
 def test_a_run_that_skips_ends_at_once_and_ran_nothing(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
-    with opened(chain.path) as repo, held(repo), pytest.raises(SkippedError, match=f"process {os.getpid()}"):
+    with opened(chain.path) as repo, write_lock(repo), pytest.raises(SkippedError, match=f"process {os.getpid()}"):
         chain.run(busy="skip")
     assert chain.ran() == []
     assert chain.run(busy="skip")[0] == 0
@@ -58,7 +58,7 @@ def test_a_run_that_skips_ends_at_once_and_ran_nothing(toy: Make) -> None:
 
 def test_a_skipped_run_is_no_failure_on_the_command_line(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
-    with opened(chain.path) as repo, held(repo), start(chain.path, "--busy", "skip") as other:
+    with opened(chain.path) as repo, write_lock(repo), start(chain.path, "--busy", "skip") as other:
         printed, _ = other.communicate(timeout=60)
     assert other.returncode == 0
     assert re.fullmatch(
@@ -97,17 +97,17 @@ def test_a_run_that_has_the_lock_and_not_yet_written_its_name_is_named(
     lock = Path(file.name)
     lock.write_text(before)
     threading.Timer(0.5, lock.write_text, [f'{{"pid": {os.getpid()}, "since": "now"}}']).start()
-    with pytest.raises(BusyError, match=rf"\(process {os.getpid()}, since now\)"), held(repo):
+    with pytest.raises(BusyError, match=rf"\(process {os.getpid()}, since now\)"), write_lock(repo):
         pass
 
 
 def test_a_lock_let_go_just_after_its_name_was_removed_is_taken(locked: tuple[Repo, TextIO]) -> None:
     repo, file = locked
     threading.Timer(0.5, fcntl.flock, [file, fcntl.LOCK_UN]).start()
-    with held(repo):
+    with write_lock(repo):
         assert json.loads(Path(file.name).read_text())["pid"] == os.getpid()
 
 
 def test_a_lock_whose_holder_is_never_named_is_not_waited_for(locked: tuple[Repo, TextIO]) -> None:
-    with pytest.raises(BusyError, match="process unknown"), held(locked[0]):
+    with pytest.raises(BusyError, match="process unknown"), write_lock(locked[0]):
         pass

@@ -152,7 +152,7 @@ def test_an_interrupted_run_ends_its_commands_on_the_workers(toy: Make, cluster:
     )
     threading.Thread(target=interrupt_when, args=[slow.path / "started"]).start()
     code, text = slow.run(runner=runner, address=address)
-    assert code == 1
+    assert code == 128 + signal.SIGINT
     assert "1 stopped" in text
     wait_until(lambda: not is_running("sleep 611"), limit_s=5)
     (slow.path / "hurry").touch()
@@ -173,7 +173,7 @@ def test_ctrl_c_at_a_terminal_ends_a_cluster_of_the_runs_own(toy: Make, runner: 
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
     text, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 128 + signal.SIGINT
     assert "1 stopped" in text
     assert "Traceback" not in text
     assert not is_running("sleep 613")

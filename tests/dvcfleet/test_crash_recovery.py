@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dvcfleet.repository import held, opened
+from dvcfleet.dvc_adapter.storing import temporary_mark
+from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.faults.whole import assert_cache_is_whole, content
 
@@ -76,9 +77,57 @@ def test_objects_that_lost_their_content_with_the_machine_are_made_again(chain: 
     assert chain.settled()
 
 
+@pytest.fixture
+def shared(toy: Make, tmp_path: Path) -> tuple[Toy, Toy, Path]:
+    """Two repositories that ran the same stages with one cache between them; the cache."""
+    cache = tmp_path / "shared"
+    made = [toy(CHAIN, CHAIN_FILES, name) for name in ("ours", "theirs")]
+    for each in made:
+        each.write(".dvc/config", f"[cache]\n    dir = {cache}\n")
+        assert each.run()[0] == 0
+    return made[0], made[1], cache
+
+
+def mark_of(toy: Toy) -> str:
+    with opened(toy.path) as repo:
+        return temporary_mark(repo)
+
+
+def test_in_a_shared_cache_only_ones_own_temporary_files_are_removed(shared: tuple[Toy, Toy, Path]) -> None:
+    ours, theirs, cache = shared
+    entry = next(path for path in (cache / "runs").glob("*/*/*"))
+    others = [entry.parent / TEMPORARY, entry.parent / ".4711.tmp", cache / f"runs/{mark_of(theirs)}4711.tmp"]
+    own = cache / f"runs/{mark_of(ours)}4711.tmp"
+    empty = cache / "runs/00/00"
+    empty.mkdir(parents=True)
+    for path in (*others, own):
+        path.write_text("half")
+    at_work(ours, "another life of the machine")
+    assert ours.run()[0] == 0
+    assert [path.exists() for path in (*others, own, empty)] == [True, True, True, False, True]
+
+
+def test_in_a_shared_cache_only_ones_own_torn_objects_are_removed(shared: tuple[Toy, Toy, Path]) -> None:
+    ours, theirs, cache = shared
+    theirs.write("source", "uvwxyz")
+    assert theirs.run()[0] == 0
+    ours.ran()
+    tear = {path: path.read_bytes() for path in (cache / "files/md5").glob("*/*") if not path.name.endswith(".dir")}
+    for path in tear:
+        path.chmod(0o644)
+        os.truncate(path, 0)
+    at_work(ours, "another life of the machine")
+    (ours.path / "cut.txt").unlink()
+    assert ours.run()[0] == 0
+    assert "cut" in ours.ran()
+    mine = {path for path, content in tear.items() if content in (b"abc", b"cba")}
+    assert len(mine) == 2
+    assert {path for path in tear if path.exists() and path.read_bytes() != b""} == mine
+
+
 def test_a_list_of_locks_that_a_kill_left_half_written_does_not_stand_in_the_way(chain: Toy) -> None:
     (chain.path / ".dvc/tmp/rwlock").write_text('{"write": {"')
-    with opened(chain.path) as repo, held(repo):
+    with opened(chain.path) as repo, write_lock(repo):
         pass
     assert chain.run()[0] == 0
 

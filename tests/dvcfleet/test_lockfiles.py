@@ -55,6 +55,17 @@ def test_a_line_cut_off_by_the_kill_is_left_out(done: Toy, stages: dict[str, Any
     assert list(load_yaml(str(lock))["stages"]) == ["cut", "turn"]
 
 
+def test_a_line_cut_off_by_a_full_disk_does_not_spoil_the_next(done: Toy, stages: dict[str, Any]) -> None:
+    lock, journal = done.path / "dvc.lock", done.path / "journal"
+    locks = make(done.path)
+    locks.forget(str(lock), ["turn", "end"])
+    locks.record(stages["turn"])
+    journal.write_text(journal.read_text()[:-20])
+    locks.record(stages["end"])
+    assert make(done.path).recover() == 1
+    assert list(load_yaml(str(lock))["stages"]) == ["cut", "end"]
+
+
 def test_a_journal_older_than_dvc_lock_is_left_out(done: Toy, stages: dict[str, Any]) -> None:
     lock = done.path / "dvc.lock"
     killed = make(done.path)

@@ -78,7 +78,7 @@ def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
         printed, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (1, "")
+    assert (process.returncode, errors) == (128 + signal.SIGINT, "")
     assert "a stopped: stopped before it ended" in printed
     assert "went away" not in printed
 
@@ -87,7 +87,7 @@ def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["the run", "all of its processes"])
 def test_a_run_that_is_terminated_stops_in_order(toy: Make, kill: Callable[[int, int], None]) -> None:
     code, printed, errors = terminated(toy(ENDLESS, {}), kill, ["-m", "flows", "run"])
-    assert (code, errors) == (1, "")
+    assert (code, errors) == (128 + signal.SIGTERM, "")
     assert "a stopped" in printed
 
 
@@ -95,7 +95,7 @@ def test_a_run_that_is_terminated_stops_in_order(toy: Make, kill: Callable[[int,
 def test_a_stage_of_which_nothing_more_is_heard_is_said_to_be_stopped(toy: Make) -> None:
     impatient = "from dvcfleet.scheduling import loop; loop.STOP_LIMIT_S = 0; from flows.__main__ import start; start()"
     code, printed, errors = terminated(toy(ENDLESS, {}), os.killpg, ["-c", impatient, "run"])
-    assert (code, errors) == (1, "")
+    assert (code, errors) == (128 + signal.SIGTERM, "")
     assert "a stopped" in printed
     assert "1 stopped" in printed
 

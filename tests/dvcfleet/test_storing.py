@@ -52,13 +52,19 @@ def state_of(repository: Path) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("links", ["copy", "hardlink", "symlink", "reflink,copy"])
-def test_all_kinds_of_outputs_are_stored_as_dvc_repro_stores_them(toy: Make, links: str) -> None:
+@pytest.mark.parametrize(
+    ("links", "large_bytes"), [("copy", 0), ("copy", 100), ("hardlink", 0), ("symlink", 100), ("reflink,copy", 100)]
+)
+def test_all_kinds_of_outputs_are_stored_as_dvc_repro_stores_them(
+    toy: Make, monkeypatch: pytest.MonkeyPatch, links: str, large_bytes: int
+) -> None:
+    # From 0 bytes on, all are stored in threads.
+    monkeypatch.setattr("dvcfleet.execution.workspace.LARGE_BYTES", large_bytes)
     ours, theirs = toy(KINDS, FILES, "ours"), toy(KINDS, FILES, "theirs")
     for repository in (ours, theirs):
         with chdir(repository.path), Repo() as repo, repo.config.edit() as config:
             config["cache"]["type"] = links.split(",")
-    code, text = ours.run(workers=1)
+    code, text = ours.run(workers=4 if large_bytes == 0 else 1)
     assert code == 0, text
     with chdir(theirs.path), Repo() as repo:
         repo.reproduce()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dvcfleet.repository import held, opened
+from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.test_run import commands_in
 from tests.dvcfleet.test_server import servers_of
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
@@ -51,7 +51,7 @@ def test_a_deployment_runs_by_itself_and_later_only_what_changed(toy: Make, sche
 def test_a_scheduled_run_that_finds_another_skips_as_told(toy: Make, schedules: Schedules) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     schedules.deploy(chain.path, deployment("skips", busy="skip"))
-    with opened(chain.path) as repo, held(repo):
+    with opened(chain.path) as repo, write_lock(repo):
         skipped = schedules.run_of("skips")
     assert (skipped["state_type"], skipped["state_name"]) == ("COMPLETED", "Skipped")
     assert f"another run is at work in this repository (process {os.getpid()}" in skipped["state"]["message"]

@@ -1,0 +1,51 @@
+"""A repository declares its project; nothing is guessed from its files."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ("no_such_module:PROJECT", "No module named 'no_such_module'"),
+        ("dvcfleet.project:NO_SUCH_NAME", "has no attribute 'NO_SUCH_NAME'"),
+        ("dvcfleet.project", "cannot be loaded"),
+        ("", "cannot be loaded"),
+    ],
+)
+def test_a_project_that_cannot_be_loaded_is_the_users_mistake(toy: Make, declared: str, said: str) -> None:
+    chain = toy(CHAIN, CHAIN_FILES | {"pyproject.toml": f'[tool.dvcfleet]\nproject = "{declared}"\n'})
+    for options in ({}, {"dry_run": True}):
+        code, text = chain.run(**options)
+        assert (code, chain.ran()) == (2, [])
+        assert f'pyproject.toml: tool.dvcfleet.project: "{declared}"' in text
+        assert said in text
+
+
+def test_a_broken_pyproject_is_the_users_mistake(toy: Make) -> None:
+    code, text = toy(CHAIN, CHAIN_FILES | {"pyproject.toml": "[tool\n"}).run()
+    assert code == 2
+    assert "pyproject.toml: cannot be read as TOML" in text
+
+
+@pytest.mark.slow
+def test_a_repositorys_own_package_of_our_name_is_not_imported(toy: Make) -> None:
+    trap = "import pathlib; pathlib.Path('imported').touch(); raise SystemExit('imported')"
+    files = {f"{name}/__init__.py": trap for name in ("flows", "tasks", "merganser", "dvcfleet")}
+    chain = toy(CHAIN, CHAIN_FILES | files | {"params.yaml": "turn: {times: 1}\nbase: {}\nmethods: {}\n"})
+    # As the installed command begins: without the current folder among the places to import from.
+    command = [sys.executable, "-P", "-c", "from flows.__main__ import start; start()", "run"]
+    done = subprocess.run(
+        command, cwd=chain.path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (chain.path / "imported").exists()
+    assert chain.settled()

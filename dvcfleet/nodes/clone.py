@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvcfleet.errors import UserError
-from dvcfleet.repository import STATE_FOLDER, held, opened, tracked_paths
+from dvcfleet.repository import STATE_FOLDER, opened, tracked_paths, write_lock
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -24,7 +24,7 @@ def make_node(folder: Path) -> Path:
 
     Raises UserError where the clone holds work that neither git nor DVC's cache has: a node would delete it.
     """
-    with opened(folder) as repo, held(repo):
+    with opened(folder) as repo, write_lock(repo):
         if commit_for_nodes(repo) is None:
             raise UserError(f"{repo.root_dir}: not a git repository; a node is a clone made by git")
         unsaved = sorted(set(_unsaved(repo)))

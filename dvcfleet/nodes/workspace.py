@@ -98,7 +98,7 @@ class NodeWorkspace:
 
     def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
         """Return what puts large outputs into this machine's cache; None where a node has them."""
-        return None if outcome.entry else self.here.storing(stage, outcome)
+        return None if outcome.entry else self.local.storing(stage, outcome)
 
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
         """Take over the entry that a node made, and fetch only those outputs that DVC does not cache."""

@@ -192,12 +192,12 @@ def test_sections_that_nothing_uses_may_be_left_out(copy: Path) -> None:
     assert stale(copy) == set()
 
 
-def test_a_removed_task_joints_and_difference_vectors_leave_the_workspace(copy: Path) -> None:
+def test_prune_takes_a_removed_task_joints_and_difference_vectors_out_of_the_workspace(copy: Path) -> None:
     params = yaml.safe_load((copy / "params.yaml").read_text())
     del params["tasks"]["light"], params["differences"]["from_average"], params["joints"]["rows"]
     params["methods"] = {"average": params["methods"]["average"]}
     (copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    merganser(copy, "run", "--workers", "1")
+    merganser(copy, "run", "--prune", "--workers", "1")
     assert not list(copy.glob("data/**/light*"))
     assert not (copy / "data/differences").exists()
     assert not (copy / "data/joints").exists()

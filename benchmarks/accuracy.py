@@ -92,7 +92,7 @@ def ours(name: str, deltas: Tensor, stored: torch.dtype = torch.float32) -> Tens
         factors = (factorise(delta, rank) for delta in deltas)
         rounded = tuple(f._replace(u=f.u.to(stored).float(), vh=f.vh.to(stored).float()) for f in factors)
         layer = LayerFactors(NAME, tasks, rounded)
-    merged = method.apply(layer, values)
+    merged = method.function(layer)
     assert isinstance(merged, Tensor)
     return merged
 

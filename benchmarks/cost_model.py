@@ -14,7 +14,7 @@ from math import log, prod
 from merganser.checkpoints.kinds import ParameterRules, delta_shape, is_merged, kind_of
 from merganser.checkpoints.reading import Spec
 from merganser.inputs.factors import FactorSettings
-from merganser.inputs.layers import WORK
+from merganser.inputs.layers import MERGE_WORK
 from merganser.overlays.bits import bytes_of
 
 FLOAT, DOUBLE = 4, 8  # bytes: deltas and factors are float32, the work on a matrix is in float64
@@ -289,8 +289,8 @@ def sftm_s(m: int, n: int, tasks: int, rates: Rates) -> float:
 
 
 def in_work(model: Model, tasks: int) -> int:
-    """Return the most that one layer takes in a merge, and what the driver reckons with: WORK times its deltas."""
-    return WORK * FLOAT * tasks * model.largest
+    """Return the most that one layer takes in a merge, and what the driver expects: MERGE_WORK times its deltas."""
+    return MERGE_WORK * FLOAT * tasks * model.largest
 
 
 def _merge(model: Model, tasks: int, work: float, layers: int, rates: Rates, memory: int | None = None) -> Cost:

@@ -101,7 +101,7 @@ def sizes(large: Model) -> str:
 def stages(large: Model, rates: Rates, node: Node) -> str:
     """List each stage's core-hours, and its hours on one node."""
     rank, merging = RANKS[0], at_once(node, costs.in_work(large, TASKS))
-    decomposing = at_once(node, max(costs.WORK * 4 * m * n for m, n in large.matrices))
+    decomposing = at_once(node, max(costs.MERGE_WORK * 4 * m * n for m, n in large.matrices))
     found = {
         "fetch": (costs.fetch(large, rates), 1),
         "extract": (costs.extract(large, rates), 1),

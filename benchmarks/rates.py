@@ -169,8 +169,7 @@ def drm_rate(rates: Rates) -> float:
     deltas = torch.stack([task_matrix(rows, columns + task)[:, :columns] for task in range(TASKS)])
     layer = LayerDeltas("layer", "matrix", tuple(map(str, range(TASKS))), deltas)
     method = registry.get("drm_h")
-    values = method.validate("", {})
-    spent = seconds(lambda: method.apply(layer, values))
+    spent = seconds(lambda: method.function(layer))
     algebra = basis_s(rows, columns, TASKS, rates) + drm_h_s(rows, columns, TASKS, rates)
     return deltas.numel() / max(spent - algebra, 1e-9)
 

@@ -15,7 +15,7 @@ from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, entry_of
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.embeddings import read_embeddings
-from merganser.inputs.factorised import decomposed
+from merganser.inputs.factorised import factorised
 from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.joints import open_joint
 from merganser.inputs.layers import LayerSource
@@ -94,7 +94,7 @@ def as_taken(method: Method, values: dict[str, Any], deltas: LayerSource) -> Lay
     if not method.factored:
         return deltas
     share = method.rank_fraction(len(deltas.tasks), **values) if method.rank_fraction else 1.0
-    return decomposed(deltas, FactorSettings(share))
+    return factorised(deltas, FactorSettings(share))
 
 
 def write_card(key: str, params: Params, method: Method, values: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from merganser.limits import parse_json
 from merganser.workers import Rooms
 
 ROW = 2**12  # entries whose squares are added up in float32
-SAFE = 1e-12
+LEAST_NORM = 1e-12  # float32 holds its square, and that of its inverse
 LEFT, RIGHT = ".left", ".right"  # a parameter has no parts, so no other parameter can have these names
 
 
@@ -94,7 +94,7 @@ def _norm(weights: Tensor) -> float:
         whole = len(flat) - len(flat) % ROW
         parts = [torch.linalg.vector_norm(flat[:whole].float().view(-1, ROW), dim=1), flat[whole:].float()]
         norm = float(torch.cat(parts).double().norm())
-        if SAFE < norm < 1 / SAFE:  # no square was too small or too large for float32
+        if LEAST_NORM < norm < 1 / LEAST_NORM:  # no square was too small or too large for float32
             return norm
     return float(torch.linalg.vector_norm(weights, dtype=torch.float64))
 

@@ -11,16 +11,16 @@ from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise_low_rank
 
 
-class DecomposedLayers(MappedLayers):
+class FactorisedLayers(MappedLayers):
     """Deltas with the matrices as factors: decomposed whenever they are read, on the device they are on."""
 
 
-def decomposed(source: LayerSource, settings: FactorSettings) -> LayerSource:
+def factorised(source: LayerSource, settings: FactorSettings) -> LayerSource:
     """Return a source of deltas with its matrices as factors."""
-    return DecomposedLayers(source, partial(_factorised, settings=settings))
+    return FactorisedLayers(source, partial(_factors_of, settings=settings))
 
 
-def _factorised(layer: Layer, settings: FactorSettings) -> Layer:
+def _factors_of(layer: Layer, settings: FactorSettings) -> Layer:
     """Decompose a matrix of all tasks, adapters by their factors and to all of their rank; vectors stay deltas."""
     if isinstance(layer, LayerFactors) or layer.kind == "vector":
         return layer

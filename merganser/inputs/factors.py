@@ -31,7 +31,7 @@ SOURCES = (Path(svd.__file__), Path(lapack.__file__))
 CODE = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()  # another one, other factors
 ALWAYS_KEPT = 64  # singular vectors: small matrices are kept whole, so that a method can rebuild them
 VECTORS = "vectors.safetensors"
-WORK = 4  # times a matrix in float32: what decomposing it takes at most
+DECOMPOSE_WORK = 4  # times a matrix in float32: what decomposing it takes at most
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -62,7 +62,7 @@ def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path, threads
         return _decompose_one(deltas, name, settings, folder / file_name(name))
 
     def bytes_in_work(name: str) -> int:
-        return WORK * 4 * prod(deltas.shape(name))
+        return DECOMPOSE_WORK * 4 * prod(deltas.shape(name))
 
     with one_blas_thread(), torch.inference_mode():
         done = sum(in_order(decompose_one, matrices, threads, bytes_in_work))

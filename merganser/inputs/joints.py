@@ -20,7 +20,7 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.hashes import sha256_of_tree
 from merganser.inputs.deltas import Deltas, open_deltas
 from merganser.inputs.factors import file_name, fingerprint_from, fingerprint_of, remove_strangers
-from merganser.inputs.layers import WORK, Layer, LayerDeltas, LayerSource, MappedLayers, Side
+from merganser.inputs.layers import MERGE_WORK, Layer, LayerDeltas, LayerSource, MappedLayers, Side
 from merganser.linalg import joint
 from merganser.linalg.decompositions import Basis
 from merganser.workers import in_order, one_blas_thread
@@ -43,7 +43,7 @@ def join(deltas: Deltas, side: Side, folder: Path, threads: int = 1) -> tuple[in
         return _join_one(deltas.layer(name), side, folder / file_name(name))
 
     def weigh(name: str) -> int:
-        return WORK * 4 * len(deltas.tasks) * prod(deltas.shapes[name])
+        return MERGE_WORK * 4 * len(deltas.tasks) * prod(deltas.shapes[name])
 
     with one_blas_thread(), torch.inference_mode():
         done = sum(in_order(join_one, matrices, threads, weigh))

@@ -17,7 +17,7 @@ from merganser.linalg.decompositions import Basis, Factors
 from merganser.workers import in_order
 
 R = TypeVar("R")
-WORK = 4  # times the layer itself, in float32: what merging one takes at most, seen over all methods
+MERGE_WORK = 4  # times the layer itself, in float32: what merging one takes at most, seen over all methods
 
 Side = Literal["rows", "columns"]  # how matrices are decomposed together: side by side, or one above the other
 
@@ -31,7 +31,6 @@ class LayerDeltas:
     tasks: tuple[str, ...]
     deltas: Tensor  # (T, M, N) for a matrix, (T, *shape) for a vector
     seed: int = 0
-    prepared: Any = None  # what the method's first pass returned
     norms: tuple[float, ...] = ()  # T Frobenius norms of the fine-tuned weights themselves
     basis: Basis | None = None  # of these deltas, or of their transposes: what the method asks for, where it is cached
 
@@ -54,7 +53,6 @@ class LayerFactors:
     tasks: tuple[str, ...]
     factors: tuple[Factors, ...]  # T of them
     seed: int = 0
-    prepared: Any = None
     norms: tuple[float, ...] = ()
     stored: torch.dtype = torch.float32  # what the vectors are stored in: casting them back to it loses nothing
     kind: Literal["matrix"] = "matrix"
@@ -75,7 +73,6 @@ class LayerLowRank:
     left: tuple[Tensor, ...]  # T of (M, Q), Q of the task
     right: tuple[Tensor, ...]  # T of (Q, N)
     seed: int = 0
-    prepared: Any = None
     norms: tuple[float, ...] = ()
     kind: Literal["matrix"] = "matrix"
 
@@ -92,7 +89,7 @@ class LayerLowRank:
     def dense(self) -> LayerDeltas:
         """Multiply the adapters out."""
         deltas = torch.stack([left @ right for left, right in zip(self.left, self.right, strict=True)])
-        return LayerDeltas(self.name, "matrix", self.tasks, deltas, self.seed, self.prepared, self.norms)
+        return LayerDeltas(self.name, "matrix", self.tasks, deltas, self.seed, self.norms)
 
 
 Layer = LayerDeltas | LayerFactors | LayerLowRank
@@ -249,7 +246,7 @@ class ThreadedLayers(LayersOfAnother):
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to as many names at once as there are threads, fewer where memory is short."""
         shapes, tasks = self.shapes, len(self.tasks)
-        return in_order(function, self.names, self.threads, lambda name: WORK * 4 * tasks * prod(shapes[name]))
+        return in_order(function, self.names, self.threads, lambda name: MERGE_WORK * 4 * tasks * prod(shapes[name]))
 
 
 def sample_of(layer: Layer, run: int, every: int) -> Sample:

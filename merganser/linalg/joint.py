@@ -13,7 +13,7 @@ from merganser.linalg import lapack, svd
 from merganser.linalg.decompositions import Basis, Factors
 
 
-class Joint(NamedTuple):
+class JointFactors(NamedTuple):
     """T matrices in the left basis they share; their coordinates in it, which take more room, are asked for by task."""
 
     u: Tensor  # (M, K), orthonormal columns
@@ -22,7 +22,7 @@ class Joint(NamedTuple):
     is_product: bool  # the coordinates of task t are U^T D_t, so one entry is a dot product
 
 
-def joint(deltas: Tensor, basis: Basis | None = None) -> Joint:
+def joint(deltas: Tensor, basis: Basis | None = None) -> JointFactors:
     """Decompose T matrices (T, M, N) side by side on their numerical rank. What is returned holds on to them.
 
     `basis`: that of float32 matrices, where `joint` gave it before; the coordinates are the same to the last digit.
@@ -39,19 +39,19 @@ def joint(deltas: Tensor, basis: Basis | None = None) -> Joint:
         exact, found = room[:rows].copy_(deltas[task]), room[rows:]
         return torch.mm(u.mT, exact, out=found)
 
-    return Joint(u, s, coordinates, is_product=True)
+    return JointFactors(u, s, coordinates, is_product=True)
 
 
-def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor]) -> Joint:
+def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor]) -> JointFactors:
     """Decompose T products left[t] (M, Q) @ right[t] (Q, N) as `joint` does, without multiplying one of them out."""
     return of_factors(svd.joint_low_rank(left, right), len(left))
 
 
-def of_factors(factors: Factors, tasks: int) -> Joint:
+def of_factors(factors: Factors, tasks: int) -> JointFactors:
     """Cut factors (M, K), (K,), (K, T * N) into tasks."""
     u, s, vh = factors
     rows = vh.unflatten(1, (tasks, -1))
-    return Joint(u, s, lambda task: rows[:, task] * s.unsqueeze(1), is_product=False)
+    return JointFactors(u, s, lambda task: rows[:, task] * s.unsqueeze(1), is_product=False)
 
 
 def _compact(deltas: Tensor) -> Factors:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.inputs.factorised import DecomposedLayers
+from merganser.inputs.factorised import FactorisedLayers
 from merganser.inputs.layers import Layer, LayersOfAnother, LayerSource
 
 R = TypeVar("R")
@@ -59,7 +59,7 @@ def each_tensor(value: R, change: Callable[[Tensor], Tensor]) -> R:
     return cast(R, found)
 
 
-class Streams:
+class CudaStreams:
     """A GPU's streams: the one that computes in every thread, one for copies to the GPU, one for copies back."""
 
     def __init__(self, device: torch.device) -> None:
@@ -108,7 +108,7 @@ class Streams:
 class DeviceLayers(LayersOfAnother):
     """A source whose layers are read and copied to a GPU one ahead of their use."""
 
-    streams: Streams
+    streams: CudaStreams
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks, on the GPU."""
@@ -145,8 +145,8 @@ class DeviceLayers(LayersOfAnother):
                 yield before()
 
 
-def on_device(source: LayerSource, streams: Streams) -> LayerSource:
+def on_device(source: LayerSource, streams: CudaStreams) -> LayerSource:
     """Return a source whose layers are on a GPU: decomposed there, if they are to be."""
-    if isinstance(source, DecomposedLayers):
+    if isinstance(source, FactorisedLayers):
         return replace(source, source=DeviceLayers(source.source, streams))
     return DeviceLayers(source, streams)

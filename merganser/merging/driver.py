@@ -4,9 +4,8 @@ Memory is O(T x largest layer): layers are read, merged and written one at a tim
 the next is on its way there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError
 from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers
-from merganser.merging.devices import Streams, full_precision, on_device
-from merganser.merging.method import Method
+from merganser.merging.devices import CudaStreams, full_precision, on_device
+from merganser.merging.method import Method, Result
 from merganser.overlays import OverlayWriter, Parts
 from merganser.workers import one_blas_thread
 
@@ -49,37 +48,29 @@ def merge(
 
     `threads`: layers at once; the bytes written do not depend on it. A GPU takes one layer after another.
     """
-    layers = ThreadedLayers(source, threads) if device.type == "cpu" else on_device(source, Streams(device))
+    layers = ThreadedLayers(source, threads) if device.type == "cpu" else on_device(source, CudaStreams(device))
     with one_blas_thread(), full_precision(), torch.inference_mode():
-        prepared = method.first_pass(layers, values)
+        merge_layer = method.bind(values, layers)
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
             specs = {name: base.spec(name) for name in base.names}
-            write_checkpoint(out / MODEL, specs, _merged(method, values, layers, base, prepared, overlay))
+            write_checkpoint(out / MODEL, specs, _merged(merge_layer, layers, base, overlay))
 
 
 def _merged(
-    method: Method,
-    values: dict[str, Any],
-    layers: LayerSource,
-    base: Checkpoint,
-    prepared: Any,
-    overlay: OverlayWriter | None,
+    merge_layer: Callable[[Layer], Result], layers: LayerSource, base: Checkpoint, overlay: OverlayWriter | None
 ) -> Iterator[tuple[str, Tensor]]:
-    def merged(layer: Layer) -> Tensor | Parts:
-        return method.apply(replace(layer, prepared=prepared), values)
-
-    def onto_base(name: str, result: Tensor | Parts) -> Tensor | Parts:
+    def onto_base(name: str, result: Result) -> Result:
         return result if isinstance(result, Parts) else added(base.read(name), result)
 
     if isinstance(layers, ThreadedLayers):
-        results = layers.map(lambda layer: onto_base(layer.name, merged(layer)))
+        results = layers.map(lambda layer: onto_base(layer.name, merge_layer(layer)))
     else:  # results come back from a GPU, which goes on with the next meanwhile
-        results = map(onto_base, layers.names, layers.map(merged))
+        results = map(onto_base, layers.names, layers.map(merge_layer))
     others = iter(sorted(set(base.names) - set(layers.names)))
     for name in layers.names:
         result = next(results)
         if isinstance(result, Parts):
-            assert overlay is not None, f"{method.name} gave parts and is not registered with overlay=True"
+            assert overlay is not None, "a method that gives parts is registered with overlay=True"
             overlay.add(name, result, base.spec(name).shape)
             result = base.read(name)
         yield name, result

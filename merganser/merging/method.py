@@ -1,4 +1,4 @@
-"""What a method is: a function of one layer, and what it says of itself by `@method`.
+"""What a method is: a function of one layer, or of all of them, and what it says of itself by `@method`.
 
 Its parameters, their defaults, types and bounds come from the function's signature.
 """
@@ -6,7 +6,7 @@ Its parameters, their defaults, types and bounds come from the function's signat
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import Layer, LayerLowRank, LayerSource, MappedLayers, Side, weighted
-from merganser.operators.coefficients import check_maps, norm_coefficients, task_coefficients
+from merganser.operators.coefficients import INVERSE_NORM, check_maps, task_weights
 from merganser.operators.vectors import scaled_mean, whole
 from merganser.overlays.parts import Parts
 
@@ -32,37 +32,45 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 Result = Tensor | Parts
 EXPECTED = {  # of parameters that may be of several kinds
-    "coefficients": "a map from tasks to numbers, or nan",
+    "coefficients": f"a map from tasks to numbers, or {INVERSE_NORM}",
     "rank_fraction": "a number above 0 and up to 1, or adaptive",
     "scaling": "a number, or a map from tasks to numbers",
     "tall_lambda": "a number from 0 on, or a map from tasks to such numbers",
 }
+RENAMED = {("coefficients", "nan"): INVERSE_NORM}  # values of earlier versions
 REGISTERED: dict[str, "Method"] = {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Method:
     """A registered method: its function and what it says of itself."""
 
-    name: str
-    function: Callable[..., Result]
-    parameters: type[BaseModel]
+    function: Callable[..., Any]
     reads: Reads
-    embeddings: bool  # needs the text embeddings of the tasks' class names too
-    overlay: bool  # stores something per task
-    joint: Side | None  # which joint decomposition of the tasks' matrices it starts with
-    weighted: bool  # takes a coefficient per task
-    low_rank: bool  # works on adapters without multiplying them out
-    vectors: Callable[..., Result] | Literal["alike"]
-    prepare: Callable[..., Any] | None  # first pass over all layers
-    rank_fraction: Callable[..., float] | None  # share of the spectrum it needs
     family: Family
-    formula: str
+    formula: str  # the merged delta (task t's, for a method with parts per task) in LaTeX, for the docs
     paper: str
     cost: Cost
-    involvement: Involvement
+    involvement: Involvement  # of data, and the computational efficiency, as the survey of merging classes them
     efficiency: Efficiency
-    ours: frozenset[str]  # parameters whose default no paper states
+    ours: Collection[str] = ()  # parameters whose default no paper states
+    embeddings: bool = False  # needs the text embeddings of the tasks' class names too
+    overlay: bool = False  # stores something per task
+    joint: Side | None = None  # the joint decomposition it starts with; it takes `layer.basis` where that is cached
+    low_rank: bool = False  # takes a LayerLowRank too; else adapters are multiplied out first, layer by layer
+    weighted: bool  # takes `coefficients` and a `scaling` per task: its function is given the deltas times these
+    vectors: Callable[..., Result] | Literal["alike"]  # merges parameters that are no matrices; alike: the function
+    rank_fraction: Callable[..., float] | None = None  # (tasks, **values): share of each spectrum it needs
+
+    @property
+    def name(self) -> str:
+        """Return the function's name, which is its file's."""
+        return self.function.__name__
+
+    @property
+    def first_pass(self) -> bool:
+        """Tell whether the function is given all layers and returns the function of one."""
+        return next(iter(inspect.signature(self.function).parameters)) == "layers"
 
     @property
     def factored(self) -> bool:
@@ -74,6 +82,11 @@ class Method:
         """List what the method is computed from."""
         return [self.reads, *(["embeddings"] if self.embeddings else [])]
 
+    @cached_property
+    def parameters(self) -> type[BaseModel]:
+        """Return the model that an entry's parameters are checked by."""
+        return _model_of(self.function, self.weighted)
+
     def validate(self, entry: str, values: dict[str, Any]) -> dict[str, Any]:
         """Check an entry's parameters and fill in the defaults; raise InputError naming each mistake."""
         try:
@@ -82,111 +95,50 @@ class Method:
             mistakes = (_explain(self, entry, values, mistake) for mistake in error.errors())
             raise InputError("\n".join(dict.fromkeys(mistakes))) from error
 
-    def apply(self, layer: Layer, values: dict[str, Any]) -> Result:
-        """Merge one layer: the merged delta, or the parts of a method that stores something per task."""
-        own = _own(values)
-        layer = self._given(layer, values)
-        if layer.kind == "vector" and self.vectors != "alike":
-            return self.vectors(layer, **own)
-        return self.function(layer, **own)
+    def bind(self, values: Mapping[str, Any], layers: LayerSource) -> Callable[[Layer], Result]:
+        """Return what merges one of the layers: into the merged delta, or the parts of a method with parts per task.
 
-    def first_pass(self, layers: LayerSource, values: dict[str, Any]) -> Any:
-        """Compute what the method needs to know of all layers before the first is merged.
-
-        Raises InputError when a map from tasks, such as `coefficients`, names a task that does not exist.
+        The tasks' weights are computed here, and what the method needs to know of all layers. `values` are those that
+        `validate` gives. Raises InputError when a map from tasks, such as `coefficients`, names an unknown task.
         """
         check_maps(values, layers.tasks)
-        given = MappedLayers(layers, partial(self._given, values=values), keeps_deltas=not _per_task(values))
-        return self.prepare(given, **_own(values)) if self.prepare else None
+        weights = task_weights(values, layers.tasks) if self.weighted else None
+        own = {key: value for key, value in values.items() if key != "coefficients"}
+        if isinstance(own.get("scaling"), Mapping):
+            own["scaling"] = 1.0  # it is in the weights
 
-    def _given(self, layer: Layer, values: Mapping[str, Any]) -> Layer:
-        """Put a layer into the form the function takes: weighted by task, and dense unless it works on adapters."""
-        if isinstance(layer, LayerLowRank) and not self.low_rank:
-            layer = layer.dense()
-        return weighted(layer, _weights(layer, values)) if self.weighted else layer
+        def taken(layer: Layer) -> Layer:
+            """Put a layer into the form that the function takes."""
+            if isinstance(layer, LayerLowRank) and not self.low_rank:
+                layer = layer.dense()
+            return weighted(layer, weights(layer.norms)) if weights else layer
+
+        if self.first_pass:
+            merge_matrix = self.function(MappedLayers(layers, taken, keeps_deltas=weights is None), **own)
+        else:
+            merge_matrix = partial(self.function, **own)
+        merge_vector = merge_matrix if self.vectors == "alike" else partial(self.vectors, **own)
+
+        def merge(layer: Layer) -> Result:
+            return (merge_vector if layer.kind == "vector" else merge_matrix)(taken(layer))
+
+        return merge
 
 
-def method(
-    *,
-    reads: Reads,
-    family: Family,
-    formula: str,
-    paper: str,
-    cost: Cost,
-    involvement: Involvement,
-    efficiency: Efficiency,
-    ours: Collection[str] = (),
-    embeddings: bool = False,
-    overlay: bool = False,
-    joint: Side | None = None,
-    weighted: bool | None = None,
-    low_rank: bool = False,
-    vectors: Callable[..., Result] | Literal["alike"] | None = None,
-    prepare: Callable[..., Any] | None = None,
-    rank_fraction: Callable[..., float] | None = None,
-) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Register a pure function of one layer as the method of its name.
+def method(*, overlay: bool = False, **about: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a pure function as the method of its name; `about` it are the fields of Method.
 
-    `formula`: the merged delta (or task t's, for a method with parts per task) in LaTeX, for the docs.
-    `involvement`, `efficiency`: data involvement and computational efficiency as the survey of merging classes them
-    (NDI no data, VDI validation data for tuning, TTA test-time adaptation).
-    `ours`: the parameters whose default is not from the paper.
-    `joint`: the function starts by decomposing the tasks' matrices together, set side by side ("rows") or one above the
-    other ("columns"), and takes `layer.basis` where that was done before.
-    `weighted`: take `coefficients`, one per task or "nan", and per-task `scaling`: the function is given the tasks'
-    deltas already multiplied by them. By default what gives one model for all tasks does.
-    `low_rank`: the function takes a LayerLowRank too; otherwise adapters are multiplied out first, layer by layer.
-    `vectors`: "alike" (the function takes every parameter) or a function for parameters that are no matrices; by
-    default the scaled mean, or each task's own delta whole for a method with parts per task.
-    `prepare(layers, **values)`: a first streaming pass; its result reaches the function as `layer.prepared`.
-    `rank_fraction(tasks, **values)`: the share of each spectrum that a method needs of the factors it reads.
+    The function takes one layer and returns its merge. Or it takes `layers`, goes over them as often as it has to, and
+    returns the function of one layer. By default what gives one model for all tasks takes a weight per task, and
+    parameters that are no matrices get the scaled mean, or each task's own delta whole where there are parts per task.
     """
-    takes_weights = not overlay if weighted is None else weighted
+    defaults = {"weighted": not overlay, "vectors": whole if overlay else scaled_mean}
 
-    def register(function: Callable[..., Result]) -> Callable[..., Result]:
-        REGISTERED[function.__name__] = Method(
-            name=function.__name__,
-            function=function,
-            parameters=_model_of(function, takes_weights),
-            reads=reads,
-            embeddings=embeddings,
-            overlay=overlay,
-            joint=joint,
-            weighted=takes_weights,
-            low_rank=low_rank,
-            vectors=vectors or (whole if overlay else scaled_mean),
-            prepare=prepare,
-            rank_fraction=rank_fraction,
-            family=family,
-            formula=formula,
-            paper=paper,
-            cost=cost,
-            involvement=involvement,
-            efficiency=efficiency,
-            ours=frozenset(ours),
-        )
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        REGISTERED[function.__name__] = Method(function=function, overlay=overlay, **(defaults | about))
         return function
 
     return register
-
-
-def _own(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values as the function takes them: what is per task has been multiplied in."""
-    own = {key: value for key, value in values.items() if key != "coefficients"}
-    return own | {"scaling": 1.0} if isinstance(own.get("scaling"), Mapping) else own
-
-
-def _per_task(values: Mapping[str, Any]) -> bool:
-    """Tell whether any of the values is per task: a weight."""
-    return values.get("coefficients") is not None or isinstance(values.get("scaling"), Mapping)
-
-
-def _weights(layer: Layer, values: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return what each task's delta of a layer is multiplied by: its coefficient, times its scaling if it has one."""
-    coefficients, scaling = values.get("coefficients"), values.get("scaling")
-    given = norm_coefficients(layer.norms) if coefficients == "nan" else task_coefficients(layer.tasks, coefficients)
-    own = task_coefficients(layer.tasks, scaling if isinstance(scaling, Mapping) else None, "scaling")
-    return tuple(a * b for a, b in zip(given, own, strict=True))
 
 
 def _model_of(function: Callable[..., Any], takes_weights: bool) -> type[BaseModel]:
@@ -197,7 +149,7 @@ def _model_of(function: Callable[..., Any], takes_weights: bool) -> type[BaseMod
         if "scaling" in fields:
             kind, default = fields["scaling"]
             fields["scaling"] = (kind | dict[str, Scaling], default)
-        fields["coefficients"] = (dict[str, Scaling] | Literal["nan"] | None, None)
+        fields["coefficients"] = (dict[str, Scaling] | Literal["inverse_norm"] | None, None)
     return create_model(
         function.__name__, __config__=ConfigDict(extra="forbid", strict=True, validate_default=True), **fields
     )
@@ -211,6 +163,8 @@ def _explain(method: Method, entry: str, values: Mapping[str, Any], mistake: Any
         return (
             f"{entry}.{key}: {method.name} has no such parameter{offer or '; it has ' + (', '.join(known) or 'none')}"
         )
+    if isinstance(values[key], str) and (key, values[key]) in RENAMED:
+        return f"{entry}.{key}: {values[key]} is now written {RENAMED[key, values[key]]}"
     if len(mistake["loc"]) > 1:  # one message for all the kinds a parameter may be of
         return f"{entry}.{key}: expected {EXPECTED.get(key, mistake['msg'])}, got {values[key]!r}"
     return f"{entry}.{key}: {mistake['msg']}, got {mistake['input']!r}"

@@ -1,21 +1,13 @@
 """Model Breadcrumbs: drop each layer's smallest entries and its outliers, add the rest."""
 
-from typing import Any
-
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import joined
 from merganser.merging.method import Fraction, Scaling, method
 from merganser.operators.band import each_band
 from merganser.operators.sums import total
-
-
-def check(layers: LayerSource, *, beta: float, gamma: float, **_: Any) -> None:
-    """Raise InputError where the tails leave nothing between them."""
-    if beta >= gamma:
-        raise InputError(f"beta: {beta} is not below gamma, {gamma}: no entry would be kept; lower beta")
 
 
 @method(
@@ -28,7 +20,6 @@ def check(layers: LayerSource, *, beta: float, gamma: float, **_: Any) -> None:
     paper="Davari and Belilovsky, ECCV 2024, arXiv:2312.06795",
     cost="elementwise",
     vectors="alike",
-    prepare=check,
 )
 def breadcrumbs(
     layer: LayerDeltas, *, beta: Fraction = 0.85, gamma: Fraction = 0.993, scaling: Scaling = 0.3
@@ -37,5 +28,7 @@ def breadcrumbs(
 
     `beta` is the share of small entries dropped of each parameter; above the share `gamma` begin the outliers.
     """
+    if beta >= gamma:
+        raise InputError(f"beta: {beta} is not below gamma, {gamma}: no entry would be kept; lower beta")
     summed = (total(block).mul_(scaling) for block in each_band(layer.deltas, beta, gamma))
     return joined(summed, layer.shape, layer.dtype, layer.deltas.device)

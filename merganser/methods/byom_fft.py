@@ -1,11 +1,12 @@
 """BYOM-FFT: one shared model by task arithmetic, and for each task the entries in which its own differs most."""
 
+from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.select import Cut, kept
+from merganser.linalg.select import kept
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.sums import scaled_sum
 from merganser.operators.trim import layer_cuts
@@ -16,11 +17,6 @@ from merganser.overlays.parts import Parts
 def differences(block: Tensor, scaling: float) -> Tensor:
     """Return the tasks' deltas (T, ...) without what they share."""
     return block - scaled_sum(block, scaling)
-
-
-def survey(layers: LayerSource, *, scaling: float, density: float) -> dict[str, Cut]:
-    """Find, for each layer, where each task's differences are cut: one threshold over the whole vector."""
-    return layer_cuts(layers, density, partial(differences, scaling=scaling))
 
 
 @method(
@@ -34,15 +30,22 @@ def survey(layers: LayerSource, *, scaling: float, density: float) -> dict[str, 
     ours=("scaling",),
     overlay=True,
     vectors="alike",
-    prepare=survey,
 )
-def byom_fft(layer: LayerDeltas, *, scaling: Scaling = 0.3, density: PositiveFraction = 0.1) -> Parts:
+def byom_fft(
+    layers: LayerSource, *, scaling: Scaling = 0.3, density: PositiveFraction = 0.1
+) -> Callable[[LayerDeltas], Parts]:
     """Share the scaled sum of the tasks' deltas; restore, for each task, the entries in which its own differs most.
 
     `density` is the share of the whole vector that is restored. A restored entry is stored as the task's own, so that
     adding it to what is shared rounds nothing.
     """
-    shared = scaled_sum(layer.deltas, scaling)
-    masks = kept(layer.deltas, layer.prepared[layer.name], partial(differences, scaling=scaling))
-    own = zip(layer.tasks, layer.deltas, masks, strict=True)
-    return Parts({task: sparse(delta, mask) for task, delta, mask in own}, unified=shared)
+    own = partial(differences, scaling=scaling)
+    cuts = layer_cuts(layers, density, own)
+
+    def merge(layer: LayerDeltas) -> Parts:
+        masks = kept(layer.deltas, cuts[layer.name], own)
+        restored = zip(layer.tasks, layer.deltas, masks, strict=True)
+        shared = scaled_sum(layer.deltas, scaling)
+        return Parts({task: sparse(delta, mask) for task, delta, mask in restored}, unified=shared)
+
+    return merge

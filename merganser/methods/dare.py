@@ -1,20 +1,17 @@
 """DARE: drop entries at random, rescale the rest, then merge as task arithmetic or TIES does."""
 
-from typing import Any, Literal
+from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Rate, Scaling, method
-from merganser.operators import inner
-
-Combine = Literal["task_arithmetic", "ties"]
-MERGES: dict[Combine, inner.Inner] = {"task_arithmetic": "dare", "ties": "dare_ties"}
-
-
-def survey(layers: LayerSource, *, combine: Combine, drop_rate: float, **_: Any) -> inner.WholeVector:
-    """Find the sign that wins the vector, which only TIES asks for."""
-    return inner.survey(layers, MERGES[combine], drop_rate=drop_rate)
+from merganser.operators.combine import Combine, scaling_of
+from merganser.operators.disjoint import disjoint_mean
+from merganser.operators.drop import dropped
+from merganser.operators.elect import elect_sign, winning_sign
+from merganser.operators.sums import scaled_sum
 
 
 @method(
@@ -26,18 +23,27 @@ def survey(layers: LayerSource, *, combine: Combine, drop_rate: float, **_: Any)
     paper="Yu et al., ICML 2024, arXiv:2311.03099",
     cost="elementwise",
     vectors="alike",
-    prepare=survey,
     ours=("drop_rate", "scaling"),
 )
 def dare(
-    layer: LayerDeltas,
+    layers: LayerSource,
     *,
     combine: Combine = "task_arithmetic",
     drop_rate: Rate = 0.8,
     scaling: Scaling | None = None,
-) -> Tensor:
+) -> Callable[[LayerDeltas], Tensor]:
     """Drop each entry with probability `drop_rate`, divide the rest by 1 - drop_rate, and `combine`.
 
     With ties the drop takes the place of the trim. `scaling` is by default 0.4 for task arithmetic and 1 for ties.
     """
-    return inner.scaled(layer, layer.prepared, scaling)
+    drop, factor = partial(dropped, drop_rate=drop_rate), scaling_of(combine, scaling)
+    if combine == "task_arithmetic":
+        return lambda layer: scaled_sum(drop(layer), factor)
+    winner = winning_sign(layers, drop)
+
+    def merge(layer: LayerDeltas) -> Tensor:
+        sparse = drop(layer)
+        sign = elect_sign(sparse, winner)
+        return factor * disjoint_mean(sparse, sign)
+
+    return merge

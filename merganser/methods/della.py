@@ -1,28 +1,23 @@
 """DELLA: drop entries at random, small ones more often; rescale the rest, elect a sign, average those who agree."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.blocks import joined
 from merganser.merging.method import NonNegative, Rate, Scaling, method
-from merganser.operators.disjoint import elected_mean
-from merganser.operators.drop import each_dropped_by_magnitude
-from merganser.operators.elect import winning_sign
+from merganser.operators.disjoint import disjoint_mean
+from merganser.operators.drop import dropped_by_magnitude
+from merganser.operators.elect import elect_sign, winning_sign
 
 
-def survey(layers: LayerSource, *, drop_rate: float, eps: float, **_: Any) -> int:
-    """Find the sign that wins the vector. Raises InputError where an entry would be dropped for sure, or less than 0.
-
-    The rates spread by eps/2 to both sides of drop_rate and have to stay probabilities.
-    """
+def check(drop_rate: float, eps: float) -> None:
+    """Raise InputError where a rate would not be a probability below 1: they span `eps` around `drop_rate`."""
     if not eps / 2 <= drop_rate < 1 - eps / 2:
-        room = 2 * min(drop_rate, 1 - drop_rate)
-        raise InputError(f"eps: {eps} around a drop_rate of {drop_rate} leaves [0, 1); choose eps below {room:g}")
-    return winning_sign(layers, partial(each_dropped_by_magnitude, drop_rate=drop_rate, eps=eps))
+        most = 2 * min(drop_rate, 1 - drop_rate)
+        raise InputError(f"eps: {eps} around a drop_rate of {drop_rate} leaves [0, 1); choose eps below {most:g}")
 
 
 @method(
@@ -36,15 +31,23 @@ def survey(layers: LayerSource, *, drop_rate: float, eps: float, **_: Any) -> in
     paper="Deep et al., 2024, arXiv:2406.11617",
     cost="elementwise",
     vectors="alike",
-    prepare=survey,
     ours=("drop_rate", "eps", "scaling"),
 )
-def della(layer: LayerDeltas, *, drop_rate: Rate = 0.8, eps: NonNegative = 0.1, scaling: Scaling = 1.0) -> Tensor:
+def della(
+    layers: LayerSource, *, drop_rate: Rate = 0.8, eps: NonNegative = 0.1, scaling: Scaling = 1.0
+) -> Callable[[LayerDeltas], Tensor]:
     """Drop entries with probabilities that fall with their magnitude in their row, rescale, and merge as TIES does.
 
     The probabilities span `eps` around `drop_rate`: the largest of a row is dropped least. With eps 0 this is DARE
     combined by TIES, with the same random numbers.
     """
-    sparse = each_dropped_by_magnitude(layer, drop_rate, eps)
-    merged = (elected_mean(block, layer.prepared).mul_(scaling) for block in sparse)
-    return joined(merged, layer.shape, layer.dtype, layer.deltas.device)
+    check(drop_rate, eps)
+    drop = partial(dropped_by_magnitude, drop_rate=drop_rate, eps=eps)
+    winner = winning_sign(layers, drop)
+
+    def merge(layer: LayerDeltas) -> Tensor:
+        sparse = drop(layer)
+        sign = elect_sign(sparse, winner)
+        return scaling * disjoint_mean(sparse, sign)
+
+    return merge

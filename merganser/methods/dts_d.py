@@ -1,6 +1,8 @@
 """DTS-D: as DTS-T, on each task's difference to a merged model."""
 
-from merganser.inputs.layers import LayerFactors
+from collections.abc import Callable
+
+from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
 from merganser.overlays.budget import THRESHOLDED, Adaptive
@@ -18,16 +20,16 @@ from merganser.overlays.thresholded import thresholded_parts, thresholded_vector
     cost="svd",
     overlay=True,
     vectors=thresholded_vectors,
-    prepare=THRESHOLDED.share,
     rank_fraction=THRESHOLDED.share_needed,
 )
 def dts_d(
-    layer: LayerFactors, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
-) -> Parts:
+    layers: LayerSource, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
+) -> Callable[[LayerFactors], Parts]:
     """Threshold U and V of the leading triples of each task's difference to a merged model, onto which it is added.
 
     Four groups each, one scale a group; singular values stay. No base model is needed. With `rank_fraction` adaptive
     (the paper's DTS-D*): the largest one, the same for all matrices, with which a task takes at most `ratio` of the
     float32 bytes of the merged parameters on disk.
     """
-    return thresholded_parts(layer, triples_kept(layer, layer.prepared))
+    share = THRESHOLDED.share(layers, rank_fraction, ratio)
+    return lambda layer: thresholded_parts(layer, triples_kept(layer, share))

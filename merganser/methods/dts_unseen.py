@@ -1,8 +1,7 @@
 """DTS for unseen tasks: a task that was never fine-tuned borrows from those whose class names are similar."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,20 +13,6 @@ from merganser.operators.shares import triples_kept
 from merganser.overlays.budget import THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
-
-
-@dataclass(frozen=True)
-class Survey:
-    """The share of each spectrum that is kept, and each task's weights of the other tasks."""
-
-    share: float
-    mixtures: dict[str, dict[str, float]]
-
-
-def survey(layers: LayerSource, **values: Any) -> Survey:
-    """Find the share to keep, and leave each task out in turn."""
-    embeddings = {task: layers.embeddings[task] for task in layers.tasks}
-    return Survey(THRESHOLDED.share(layers, **values), {task: similarities(task, embeddings) for task in embeddings})
 
 
 def similarities(task: str, embeddings: Mapping[str, Tensor]) -> dict[str, float]:
@@ -46,11 +31,6 @@ def similarities(task: str, embeddings: Mapping[str, Tensor]) -> dict[str, float
     return {other: cosine / sum(cosines) for other, cosine in zip(others, cosines, strict=True)}
 
 
-def vectors(layer: LayerDeltas, **_: Any) -> Parts:
-    """Threshold each task's delta directly; each task's own is the others' mixture."""
-    return replace(thresholded_vectors(layer), mixtures=layer.prepared.mixtures)
-
-
 @method(
     reads="svd",
     family="compressed",
@@ -62,18 +42,27 @@ def vectors(layer: LayerDeltas, **_: Any) -> Parts:
     cost="svd",
     embeddings=True,
     overlay=True,
-    vectors=vectors,
-    prepare=survey,
+    vectors="alike",
     rank_fraction=THRESHOLDED.share_needed,
 )
 def dts_unseen(
-    layer: LayerFactors, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
-) -> Parts:
+    layers: LayerSource, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
+) -> Callable[[LayerFactors | LayerDeltas], Parts]:
     """Evaluate each task as unseen: give it the other tasks' deltas as dts_t keeps them, weighted by similarity.
 
     So its accuracy says what a task gets whose fine-tuned model nobody has: each task is left out in turn, and no part
     of its own is used. The similarity is the cosine between the mean text embeddings of the tasks' class names, as a
     share of all the others' (DTS, equation 8). `rank_fraction` and `ratio` are those of dts_t.
     """
-    parts = thresholded_parts(layer, triples_kept(layer, layer.prepared.share))
-    return replace(parts, mixtures=layer.prepared.mixtures)
+    share = THRESHOLDED.share(layers, rank_fraction, ratio)
+    embeddings = {task: layers.embeddings[task] for task in layers.tasks}
+    mixtures = {task: similarities(task, embeddings) for task in embeddings}
+
+    def merge(layer: LayerFactors | LayerDeltas) -> Parts:
+        if isinstance(layer, LayerDeltas):
+            parts = thresholded_vectors(layer)
+        else:
+            parts = thresholded_parts(layer, triples_kept(layer, share))
+        return replace(parts, mixtures=mixtures)
+
+    return merge

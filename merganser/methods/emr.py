@@ -1,5 +1,7 @@
 """EMR: elect one task vector, and modulate it for each task by a mask and a rescaler."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -7,7 +9,7 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks, by_blocks
 from merganser.merging.method import method
 from merganser.operators.elect import elect_sign
-from merganser.operators.streams import over_deltas
+from merganser.operators.passes import over_deltas
 from merganser.overlays.bits import pack_bits
 from merganser.overlays.masked import Masked
 from merganser.overlays.parts import Parts
@@ -57,18 +59,22 @@ def rescalers(layers: LayerSource) -> Tensor:
     cost="elementwise",
     overlay=True,
     vectors="alike",
-    prepare=rescalers,
 )
-def emr(layer: LayerDeltas) -> Parts:
+def emr(layers: LayerSource) -> Callable[[LayerDeltas], Parts]:
     """Elect a sign and take the largest magnitude that has it; mask that for each task, and rescale it.
 
     A task's mask is where its own sign is the elected one; its rescaler gives the masked vector the task's total
     magnitude, over all parameters.
     """
-    unified = by_blocks(elected, layer.deltas, layer.dtype)
-    parts = {}
-    for task, rescaler, delta in zip(layer.tasks, layer.prepared, layer.deltas, strict=True):
-        mask = agrees(delta, unified)
-        if mask.any():
-            parts[task] = Masked(pack_bits(mask), rescaler)
-    return Parts(parts, unified=unified)
+    by_task = rescalers(layers)
+
+    def merge(layer: LayerDeltas) -> Parts:
+        unified = by_blocks(elected, layer.deltas, layer.dtype)
+        parts = {}
+        for task, rescaler, delta in zip(layer.tasks, by_task, layer.deltas, strict=True):
+            mask = agrees(delta, unified)
+            if mask.any():
+                parts[task] = Masked(pack_bits(mask), rescaler)
+        return Parts(parts, unified=unified)
+
+    return merge

@@ -1,27 +1,40 @@
 """KnOTS: merge the tasks' right factors in the left basis that their joint SVD gives them."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource
 from merganser.merging.method import PositiveFraction, Rate, Scaling, method
-from merganser.operators import inner as inner_merge
-from merganser.operators.inner import Inner
-from merganser.operators.joint import JointLayers, joint_layers
+from merganser.operators.disjoint import disjoint_mean
+from merganser.operators.drop import dropped
+from merganser.operators.elect import cuts_and_winner, elect_sign, winning_sign
+from merganser.operators.joint_layers import JointLayers, joint_layers
+from merganser.operators.sums import scaled_sum
+from merganser.operators.trim import Sparse, trim
+
+Inner = Literal["task_arithmetic", "ties", "dare", "dare_ties"]
 
 
-class Joint(NamedTuple):
-    """The layers in joint coordinates, and what the inner merge must know of all of them."""
+def inner_merge(layers: JointLayers, inner: Inner, density: float, drop_rate: float) -> Callable[[LayerDeltas], Tensor]:
+    """Return what merges joint coordinates, or a vector, as the method of this name does, unscaled."""
+    drop = partial(dropped, drop_rate=drop_rate)
+    if inner == "task_arithmetic":
+        return lambda layer: scaled_sum(layer.deltas, 1)
+    if inner == "dare":
+        return lambda layer: scaled_sum(drop(layer), 1)
+    if inner == "dare_ties":
+        winner = winning_sign(layers, drop)
+        return lambda layer: elected_mean(drop(layer), winner)
+    cuts, winner = cuts_and_winner(layers, density)
+    return lambda layer: elected_mean(trim(layer.deltas, cuts[layer.name]), winner)
 
-    layers: JointLayers
-    whole: inner_merge.WholeVector
 
-
-def survey(layers: LayerSource, *, inner: Inner, density: float, drop_rate: float, **_: Any) -> Joint:
-    """Decompose each matrix, and learn of the whole joint space what the inner merge takes."""
-    space = joint_layers(layers)
-    return Joint(space, inner_merge.survey(space, inner, density=density, drop_rate=drop_rate))
+def elected_mean(sparse: Sparse, winner: int) -> Tensor:
+    """Elect a sign per entry (T, ...), and average the tasks that agree."""
+    return disjoint_mean(sparse, elect_sign(sparse, winner))
 
 
 @method(
@@ -36,24 +49,28 @@ def survey(layers: LayerSource, *, inner: Inner, density: float, drop_rate: floa
     vectors="alike",
     low_rank=True,
     joint="rows",
-    prepare=survey,
     ours=("density", "drop_rate", "scaling"),
 )
 def knots(
-    layer: LayerDeltas | LayerLowRank,
+    layers: LayerSource,
     *,
     inner: Inner = "ties",
     density: PositiveFraction = 0.2,
     drop_rate: Rate = 0.8,
     scaling: Scaling = 1.0,
-) -> Tensor:
+) -> Callable[[LayerDeltas | LayerLowRank], Tensor]:
     """Merge S V_i of the joint SVD [D_1 .. D_T] = U S [V_1 .. V_T] by `inner`, and multiply by U.
 
     `density` is what ties keeps of each task's whole joint vector, `drop_rate` what dare and dare_ties drop of it.
     Vectors are merged by `inner` as they are.
     """
-    space: Joint = layer.prepared
-    if isinstance(layer, LayerDeltas) and layer.kind == "vector":
-        return inner_merge.scaled(layer, space.whole, scaling)
-    merged = inner_merge.scaled(space.layers.layer(layer.name), space.whole, scaling)
-    return space.layers.bases.get(layer.name).mT @ merged
+    space = joint_layers(layers)
+    merge_coordinates = inner_merge(space, inner, density, drop_rate)
+
+    def merge(layer: LayerDeltas | LayerLowRank) -> Tensor:
+        if isinstance(layer, LayerDeltas) and layer.kind == "vector":
+            return scaling * merge_coordinates(layer)
+        merged = merge_coordinates(space.layer(layer.name))
+        return scaling * (space.basis(layer.name) @ merged)
+
+    return merge

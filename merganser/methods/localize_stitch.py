@@ -1,20 +1,13 @@
 """Localize-and-Stitch without data: put each task's largest entries into the base."""
 
-from typing import Any
+from collections.abc import Callable
 
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.blocks import joined
-from merganser.linalg.select import Cut, each_trimmed
 from merganser.merging.method import PositiveFraction, method
 from merganser.operators.stitch import stitch
-from merganser.operators.trim import layer_cuts
-
-
-def survey(layers: LayerSource, *, density: float, **_: Any) -> dict[str, Cut]:
-    """Find where each task's whole vector is cut, as it applies to each layer."""
-    return layer_cuts(layers, density)
+from merganser.operators.trim import layer_cuts, trim
 
 
 @method(
@@ -27,13 +20,12 @@ def survey(layers: LayerSource, *, density: float, **_: Any) -> dict[str, Cut]:
     paper="He et al., TMLR 2025, arXiv:2408.13656",
     cost="elementwise",
     vectors="alike",
-    prepare=survey,
 )
-def localize_stitch(layer: LayerDeltas, *, density: PositiveFraction = 0.01) -> Tensor:
+def localize_stitch(layers: LayerSource, *, density: PositiveFraction = 0.01) -> Callable[[LayerDeltas], Tensor]:
     """Keep each task's largest entries, and share what several tasks keep equally among them.
 
     `density` is a share of the whole task vector: the paper's rule where there is no data to learn the regions from.
     An entry that a task left as it was is never its own, even where its other entries are fewer.
     """
-    stitched = map(stitch, each_trimmed(layer.deltas, layer.prepared[layer.name]))
-    return joined(stitched, layer.shape, layer.dtype, layer.deltas.device)
+    cuts = layer_cuts(layers, density)
+    return lambda layer: stitch(trim(layer.deltas, cuts[layer.name]))

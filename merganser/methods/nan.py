@@ -22,6 +22,6 @@ from merganser.operators.sums import scaled_sum
 def nan(layer: LayerDeltas) -> Tensor:
     """Add the tasks' deltas, each times T/2 times its share of the inverse norms of the fine-tuned weights.
 
-    The same coefficients go before any other method as `coefficients: nan`.
+    The same coefficients go before any other method as `coefficients: inverse_norm`.
     """
     return scaled_sum(layer.deltas, 1.0, norm_coefficients(layer.norms))

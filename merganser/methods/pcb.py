@@ -1,8 +1,7 @@
 """PCB-Merging: weigh each task's entries by how they compete within the task and among the tasks."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,24 +12,15 @@ from merganser.linalg.counts import count_of
 from merganser.linalg.select import whole_cut
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.competition import Softmaxes, balanced_mean, scores, softmaxes
-from merganser.operators.streams import Stacks
+from merganser.operators.passes import Stacks
 
 TIED = 1e-12  # relative: scores this close differ by the rounding of their sums, which the order of the tasks decides
 
 
-@dataclass(frozen=True)
-class WholeVector:
-    """What PCB must know of all layers: the softmaxes, and the least score that each task keeps."""
-
-    softmaxes: Softmaxes
-    thresholds: tuple[float, ...]  # T
-
-
-def survey(layers: LayerSource, *, ratio: float, **_: Any) -> WholeVector:
-    """Find the products' ranges, the softmaxes' sums, and the thresholds, which takes two readings."""
-    known = softmaxes(layers)
+def least_scores(layers: LayerSource, known: Softmaxes, ratio: float) -> Tensor:
+    """Find each task's least score (T, 1) among the share `ratio` of its largest, in float64."""
     cut = whole_cut(Stacks(layers), partial(count_of, ratio), partial(scores, known=known))
-    return WholeVector(known, tuple(torch.tensor(cut.patterns).view(torch.float64).tolist()))
+    return torch.tensor(cut.patterns).view(torch.float64).mul_(1 - TIED).unsqueeze(1)
 
 
 @method(
@@ -45,20 +35,22 @@ def survey(layers: LayerSource, *, ratio: float, **_: Any) -> WholeVector:
     paper="Du et al., NeurIPS 2024, arXiv:2410.02396",
     cost="elementwise",
     vectors="alike",
-    prepare=survey,
     ours=("ratio", "scaling"),
 )
-def pcb(layer: LayerDeltas, *, ratio: PositiveFraction = 0.1, scaling: Scaling = 1.0) -> Tensor:
+def pcb(
+    layers: LayerSource, *, ratio: PositiveFraction = 0.1, scaling: Scaling = 1.0
+) -> Callable[[LayerDeltas], Tensor]:
     """Average the tasks' deltas, weighed by their scores, where a score is among the `ratio` largest of its task.
 
     Scores are softmaxes over the whole vector; norm brings products to [0, 1] by their least and largest, and to 0
     where all are equal, as for a task that changed nothing. Of entries with one score all are kept or none.
     """
-    whole: WholeVector = layer.prepared
-    least = torch.tensor(whole.thresholds, dtype=torch.float64, device=layer.deltas.device).mul_(1 - TIED).unsqueeze(1)
+    known = softmaxes(layers)
+    least = least_scores(layers, known, ratio)
 
     def weighed(block: Tensor) -> Tensor:
-        found = scores(block, whole.softmaxes)
-        return balanced_mean(block, found.mul_(found >= least)).mul_(scaling)
+        found = scores(block, known)
+        kept = found.mul_(found >= least.to(found.device))
+        return scaling * balanced_mean(block, kept)
 
-    return by_blocks(weighed, layer.deltas, layer.dtype)
+    return lambda layer: by_blocks(weighed, layer.deltas, layer.dtype)

@@ -15,7 +15,6 @@ from merganser.linalg.svd import compact, compact_low_rank
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.sums import scaled_sum
 from merganser.operators.superposition import strengths
-from merganser.operators.vectors import mean
 
 
 def trimmed(deltas: Tensor, density: float) -> Iterator[Tensor]:
@@ -27,26 +26,25 @@ def trimmed(deltas: Tensor, density: float) -> Iterator[Tensor]:
 
 
 def merged_vector(layer: LayerDeltas, *, density: float, scaling: float, **_: Any) -> Tensor:
-    """Average a norm's deltas as they are; add up the trimmed deltas of any other vector, scaled."""
-    if is_norm(layer.name):
-        return mean(layer)
-    return scaled_sum(torch.stack(list(trimmed(layer.deltas, density))), scaling)
+    """Trim the deltas; average those of a normalisation, add up those of any other vector, scaled (Algorithm 2)."""
+    factor = 1 / len(layer.tasks) if is_norm(layer.name) else scaling
+    return scaled_sum(torch.stack(list(trimmed(layer.deltas, density))), factor)
 
 
 def features(layer: LayerDeltas | LayerLowRank, density: float, dtype: torch.dtype) -> list[Factors]:
     """Decompose each task's trimmed delta, in float64, and keep that in a dtype."""
     rows, columns = layer.shape
     device = (layer.left[0] if isinstance(layer, LayerLowRank) else layer.deltas).device
-    room = torch.empty(len(layer.tasks), min(rows, columns), rows + columns, dtype=dtype, device=device)
+    space = torch.empty(len(layer.tasks), min(rows, columns), rows + columns, dtype=dtype, device=device)
     found = []
-    for own, (u, s, vh) in zip(room, decomposed(layer, density), strict=True):
+    for own, (u, s, vh) in zip(space, triples_of(layer, density), strict=True):
         left, right = own[: len(s)].split([rows, columns], 1)
         found.append(Factors(left.copy_(u.mT).mT, s, right.copy_(vh)))
         del u, vh  # before the next are computed
     return found
 
 
-def decomposed(layer: LayerDeltas | LayerLowRank, density: float) -> Iterator[Factors]:
+def triples_of(layer: LayerDeltas | LayerLowRank, density: float) -> Iterator[Factors]:
     """Decompose each task's trimmed delta. Trimming looks at entries: only whole adapters stay factors."""
     if isinstance(layer, LayerLowRank) and density == 1:
         yield from (compact_low_rank(*sides) for sides in zip(layer.left, layer.right, strict=True))

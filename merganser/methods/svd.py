@@ -1,6 +1,8 @@
 """A low-rank delta per task: the plain way to compress a fine-tuned model."""
 
-from merganser.inputs.layers import LayerFactors
+from collections.abc import Callable
+
+from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
 from merganser.overlays.budget import LOW_RANK, Adaptive
@@ -18,15 +20,15 @@ from merganser.overlays.parts import Parts
     cost="svd",
     ours=("rank_fraction", "ratio"),
     overlay=True,
-    prepare=LOW_RANK.share,
     rank_fraction=LOW_RANK.share_needed,
 )
 def svd(
-    layer: LayerFactors, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
-) -> Parts:
+    layers: LayerSource, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
+) -> Callable[[LayerFactors], Parts]:
     """Keep each task's leading singular triples, in the dtype of the factors; the default has the rank of dts_t.
 
     With `rank_fraction` adaptive: the largest one, the same for all matrices, with which a task takes at most `ratio`
     of the float32 bytes of the merged parameters on disk. Vectors are kept whole.
     """
-    return low_rank_parts(layer, triples_kept(layer, layer.prepared))
+    share = LOW_RANK.share(layers, rank_fraction, ratio)
+    return lambda layer: low_rank_parts(layer, triples_kept(layer, share))

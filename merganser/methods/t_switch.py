@@ -1,7 +1,6 @@
 """T-Switch: each task's largest entries by their signs alone, with one scale for each sign."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -10,25 +9,16 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.select import Cut, each_trimmed, kept
 from merganser.merging.method import PositiveFraction, method
-from merganser.operators.streams import over_deltas
+from merganser.operators.passes import over_deltas
 from merganser.operators.trim import layer_cuts
 from merganser.overlays.masked import signs
 from merganser.overlays.parts import Parts
 
 
-@dataclass(frozen=True)
-class WholeVector:
-    """Where each layer is cut, and each task's scales (T, 2): of its positive entries, and of its negative, signed."""
-
-    cuts: dict[str, Cut]
-    scales: Tensor
-
-
-def survey(layers: LayerSource, *, density: float) -> WholeVector:
-    """Find the cuts, and the root mean square of each task's kept entries by sign over the whole vector."""
-    cuts = layer_cuts(layers, density)
+def scales_of(layers: LayerSource, cuts: Mapping[str, Cut]) -> Tensor:
+    """Return the root mean square of each task's kept entries by sign over the whole vector, signed: (T, 2)."""
     summed, counts = torch.stack(list(over_deltas(layers, partial(squares, cuts=cuts)))).sum(0)
-    return WholeVector(cuts, (summed / counts.clamp(min=1)).sqrt() * torch.tensor([1.0, -1.0]))
+    return (summed / counts.clamp(min=1)).sqrt() * torch.tensor([1.0, -1.0])
 
 
 def squares(layer: LayerDeltas, cuts: Mapping[str, Cut]) -> Tensor:
@@ -52,19 +42,20 @@ def squares(layer: LayerDeltas, cuts: Mapping[str, Cut]) -> Tensor:
     ours=("density",),
     overlay=True,
     vectors="alike",
-    prepare=survey,
 )
-def t_switch(layer: LayerDeltas, *, density: PositiveFraction = 0.5) -> Parts:
+def t_switch(layers: LayerSource, *, density: PositiveFraction = 0.5) -> Callable[[LayerDeltas], Parts]:
     """Keep where each task's largest entries are and their signs, with a scale for the positive, one for the negative.
 
     `density` is a share of the whole vector. A scale is the root mean square of the entries it stands for, over the
     whole vector too: the switch keeps the length of what it replaces, sign by sign, as the groups of dts_t do (the mean
     would be nearest entry by entry, and always too short).
     """
-    whole: WholeVector = layer.prepared
-    parts = {}
-    masks = kept(layer.deltas, whole.cuts[layer.name]).logical_and_(layer.deltas)  # a zero has no sign
-    for task, scales, delta, mask in zip(layer.tasks, whole.scales, layer.deltas, masks, strict=True):
-        if mask.any():
-            parts[task] = signs(delta, mask, scales)
-    return Parts(parts)
+    cuts = layer_cuts(layers, density)
+    scales = scales_of(layers, cuts)
+
+    def merge(layer: LayerDeltas) -> Parts:
+        masks = kept(layer.deltas, cuts[layer.name]).logical_and_(layer.deltas)  # a zero has no sign
+        own = zip(layer.tasks, scales, layer.deltas, masks, strict=True)
+        return Parts({task: signs(delta, mask, scale) for task, scale, delta, mask in own if mask.any()})
+
+    return merge

@@ -1,27 +1,18 @@
 """TALL masks: one merged task vector, and for each task a mask of the entries that are its own."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.blocks import blocks, joined
 from merganser.merging.method import NonNegative, PositiveFraction, method
-from merganser.operators import inner as inner_merge
-from merganser.operators import masks
+from merganser.operators.combine import Combine, unscaled_merge
+from merganser.operators.masks import tall_masks
 from merganser.overlays.bits import pack_bits
 from merganser.overlays.masked import Masked
 from merganser.overlays.parts import Parts
 
-Inner = Literal["task_arithmetic", "ties"]
 UNNAMED = 0.4  # tall_lambda of a task that a map does not name
-
-
-def survey(layers: LayerSource, *, inner: Inner, density: float, **_: Any) -> inner_merge.WholeVector:
-    """Learn of all layers what the inner merge takes."""
-    return inner_merge.survey(layers, inner, density=density)
 
 
 @method(
@@ -36,33 +27,29 @@ def survey(layers: LayerSource, *, inner: Inner, density: float, **_: Any) -> in
     ours=("tall_lambda", "density"),
     overlay=True,
     vectors="alike",
-    prepare=survey,
 )
 def tall_mask(
-    layer: LayerDeltas,
+    layers: LayerSource,
     *,
-    inner: Inner = "task_arithmetic",
+    inner: Combine = "task_arithmetic",
     density: PositiveFraction = 0.2,
     tall_lambda: NonNegative | dict[str, NonNegative] = UNNAMED,
-) -> Parts:
+) -> Callable[[LayerDeltas], Parts]:
     """Merge by `inner`, unscaled, and mask that for each task: the entries in which the merge is mostly its own.
 
     A task's mask is set where its delta is at least `tall_lambda` times what the merge has beside it: with task
     arithmetic what the other tasks add up to. `tall_lambda` is a number, or a map from tasks to numbers (0.4 for a task
     it does not name): the paper tunes it per task, from 0.2 to 0.6. `density` is what ties keeps of each whole vector.
     """
-    named = tall_lambda if isinstance(tall_lambda, Mapping) else dict.fromkeys(layer.tasks, tall_lambda)
-    factors = [named.get(task, UNNAMED) for task in layer.tasks]
-    own = torch.tensor(factors, dtype=torch.float64, device=layer.deltas.device).unsqueeze(1)
-    wanted = torch.empty(layer.deltas.shape, dtype=torch.bool, device=layer.deltas.device)
+    named = tall_lambda if isinstance(tall_lambda, Mapping) else dict.fromkeys(layers.tasks, tall_lambda)
+    factors = torch.tensor([named.get(task, UNNAMED) for task in layers.tasks], dtype=torch.float64)
+    inner_merge = unscaled_merge(layers, inner, density)
 
-    def masked() -> Iterator[Tensor]:
-        merged_blocks = inner_merge.merged_blocks(layer, layer.prepared)
-        for block, merged, out in zip(blocks(layer.deltas), merged_blocks, blocks(wanted), strict=True):
-            torch.logical_and(masks.tall_mask(block, merged, own), merged, out=out)
-            yield merged
+    def merge(layer: LayerDeltas) -> Parts:
+        merged = inner_merge(layer)
+        masks = tall_masks(layer.deltas, merged, factors).logical_and_(merged)
+        own = zip(layer.tasks, masks, strict=True)
+        parts = {task: Masked(pack_bits(mask), torch.ones(())) for task, mask in own if mask.any()}
+        return Parts(parts, unified=merged.float())
 
-    unified = joined(masked(), layer.shape, torch.float32, layer.deltas.device)
-    marked = zip(layer.tasks, wanted, strict=True)
-    parts = {task: Masked(pack_bits(mask), torch.ones(())) for task, mask in marked if mask.any()}
-    return Parts(parts, unified=unified)
+    return merge

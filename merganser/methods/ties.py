@@ -1,17 +1,14 @@
 """TIES: trim, elect a sign, average those who agree."""
 
-from typing import Any
+from collections.abc import Callable
 
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators import inner
-
-
-def survey(layers: LayerSource, *, density: float, **_: Any) -> inner.WholeVector:
-    """Find the cuts, and the sign that wins the vector."""
-    return inner.survey(layers, "ties", density=density)
+from merganser.operators.disjoint import disjoint_mean
+from merganser.operators.elect import cuts_and_winner, elect_sign
+from merganser.operators.trim import trim
 
 
 @method(
@@ -24,11 +21,19 @@ def survey(layers: LayerSource, *, density: float, **_: Any) -> inner.WholeVecto
     paper="Yadav et al., NeurIPS 2023, arXiv:2306.01708",
     cost="elementwise",
     vectors="alike",
-    prepare=survey,
 )
-def ties(layer: LayerDeltas, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
+def ties(
+    layers: LayerSource, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0
+) -> Callable[[LayerDeltas], Tensor]:
     """Keep each task's largest entries, elect a sign per entry, average the tasks that agree.
 
     `density` is a share of the whole task vector. An entry whose elected sign is 0 takes the sign that wins the vector.
     """
-    return inner.scaled(layer, layer.prepared, scaling)
+    cuts, winner = cuts_and_winner(layers, density)
+
+    def merge(layer: LayerDeltas) -> Tensor:
+        trimmed = trim(layer.deltas, cuts[layer.name])
+        sign = elect_sign(trimmed, winner)
+        return scaling * disjoint_mean(trimmed, sign)
+
+    return merge

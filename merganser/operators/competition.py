@@ -17,7 +17,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerSource
 from merganser.linalg.blocks import blocks
-from merganser.operators.streams import over_stacks
+from merganser.operators.passes import over_stacks
 
 Pair = tuple[int, int]
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg import lapack
-from merganser.linalg.joint import Joint
+from merganser.linalg.joint import JointFactors
 from merganser.linalg.select import cut_at
-from merganser.operators.joint import NO_LENGTH, NOTHING, decomposed
+from merganser.operators.joint_layers import NO_LENGTH, NOTHING, joint_factors
 
 INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}  # as wide
 SAME = 1e-9  # relative: magnitudes that differ by rounding
@@ -43,10 +43,10 @@ class JointSpace:
 
 def joint_space(layer: LayerDeltas | LayerLowRank) -> JointSpace:
     """Decompose a layer's T matrices side by side and renormalise each task's rows (equations 1 to 6), in float64."""
-    return renormalised(decomposed(layer), layer, torch.float64)
+    return renormalised(joint_factors(layer), layer, torch.float64)
 
 
-def renormalised(space: Joint, layer: LayerDeltas | LayerLowRank, dtype: torch.dtype) -> JointSpace:
+def renormalised(space: JointFactors, layer: LayerDeltas | LayerLowRank, dtype: torch.dtype) -> JointSpace:
     """Give each task's rows unit length. They are rounded to the dtype only if they can be computed again."""
     deltas = layer.deltas if space.is_product and dtype != torch.float64 and isinstance(layer, LayerDeltas) else None
     tasks, rank = len(layer.tasks), len(space.s)
@@ -145,7 +145,7 @@ def _mean_of_majority(units: Tensor, scales: Tensor, out: Tensor) -> Tensor:
 
 def drm(layer: LayerDeltas | LayerLowRank, density: float) -> Tensor:
     """Merge T matrices in their joint space: prune, elect a sign per entry, average the entries that agree: (M, N)."""
-    space = decomposed(layer)
+    space = joint_factors(layer)
     merged = _merged(renormalised(space, layer, torch.float32), density)
     if merged is None:
         merged = _merged(renormalised(space, layer, torch.float64), density)

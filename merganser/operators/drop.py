@@ -5,8 +5,9 @@ layers, nor the device, nor a resumed run changes them, and related methods draw
 Legend: T tasks, C entries of a block.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
+from itertools import starmap
 
 import torch
 from torch import Tensor
@@ -18,7 +19,11 @@ INDEX = 32  # bits
 
 
 def uniforms(shape: Sequence[int], *, seed: int, task: str, parameter: str) -> Tensor:
-    """Draw one number in [0, 1) per entry, on the CPU."""
+    """Draw one number in [0, 1) per entry, on the CPU.
+
+    >>> uniforms([2, 3], seed=0, task="dtd", parameter="proj").shape
+    torch.Size([2, 3])
+    """
     return torch.rand(tuple(shape), generator=generator_of(seed, task, parameter))
 
 
@@ -32,22 +37,28 @@ def drop_and_rescale(deltas: Tensor, drop_rate: float | Tensor, numbers: Tensor)
     """Drop each entry whose random number is below its `drop_rate`; divide it otherwise by 1 - drop_rate.
 
     That keeps the expectation. `drop_rate` is one number, or one for each entry.
+
+    >>> drop_and_rescale(torch.tensor([1.0, 2.0, 3.0]), 0.5, torch.tensor([0.7, 0.1, 0.9]))
+    tensor([2., 0., 6.])
     """
     return (deltas * (numbers >= drop_rate)).div_(1 - drop_rate)
 
 
-def each_dropped(layer: LayerDeltas, drop_rate: float) -> Iterator[Tensor]:
-    """Drop and rescale each task's delta of a layer with its own random numbers, block by block (T, C)."""
-    for block, numbers in _drawn(layer, 1):
-        yield drop_and_rescale(block, drop_rate, numbers)
+def dropped(layer: LayerDeltas, drop_rate: float) -> Tensor:
+    """Drop and rescale each task's delta of a layer (T, ...) with its own random numbers."""
+    blocks_ = (drop_and_rescale(block, drop_rate, numbers) for block, numbers in _drawn(layer, 1))
+    return _written(blocks_, layer.deltas)
 
 
-def each_dropped_by_magnitude(layer: LayerDeltas, drop_rate: float, eps: float) -> Iterator[Tensor]:
-    """Do the same with the rates of `rates_by_magnitude`."""
+def dropped_by_magnitude(layer: LayerDeltas, drop_rate: float, eps: float) -> Tensor:
+    """Drop and rescale each task's delta of a layer (T, ...) with the rates of `rates_by_magnitude`."""
     row = layer.shape[-1] if layer.shape else 1
-    for block, numbers in _drawn(layer, row):
+
+    def sparse(block: Tensor, numbers: Tensor) -> Tensor:
         rates = rates_by_magnitude(block.unflatten(1, (-1, row)), drop_rate, eps)
-        yield drop_and_rescale(block, rates.flatten(1), numbers)
+        return drop_and_rescale(block, rates.flatten(1), numbers)
+
+    return _written(starmap(sparse, _drawn(layer, row)), layer.deltas)
 
 
 def rates_by_magnitude(deltas: Tensor, drop_rate: float, eps: float) -> Tensor:
@@ -55,6 +66,9 @@ def rates_by_magnitude(deltas: Tensor, drop_rate: float, eps: float) -> Tensor:
 
     A row is what the last dimension holds, N entries. The larger of two magnitudes is dropped less, of equal ones the
     first. The rates are float32, as the random numbers they are compared with.
+
+    >>> rates_by_magnitude(torch.tensor([[1.0, -3.0]]), drop_rate=0.5, eps=0.25)
+    tensor([[0.5000, 0.3750]])
     """
     order = by_magnitude(torch.atleast_1d(deltas))
     n = order.shape[-1]
@@ -67,6 +81,9 @@ def by_magnitude(rows: Tensor) -> Tensor:
     """Return the places of each row's entries (..., N) from the largest magnitude down; of equal ones the first first.
 
     On a CPU, float32 patterns and places are sorted as one number: by numpy, ten times as fast as torch.
+
+    >>> by_magnitude(torch.tensor([[1.0, -3.0, 2.0]]))
+    tensor([[1, 2, 0]])
     """
     if rows.dtype != torch.float32 or rows.device.type != "cpu":
         return rows.abs().argsort(dim=-1, descending=True, stable=True)
@@ -81,3 +98,13 @@ def _drawn(layer: LayerDeltas, unit: int) -> Iterator[tuple[Tensor, Tensor]]:
     for block in blocks(layer.deltas, unit):
         numbers = torch.stack([torch.rand(block.shape[1], generator=generator) for generator in generators])
         yield block, numbers.to(block.device)
+
+
+def _written(parts: Iterable[Tensor], deltas: Tensor) -> Tensor:
+    """Write blocks (T, C) side by side into a tensor like the deltas (T, ...)."""
+    out, start = torch.empty(deltas.shape, dtype=deltas.dtype, device=deltas.device), 0
+    flat = out.view(len(out), -1)
+    for part in parts:
+        flat[:, start : start + part.shape[1]] = part
+        start += part.shape[1]
+    return out

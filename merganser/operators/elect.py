@@ -1,46 +1,75 @@
 """Elect one sign per entry (TIES, arXiv:2306.01708). Legend: T tasks."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
-from merganser.linalg.blocks import by_blocks
-from merganser.operators.streams import Stream, over_deltas
+from merganser.linalg.blocks import joined
+from merganser.linalg.counts import count_of
+from merganser.linalg.search import Undecided
+from merganser.linalg.select import Cut, cuts_and_undecided
+from merganser.operators.passes import Stacks, Walkable, over_deltas
 from merganser.operators.sums import total
+from merganser.operators.trim import Sparse, blocks_of, loop_arguments, trim
 
 
-def elect_sign(deltas: Tensor) -> Tensor:
-    """Return the sign of the sum over tasks (T, ...): the direction with the larger total magnitude, 0 on a draw."""
-    return by_blocks(lambda block: total(block).sign_(), deltas, deltas.dtype)
+def elect_sign(deltas: Sparse, draw: int = 0) -> Tensor:
+    """Return the sign of the sum over tasks (T, ...): the direction with the larger total magnitude; `draw` on a draw.
+
+    >>> elect_sign(torch.tensor([[3.0, 1.0, 2.0], [-1.0, -4.0, -2.0]]))
+    tensor([ 1., -1.,  0.])
+    """
+    if arguments := loop_arguments(deltas):
+        from merganser.operators import loops
+
+        signs = torch.empty(deltas.shape[1:], dtype=deltas.dtype)
+        loops.elect(*(each.numpy() for each in arguments), draw, signs.view(-1).numpy())
+        return signs
+    return joined((_sign(block, draw) for block in blocks_of(deltas)), deltas.shape[1:], deltas.dtype, deltas.device)
 
 
-def settled_sign(deltas: Tensor, majority: int) -> Tensor:
-    """Elect a sign per entry of (T, ...); on a draw it is the majority's."""
-    return by_blocks(lambda block: _positive_(total(block), majority).mul_(2).sub_(1), deltas, deltas.dtype)
+def _sign(block: Tensor, draw: int) -> Tensor:
+    sign = total(block).sign_()
+    return sign.masked_fill_(sign == 0, draw) if draw else sign
 
 
-def majority_of(balance: int) -> int:
-    """Return the sign that won more entries than the other, +1 if neither did; `balance` is the sum of the signs."""
-    return -1 if balance < 0 else 1
+def winning_sign(layers: Walkable, sparse: Callable[[LayerDeltas], Sparse]) -> int:
+    """Elect over all layers, of which `sparse` gives what is merged; return the sign that won more entries.
+
+    That is 1 where both won as many.
+    """
+    return _winner(sum(over_deltas(layers, lambda layer: balance_of(elect_sign(sparse(layer))))))
+
+
+def cuts_and_winner(layers: Walkable, density: float) -> tuple[dict[str, Cut], int]:
+    """Find where each task's whole vector is cut, as it applies to each layer, and the sign that wins more entries.
+
+    The election takes no pass of its own, if most entries are far from the cuts.
+    """
+    found = cuts_and_undecided(Stacks(layers), partial(count_of, density))
+    cuts = dict(zip(layers.names, (cut for cut, _ in found), strict=True))
+    balances = [_balance(undecided, cut) for cut, undecided in found if undecided]
+    if len(balances) == len(found):
+        return cuts, _winner(sum(balances))
+    return cuts, winning_sign(layers, lambda layer: trim(layer.deltas, cuts[layer.name]))
 
 
 def balance_of(sign: Tensor) -> int:
-    """Return how many more entries are positive than negative."""
+    """Return how many more entries are positive than negative.
+
+    >>> balance_of(torch.tensor([1.0, -1.0, 0.0, -1.0]))
+    -1
+    """
     return int(sign.sum(dtype=torch.int64))
 
 
-def winning_sign(layers: Stream, sparse: Callable[[LayerDeltas], Iterable[Tensor]]) -> int:
-    """Elect over all layers, of which `sparse` gives what is to be merged in blocks; return the sign that won more."""
-    return majority_of(sum(over_deltas(layers, partial(_balance, sparse=sparse))))
+def _balance(undecided: Undecided, cut: Cut) -> int:
+    """Decide by the cut what was undecided."""
+    return undecided.balance + balance_of(elect_sign(trim(undecided.columns, cut)))
 
 
-def _balance(layer: LayerDeltas, sparse: Callable[[LayerDeltas], Iterable[Tensor]]) -> int:
-    return sum(balance_of(elect_sign(block)) for block in sparse(layer))
-
-
-def _positive_(sums: Tensor, majority: int) -> Tensor:
-    """Turn sums into 1 where they are positive, or where they are 0 and the majority is, else 0."""
-    return sums.gt_(0) if majority < 0 else sums.ge_(0)
+def _winner(balance: int) -> int:
+    return -1 if balance < 0 else 1

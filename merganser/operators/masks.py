@@ -1,18 +1,44 @@
 """Which entries of a merged task vector a task wants (TALL masks, arXiv:2405.07813). Legend: T tasks."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
+from merganser.linalg.blocks import blocks, joined
 
-def tall_mask(delta: Tensor, merged: Tensor, tall_lambda: float | Tensor) -> Tensor:
-    """Mark a task's entries, or T tasks', that are at least `tall_lambda` times what the merge has beside them.
 
-    `merged` is unscaled, and in float64 where it comes from `inner.merge`: the comparison is made in that.
+def tall_masks(deltas: Tensor, merged: Tensor, tall_lambda: float | Tensor) -> Tensor:
+    """Mark each task's entries (T, ...) that are at least `tall_lambda` times what the merge (...) has beside them.
+
+    `tall_lambda` is one number, or one for each task (T). The comparison is made in the merge's dtype.
+
+    >>> tall_masks(torch.tensor([[1.0, 4.0], [4.0, 1.0]]), torch.tensor([5.0, 5.0]), 1.0)
+    tensor([[False,  True],
+            [ True, False]])
     """
-    delta = delta.to(merged.dtype)
-    return delta.abs() >= (merged - delta).abs_().mul_(tall_lambda)
+    masks = torch.empty(deltas.shape, dtype=torch.bool, device=deltas.device)
+    for mask, out in zip(_each_mask(deltas, merged, tall_lambda), blocks(masks), strict=True):
+        out.copy_(mask)
+    return masks
 
 
 def wanted_by(deltas: Tensor, merged: Tensor, tall_lambda: float) -> Tensor:
-    """Count, entry by entry, the tasks (T, ...) whose TALL mask over the merged vector is set."""
-    return tall_mask(deltas, merged, tall_lambda).sum(0, dtype=torch.int32)
+    """Count, entry by entry, the tasks (T, ...) whose TALL mask over the merged vector (...) is set.
+
+    >>> wanted_by(torch.tensor([[1.0, 4.0], [4.0, 1.0]]), torch.tensor([5.0, 5.0]), 0.2)
+    tensor([2, 2], dtype=torch.int32)
+    """
+    counts = (mask.sum(0, dtype=torch.int32) for mask in _each_mask(deltas, merged, tall_lambda))
+    return joined(counts, deltas.shape[1:], torch.int32, deltas.device)
+
+
+def _each_mask(deltas: Tensor, merged: Tensor, tall_lambda: float | Tensor) -> Iterator[Tensor]:
+    """Give the masks (T, C) block by block."""
+    factors = torch.as_tensor(tall_lambda, dtype=merged.dtype, device=deltas.device).expand(len(deltas)).unsqueeze(1)
+    start, flat = 0, merged.flatten()
+    for block in blocks(deltas):
+        exact = block.to(merged.dtype)
+        beside = flat[start : start + block.shape[1]] - exact
+        yield exact.abs() >= beside.abs_().mul_(factors)
+        start += block.shape[1]

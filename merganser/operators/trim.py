@@ -1,34 +1,83 @@
 """Trim each task's whole vector to its largest entries, one layer at a time (TIES, arXiv:2306.01708).
 
-Legend: T tasks. The share is of the whole vector, not of each parameter: a parameter may lose all its entries.
+Legend: T tasks, C entries of a block. The share is of the whole vector: a parameter may lose all its entries.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 
+import torch
+from torch import Tensor
+
+from merganser.linalg.blocks import blocks, is_looped
 from merganser.linalg.counts import count_of
-from merganser.linalg.search import Change, Undecided
-from merganser.linalg.select import Cut, cuts, cuts_and_undecided, each_trimmed
-from merganser.operators.elect import balance_of, elect_sign
-from merganser.operators.streams import Stacks, Stream
+from merganser.linalg.patterns import levels_of
+from merganser.linalg.search import Change
+from merganser.linalg.select import Cut, cuts, each_trimmed
+from merganser.operators.passes import Stacks, Walkable
 
 
-def layer_cuts(layers: Stream, density: float, change: Change | None = None) -> dict[str, Cut]:
+@dataclass(frozen=True)
+class Trimmed:
+    """The tasks' deltas (T, ...) of one layer with zeros for what a cut drops: a view, nothing is copied."""
+
+    deltas: Tensor
+    cut: Cut
+
+    @property
+    def shape(self) -> torch.Size:
+        """Return (T, ...)."""
+        return self.deltas.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the deltas' dtype."""
+        return self.deltas.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Return the deltas' device."""
+        return self.deltas.device
+
+
+Sparse = Tensor | Trimmed  # deltas (T, ...) of which most entries are zero
+
+
+def trim(deltas: Tensor, cut: Cut) -> Trimmed:
+    """Keep each task's entries (T, ...) that its cut keeps.
+
+    >>> from merganser.linalg.patterns import patterns_of
+    >>> half = int(patterns_of(torch.tensor([0.5])))
+    >>> dense(trim(torch.tensor([[0.5, -2.0, 0.1, 0.5]]), Cut((half,), (1,))))  # one of those equal to 0.5
+    tensor([[ 0.5000, -2.0000,  0.0000,  0.0000]])
+    """
+    return Trimmed(deltas, cut)
+
+
+def dense(sparse: Sparse) -> Tensor:
+    """Write the entries out, zeros and all: (T, ...)."""
+    return torch.cat(list(blocks_of(sparse)), 1).view(sparse.shape)
+
+
+def blocks_of(sparse: Sparse) -> Iterable[Tensor]:
+    """Cut deltas (T, ...) into blocks (T, C), in reading order."""
+    return each_trimmed(sparse.deltas, sparse.cut) if isinstance(sparse, Trimmed) else blocks(sparse)
+
+
+def loop_arguments(sparse: Sparse) -> tuple[Tensor, Tensor] | None:
+    """Return values (T, C) and the level (T) that a magnitude has to be above, for the compiled loops.
+
+    None where these cannot take them: on a GPU, in another dtype, or where a level does not tell what is kept.
+    """
+    values, cut = (sparse.deltas, sparse.cut) if isinstance(sparse, Trimmed) else (sparse, None)
+    if not is_looped(values) or (cut and any(cut.ties)):
+        return None
+    levels = levels_of(cut.patterns, values) if cut else values.new_zeros(len(values))
+    return values.reshape(len(values), -1).contiguous(), levels
+
+
+def layer_cuts(layers: Walkable, density: float, change: Change | None = None) -> dict[str, Cut]:
     """Find where each task's whole vector is cut, as it applies to each layer; or what `change` makes of its blocks."""
     found = cuts(Stacks(layers), partial(count_of, density), change)
     return dict(zip(layers.names, found, strict=True))
-
-
-def layer_cuts_and_balance(layers: Stream, density: float) -> tuple[dict[str, Cut], int | None]:
-    """Find the cuts, and how many more columns of the trimmed vectors have a positive sum than a negative one.
-
-    Of that, None where it takes another walk over the layers.
-    """
-    found = cuts_and_undecided(Stacks(layers), partial(count_of, density))
-    known = [_balance(undecided, cut) for cut, undecided in found if undecided]
-    cuts_ = dict(zip(layers.names, (cut for cut, _ in found), strict=True))
-    return cuts_, sum(known) if len(known) == len(found) else None
-
-
-def _balance(undecided: Undecided, cut: Cut) -> int:
-    """Decide what was undecided by the cut."""
-    return undecided.balance + sum(balance_of(elect_sign(block)) for block in each_trimmed(undecided.columns, cut))

@@ -31,7 +31,7 @@ class Coding:
         """Return the share of each spectrum whose singular vectors may be needed."""
         return min(1.0, self.affordable * ratio) if rank_fraction == "adaptive" else rank_fraction
 
-    def share(self, layers: LayerSource, *, rank_fraction: float | Adaptive, ratio: float, **_: Any) -> float:
+    def share(self, layers: LayerSource, rank_fraction: float | Adaptive, ratio: float) -> float:
         """Return the share of each spectrum that is kept: as given, or the largest that the ratio allows."""
         if rank_fraction != "adaptive":
             return rank_fraction

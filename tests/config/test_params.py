@@ -177,7 +177,7 @@ def test_the_projects_own_params_are_right() -> None:
             "drm_h reads deltas, or joints/NAME of side rows, or differences/NAME, got 'joints/'",
         ),
         (
-            lambda c: read_joint(c, "knots", "rows", coefficients="nan"),
+            lambda c: read_joint(c, "knots", "rows", coefficients="inverse_norm"),
             "methods.entry.reads: ",
             "coefficients change the matrices before they are decomposed, so joints/x is of no use; read deltas",
         ),

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +143,7 @@ def test_a_merge_takes_the_basis_that_it_is_given(entry: str, deltas: Deltas, tm
                 file = SafetensorsFile(path)
                 tensors = {part: file.read(part) for part in file.names}
                 save_tensors(path, tensors | {"ut": tensors["ut"].flip(1)})
-        prepared = method.first_pass(source, filled)
-        found.append(method.apply(replace(source.layer("blocks.0.mlp.c_fc.weight"), prepared=prepared), filled))
+        found.append(method.bind(filled, source)(source.layer("blocks.0.mlp.c_fc.weight")))
     assert not torch.equal(*found)
 
 
@@ -218,7 +217,7 @@ def test_adapters_have_no_basis_and_merge_as_they_do_without(tmp_path: Path) -> 
     layer = open_joint(folder, TASKS).layer("w")
     assert isinstance(layer, LayerLowRank)
     method = registry.get("drm_h")
-    assert torch.equal(method.apply(layer, {"density": 0.2}), method.apply(deltas.layer("w"), {"density": 0.2}))
+    assert torch.equal(method.function(layer, density=0.2), method.function(deltas.layer("w"), density=0.2))
 
 
 def write_adapter(path: Path, seed: int) -> DeltaFile:

@@ -1,7 +1,7 @@
 """Layers in memory, for laws: what a method would be given by the pipeline."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -94,8 +94,7 @@ def merged(name: str, *layers: Layer, **values: Any) -> list[Tensor | Parts]:
     """Run a method by its registered name over layers, first pass included."""
     method = registry.get(name)
     filled = method.validate(name, values)
-    prepared = method.first_pass(Layers(layers), filled)
-    return [method.apply(replace(layer, prepared=prepared), filled) for layer in layers]
+    return list(map(method.bind(filled, Layers(layers)), layers))
 
 
 def delta_of(parts: Parts, task: str, shape: tuple[int, ...]) -> Tensor:

@@ -6,7 +6,6 @@ defaults, each choice, and one other value of each number.
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -80,7 +79,7 @@ def test_a_method_computes_its_formula_whatever_its_parameters(
 def test_a_method_computes_its_formula_of_weighted_deltas(
     name: str, tasks: int, models: dict[tuple[str, int], Models]
 ) -> None:
-    weights: list[dict[str, Any]] = [{"coefficients": COEFFICIENTS}, {"coefficients": "nan"}]
+    weights: list[dict[str, Any]] = [{"coefficients": COEFFICIENTS}, {"coefficients": "inverse_norm"}]
     if "scaling" in registry.get(name).parameters.model_fields:
         weights += [{"scaling": COEFFICIENTS}, {"scaling": COEFFICIENTS, "coefficients": {"task0": 3.0}}]
     for values in weights:
@@ -158,10 +157,10 @@ def far(ours: Array, theirs: Array) -> float:
 def merged(method: Method, values: dict[str, Any], models: Models) -> dict[str, Array]:
     """Merge as the library does: one first pass, then layer by layer; (T, ...) for parts per task."""
     source = models.source(method)
-    prepared = method.first_pass(source, values)
+    merge_layer = method.bind(values, source)
     found = {}
     for layer in source:
-        result = method.apply(replace(layer, prepared=prepared), values)
+        result = merge_layer(layer)
         if isinstance(result, Parts):
             shape = tuple(source.shapes[layer.name])
             result = torch.stack([delta_of(result, task, shape) for task in source.tasks])
@@ -175,7 +174,7 @@ def weighted(layers: Sequence[Given], values: Mapping[str, Any]) -> list[Given]:
     for layer in layers:
         weights = np.ones(len(layer.tasks))
         for given in (values.get("coefficients"), values.get("scaling")):
-            if given == "nan":
+            if given == "inverse_norm":
                 inverse = 1 / np.array(layer.norms)
                 weights *= len(inverse) / 2 * inverse / inverse.sum()
             elif isinstance(given, Mapping):

@@ -37,13 +37,13 @@ def superposition(deltas: Array, density: float) -> Array:
 
 
 def reference(layers: Sequence[Given], *, density: float, scaling: float) -> list[Array]:
-    """Superpose matrices' trimmed features; average norms, add up other vectors, trimmed."""
+    """Superpose matrices' trimmed features; average trimmed norms, add up other vectors, trimmed."""
     merged = []
     for layer in layers:
         if layer.kind == "matrix":
             merged.append(scaling * superposition(layer.deltas, density))
         elif ".ln_" in layer.name:
-            merged.append(layer.deltas.mean(0))
+            merged.append(np.mean([trimmed(delta, density) for delta in layer.deltas], axis=0))
         else:
             merged.append(scaling * np.sum([trimmed(delta, density) for delta in layer.deltas], axis=0))
     return merged

@@ -30,7 +30,7 @@ def test_ties_equals_the_printed_formula(tasks: int, density: float) -> None:
 
 @pytest.mark.parametrize("tasks", [1, 2, 8])
 def test_ties_after_nan_weighs_each_task_by_its_weights_norms_parameter_by_parameter(tasks: int) -> None:
-    entry = {"coefficients": "nan", "density": 0.4, "scaling": 1.2}  # as in params.yaml
+    entry = {"coefficients": "inverse_norm", "density": 0.4, "scaling": 1.2}  # as in params.yaml
     layers = network(tasks)
     weighted = []
     for layer in given(layers):

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from merganser.linalg.joint import Joint, joint, joint_low_rank
+from merganser.linalg.joint import JointFactors, joint, joint_low_rank
 from tests.linalg.test_svd import SHAPES, adapter, assert_orthonormal, low_rank_plus_noise, with_spectrum
 
 
-def stacked(space: Joint, tasks: int) -> Tensor:
+def stacked(space: JointFactors, tasks: int) -> Tensor:
     """Put the tasks' coordinates side by side: S [V_1^T .. V_T^T]."""
     return torch.cat([space.coordinates(task) for task in range(tasks)], 1)
 

@@ -22,13 +22,7 @@ from merganser.inputs.model_deltas import open_models
 from merganser.linalg import blocks, search
 from merganser.linalg.counts import count_of
 from merganser.linalg.search import Found, InMemory, find
-from merganser.linalg.select import cuts, each_trimmed
-from merganser.operators.disjoint import elected_mean, trimmed_mean
-from merganser.operators.elect import balance_of, elect_sign
-from merganser.operators.trim import layer_cuts_and_balance
 from tests.checkpoints.adapters.small import write_adapter, write_base
-from tests.laws.layers import Layers
-from tests.laws.samples import layer_of, network
 from tests.small_models import write_models
 
 RUN, EVERY = 2, 3
@@ -70,63 +64,6 @@ def test_the_loops_and_torch_find_the_same(values: list[float], density: float, 
         looped = find(stream, partial(count_of, density), balance=True)
         with by_torch():
             assert plain(find(stream, partial(count_of, density), balance=True)) == plain(looped)
-
-
-@given(
-    values=st.lists(NUMBERS, min_size=2, max_size=60),
-    density=st.floats(0, 1),
-    loops=st.booleans(),
-    size=st.integers(1, 40),
-)
-@settings(deadline=None, max_examples=200)
-def test_the_balance_is_that_of_the_trimmed_vectors(
-    values: list[float], density: float, loops: bool, size: int
-) -> None:
-    left, right = stacks([*values, 7.0], torch.float32)[:2]
-    layers = Layers([layer_of("square", left.unsqueeze(1)), layer_of("bias", right)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "LOOPED", DTYPES if loops else ())
-        patch.setattr(blocks, "BLOCK", size)
-        cuts_, balance = layer_cuts_and_balance(layers, density)
-    trimmed = [block for layer in layers for block in each_trimmed(layer.deltas, cuts_[layer.name])]
-    if balance is not None:
-        assert balance == sum(balance_of(elect_sign(block)) for block in trimmed)
-
-
-@pytest.mark.parametrize("loops", [False, True])
-def test_the_balance_of_many_different_numbers_is_found_without_another_walk(loops: bool) -> None:
-    layers = Layers(network(3))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "LOOPED", DTYPES if loops else ())
-        found = layer_cuts_and_balance(layers, 0.3)[1]
-    assert found is not None
-
-
-@given(
-    values=st.lists(NUMBERS, min_size=1, max_size=60),
-    dtype=st.sampled_from(DTYPES),
-    density=st.floats(0.01, 1),
-    majority=st.sampled_from([-1, 1]),
-    scaling=st.sampled_from([1.0, 0.3]),
-)
-@settings(deadline=None, max_examples=200)
-def test_the_loop_gives_the_mean_that_torch_gives(
-    values: list[float], dtype: torch.dtype, density: float, majority: int, scaling: float
-) -> None:
-    (stack, *_) = stacks(values, dtype)
-    for cut in cuts(InMemory(lambda: [stack]), partial(count_of, density)):
-        if not any(cut.ties):
-            blocks_ = [elected_mean(block, majority).mul_(scaling) for block in each_trimmed(stack, cut)]
-            assert torch.equal(trimmed_mean(stack, cut, majority, scaling), torch.cat(blocks_).to(dtype))
-
-
-@pytest.mark.parametrize("width", [511, 512, 513, 1300])
-def test_the_loops_take_any_number_of_columns(width: int) -> None:
-    stack = torch.randn(4, width, generator=torch.Generator().manual_seed(0))
-    (cut,) = cuts(InMemory(lambda: [stack]), partial(count_of, 0.4))
-    expected = torch.cat([elected_mean(block, 1) for block in each_trimmed(stack, cut)]).float()
-    assert torch.equal(trimmed_mean(stack, cut, 1, 1.0), expected)
-    assert int((trimmed_mean(stack, cut, 1, 1.0) != 0).sum()) > width // 2
 
 
 def test_more_entries_than_room_was_made_for_are_found() -> None:
@@ -187,5 +124,5 @@ def test_a_method_reads_all_once_beside_the_sample_and_twice_where_the_deltas_ar
     ties = registry.get("ties")
     for own, times in (({}, 1), ({"coefficients": {"task0": 2.0}}, 2)):
         read.clear()
-        ties.first_pass(layers, ties.validate("ties", own))
+        ties.bind(ties.validate("ties", own), layers)
         assert sorted(read) == sorted(times * layers.names)

@@ -20,7 +20,7 @@ from merganser.errors import InputError
 from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, LayerLowRank, LayerSource
 from merganser.linalg.decompositions import Basis, Factors
 from merganser.merging import driver
-from merganser.merging.devices import DeviceLayers, Streams, each_tensor, full_precision
+from merganser.merging.devices import CudaStreams, DeviceLayers, each_tensor, full_precision
 from merganser.overlays import task_model
 from merganser.overlays.parts import Dense, LowRank, Parts
 from tasks.merge import as_taken
@@ -160,7 +160,7 @@ def test_results_come_in_order_on_the_cpu(gpu: Gpu) -> None:
         return parts, {"number": [number, 7]}, Factors(number, number, number), "words"
 
     with gpu():
-        found = list(DeviceLayers(named(5), Streams(torch.device("cuda"))).map(function))
+        found = list(DeviceLayers(named(5), CudaStreams(torch.device("cuda"))).map(function))
     for k, (parts, numbers, factors, words) in enumerate(found):
         tensors: list[Tensor] = []
         each_tensor((parts, numbers, factors), lambda tensor, into=tensors: into.append(tensor) or tensor)
@@ -186,7 +186,7 @@ def test_while_one_layer_is_merged_the_next_is_read_and_the_result_before_it_use
         read[number].set()
 
     with gpu():
-        for number in DeviceLayers(Watched(named(6).layers, reading), Streams(torch.device("cuda"))).map(function):
+        for number in DeviceLayers(Watched(named(6).layers, reading), CudaStreams(torch.device("cuda"))).map(function):
             used[number].set()
     assert all(event.is_set() for event in read + used + merged)
 
@@ -195,9 +195,9 @@ def test_while_one_layer_is_merged_the_next_is_read_and_the_result_before_it_use
 def test_two_layers_at_most_are_on_the_gpu_and_none_is_kept_off_it(monkeypatch: pytest.MonkeyPatch) -> None:
     there: list[StorageWeakRef] = []
     here: list[StorageWeakRef] = []
-    send = Streams.send
+    send = CudaStreams.send
 
-    def watched(streams: Streams, layer: Layer) -> Layer:
+    def watched(streams: CudaStreams, layer: Layer) -> Layer:
         assert all(part.expired() for part in here)
         assert sum(not part.expired() for part in there) <= 1, "the one in work, and no other"
         sent = send(streams, layer)
@@ -208,9 +208,9 @@ def test_two_layers_at_most_are_on_the_gpu_and_none_is_kept_off_it(monkeypatch: 
         there.append(StorageWeakRef(sent.deltas.held.untyped_storage()))
         return sent
 
-    monkeypatch.setattr(Streams, "send", watched)
+    monkeypatch.setattr(CudaStreams, "send", watched)
     with pretended():
-        layers = DeviceLayers(Watched(named(8).layers), Streams(torch.device("cuda")))
+        layers = DeviceLayers(Watched(named(8).layers), CudaStreams(torch.device("cuda")))
         assert [float(each) for each in layers.map(lambda layer: layer.deltas.sum())] == [6.0 * k for k in range(8)]
     assert len(there) == 8
 
@@ -231,7 +231,8 @@ def test_an_error_ends_it_all(place: str, gpu: Gpu) -> None:
         return number_of(layer)
 
     def use() -> None:
-        for number in DeviceLayers(Watched(named(100).layers, reading), Streams(torch.device("cuda"))).map(function):
+        layers = DeviceLayers(Watched(named(100).layers, reading), CudaStreams(torch.device("cuda")))
+        for number in layers.map(function):
             if (place, number) == ("using", 3):
                 raise ValueError("layer 3")
 
@@ -247,27 +248,27 @@ def test_a_gpu_too_small_is_said_to_be(gpu: Gpu) -> None:
         raise torch.OutOfMemoryError("tried to allocate more than there is")
 
     with gpu(), pytest.raises(InputError, match="no room for two layers"):
-        list(DeviceLayers(named(5), Streams(torch.device("cuda"))).map(function))
+        list(DeviceLayers(named(5), CudaStreams(torch.device("cuda"))).map(function))
 
 
 @every_gpu
 def test_no_layers_give_no_results(gpu: Gpu) -> None:
     with gpu():
-        assert list(DeviceLayers(Watched([]), Streams(torch.device("cuda"))).map(number_of)) == []
+        assert list(DeviceLayers(Watched([]), CudaStreams(torch.device("cuda"))).map(number_of)) == []
 
 
 @every_gpu
 def test_threads_compute_without_gradients_where_the_caller_does(gpu: Gpu) -> None:
     for wanted in (True, False):
         with gpu(), torch.inference_mode(wanted):
-            layers = DeviceLayers(named(3), Streams(torch.device("cuda")))
+            layers = DeviceLayers(named(3), CudaStreams(torch.device("cuda")))
             assert set(layers.map(lambda layer: torch.is_inference_mode_enabled())) == {wanted}
 
 
 @pretended_gpu
 def test_results_wait_for_the_computation_and_the_copies_have_streams_of_their_own() -> None:
     with pretended():
-        streams = Streams(torch.device("cuda"))
+        streams = CudaStreams(torch.device("cuda"))
         streams.fetch(torch.ones(2, device="cuda"))
         assert streams.down.waited == [streams.compute]
     assert len({id(each) for each in (streams.up, streams.down, streams.compute)}) == 3
@@ -332,7 +333,7 @@ def test_what_a_real_gpu_refuses_the_pretended_one_refuses() -> None:
 
 @gpu_only
 def test_copies_run_beside_the_computation() -> None:
-    streams = Streams(torch.device("cuda"))
+    streams = CudaStreams(torch.device("cuda"))
     assert len({each.cuda_stream for each in (streams.up, streams.down, streams.compute)}) == 3
 
 

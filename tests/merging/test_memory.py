@@ -43,11 +43,11 @@ def copied(layer: Layer) -> tuple[Layer, list[Tensor]]:
     return replace(layer, deltas=deltas), [deltas]
 
 
-@methods_that(lambda method: method.prepare is not None)
+@methods_that(lambda method: method.first_pass)
 def test_a_first_pass_holds_one_layer_at_a_time(name: str) -> None:
     method = registry.get(name)
     for values in choices(name):
-        method.first_pass(OneAtATime(as_read(name, network(3))), method.validate(name, values))
+        method.bind(method.validate(name, values), OneAtATime(as_read(name, network(3))))
 
 
 @every_method

@@ -4,10 +4,10 @@ import torch
 from merganser.errors import InputError
 from merganser.linalg.counts import count_of
 from merganser.operators.coefficients import task_coefficients
-from merganser.operators.disjoint import elected_mean
+from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.drop import drop_and_rescale, uniforms
-from merganser.operators.elect import balance_of, elect_sign, majority_of, settled_sign
-from merganser.operators.masks import tall_mask, wanted_by
+from merganser.operators.elect import elect_sign
+from merganser.operators.masks import tall_masks, wanted_by
 from merganser.operators.sums import scaled_sum, total
 
 
@@ -57,22 +57,18 @@ def test_the_larger_total_magnitude_elects_the_sign() -> None:
     assert elect_sign(deltas).tolist() == [1.0, -1.0, 0.0, 0.0]
 
 
-def test_draws_take_the_majority_and_the_rest_keep_their_sign() -> None:
+def test_draws_take_the_sign_given_and_the_rest_keep_their_sign() -> None:
     deltas = torch.tensor([[3.0, 1.0, -3.0, 0.0], [-1.0, -1.0, 1.0, 0.0]])
     assert elect_sign(deltas).tolist() == [1.0, 0.0, -1.0, 0.0]
-    assert settled_sign(deltas, -1).tolist() == [1.0, -1.0, -1.0, -1.0]
-    assert settled_sign(deltas, 1).tolist() == [1.0, 1.0, -1.0, 1.0]
-
-
-def test_the_majority_is_positive_on_a_draw() -> None:
-    assert [majority_of(balance) for balance in (-2, 0, 5)] == [-1, 1, 1]
-    assert balance_of(torch.tensor([1.0, -1.0, 0.0, -1.0])) == -1
+    assert elect_sign(deltas, -1).tolist() == [1.0, -1.0, -1.0, -1.0]
+    assert elect_sign(deltas, 1).tolist() == [1.0, 1.0, -1.0, 1.0]
 
 
 def test_the_disjoint_mean_counts_only_those_who_agree() -> None:
     deltas = torch.tensor([[4.0, 1.0, 0.0, -1.0], [2.0, -5.0, 0.0, -2.0], [-5.0, 4.0, 0.0, 0.0]])
-    assert elected_mean(deltas, 1).tolist() == [3.0, 2.5, 0.0, -1.5]
-    assert elected_mean(deltas, -1).tolist() == [3.0, -5.0, 0.0, -1.5]
+    assert disjoint_mean(deltas, elect_sign(deltas, 1)).tolist() == [3.0, 2.5, 0.0, -1.5]
+    assert disjoint_mean(deltas, elect_sign(deltas, -1)).tolist() == [3.0, -5.0, 0.0, -1.5]
+    assert disjoint_mean(deltas, elect_sign(deltas)).tolist() == [3.0, 0.0, 0.0, -1.5]
 
 
 def test_what_is_not_dropped_is_rescaled() -> None:
@@ -83,6 +79,6 @@ def test_what_is_not_dropped_is_rescaled() -> None:
 
 def test_a_task_wants_what_the_others_do_not_drown() -> None:
     deltas = torch.tensor([[1.0, 4.0], [4.0, 1.0], [1.0, 1.0]])
-    assert tall_mask(deltas[0], deltas.sum(0), 1.0).tolist() == [False, True]
+    assert tall_masks(deltas, deltas.sum(0), 1.0)[0].tolist() == [False, True]
     assert wanted_by(deltas, deltas.sum(0), 1.0).tolist() == [1, 1]
     assert wanted_by(deltas, deltas.sum(0), 0.2).tolist() == [3, 3]

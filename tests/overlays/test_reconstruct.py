@@ -1,7 +1,6 @@
 """A task's own model out of a merge with parts per task: byte for byte the one that is evaluated."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -35,10 +34,10 @@ def expected(name: str, models: Models, task: str) -> dict[str, Tensor]:
     """Add a task's delta, as the method gives it in memory, to the base; round once."""
     method, source = registry.get(name), models.source(registry.get(name))
     values = method.validate(name, {})
-    prepared = method.first_pass(source, values)
+    merge_layer = method.bind(values, source)
     base, found = open_checkpoint(models.folder / "base.safetensors"), {}
     for layer in source:
-        parts, weights = method.apply(replace(layer, prepared=prepared), values), base.read(layer.name)
+        parts, weights = merge_layer(layer), base.read(layer.name)
         assert isinstance(parts, Parts)
         delta = delta_of(parts, task, tuple(weights.shape))
         found[layer.name] = (weights.float() + delta).to(weights.dtype)

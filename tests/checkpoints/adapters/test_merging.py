@@ -27,7 +27,7 @@ VALUES: dict[str, dict[str, Any]] = {  # at their defaults the others keep somet
     "localize_stitch": {"density": 0.4},
     "svd": {"rank_fraction": 0.2},
     "task_arithmetic": {"scaling": {"one": 0.7, "two": -0.2}},
-    "ties": {"density": 0.4, "coefficients": "nan"},
+    "ties": {"density": 0.4, "coefficients": "inverse_norm"},
 }
 METHODS = [name for name in registry.names() if registry.get(name).needs in (["deltas"], ["svd"])]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerLowRank, LayerSource
-from merganser.linalg.joint import Joint, joint, joint_low_rank
+from merganser.linalg.joint import JointFactors, joint, joint_low_rank
 from merganser.linalg.svd import orientation
 from merganser.operators.spool import Spool
 
@@ -44,7 +44,7 @@ class JointLayers(InTurn):
         if isinstance(layer, LayerDeltas) and layer.kind == "vector":
             return
         assert isinstance(layer, LayerDeltas | LayerLowRank)
-        space = decomposed(layer)
+        space = joint_factors(layer)
         signs = orientation(space.u).unsqueeze(1)
         self.bases.put(layer.name, space.u.mT.to(layer.dtype) * signs.to(layer.dtype))
         tasks = len(layer.tasks)
@@ -62,6 +62,10 @@ class JointLayers(InTurn):
             return cast(LayerDeltas, self.layers.layer(name))
         return LayerDeltas(name, "matrix", self.layers.tasks, self.coordinates.get(name), self.seeds[name])
 
+    def basis(self, name: str) -> Tensor:
+        """Read the basis U (M, K) of a matrix."""
+        return self.bases.get(name).mT
+
 
 def joint_layers(layers: LayerSource) -> JointLayers:
     """Decompose each matrix once, and keep what the decompositions give on disk."""
@@ -70,7 +74,7 @@ def joint_layers(layers: LayerSource) -> JointLayers:
     return found
 
 
-def decomposed(layer: LayerDeltas | LayerLowRank) -> Joint:
+def joint_factors(layer: LayerDeltas | LayerLowRank) -> JointFactors:
     """Decompose a layer's T matrices side by side. Adapters are not multiplied out."""
     if isinstance(layer, LayerLowRank):
         return joint_low_rank(layer.left, layer.right)

@@ -1,4 +1,4 @@
-"""Walk the layers in a method's first pass. Legend: T tasks."""
+"""Passes over all layers, before the first is merged. Legend: T tasks."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from merganser.inputs.layers import Layer, LayerDeltas, Sample
 R = TypeVar("R")
 
 
-class Stream(Protocol):
-    """Layers to walk: a LayerSource, or what stands for one."""
+class Walkable(Protocol):
+    """Layers to go over: a LayerSource, or the layers in other coordinates."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -25,27 +25,27 @@ class Stream(Protocol):
         """Apply a function to each name, in the threads of `map`."""
 
     def sample(self, name: str, run: int, every: int) -> Sample:
-        """Read every so manyth run of entries of one parameter, on the CPU."""
+        """Read every n-th run of entries of one parameter, on the CPU."""
 
 
-def over_deltas(layers: Stream, look: Callable[[LayerDeltas], R]) -> Iterator[R]:
-    """Look at every layer of a method that reads deltas; `look` keeps nothing of it. Results in the layers' order."""
-    return layers.map(cast(Callable[[Layer], R], look))
+def over_deltas(layers: Walkable, function: Callable[[LayerDeltas], R]) -> Iterator[R]:
+    """Apply a function to every layer of a method that reads deltas; it keeps nothing of them."""
+    return layers.map(cast(Callable[[Layer], R], function))
 
 
-def over_stacks(layers: Stream, look: Callable[[Tensor], R]) -> Iterator[R]:
-    """Look at the deltas (T, ...) of every layer; `look` keeps nothing of them. Results in the layers' order."""
-    return over_deltas(layers, lambda layer: look(layer.deltas))
+def over_stacks(layers: Walkable, function: Callable[[Tensor], R]) -> Iterator[R]:
+    """Apply a function to the deltas (T, ...) of every layer; it keeps nothing of them."""
+    return over_deltas(layers, lambda layer: function(layer.deltas))
 
 
 @dataclass(frozen=True)
 class Stacks:
-    """The layers' deltas, for `linalg.select` to look for cuts in."""
+    """The layers' deltas, as `linalg.select` takes them."""
 
-    layers: Stream
+    layers: Walkable
 
     def each(self, look: Callable[[Tensor], R]) -> Iterator[R]:
-        """Look at the deltas (T, ...) of every layer."""
+        """Apply a function to the deltas (T, ...) of every layer."""
         return over_stacks(self.layers, look)
 
     def samples(self, run: int, every: int) -> Iterator[Sample]:

@@ -1,0 +1,42 @@
+"""The two ways to combine sparse deltas: add them, or average the tasks that agree. Legend: T tasks."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from merganser.inputs.layers import LayerDeltas
+from merganser.operators.disjoint import disjoint_mean
+from merganser.operators.elect import cuts_and_winner, elect_sign
+from merganser.operators.passes import Walkable
+from merganser.operators.sums import total
+from merganser.operators.trim import trim
+
+Combine = Literal["task_arithmetic", "ties"]
+SCALINGS: dict[Combine, float] = {"task_arithmetic": 0.4, "ties": 1.0}
+
+
+def scaling_of(combine: Combine, scaling: float | None) -> float:
+    """Return the scaling given, or else the default of the way to combine.
+
+    >>> scaling_of("ties", None), scaling_of("ties", 0.7)
+    (1.0, 0.7)
+    """
+    return SCALINGS[combine] if scaling is None else scaling
+
+
+def unscaled_merge(layers: Walkable, combine: Combine, density: float) -> Callable[[LayerDeltas], Tensor]:
+    """Return what merges a layer for masks over it: task arithmetic or TIES, unscaled and in float64.
+
+    A mask compares a delta with the merge less that delta, which rounding the merge would change.
+    """
+    if combine == "task_arithmetic":
+        return lambda layer: total(layer.deltas)
+    cuts, winner = cuts_and_winner(layers, density)
+
+    def merge(layer: LayerDeltas) -> Tensor:
+        trimmed = trim(layer.deltas, cuts[layer.name])
+        return disjoint_mean(trimmed, elect_sign(trimmed, winner), torch.float64)
+
+    return merge

@@ -32,33 +32,6 @@ def compiled(*arguments: str) -> Callable[[Callable], Callable]:
     return compile_
 
 
-@compiled("F[:, ::1]", "F[::1]", "int64", "float64", "F[::1]")
-def trimmed_mean(values: NDArray, levels: NDArray, majority: int, scaling: float, out: NDArray) -> None:
-    """Trim each task's entries (T, C) to magnitudes above its level, elect a sign per column, average who agrees."""
-    tasks, entries = values.shape
-    sums, sides, counts = np.empty(W), np.empty(W, values.dtype), np.empty(W, np.int32)
-    zero = values.dtype.type(0)
-    for start in range(0, entries, W):
-        width = min(W, entries - start)
-        sums[:] = 0
-        for t in range(tasks):
-            level, row = levels[t], values[t, start : start + width]
-            for c in range(width):
-                sums[c] += row[c] if abs(row[c]) > level else zero
-        for c in range(width):
-            sides[c] = 1 if sums[c] > 0 or (sums[c] == 0 and majority > 0) else -1
-        sums[:] = 0
-        counts[:] = 0
-        for t in range(tasks):
-            level, row = max(levels[t], zero), values[t, start : start + width]
-            for c in range(width):
-                agreeing = row[c] * sides[c]
-                sums[c] += agreeing if agreeing > level else zero
-                counts[c] += agreeing > level
-        for c in range(width):
-            out[start + c] = sums[c] * sides[c] / max(counts[c], 1) * scaling
-
-
 @compiled("I[:, ::1]", "I[::1]", "I[::1]", "int64[:, ::1]", "int64[::1]", "int64")
 def add_counts(patterns: NDArray, lows: NDArray, highs: NDArray, counts: NDArray, above: NDArray, shift: int) -> None:
     """Add how many patterns (T, C) are above their task's highest, and how many are from its lowest to that.

@@ -14,6 +14,10 @@ def each_band(deltas: Tensor, low: float, high: float) -> Iterator[Tensor]:
 
     In it are the entries whose rank from the smallest is in [floor(low * n), ceil(high * n)). Ranks count from 0 among
     the task's n magnitudes; of equal ones the first has the highest rank.
+
+    >>> import torch
+    >>> list(each_band(torch.tensor([[0.1, -3.0, 0.5, 9.0]]), 0.25, 0.75))
+    [tensor([[ 0.0000, -3.0000,  0.5000,  0.0000]])]
     """
     n = deltas[0].numel()
     not_small = _each_of_largest(deltas, n - count_of(low, n))

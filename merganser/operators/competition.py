@@ -56,12 +56,21 @@ def softmaxes(layers: LayerSource) -> Softmaxes:
 
 
 def pairs_of(tasks: int) -> list[Pair]:
-    """List the P pairs of tasks, each with itself too."""
+    """List the P pairs of tasks, each with itself too.
+
+    >>> pairs_of(2)
+    [(0, 0), (0, 1), (1, 1)]
+    """
     return [(i, j) for i in range(tasks) for j in range(i, tasks)]
 
 
 def extremes(deltas: Tensor) -> Tensor:
-    """Find the least and the largest product of each pair of tasks in one layer (T, ...): (2, P), on the CPU."""
+    """Find the least and the largest product of each pair of tasks in one layer (T, ...): (2, P), on the CPU.
+
+    >>> extremes(torch.tensor([[1.0, 2.0], [-3.0, 0.5]]))
+    tensor([[ 1.0000, -3.0000,  0.2500],
+            [ 4.0000,  1.0000,  9.0000]], dtype=torch.float64)
+    """
     found = [torch.stack([torch.stack(product.aminmax()) for _, product in _products(b)], 1) for b in blocks(deltas)]
     lows, highs = torch.stack(found).unbind(1)
     return torch.stack([lows.amin(0), highs.amax(0)]).cpu()
@@ -103,6 +112,11 @@ def _products(block: Tensor) -> Iterator[tuple[Pair, Tensor]]:
 
 
 def balanced_mean(deltas: Tensor, weights: Tensor) -> Tensor:
-    """Average the tasks' deltas (T, ...) entry by entry with weights (T, ...), in float64; 0 where all are 0."""
+    """Average the tasks' deltas (T, ...) entry by entry with weights (T, ...), in float64; 0 where all are 0.
+
+    >>> weights = torch.tensor([[3.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    >>> balanced_mean(torch.tensor([[4.0, 1.0], [8.0, 1.0]]), weights)
+    tensor([5., 0.], dtype=torch.float64)
+    """
     summed, mass = (deltas * weights).sum(0), weights.sum(0)
     return torch.where(mass > 0, summed / mass, 0.0)

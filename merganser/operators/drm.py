@@ -1,8 +1,8 @@
 """The steps of Decom-Renorm-Merge (Chaichana et al., 2025, arXiv:2505.23117), exact to float64 where it matters.
 
-Which entries are pruned and which signs are elected hangs on last digits. In float32 the tasks' unit rows take as much
-room as the deltas, in float64 twice that: so they are kept in float32, and the few entries in doubt are computed again
-in float64. Rounding keeps the order of magnitudes: in doubt at the cut are only those that are rounded to the same.
+Which entries are pruned and which signs are elected depends on last digits. In float32 the tasks' unit rows take as
+much memory as the deltas, in float64 twice that: so they are kept in float32, and the few entries in doubt are computed
+again in float64. Rounding keeps the order of magnitudes: in doubt at the cut are only those rounded to the same.
 Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side, P places in (T, K, N).
 """
 
@@ -92,7 +92,14 @@ def _placed(task: int, mask: Tensor) -> Tensor:
 
 
 def pruned(space: JointSpace, density: float) -> Tensor:
-    """Keep the largest of all tasks' renormalised entries together, then give the rows their scale back: (T, K, N)."""
+    """Keep the largest of all tasks' renormalised entries together, then give the rows their scale back: (T, K, N).
+
+    >>> unit = torch.tensor([[[0.6, 0.8]], [[0.0, 1.0]]], dtype=torch.float64)
+    >>> pruned(JointSpace(torch.eye(1), torch.tensor([[5.0], [2.0]], dtype=torch.float64), unit), 0.5)
+    tensor([[[0., 4.]],
+    <BLANKLINE>
+            [[0., 2.]]], dtype=torch.float64)
+    """
     kept = replace(space, vh=space.vh.clone())
     prune_(kept, density)
     return kept.vh.mul_(space.s.unsqueeze(2))

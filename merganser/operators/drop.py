@@ -5,7 +5,7 @@ layers, nor the device, nor a resumed run changes them, and related methods draw
 Legend: T tasks, C entries of a block.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from itertools import starmap
 
@@ -16,15 +16,6 @@ from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import blocks
 
 INDEX = 32  # bits
-
-
-def uniforms(shape: Sequence[int], *, seed: int, task: str, parameter: str) -> Tensor:
-    """Draw one number in [0, 1) per entry, on the CPU.
-
-    >>> uniforms([2, 3], seed=0, task="dtd", parameter="proj").shape
-    torch.Size([2, 3])
-    """
-    return torch.rand(tuple(shape), generator=generator_of(seed, task, parameter))
 
 
 def generator_of(seed: int, task: str, parameter: str) -> torch.Generator:
@@ -45,13 +36,23 @@ def drop_and_rescale(deltas: Tensor, drop_rate: float | Tensor, numbers: Tensor)
 
 
 def dropped(layer: LayerDeltas, drop_rate: float) -> Tensor:
-    """Drop and rescale each task's delta of a layer (T, ...) with its own random numbers."""
+    """Drop and rescale each task's delta of a layer (T, ...) with its own random numbers.
+
+    >>> layer = LayerDeltas("bias", "vector", ("dtd",), torch.ones(1, 100))
+    >>> dropped(layer, 0.75).unique()
+    tensor([0., 4.])
+    """
     blocks_ = (drop_and_rescale(block, drop_rate, numbers) for block, numbers in _drawn(layer, 1))
     return _written(blocks_, layer.deltas)
 
 
 def dropped_by_magnitude(layer: LayerDeltas, drop_rate: float, eps: float) -> Tensor:
-    """Drop and rescale each task's delta of a layer (T, ...) with the rates of `rates_by_magnitude`."""
+    """Drop and rescale each task's delta of a layer (T, ...) with the rates of `rates_by_magnitude`.
+
+    >>> layer = LayerDeltas("bias", "vector", ("dtd",), torch.ones(1, 100))
+    >>> dropped_by_magnitude(layer, 0.75, eps=0.0).unique()  # as DARE
+    tensor([0., 4.])
+    """
     row = layer.shape[-1] if layer.shape else 1
 
     def sparse(block: Tensor, numbers: Tensor) -> Tensor:

@@ -39,14 +39,25 @@ def own_directions(rank: int, tasks: int, common_fraction: float) -> int:
 
 
 def whitened_sum(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, Tensor, Tensor]:
-    """Return U Vh of the sum of the tasks' matrices, on its numerical rank, as two factors with S (K,) between them."""
+    """Return U Vh of the sum of the tasks' matrices, on its numerical rank, as two factors with S (K,) between them.
+
+    >>> layer = LayerDeltas("proj", "matrix", ("a", "b"), torch.diag(torch.tensor([3.0, -1.0])).repeat(2, 1, 1))
+    >>> left, s, right = whitened_sum(layer)
+    >>> s, (left @ right).round(decimals=5)
+    (tensor([6., 2.], dtype=torch.float64), tensor([[ 1.,  0.],
+            [ 0., -1.]], dtype=torch.float64))
+    """
     if isinstance(layer, LayerLowRank):
         return summed(layer)
     return polar_factors(total(layer.deltas), layer.dtype)
 
 
 def summed(layer: LayerDeltas | LayerLowRank, rank: int | None = None) -> Factors:
-    """Decompose the sum of the tasks' matrices on its numerical rank, or less; adapters add up to one of all ranks."""
+    """Decompose the sum of the tasks' matrices on its numerical rank, or less; adapters add up to one of all ranks.
+
+    >>> summed(LayerDeltas("proj", "matrix", ("a", "b"), torch.ones(2, 3, 3))).s.round(decimals=5)
+    tensor([6.], dtype=torch.float64)
+    """
     if isinstance(layer, LayerLowRank):
         return compact_low_rank(torch.cat(layer.left, 1), torch.cat(layer.right), rank)
     return compact(total(layer.deltas), rank, layer.dtype)
@@ -56,6 +67,10 @@ def specifics(layer: LayerDeltas | LayerLowRank, common: Tensor, count: int) -> 
     """Return each task's `count` leading triples outside the span of common left directions (M, K); fewer at low rank.
 
     What projecting leaves of a direction within the span is rounding: the rank is judged by the whole matrix's size.
+
+    >>> layer = LayerDeltas("proj", "matrix", ("a",), torch.diag(torch.tensor([3.0, 2.0, 1.0])).unsqueeze(0))
+    >>> specifics(layer, torch.eye(3, 1, dtype=torch.float64), 1)[0].s.round(decimals=5)
+    tensor([2.], dtype=torch.float64)
     """
     if count == 0:
         return []

@@ -85,6 +85,10 @@ def known_(rows: Tensor, s: Tensor) -> Tensor:
     """Zero what rounding leaves of a task's rows (K, N) of S [V_1 .. V_T], whose whole rows are of length s.
 
     That is where the task has no part in a direction, or did not change a column: no entry to elect a sign by.
+
+    >>> known_(torch.tensor([[1.0, 1e-15], [1e-9, 0.0]]), torch.tensor([1.0, 1.0]))
+    tensor([[1., 0.],
+            [0., 0.]])
     """
     some = rows.norm(dim=1) > NO_LENGTH * s
     least = torch.where(some, NOTHING * s, torch.inf).unsqueeze(1)

@@ -13,12 +13,20 @@ from merganser.linalg.blocks import by_blocks
 
 
 def total(deltas: Tensor, weights: Sequence[float] | None = None) -> Tensor:
-    """Add the tasks' deltas (T, ...), each times its weight (1 by default), in float64."""
+    """Add the tasks' deltas (T, ...), each times its weight (1 by default), in float64.
+
+    >>> total(torch.tensor([[1.0, 2.0], [10.0, 20.0]]), [1.0, -0.5])
+    tensor([-4., -8.], dtype=torch.float64)
+    """
     return by_blocks(lambda block: _sum(block, weights), deltas, torch.float64)
 
 
 def scaled_sum(deltas: Tensor, scaling: float, weights: Sequence[float] | None = None) -> Tensor:
-    """Add the tasks' deltas (T, ...) and scale the sum; return the deltas' dtype."""
+    """Add the tasks' deltas (T, ...) and scale the sum; return the deltas' dtype.
+
+    >>> scaled_sum(torch.tensor([[1.0, 2.0], [10.0, 20.0]]), 0.5)
+    tensor([ 5.5000, 11.0000])
+    """
     return by_blocks(lambda block: _sum(block, weights).mul_(scaling), deltas, deltas.dtype)
 
 

@@ -28,6 +28,11 @@ def strengths(features: Sequence[Factors]) -> tuple[Tensor, ...] | None:
     """Return each task's strengths b in float64, of features in float64.
 
     Of features in float32 only where that is exact enough, else None.
+
+    >>> axis = torch.eye(2, 1, dtype=torch.float64)
+    >>> same = Factors(axis, torch.tensor([4.0], dtype=torch.float64), axis.mT)
+    >>> [strength.round(decimals=3) for strength in strengths([same, same])]
+    [tensor([2.], dtype=torch.float64), tensor([2.], dtype=torch.float64)]
     """
     right = torch.cat([each.s.double() for each in features])
     sizes = [len(each.s) for each in features]
@@ -39,11 +44,15 @@ def strengths(features: Sequence[Factors]) -> tuple[Tensor, ...] | None:
 
 
 def overlaps(features: Sequence[Factors]) -> Blocks:
-    """Multiply each task's features with those of the tasks before it, in their dtype."""
+    """Multiply each task's features with those of the tasks before it, in their dtype.
+
+    >>> overlaps([Factors(torch.eye(2, 1), torch.ones(1), torch.eye(1, 3))] * 2)
+    [[], [tensor([[1.]])]]
+    """
     pairs = [(one, other) for task, one in enumerate(features) for other in features[:task]]
     shapes = [(len(one.s), len(other.s)) for one, other in pairs]
-    room = features[0].u.new_empty(sum(map(prod, shapes)))  # in one piece: given back as one when it is freed
-    blocks = [part.view(shape) for part, shape in zip(room.split([*map(prod, shapes)]), shapes, strict=True)]
+    memory = features[0].u.new_empty(sum(map(prod, shapes)))  # in one piece: given back as one when it is freed
+    blocks = [part.view(shape) for part, shape in zip(memory.split([*map(prod, shapes)]), shapes, strict=True)]
     for (one, other), block in zip(pairs, blocks, strict=True):
         torch.mm(one.u.mT, other.u, out=block).mul_(one.vh @ other.vh.mT)
     found = iter(blocks)

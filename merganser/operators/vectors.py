@@ -10,15 +10,30 @@ from merganser.overlays.parts import Dense, Parts
 
 
 def scaled_mean(layer: LayerDeltas, *, scaling: float = 1.0, **_: Any) -> Tensor:
-    """Average the tasks' deltas, times the method's scaling."""
+    """Average the tasks' deltas, times the method's scaling.
+
+    >>> import torch
+    >>> scaled_mean(LayerDeltas("bias", "vector", ("a", "b"), torch.tensor([[1.0], [3.0]])), scaling=0.5)
+    tensor([1.])
+    """
     return scaled_sum(layer.deltas, scaling / len(layer.tasks))
 
 
 def mean(layer: LayerDeltas, **_: Any) -> Tensor:
-    """Average the tasks' deltas, unscaled."""
+    """Average the tasks' deltas, unscaled.
+
+    >>> import torch
+    >>> mean(LayerDeltas("bias", "vector", ("a", "b"), torch.tensor([[1.0], [3.0]])))
+    tensor([2.])
+    """
     return scaled_sum(layer.deltas, 1 / len(layer.tasks))
 
 
 def whole(layer: LayerDeltas, **_: Any) -> Parts:
-    """Keep each task's own delta whole, in float32, beside the base."""
+    """Keep each task's own delta whole, in float32, beside the base.
+
+    >>> import torch
+    >>> whole(LayerDeltas("bias", "vector", ("a", "b"), torch.tensor([[1.0], [3.0]]))).tasks["b"].values
+    tensor([3.])
+    """
     return Parts(tasks={task: Dense(delta) for task, delta in zip(layer.tasks, layer.deltas, strict=True)})

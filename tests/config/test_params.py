@@ -91,6 +91,16 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c["methods"]["ties_20"].update(densty=0.2), "methods.ties_20.densty: ", 'did you mean "density"?'),
         (lambda c: c["methods"]["ties_20"].update(density=1.4), "methods.ties_20.density: ", "got 1.4"),
         (lambda c: c["methods"]["ties_20"].update(density=float("nan")), "methods.ties_20.density: ", "got nan"),
+        (
+            lambda c: c["methods"]["ties_20"].update(coefficients="nan"),
+            "methods.ties_20.coefficients: ",
+            "nan is now written inverse_norm",
+        ),
+        (
+            lambda c: c["methods"]["ties_20"].update(coefficients="norm"),
+            "methods.ties_20.coefficients: ",
+            "expected a map from tasks to numbers, or inverse_norm, got 'norm'",
+        ),
         (lambda c: c["methods"]["ties_20"].update(density="0.2"), "methods.ties_20.density: ", "got '0.2'"),
         (
             lambda c: c["methods"]["ties_20"].update(coefficients={"digts": 1.0}),

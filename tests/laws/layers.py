@@ -12,6 +12,7 @@ from merganser import registry
 from merganser.checkpoints.kinds import Kind
 from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerFactors
 from merganser.linalg.decompositions import Factors
+from merganser.operators.drop import generator_of
 from merganser.overlays.parts import Parts, mixed
 
 
@@ -95,6 +96,11 @@ def merged(name: str, *layers: Layer, **values: Any) -> list[Tensor | Parts]:
     method = registry.get(name)
     filled = method.validate(name, values)
     return list(map(method.bind(filled, Layers(layers)), layers))
+
+
+def uniforms(shape: Sequence[int], *, seed: int, task: str, parameter: str) -> Tensor:
+    """Draw at once the random numbers that a task's delta of a parameter is dropped by."""
+    return torch.rand(tuple(shape), generator=generator_of(seed, task, parameter))
 
 
 def delta_of(parts: Parts, task: str, shape: tuple[int, ...]) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
-from merganser.operators.drop import uniforms
+from tests.laws.layers import uniforms
 from tests.laws.references import Array, Given, elected_mean, flat, given, laid_out, unflat
 from tests.laws.samples import SHAPES, assert_same, joined, merged_vector, network
 

@@ -7,7 +7,8 @@ import torch
 
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
-from merganser.operators.drop import rates_by_magnitude, uniforms
+from merganser.operators.drop import rates_by_magnitude
+from tests.laws.layers import uniforms
 from tests.laws.references import Array, Given, elected_mean, flat, unflat
 from tests.laws.samples import assert_same, joined, merged_vector, network
 

@@ -94,15 +94,15 @@ def test_a_task_and_its_double_do_not_blow_up(dtype: torch.dtype) -> None:
     assert_close(found, 1.5 * numpy_of(delta)[0])
 
 
-def test_vectors_are_trimmed_and_added_but_norms_averaged() -> None:
+def test_vectors_are_trimmed_and_added_but_norms_trimmed_and_averaged() -> None:
     deltas = [torch.tensor([5.0, 1.0, 1.0, 2.0]), torch.tensor([1.0, -4.0, 3.0, 0.0])]
 
     def found(name: str) -> list[float]:
-        return merged("sftm", vectors(deltas, name), density=0.5, scaling=0.5)[0].tolist()  # type: ignore[union-attr]
+        return merged("sftm", vectors(deltas, name), density=0.5, scaling=0.25)[0].tolist()  # type: ignore[union-attr]
 
-    assert found("blocks.0.mlp.bias") == found("positional_embedding") == [2.5, -2.0, 1.5, 1.0]
+    assert found("blocks.0.mlp.bias") == found("positional_embedding") == [1.25, -1.0, 0.75, 0.5]
     norms = ("blocks.0.ln_1.bias", "norm.weight", "encoder.layer.0.output.LayerNorm.bias")
-    assert [found(name) for name in norms] == [[3.0, -1.5, 2.0, 1.0]] * 3
+    assert [found(name) for name in norms] == [[2.5, -2.0, 1.5, 1.0]] * 3
 
 
 def test_sftm_by_hand() -> None:

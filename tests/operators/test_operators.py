@@ -5,10 +5,11 @@ from merganser.errors import InputError
 from merganser.linalg.counts import count_of
 from merganser.operators.coefficients import task_coefficients
 from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.drop import drop_and_rescale, uniforms
+from merganser.operators.drop import drop_and_rescale
 from merganser.operators.elect import elect_sign
 from merganser.operators.masks import tall_masks, wanted_by
 from merganser.operators.sums import scaled_sum, total
+from tests.laws.layers import uniforms
 
 
 @pytest.mark.parametrize("n", [1, 7, 48, 100, 768, 1000])

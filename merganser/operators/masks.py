@@ -35,7 +35,7 @@ def wanted_by(deltas: Tensor, merged: Tensor, tall_lambda: float) -> Tensor:
 
 def _each_mask(deltas: Tensor, merged: Tensor, tall_lambda: float | Tensor) -> Iterator[Tensor]:
     """Give the masks (T, C) block by block."""
-    factors = torch.as_tensor(tall_lambda, dtype=merged.dtype, device=deltas.device).expand(len(deltas)).unsqueeze(1)
+    factors = tall_lambda.to(deltas.device).unsqueeze(1) if isinstance(tall_lambda, Tensor) else tall_lambda
     start, flat = 0, merged.flatten()
     for block in blocks(deltas):
         exact = block.to(merged.dtype)

@@ -110,7 +110,8 @@ import torch
 from threadpoolctl import threadpool_info
 from merganser import driver
 with driver.one_blas_thread():
-    from merganser.linalg import lapack, loops
+    from merganser.linalg import lapack
+    from merganser.operators import loops
     lapack.eigh_(torch.eye(3, dtype=torch.float64))
     print({pool["num_threads"] for pool in threadpool_info()})
 """

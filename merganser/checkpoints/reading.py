@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.limits import check_plain, parse_json, read_small
-from merganser.linalg.blocks import picked
 
 HEADER_LIMIT = 2**25  # bytes: of names, shapes and places, for a file of 250,000 tensors
 NAME_LIMIT = 200  # characters, as a file's name would have them: a parameter's factors have a file of its name
@@ -99,16 +97,6 @@ class SafetensorsFile:
         self.fill(values, name, start)
         return values
 
-    def pick(self, name: str, run: int, every: int) -> Tensor:
-        """Read what `picked` picks of a tensor's values (C,): the file is mapped, and most of it not looked at."""
-        dtype, size = DTYPES[self.specs[name].dtype], prod(self.specs[name].shape)
-        whole = size // (run * every)
-        if not whole:
-            return self.read_piece(name, 0, (min(run, size),))
-        place = self._start + self._offsets[name]
-        runs = np.memmap(str(self.path), f"V{run * dtype.itemsize}", "r", place, (whole * every,))
-        return torch.from_numpy(runs[::every].copy().view(np.uint8)).view(dtype)
-
     def fill(self, values: Tensor, name: str, start: int = 0) -> None:
         """Read a stored tensor into a contiguous one of its dtype, from the value at `start` on."""
         with self.path.open("rb", buffering=0) as file:
@@ -182,16 +170,6 @@ class Checkpoint(Protocol):
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
-
-
-def read_picked(checkpoint: Checkpoint, name: str, run: int, every: int) -> Tensor:
-    """Read what `picked` picks of a tensor's values in reading order (C,); of a safetensors file no more than that."""
-    file = checkpoint.shards[name] if isinstance(checkpoint, ShardedCheckpoint) else checkpoint
-    return (
-        file.pick(name, run, every)
-        if isinstance(file, SafetensorsFile)
-        else picked(file.read(name).flatten(), run, every)
-    )
 
 
 def read_into(values: Tensor, checkpoint: Checkpoint, name: str) -> None:

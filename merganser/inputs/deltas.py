@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite, prod
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from merganser.checkpoints.kinds import Kind, ParameterRules, as_matrix, delta_s
 from merganser.checkpoints.reading import Checkpoint, SafetensorsFile, Spec, read_into, spec_of
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError
-from merganser.inputs.layers import InTurn, LayerDeltas, LayerLowRank, Sample
+from merganser.inputs.layers import InTurn, LayerDeltas, LayerLowRank
 from merganser.limits import parse_json
 from merganser.workers import Rooms
 
@@ -241,13 +241,6 @@ class Deltas(InTurn):
             else:
                 delta.copy_(file.matrix(name) if kind == "matrix" else file.delta(name))
         return LayerDeltas(name, kind, self.tasks, deltas, self.seed, norms=norms)
-
-    def sample(self, name: str, run: int, every: int) -> Sample:
-        """Read a sample of one parameter of all tasks: all of it where a task does not store it whole."""
-        files = self.files.values()
-        if not all(name in file for file in files):
-            return super().sample(name, run, every)
-        return Sample(torch.stack([file.pick(name, run, every) for file in files]), prod(self.shapes[name]))
 
 
 def open_deltas(

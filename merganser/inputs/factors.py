@@ -1,7 +1,8 @@
 """The factor cache: one file of U, S, Vh per matrix parameter of a task, beside one file with its vectors.
 
-Each file carries a fingerprint of the delta and the settings it came from, appears under its name only when whole,
-and is used again only if the fingerprint matches: a killed decomposition loses the layers that were in work.
+Each file carries a fingerprint of the delta, the settings and the code (without comments) that it came from. It appears
+under its name only when whole, and is used again only if the fingerprint matches: a killed decomposition loses the
+layers that were in work.
 """
 
 import hashlib
@@ -19,16 +20,16 @@ from torch import Tensor
 from merganser.checkpoints.kinds import Kind, delta_shape
 from merganser.checkpoints.reading import SafetensorsFile, to_bytes
 from merganser.checkpoints.writing import save_tensors
+from merganser.code_digest import code_digest
 from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerFactors
-from merganser.linalg import lapack, svd
+from merganser.linalg import svd
 from merganser.linalg.counts import count_of
 from merganser.linalg.decompositions import Factors
 from merganser.workers import in_order, one_blas_thread
 
-SOURCES = (Path(svd.__file__), Path(lapack.__file__))
-CODE = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()  # another one, other factors
+CODE = ("merganser.linalg.svd", "merganser.linalg.lapack")  # what computes the factors
 ALWAYS_KEPT = 64  # singular vectors: small matrices are kept whole, so that a method can rebuild them
 VECTORS = "vectors.safetensors"
 DECOMPOSE_WORK = 4  # times a matrix in float32: what decomposing it takes at most
@@ -85,7 +86,7 @@ def _decompose_one(deltas: DeltaFile, name: str, settings: FactorSettings, path:
     factored = deltas.is_factored(name)
     given = deltas.factors(name) if factored else (deltas.matrix(name),)
     rank = None if factored else settings.rank(shape)
-    fingerprint = fingerprint_from(f"{CODE} {rank} {settings.dtype} {shape}", *given)
+    fingerprint = fingerprint_from(f"{code_digest(*CODE)} {rank} {settings.dtype} {shape}", *given)
     if fingerprint_of(path) == fingerprint:
         return False
     u, s, vh = svd.factorise_low_rank(*given) if factored else svd.factorise(given[0], rank)

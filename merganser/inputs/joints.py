@@ -17,7 +17,7 @@ import torch
 
 from merganser.checkpoints.reading import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
-from merganser.hashes import sha256_of_tree
+from merganser.code_digest import code_digest
 from merganser.inputs.deltas import Deltas, open_deltas
 from merganser.inputs.factors import file_name, fingerprint_from, fingerprint_of, remove_strangers
 from merganser.inputs.layers import MERGE_WORK, Layer, LayerDeltas, LayerSource, MappedLayers, Side
@@ -25,7 +25,7 @@ from merganser.linalg import joint
 from merganser.linalg.decompositions import Basis
 from merganser.workers import in_order, one_blas_thread
 
-CODE = sha256_of_tree(Path(joint.__file__).parent, "*.py")  # another decomposition, other bases
+CODE = "merganser.linalg.joint"  # what computes the bases
 BASES, DELTAS = "bases", "deltas"  # the folders in a joint's
 
 
@@ -53,7 +53,7 @@ def join(deltas: Deltas, side: Side, folder: Path, threads: int = 1) -> tuple[in
 def _join_one(layer: Layer, side: Side, path: Path) -> bool:
     """Decompose one matrix of all tasks; tell whether there was need to."""
     assert isinstance(layer, LayerDeltas)
-    fingerprint = fingerprint_from(f"{CODE} {side} {tuple(layer.deltas.shape)}", layer.deltas)
+    fingerprint = fingerprint_from(f"{code_digest(CODE)} {side} {tuple(layer.deltas.shape)}", layer.deltas)
     if fingerprint_of(path) == fingerprint:
         return False
     found = joint.joint(layer.deltas if side == "rows" else layer.deltas.mT)

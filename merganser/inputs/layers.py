@@ -6,13 +6,12 @@ Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vecto
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind
-from merganser.linalg.blocks import picked
 from merganser.linalg.decompositions import Basis, Factors
 from merganser.workers import in_order
 
@@ -95,13 +94,6 @@ class LayerLowRank:
 Layer = LayerDeltas | LayerFactors | LayerLowRank
 
 
-class Sample(NamedTuple):
-    """Some entries of one parameter of all tasks."""
-
-    deltas: Tensor  # (T, C)
-    size: int  # of one task: how many entries it has in all
-
-
 class LayerSource(Protocol):
     """Layers read one at a time (or a few, in threads), as often as asked: memory stays at T x the largest layer."""
 
@@ -128,9 +120,6 @@ class LayerSource(Protocol):
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks; may be called from several threads."""
 
-    def sample(self, name: str, run: int, every: int) -> Sample:
-        """Read what `picked` picks of one parameter, on the CPU; in less time than all of it where that can be."""
-
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Read each layer and apply a function that keeps nothing of it, maybe in threads or on a GPU.
 
@@ -149,10 +138,6 @@ class InTurn:
 
     names: Any
     layer: Any
-
-    def sample(self, name: str, run: int, every: int) -> Sample:
-        """Read all of one parameter and pick the sample."""
-        return sample_of(self.layer(name), run, every)
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Read each layer in turn and apply a function to it."""
@@ -201,10 +186,6 @@ class LayersOfAnother:
         """Read one parameter of all tasks."""
         return self.source.layer(name)
 
-    def sample(self, name: str, run: int, every: int) -> Sample:
-        """Read a sample of one parameter."""
-        return self.source.sample(name, run, every)
-
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to each name, in as many threads as the source."""
         return self.source.spread(function)
@@ -218,15 +199,10 @@ class MappedLayers(LayersOfAnother):
     """A source whose layers are changed as they are read: weighted, decomposed."""
 
     change: Callable[[Layer], Layer]
-    keeps_deltas: bool = False  # the change is one of form, or none: the deltas' entries stay as they are
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks and change it."""
         return self.change(self.source.layer(name))
-
-    def sample(self, name: str, run: int, every: int) -> Sample:
-        """Read a sample of one parameter where that is the same as to read all, change it and pick the sample."""
-        return super().sample(name, run, every) if self.keeps_deltas else sample_of(self.layer(name), run, every)
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Change each layer and apply a function to it, in as many threads as the source."""
@@ -247,14 +223,6 @@ class ThreadedLayers(LayersOfAnother):
         """Apply a function to as many names at once as there are threads, fewer where memory is short."""
         shapes, tasks = self.shapes, len(self.tasks)
         return in_order(function, self.names, self.threads, lambda name: MERGE_WORK * 4 * tasks * prod(shapes[name]))
-
-
-def sample_of(layer: Layer, run: int, every: int) -> Sample:
-    """Pick a sample of a layer's deltas."""
-    assert not isinstance(layer, LayerFactors)
-    deltas = layer.dense().deltas if isinstance(layer, LayerLowRank) else layer.deltas
-    flat = deltas.reshape(len(deltas), -1)
-    return Sample(picked(flat, run, every), flat.shape[1])
 
 
 def weighted(layer: Layer, weights: tuple[float, ...]) -> Layer:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 
 import torch
 from torch import Tensor
@@ -11,9 +10,9 @@ from torch import Tensor
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.kinds import Kind, ParameterRules, delta_shape
-from merganser.checkpoints.reading import Checkpoint, read_into, read_picked
+from merganser.checkpoints.reading import Checkpoint, read_into
 from merganser.inputs.deltas import check_pair, checked_norm
-from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerLowRank, Sample
+from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerLowRank
 from merganser.workers import Rooms
 
 
@@ -73,15 +72,6 @@ class ModelDeltas(InTurn):
                 delta.sub_(weights)
         stacked = deltas.view(len(deltas), *self.shapes[name])
         return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=tuple(norms))
-
-    def sample(self, name: str, run: int, every: int) -> Sample:
-        """Read a sample of one parameter of the base and all tasks: of adapters all is read."""
-        models = [model for model in self.models.values() if not isinstance(model, Adapter)]
-        if len(models) < len(self.models):
-            return super().sample(name, run, every)
-        base = read_picked(self.base, name, run, every).float()
-        deltas = [read_picked(model, name, run, every).float().sub_(base) for model in models]
-        return Sample(torch.stack(deltas), prod(self.shapes[name]))
 
     def _norm(self, weights: Tensor, name: str, task: str | None) -> float:
         """Return the norm of a task's weights, or the base's, checked when they are read for the first time."""

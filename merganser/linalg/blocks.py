@@ -22,7 +22,7 @@ def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
 
 
 def is_looped(values: Tensor) -> bool:
-    """Tell whether values are such as the compiled loops of `merganser.linalg.loops` take."""
+    """Tell whether values are such as the compiled loops of `merganser.operators.loops` take."""
     return values.device.type == "cpu" and values.dtype in LOOPED
 
 
@@ -42,10 +42,3 @@ def joined(pieces: Iterable[Tensor], shape: Sequence[int], dtype: torch.dtype, d
         flat[start : start + len(piece)] = piece
         start += len(piece)
     return out
-
-
-def picked(values: Tensor, run: int, every: int) -> Tensor:
-    """Copy every so manyth run of values side by side (..., n), from the first; one run where there are fewer."""
-    whole = values.shape[-1] // (run * every)
-    runs = values[..., : whole * run * every].unflatten(-1, (whole, run * every)) if whole else values.unsqueeze(-2)
-    return runs[..., :run].clone(memory_format=torch.contiguous_format).flatten(-2)  # no view: it outlives the values

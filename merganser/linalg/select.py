@@ -13,7 +13,7 @@ from torch import Tensor
 from merganser.linalg.blocks import blocks
 from merganser.linalg.counts import count_of
 from merganser.linalg.patterns import column, levels_of, patterns_of
-from merganser.linalg.search import Change, Found, InMemory, Stream, Undecided, find
+from merganser.linalg.thresholds import Change, InMemory, StackSource, thresholds
 
 
 @dataclass(frozen=True)
@@ -29,27 +29,18 @@ def cut_at(read: Callable[[], Iterable[Tensor]], density: float) -> Cut:
     return whole_cut(InMemory(read), partial(count_of, density))
 
 
-def whole_cut(stream: Stream, count: Callable[[int], int], change: Change | None = None) -> Cut:
-    """Find, per task, the cut that keeps `count(n)` of the n entries of the stream.
+def whole_cut(stacks: StackSource, count: Callable[[int], int], change: Change | None = None) -> Cut:
+    """Find, per task, the cut that keeps `count(n)` of the n entries of all stacks.
 
     `change` makes of each block (T, C), entry by entry, what is cut in its place.
     """
-    found = find(stream, count, change)
+    found = thresholds(stacks, count, change)
     return Cut(found.patterns, found.ties)
 
 
-def cuts(stream: Stream, count: Callable[[int], int], change: Change | None = None) -> list[Cut]:
-    """Find the same as it applies to each stack: of the entries equal to it, the first of the whole stream are kept."""
-    return _by_stack(find(stream, count, change))
-
-
-def cuts_and_undecided(stream: Stream, count: Callable[[int], int]) -> list[tuple[Cut, Undecided | None]]:
-    """Find the same, and what of each stack's balance is undecided without it; None where that would be too much."""
-    found = find(stream, count, balance=True)
-    return list(zip(_by_stack(found), found.undecided, strict=True))
-
-
-def _by_stack(found: Found) -> list[Cut]:
+def cuts(stacks: StackSource, count: Callable[[int], int], change: Change | None = None) -> list[Cut]:
+    """Find the cut as it applies to each stack: of the entries equal to it, the first of the whole stream are kept."""
+    found = thresholds(stacks, count, change)
     cuts_, left = [], list(found.ties)
     for equal in found.equal:
         cuts_.append(_within(found.patterns, left, equal))
@@ -93,23 +84,6 @@ def after(stack: Tensor, cut: Cut) -> Cut:
     rows = zip(stack, cut.patterns, cut.ties, strict=True)
     left = (ties and max(0, ties - int((patterns_of(row) == pattern).sum())) for row, pattern, ties in rows)
     return Cut(cut.patterns, tuple(left))
-
-
-def top_mask(values: Tensor, density: float) -> Tensor:
-    """Mark the floor(density * n) largest magnitudes of one tensor; of equal ones the first in flat order."""
-    return largest(values, count_of(density, values.numel()))
-
-
-def largest(values: Tensor, count: int) -> Tensor:
-    """Mark the `count` largest magnitudes of one tensor; of equal ones the first in flat order."""
-    magnitudes = values.abs().flatten()
-    if count == 0:
-        return torch.zeros(values.shape, dtype=torch.bool, device=values.device)
-    least = magnitudes.kthvalue(len(magnitudes) - count + 1).values
-    mask = magnitudes >= least
-    if too_many := int(mask.sum()) - count:
-        mask[(magnitudes == least).nonzero().flatten()[-too_many:]] = False
-    return mask.view(values.shape)
 
 
 def _within(patterns: Sequence[int], ties: Sequence[int], equal: Sequence[int]) -> Cut:

@@ -114,7 +114,7 @@ class Method:
             return weighted(layer, weights(layer.norms)) if weights else layer
 
         if self.first_pass:
-            merge_matrix = self.function(MappedLayers(layers, taken, keeps_deltas=weights is None), **own)
+            merge_matrix = self.function(MappedLayers(layers, taken), **own)
         else:
             merge_matrix = partial(self.function, **own)
         merge_vector = merge_matrix if self.vectors == "alike" else partial(self.vectors, **own)

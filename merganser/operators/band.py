@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from merganser.linalg.counts import ceiling_of, count_of
-from merganser.linalg.search import InMemory
 from merganser.linalg.select import cuts, each_trimmed
+from merganser.linalg.thresholds import InMemory
 
 
 def each_band(deltas: Tensor, low: float, high: float) -> Iterator[Tensor]:

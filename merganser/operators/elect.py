@@ -1,19 +1,16 @@
 """Elect one sign per entry (TIES, arXiv:2306.01708). Legend: T tasks."""
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import joined
-from merganser.linalg.counts import count_of
-from merganser.linalg.search import Undecided
-from merganser.linalg.select import Cut, cuts_and_undecided
-from merganser.operators.passes import Stacks, Walkable, over_deltas
+from merganser.linalg.select import Cut
+from merganser.operators.passes import Walkable, over_deltas
 from merganser.operators.sums import total
-from merganser.operators.trim import Sparse, blocks_of, loop_arguments, trim
+from merganser.operators.trim import Sparse, blocks_of, layer_cuts, loop_arguments, trim
 
 
 def elect_sign(deltas: Sparse, draw: int = 0) -> Tensor:
@@ -45,15 +42,8 @@ def winning_sign(layers: Walkable, sparse: Callable[[LayerDeltas], Sparse]) -> i
 
 
 def cuts_and_winner(layers: Walkable, density: float) -> tuple[dict[str, Cut], int]:
-    """Find where each task's whole vector is cut, as it applies to each layer, and the sign that wins more entries.
-
-    The election takes no pass of its own, if most entries are far from the cuts.
-    """
-    found = cuts_and_undecided(Stacks(layers), partial(count_of, density))
-    cuts = dict(zip(layers.names, (cut for cut, _ in found), strict=True))
-    balances = [_balance(undecided, cut) for cut, undecided in found if undecided]
-    if len(balances) == len(found):
-        return cuts, _winner(sum(balances))
+    """Find where each task's whole vector is cut, as it applies to each layer, and the sign that wins more entries."""
+    cuts = layer_cuts(layers, density)
     return cuts, winning_sign(layers, lambda layer: trim(layer.deltas, cuts[layer.name]))
 
 
@@ -64,11 +54,6 @@ def balance_of(sign: Tensor) -> int:
     -1
     """
     return int(sign.sum(dtype=torch.int64))
-
-
-def _balance(undecided: Undecided, cut: Cut) -> int:
-    """Decide by the cut what was undecided."""
-    return undecided.balance + balance_of(elect_sign(trim(undecided.columns, cut)))
 
 
 def _winner(balance: int) -> int:

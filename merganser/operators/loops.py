@@ -3,10 +3,26 @@
 Legend: T tasks, C entries, of which W are in work at a time. Sums are in float64, over the tasks in their order.
 """
 
+from collections.abc import Callable
+
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from merganser.linalg.loops import W, compiled
+W = 512
+
+
+def compiled(*arguments: str) -> Callable[[Callable], Callable]:
+    """Compile for arguments of these types, F standing for float32 and float64."""
+    signatures = [f"({', '.join(arguments)})".replace("F", dtype) for dtype in ("float32", "float64")]
+
+    def compile_(function: Callable) -> Callable:
+        try:
+            return numba.njit(signatures, nogil=True, error_model="numpy", cache=True)(function)
+        except RuntimeError:  # there is no folder to keep it in that can be written to
+            return numba.njit(signatures, nogil=True, error_model="numpy")(function)
+
+    return compile_
 
 
 @compiled("F[:, ::1]", "F[::1]", "int64", "F[::1]")

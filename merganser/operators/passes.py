@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar, cast
 
 from torch import Tensor
 
-from merganser.inputs.layers import Layer, LayerDeltas, Sample
+from merganser.inputs.layers import Layer, LayerDeltas
 
 R = TypeVar("R")
 
@@ -20,12 +20,6 @@ class Walkable(Protocol):
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Read each layer and apply a function that keeps nothing of it; results in names' order."""
-
-    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
-        """Apply a function to each name, in the threads of `map`."""
-
-    def sample(self, name: str, run: int, every: int) -> Sample:
-        """Read every n-th run of entries of one parameter, on the CPU."""
 
 
 def over_deltas(layers: Walkable, function: Callable[[LayerDeltas], R]) -> Iterator[R]:
@@ -44,10 +38,6 @@ class Stacks:
 
     layers: Walkable
 
-    def each(self, look: Callable[[Tensor], R]) -> Iterator[R]:
+    def each(self, function: Callable[[Tensor], R]) -> Iterator[R]:
         """Apply a function to the deltas (T, ...) of every layer."""
-        return over_stacks(self.layers, look)
-
-    def samples(self, run: int, every: int) -> Iterator[Sample]:
-        """Read a sample of each layer."""
-        return self.layers.spread(lambda name: self.layers.sample(name, run, every))
+        return over_stacks(self.layers, function)

@@ -13,8 +13,8 @@ from torch import Tensor
 from merganser.linalg.blocks import blocks, is_looped
 from merganser.linalg.counts import count_of
 from merganser.linalg.patterns import levels_of
-from merganser.linalg.search import Change
 from merganser.linalg.select import Cut, cuts, each_trimmed
+from merganser.linalg.thresholds import Change
 from merganser.operators.passes import Stacks, Walkable
 
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from merganser.checkpoints.reading import open_checkpoint, read_picked, spec_of
+from merganser.checkpoints.reading import open_checkpoint, spec_of
 from merganser.checkpoints.writing import save_tensors, write_checkpoint
 from merganser.errors import InputError
-from merganser.linalg.blocks import picked
 
 STATE = {
     "b": torch.arange(6, dtype=torch.float32).reshape(2, 3),
@@ -115,38 +114,3 @@ def test_a_tensor_larger_than_one_read_of_the_system_is_read_whole(tmp_path: Pat
         file.seek(size - 3, 1)  # the file has a hole there
         file.write(b"end")
     assert open_checkpoint(tmp_path / "large.safetensors").read("large")[-4:].tolist() == [0, *b"end"]
-
-
-def test_runs_of_values_are_picked_evenly() -> None:
-    assert picked(torch.arange(14), 2, 3).tolist() == [0, 1, 6, 7]
-    assert picked(torch.arange(28).view(2, 14), 2, 3).tolist() == [[0, 1, 6, 7], [14, 15, 20, 21]]
-    assert picked(torch.arange(5), 2, 3).tolist() == [0, 1]
-    assert picked(torch.arange(1), 2, 3).tolist() == [0]
-    assert picked(torch.arange(0), 2, 3).tolist() == []
-
-
-@pytest.mark.parametrize("kind", ["safetensors", "shards", "torch"])
-def test_what_is_picked_of_a_file_is_what_is_picked_of_the_tensor(kind: str, tmp_path: Path) -> None:
-    state = STATE | {"long": torch.arange(100, dtype=torch.float64), "half": torch.arange(50, dtype=torch.float16)}
-    path = tmp_path / ("m.pt" if kind == "torch" else "model-1.safetensors")
-    if kind == "torch":
-        torch.save(state, path)
-    else:
-        save_tensors(path, state)
-    if kind == "shards":
-        index = {"weight_map": dict.fromkeys(state, path.name)}
-        path = tmp_path / "model.safetensors.index.json"
-        path.write_text(json.dumps(index))
-    checkpoint = open_checkpoint(path)
-    for name, tensor in state.items():
-        assert torch.equal(read_picked(checkpoint, name, 2, 3), picked(tensor.flatten(), 2, 3)), name
-
-
-def test_values_are_picked_wherever_a_header_puts_them(tmp_path: Path) -> None:
-    for spaces in range(1, 9):  # other writers do not fill the header up
-        values = torch.arange(20, dtype=torch.float64)
-        entry = {"dtype": "F64", "shape": [20], "data_offsets": [0, 160]}
-        header = json.dumps({"a": entry}).encode() + b" " * spaces
-        path = tmp_path / f"{spaces}.safetensors"
-        path.write_bytes(struct.pack("<Q", len(header)) + header + values.numpy().tobytes())
-        assert torch.equal(read_picked(open_checkpoint(path), "a", 2, 3), picked(values, 2, 3))

@@ -1,10 +1,13 @@
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from merganser.checkpoints.writing import save_tensors
+from merganser.code_digest import ROOT, CodeTree
+from merganser.inputs import factors, joints
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.factors import VECTORS, FactorSettings, decompose, file_name, open_factors
 from merganser.inputs.layers import LayerFactors
@@ -66,6 +69,19 @@ def test_another_delta_or_setting_is_never_served_the_old_factors(deltas: DeltaF
     changed["proj"] = changed["proj"] + 1
     save_tensors(tmp_path / "changed", changed, deltas.metadata["merganser"])
     assert decompose(DeltaFile(tmp_path / "changed"), FactorSettings(1.0, "float16"), tmp_path / "svd") == (1, 4)
+
+
+@pytest.mark.parametrize("names", [factors.CODE, (joints.CODE,)])
+def test_an_edited_comment_decomposes_nothing_again_and_a_constant_does(names: tuple[str, ...], tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(ROOT / "merganser", root / "merganser", ignore=shutil.ignore_patterns("__pycache__"))
+    before = [CodeTree(root).listing(name) for name in names]
+    source = root / "merganser/linalg/svd.py"
+    for old, new, same in (("# of the largest", "# times the largest", True), ("GRAM = 1e-4", "GRAM = 1e-3", False)):
+        text = source.read_text()
+        assert old in text
+        source.write_text(text.replace(old, new))
+        assert ([CodeTree(root).listing(name) for name in names] == before) is same
 
 
 def test_parameters_no_longer_there_leave_the_folder(deltas: DeltaFile, tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from merganser.linalg import blocks, search
+from merganser.linalg import blocks, thresholds
 from merganser.linalg.counts import count_of
-from merganser.linalg.search import InMemory
-from merganser.linalg.select import Cut, after, cut_at, cuts, each_trimmed, kept, top_mask
+from merganser.linalg.select import Cut, after, cut_at, cuts, each_trimmed, kept
+from merganser.linalg.thresholds import InMemory
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -35,6 +35,12 @@ def by_streaming(pieces: list[Tensor], density: float) -> Tensor:
     return torch.cat(masks, dim=1)
 
 
+def largest(values: Tensor, count: int) -> list[int]:
+    """List the places of the largest magnitudes of one vector."""
+    (cut,) = cuts(InMemory(lambda: [values.unsqueeze(0)]), lambda _: count)
+    return kept(values.unsqueeze(0), cut).flatten().nonzero().flatten().tolist()
+
+
 def by_cuts(pieces: list[Tensor], density: float) -> Tensor:
     """Mark them with the cuts as they apply to each piece; check that trimming gives the same entries."""
     found = cuts(InMemory(lambda: pieces), partial(count_of, density))
@@ -50,7 +56,7 @@ def by_cuts(pieces: list[Tensor], density: float) -> Tensor:
     density=st.floats(0, 1),
     dtype=st.sampled_from(DTYPES),
     size=st.integers(1, 100),
-    limit=st.sampled_from([0, 10, search.LIMIT]),
+    limit=st.sampled_from([0, 10, thresholds.LIMIT]),
 )
 @settings(deadline=None, max_examples=200)
 def test_the_streamed_cut_keeps_what_sorting_keeps(
@@ -62,7 +68,7 @@ def test_the_streamed_cut_keeps_what_sorting_keeps(
     assert torch.equal(by_streaming(pieces, density), expected)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK", size)
-        patch.setattr(search, "LIMIT", limit)
+        patch.setattr(thresholds, "LIMIT", limit)
         assert torch.equal(by_cuts(pieces, density), expected)
 
 
@@ -83,26 +89,15 @@ def test_the_cut_tells_neighbouring_floats_apart() -> None:
         above = torch.nextafter(one, 2 * one)
         below = torch.nextafter(one, 0 * one)
         values = torch.stack([below, -one, above, one, below])
-        assert top_mask(values, 0.2).tolist() == [False, False, True, False, False]
-        assert top_mask(values, 0.4).tolist() == [False, True, True, False, False]
-        assert top_mask(values, 0.6).tolist() == [False, True, True, True, False]
-        assert top_mask(values, 0.8).tolist() == [True, True, True, True, False]
+        assert largest(values, 1) == [2]
+        assert largest(values, 2) == [1, 2]
+        assert largest(values, 3) == [1, 2, 3]
+        assert largest(values, 4) == [0, 1, 2, 3]
 
 
 def test_subnormal_and_infinite_magnitudes_have_their_place() -> None:
     values = torch.tensor([0.0, 1e-45, -3e38, float("-inf"), 1e-40, -0.0])
-    kept_by_share = [top_mask(values, k / 6).nonzero().flatten().tolist() for k in range(1, 5)]
-    assert kept_by_share == [[3], [2, 3], [2, 3, 4], [1, 2, 3, 4]]
-
-
-def test_the_mask_of_one_tensor_has_its_shape_and_leaves_it_alone() -> None:
-    values = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(0)).transpose(0, 1)
-    before = values.clone()
-    mask = top_mask(values, 0.3)
-    assert mask.shape == values.shape
-    assert int(mask.sum()) == 9
-    assert values[mask].abs().min() >= values[~mask].abs().max()
-    assert torch.equal(values, before)
+    assert [largest(values, count) for count in range(5)] == [[], [3], [2, 3], [2, 3, 4], [1, 2, 3, 4]]
 
 
 def test_each_task_has_its_own_cut() -> None:
@@ -126,11 +121,11 @@ def test_the_stream_is_never_held_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("limit", [0, search.LIMIT])
+@pytest.mark.parametrize("limit", [0, thresholds.LIMIT])
 def test_the_cut_is_exact_in_a_large_vector_of_every_size_of_number(
     limit: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "LIMIT", limit)
+    monkeypatch.setattr(thresholds, "LIMIT", limit)
     generator = torch.Generator().manual_seed(0)
     exponents = torch.rand(3, 300_000, generator=generator, dtype=torch.float64) * 80 - 60
     stack = (torch.randn(3, 300_000, generator=generator, dtype=torch.float64) * 2.0**exponents).to(dtype)
@@ -155,16 +150,6 @@ def test_only_the_piece_with_the_last_ties_has_any_left_to_tell_apart() -> None:
     assert cuts(InMemory(lambda: pieces), lambda _: 4) == [Cut((one - 1,), (0,)), Cut((one,), (1,)), Cut((one,), (0,))]
 
 
-@pytest.mark.parametrize("limit", [0, 10_000])
-def test_the_cut_is_exact_where_the_sample_misleads(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "LIMIT", limit)
-    stack = torch.randn(3, 100_000, generator=torch.Generator().manual_seed(0))
-    stack[:2, :: search.SAMPLE] *= torch.tensor([[1e3], [1e-3]])  # what is sampled is larger, smaller, as the rest
-    for density in (0.01, 0.2, 0.95):
-        expected = torch.stack([by_sorting(row, density) for row in stack])
-        assert torch.equal(by_cuts([stack], density), expected)
-
-
 def test_parameters_of_one_number_are_cut_too() -> None:
     pieces = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0])]
     found = cuts(InMemory(lambda: pieces), lambda _: 1)
@@ -172,3 +157,22 @@ def test_parameters_of_one_number_are_cut_too() -> None:
         [False, True],
         [True, False],
     ]
+
+
+@pytest.mark.parametrize(("dtype", "more"), [(torch.bfloat16, 0), (torch.float32, 1), (torch.float64, 1)])
+def test_two_passes_find_the_cut_and_another_where_many_entries_are_nearly_equal(
+    dtype: torch.dtype, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thresholds, "LIMIT", 1000)
+    spread = torch.randn(2, 20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    near = 1 + 1e-4 * spread  # all in a few bins
+    for stack, passes in ((spread.to(dtype), 2), (near.to(dtype), 2 + more)):
+        reads = []
+
+        def read(stack: Tensor = stack, reads: list[int] = reads) -> list[Tensor]:
+            reads.append(1)
+            return list(stack.split(7_000, dim=1))
+
+        mask = kept(stack, cut_at(read, 0.3))
+        assert torch.equal(mask, torch.stack([by_sorting(row, 0.3) for row in stack]))
+        assert len(reads) == passes

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from merganser import registry
 from merganser.inputs.layers import Layer, LayerDeltas, MappedLayers
 from merganser.linalg import blocks
 from merganser.linalg.counts import count_of
-from merganser.linalg.search import InMemory
 from merganser.linalg.select import Cut, cuts
+from merganser.linalg.thresholds import InMemory
 from merganser.operators.combine import SCALINGS, unscaled_merge
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import balance_of, cuts_and_winner, elect_sign, winning_sign
@@ -100,24 +102,6 @@ def test_the_sign_that_wins_is_that_of_the_trimmed_vectors(
     assert winner == (-1 if balance < 0 else 1)
 
 
-@pytest.mark.parametrize("loops", [False, True])
-def test_the_election_takes_no_pass_of_its_own(loops: bool) -> None:
-    read: list[str] = []
-
-    def note(layer: Layer) -> Layer:
-        read.append(layer.name)
-        return layer
-
-    layers = MappedLayers(Layers(network(3)), note, keeps_deltas=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "LOOPED", DTYPES if loops else ())
-        layer_cuts(layers, 0.3)
-        alone = len(read)
-        read.clear()
-        cuts_and_winner(layers, 0.3)
-    assert len(read) == alone
-
-
 def test_the_sign_that_wins_is_positive_on_a_draw() -> None:
     layers = Layers([layer_of("bias", torch.tensor([[1.0, -1.0, 0.0]])), layer_of("b", torch.tensor([[-2.0, 0.5]]))])
     assert winning_sign(layers, lambda layer: layer.deltas) == 1
@@ -129,3 +113,18 @@ def test_a_merge_under_masks_is_unscaled_and_in_float64() -> None:
     merged = {name: unscaled_merge(Layers([layer]), name, 1.0)(layer) for name in SCALINGS}
     assert {name: delta.tolist() for name, delta in merged.items()} == {"task_arithmetic": [4, -1], "ties": [2, -2]}
     assert all(delta.dtype == torch.float64 for delta in merged.values())
+
+
+@pytest.mark.parametrize("own", [{}, {"coefficients": {"task0": 2.0}}])
+def test_ties_reads_the_layers_three_times_before_it_merges(own: dict[str, Any]) -> None:
+    """For the leading bits of the cuts, for the rest, and for the sign that wins."""
+    read: list[str] = []
+
+    def note(layer: Layer) -> Layer:
+        read.append(layer.name)
+        return layer
+
+    layers = MappedLayers(Layers(network(3)), note)
+    ties = registry.get("ties")
+    ties.bind(ties.validate("ties", own), layers)
+    assert sorted(read) == sorted(3 * layers.names)

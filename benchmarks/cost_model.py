@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import log, prod
 
 from merganser.checkpoints.kinds import ParameterRules, delta_shape, is_merged, kind_of
-from merganser.checkpoints.reading import Spec
+from merganser.checkpoints.tensors import Spec
 from merganser.inputs.factors import FactorSettings
 from merganser.inputs.layers import MERGE_WORK
 from merganser.overlays.bits import bytes_of

@@ -9,7 +9,7 @@ from benchmarks import cost_model as costs
 from benchmarks.cost_model import Model, Rates
 from benchmarks.harness import as_table
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.reading import Spec
+from merganser.checkpoints.tensors import Spec
 from merganser.inputs.factors import FactorSettings
 from merganser.workers import SHARE
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.kinds import ParameterRules, kind_of
-from merganser.checkpoints.reading import Spec
+from merganser.checkpoints.tensors import Spec
 from merganser.checkpoints.writing import write_checkpoint
 
 ARCHITECTURE = "ViT-B-32"

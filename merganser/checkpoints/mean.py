@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
-from merganser.checkpoints.reading import DTYPES, Checkpoint, Spec, config_names
+from merganser.checkpoints.reading import Checkpoint, config_names
+from merganser.checkpoints.tensors import DTYPES, Spec
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError
 

@@ -4,23 +4,19 @@ A checkpoint is a safetensors file, a folder with one, a folder of shards with t
 (loaded with `weights_only`). Names, shapes and dtypes come from the first bytes; a tensor is read when asked for.
 """
 
-import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from math import prod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote
 
 import torch
 from torch import Tensor
 
+from merganser.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
+from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Spec, spec_of
 from merganser.errors import InputError
 from merganser.limits import check_plain, parse_json, read_small
 
-HEADER_LIMIT = 2**25  # bytes: of names, shapes and places, for a file of 250,000 tensors
-NAME_LIMIT = 200  # characters, as a file's name would have them: a parameter's factors have a file of its name
-DIMENSIONS, ENTRIES = 16, 2**48  # of a tensor, at most: numbers beyond make torch itself fail
 SINGLE_FILES = ("model.safetensors", "open_clip_model.safetensors")
 TORCH_FILES = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
 TORCH_SUFFIXES = (".bin", ".pt", ".pth")
@@ -28,85 +24,6 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 CONFIG_SUFFIXES = (".json", ".txt", ".model")  # never .py: nothing that came with a checkpoint is run
 DESCRIPTION = "source.json"  # where a fetched checkpoint came from
-DTYPES: dict[str, torch.dtype] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-NAMES_OF_DTYPES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-@dataclass(frozen=True)
-class Spec:
-    """A tensor's dtype (as safetensors spells it) and shape."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Return the size in bytes."""
-        return prod(self.shape) * DTYPES[self.dtype].itemsize
-
-
-def spec_of(tensor: Tensor) -> Spec:
-    """Describe a tensor."""
-    return Spec(NAMES_OF_DTYPES[tensor.dtype], tuple(tensor.shape))
-
-
-@dataclass
-class SafetensorsFile:
-    """One safetensors file; opening it reads the header only and checks it against the file's size."""
-
-    path: Path
-    specs: dict[str, Spec] = field(init=False)
-    metadata: dict[str, str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        header, self._start = read_header(self.path)
-        self.metadata = header.pop("__metadata__", {})
-        self.specs = {name: Spec(entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
-        self._offsets = {name: entry["data_offsets"][0] for name, entry in header.items()}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the tensors' names, sorted."""
-        return tuple(sorted(self.specs))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.specs
-
-    def spec(self, name: str) -> Spec:
-        """Return one tensor's dtype and shape."""
-        return self.specs[name]
-
-    def read(self, name: str) -> Tensor:
-        """Read one tensor into memory of its own: a mapped file would count as memory used, page by page."""
-        return self.read_piece(name, 0, self.specs[name].shape)
-
-    def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
-        values = torch.empty(shape, dtype=DTYPES[self.specs[name].dtype])
-        self.fill(values, name, start)
-        return values
-
-    def fill(self, values: Tensor, name: str, start: int = 0) -> None:
-        """Read a stored tensor into a contiguous one of its dtype, from the value at `start` on."""
-        with self.path.open("rb", buffering=0) as file:
-            file.seek(self._start + self._offsets[name] + start * values.itemsize)
-            left = to_bytes(values)
-            while len(left):  # one read gives 2 GiB at most
-                count = file.readinto(left)
-                if not count:
-                    raise InputError(f"{self.path}: ends within {name}; fetch it again")
-                left = left[count:]
 
 
 @dataclass(frozen=True)
@@ -217,52 +134,6 @@ def is_index(path: Path) -> bool:
     return path.name.endswith(".index.json")
 
 
-def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Read and check a safetensors header, and where the values begin; raise InputError when the file is not whole."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else 0
-        if not 2 <= length <= min(HEADER_LIMIT, size - 8):
-            raise InputError(f"{path}: not a safetensors file, or cut off within its header; fetch it again")
-        try:
-            header = parse_json(file.read(length))
-            end = _checked_end(header)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: the safetensors header is corrupt ({error}); fetch it again") from error
-    expected = 8 + length + end
-    if size != expected:
-        raise InputError(f"{path}: truncated or corrupt: {size} bytes, its header announces {expected}; fetch it again")
-    return header, 8 + length
-
-
-def _checked_end(header: dict[str, Any]) -> int:
-    """Check all that a header says, and that the tensors lie side by side; return where the last one ends."""
-    metadata = header.get("__metadata__", {})
-    if not all(isinstance(text, str) for text in metadata.values()):
-        raise ValueError("its metadata is no map of texts")
-    end = 0
-    for start, stop, name in sorted(_checked_span(*item) for item in header.items() if item[0] != "__metadata__"):
-        if start != end:
-            raise ValueError(f"{name} begins at {start}, where {end} is due: tensors neither overlap nor leave gaps")
-        end = stop
-    return end
-
-
-def _checked_span(name: str, entry: dict[str, Any]) -> tuple[int, int, str]:
-    if not name.isprintable() or not 0 < len(quote(name, safe="")) <= NAME_LIMIT:
-        raise ValueError(f"{name[:NAME_LIMIT]!r} is no name for a tensor")
-    (start, end), shape = entry["data_offsets"], entry["shape"]
-    if entry["dtype"] not in DTYPES:
-        raise ValueError(f"{name} has the unsupported dtype {entry['dtype']}")
-    if any(type(n) is not int or n < 0 for n in (start, end, *shape)):
-        raise ValueError(f"{name} has a shape or offset that is no count")
-    if len(shape) > DIMENSIONS or prod(max(n, 1) for n in shape) > ENTRIES:
-        raise ValueError(f"{name} has a shape that no tensor has")
-    if end - start != Spec(entry["dtype"], tuple(shape)).nbytes:
-        raise ValueError(f"{name} has {end - start} bytes for shape {shape} of {entry['dtype']}")
-    return start, end, name
-
-
 def _open_file(path: Path) -> Checkpoint:
     if path.suffix in TORCH_SUFFIXES:
         return _open_torch(path)
@@ -313,8 +184,3 @@ def _is_plain(name: Any, tensor: Tensor) -> bool:
         return False
     held = tensor.device.type == "cpu" and tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.itemsize
     return held and not (tensor.is_quantized or tensor.is_neg())
-
-
-def to_bytes(tensor: Tensor) -> memoryview:
-    """View a tensor's values as bytes: its own memory, where it is contiguous and on the CPU."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

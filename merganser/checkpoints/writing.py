@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from merganser.checkpoints.reading import DTYPES, Spec, spec_of, to_bytes
+from merganser.checkpoints.tensors import DTYPES, Spec, spec_of, to_bytes
 
 
 def write_checkpoint(

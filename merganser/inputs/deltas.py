@@ -14,7 +14,9 @@ from torch import Tensor
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.kinds import Kind, ParameterRules, as_matrix, delta_shape, is_merged, kind_of
-from merganser.checkpoints.reading import Checkpoint, SafetensorsFile, Spec, read_into, spec_of
+from merganser.checkpoints.reading import Checkpoint, read_into
+from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import Spec, spec_of
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError
 from merganser.inputs.layers import InTurn, LayerDeltas, LayerLowRank

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from merganser.checkpoints.reading import SafetensorsFile
+from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 
 KEY = "embedding"

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind, delta_shape
-from merganser.checkpoints.reading import SafetensorsFile, to_bytes
+from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import to_bytes
 from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import code_digest
 from merganser.errors import InputError

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import normalize
 
-from merganser.checkpoints.reading import to_bytes
+from merganser.checkpoints.tensors import to_bytes
 from merganser.errors import InputError
 from merganser.limits import parse_json, read_small
 

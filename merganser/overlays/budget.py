@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from merganser.checkpoints.reading import NAMES_OF_DTYPES
+from merganser.checkpoints.tensors import NAMES_OF_DTYPES
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.linalg.counts import count_of

@@ -6,7 +6,9 @@ from pathlib import Path
 from torch import Tensor
 
 from merganser.checkpoints.kinds import added
-from merganser.checkpoints.reading import Checkpoint, SafetensorsFile, Spec, open_checkpoint
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import Spec
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError
 from merganser.overlays.index import KINDS, Place, form_of, parse, places, stored_tensors

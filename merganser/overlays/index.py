@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
-from merganser.checkpoints.reading import DTYPES, Spec
+from merganser.checkpoints.tensors import DTYPES, Spec
 from merganser.checkpoints.writing import layout
 from merganser.limits import parse_json
 from merganser.overlays.masked import Masked, Signs, Sparse

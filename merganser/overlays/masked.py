@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.reading import Spec
+from merganser.checkpoints.tensors import Spec
 from merganser.overlays.bits import bytes_of, pack_bits, unpack_bits
 
 

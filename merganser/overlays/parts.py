@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.reading import Spec
+from merganser.checkpoints.tensors import Spec
 
 
 class Part(Protocol):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from merganser.checkpoints.reading import Spec
+from merganser.checkpoints.tensors import Spec
 from merganser.inputs.layers import LayerDeltas, LayerFactors
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import leading, oriented, rebuilt

@@ -11,7 +11,7 @@ from typing import IO, Self
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.reading import Spec, spec_of, to_bytes
+from merganser.checkpoints.tensors import Spec, spec_of, to_bytes
 from merganser.checkpoints.writing import layout, replacing
 from merganser.overlays.index import Index, Row, form_of_part, header_of, stored_tensors
 from merganser.overlays.parts import Parts, tensors_of

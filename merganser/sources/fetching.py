@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from merganser.checkpoints.adapters.files import adapter_names, open_model
-from merganser.checkpoints.reading import ADAPTER_FILES, DESCRIPTION, HEADER_LIMIT, config_names, open_checkpoint
+from merganser.checkpoints.reading import ADAPTER_FILES, DESCRIPTION, config_names, open_checkpoint
+from merganser.checkpoints.safetensors_file import HEADER_LIMIT
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError
 from merganser.evaluation.images import check_data_set, check_pictures, load_saved

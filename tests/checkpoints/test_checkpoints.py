@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from merganser.checkpoints.reading import open_checkpoint, spec_of
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.tensors import spec_of
 from merganser.checkpoints.writing import save_tensors, write_checkpoint
 from merganser.errors import InputError
 

@@ -23,7 +23,8 @@ import yaml
 from torch import Tensor
 
 from flows import cli
-from merganser.checkpoints.reading import SafetensorsFile, open_checkpoint
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from tasks import evaluate, fetch, stage
 from tests.overlays import test_overlays

@@ -27,7 +27,8 @@ from ruamel.yaml import YAML
 
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.reading import open_checkpoint, to_bytes
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.tensors import to_bytes
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.errors import InputError

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from merganser import registry
-from merganser.checkpoints.reading import SafetensorsFile, open_checkpoint
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.deltas import DeltaFile, Deltas, open_deltas
 from merganser.inputs.factors import file_name

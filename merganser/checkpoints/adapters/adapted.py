@@ -9,7 +9,8 @@ from torch import Tensor
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.reading import Checkpoint, Spec, open_checkpoint
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.checkpoints.tensors import Spec
 
 
 @dataclass(frozen=True)

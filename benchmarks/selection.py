@@ -1,7 +1,8 @@
 """Measure TIES merges by this code against those by an older commit's: `python -m benchmarks.selection [COMMIT]`.
 
-By default the commit is the last one that looked for thresholds by a sample and compiled loops, in 700 lines. Now two
-histograms of the magnitudes' bit patterns find them. Both write the same bytes; the sides take turns.
+By default the commit is the last one that found thresholds by a sample and compiled loops, in 700 lines: now two
+histograms of the magnitudes' bit patterns do. Both write the same bytes; the sides take turns. What else has changed
+since that commit is measured too.
 """
 
 import argparse

@@ -108,7 +108,7 @@ def test_no_blas_of_more_threads_is_loaded_while_one_is_to_be_used() -> None:
     program = """
 import torch
 from threadpoolctl import threadpool_info
-from merganser import driver
+from merganser.merging import driver
 with driver.one_blas_thread():
     from merganser.linalg import lapack
     from merganser.operators import loops

@@ -42,8 +42,8 @@ def main() -> None:
         here, there = (cold(METHOD, replace(setting, folder=folder)) for folder in kept.values())
         sides = {"this code": by_code_in(ROOT, here), options.commit: by_code_in(code, there)}
         runs = alternate(sides, dict.fromkeys(sides, options.times))
-        outs = [folder / "cold" / MODEL for folder in kept.values()]
-        same = filecmp.cmp(*outs, shallow=False)
+        first, second = (folder / "cold" / MODEL for folder in kept.values())
+        same = filecmp.cmp(first, second, shallow=False)
     rows = []
     for name, unit in (("wall_s", 1), ("cpu_s", 1), ("peak_anonymous_bytes", MB)):
         ours, theirs = ([value / unit for value in field_of(found, name)] for found in runs.values())

@@ -34,6 +34,10 @@ def factorise_together(matrices: Tensor, rank: int | None = None) -> list[Factor
     """Decompose T matrices (T, M, N), of float32 or less, by one call for all their Gram matrices in float64.
 
     One for which that is not exact enough is decomposed by itself.
+
+    >>> first, second = factorise_together(torch.tensor([[[2.0, 0.0], [0.0, 1.0]], [[0.0, 3.0], [0.0, 0.0]]]))
+    >>> first.s, second.s, second.u.shape
+    (tensor([2., 1.]), tensor([3., 0.]), torch.Size([2, 1]))
     """
     _, rows, columns = matrices.shape
     if rows < columns:

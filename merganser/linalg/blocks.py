@@ -16,6 +16,9 @@ def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
     """Cut the tasks' tensors (T, ...) into blocks (T, C), in reading order; on a GPU all is one block.
 
     C is a multiple of `unit`.
+
+    >>> [block.shape for block in blocks(torch.zeros(2, 3, 5))]
+    [torch.Size([2, 15])]
     """
     flat = stack.reshape(len(stack), -1)
     return flat.split(max(1, BLOCK // len(stack) // unit) * unit, dim=1) if flat.device.type == "cpu" else (flat,)
@@ -27,7 +30,12 @@ def is_looped(values: Tensor) -> bool:
 
 
 def by_blocks(reduce: Callable[[Tensor], Tensor], stack: Tensor, dtype: torch.dtype) -> Tensor:
-    """Reduce the tasks' tensors (T, ...) to one, block by block (T, C)."""
+    """Reduce the tasks' tensors (T, ...) to one, block by block (T, C).
+
+    >>> by_blocks(lambda block: block.sum(0), torch.ones(3, 2, 2), torch.float32)
+    tensor([[3., 3.],
+            [3., 3.]])
+    """
     pieces = blocks(stack)
     if len(pieces) == 1:
         return reduce(pieces[0]).reshape(stack.shape[1:]).to(dtype)
@@ -35,7 +43,12 @@ def by_blocks(reduce: Callable[[Tensor], Tensor], stack: Tensor, dtype: torch.dt
 
 
 def joined(pieces: Iterable[Tensor], shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Lay pieces (C,) of one tensor, made in turn, side by side in a tensor of this shape."""
+    """Lay pieces (C,) of one tensor, made in turn, side by side in a tensor of this shape.
+
+    >>> joined([torch.zeros(3), torch.ones(1)], (2, 2), torch.float32, torch.device("cpu"))
+    tensor([[0., 0.],
+            [0., 1.]])
+    """
     out = torch.empty(tuple(shape), dtype=dtype, device=device)
     flat, start = out.view(-1), 0
     for piece in pieces:

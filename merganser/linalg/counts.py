@@ -6,10 +6,18 @@ SLACK = 1e-9  # 0.29 * 100 is 28.999999999999996 in binary
 
 
 def count_of(fraction: float, n: int) -> int:
-    """Return floor(fraction * n), forgiving the rounding of the product."""
+    """Return floor(fraction * n), forgiving the rounding of the product.
+
+    >>> count_of(0.29, 100)  # the product is 28.999999999999996
+    29
+    """
     return floor(fraction * n + SLACK)
 
 
 def ceiling_of(fraction: float, n: int) -> int:
-    """Return ceil(fraction * n), forgiving the rounding of the product."""
+    """Return ceil(fraction * n), forgiving the rounding of the product.
+
+    >>> ceiling_of(0.993, 100), ceiling_of(0.07, 100)  # 7.000000000000001
+    (100, 7)
+    """
     return ceil(fraction * n - SLACK)

@@ -26,6 +26,10 @@ def joint(deltas: Tensor, basis: Basis | None = None) -> JointFactors:
     """Decompose T matrices (T, M, N) side by side on their numerical rank. What is returned holds on to them.
 
     `basis`: that of float32 matrices, where `joint` gave it before; the coordinates are the same to the last digit.
+
+    >>> found = joint(torch.tensor([[[3.0, 0.0]], [[0.0, 4.0]]]))  # [3 0 0 4]
+    >>> found.s.float(), found.coordinates(1).abs().float()
+    (tensor([5.]), tensor([[0., 4.]]))
     """
     if deltas.dtype == torch.float64:
         return of_factors(_compact(deltas), len(deltas))

@@ -30,6 +30,10 @@ def gram(matrix: Tensor, out: Tensor | None = None, sign: float = 1.0) -> Tensor
     """Return matrix^T matrix (N, N) of an M x N matrix, or add it, times `sign`, to a Gram matrix `out` in place.
 
     Rows are turned to float64 a block at a time. For the Gram matrix of the rows give the matrix's transpose.
+
+    >>> gram(torch.tensor([[1.0, 2.0], [0.0, 1.0]])).triu()
+    tensor([[1., 2.],
+            [0., 5.]], dtype=torch.float64)
     """
     size = matrix.shape[1]
     if out is None:
@@ -49,7 +53,11 @@ def gram(matrix: Tensor, out: Tensor | None = None, sign: float = 1.0) -> Tensor
 
 
 def product(matrix: Tensor, right: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return matrix (M, N) @ right (N, K), computed in float64; rows are turned to it a block at a time."""
+    """Return matrix (M, N) @ right (N, K), computed in float64; rows are turned to it a block at a time.
+
+    >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]], dtype=torch.float64))
+    tensor([[11.]], dtype=torch.float64)
+    """
     out = matrix.new_empty((len(matrix), right.shape[1]), dtype=dtype)
     for rows, into in zip(in_blocks(matrix), in_blocks(out), strict=True):
         if dtype == torch.float64:
@@ -65,7 +73,11 @@ def in_blocks(matrix: Tensor) -> tuple[Tensor, ...]:
 
 
 def eigenvalues_(gram: Tensor) -> Tensor:
-    """Return the eigenvalues (N,) of a Gram matrix."""
+    """Return the eigenvalues (N,) of a Gram matrix.
+
+    >>> eigenvalues_(torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64))
+    tensor([1., 3.], dtype=torch.float64)
+    """
     return eigh_top_(gram, 0)[0]
 
 
@@ -78,6 +90,11 @@ def eigh_top_(gram: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return all eigenvalues (N,) of a Gram matrix and the eigenvectors (N, K) of its `count` largest, in columns.
 
     One reduction to tridiagonal form serves both. Raises ValueError at NaN or infinity.
+
+    >>> values, vectors = eigh_top_(torch.tensor([[4.0, 0.0], [0.0, 9.0]], dtype=torch.float64), 1)
+    >>> values, vectors.abs()
+    (tensor([4., 9.], dtype=torch.float64), tensor([[0.],
+            [1.]], dtype=torch.float64))
     """
     size = len(gram)
     count = min(count, size)
@@ -104,6 +121,10 @@ def cholesky_(gram: Tensor) -> Tensor:
     """Return the upper triangular R with R^T R = gram, of a positive definite matrix in float32 or float64.
 
     Raises torch.linalg.LinAlgError where it is not positive definite.
+
+    >>> cholesky_(torch.tensor([[4.0, 2.0], [2.0, 10.0]]))
+    tensor([[2., 1.],
+            [0., 3.]])
     """
     if gram.is_cuda:
         return linalg.cholesky(gram, upper=True)
@@ -115,7 +136,12 @@ def cholesky_(gram: Tensor) -> Tensor:
 
 
 def solve_(upper: Tensor, right: Tensor, *, transposed: bool = False) -> Tensor:
-    """Return X (N, K) with R X = right, or R^T X = right, for an upper triangular R (N, N) of the same dtype."""
+    """Return X (N, K) with R X = right, or R^T X = right, for an upper triangular R (N, N) of the same dtype.
+
+    >>> solve_(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([[4.0], [6.0]]))
+    tensor([[1.],
+            [2.]])
+    """
     if upper.is_cuda:
         return linalg.solve_triangular(upper.mT if transposed else upper, right, upper=not transposed)
     rows, columns = right.shape

@@ -12,7 +12,11 @@ INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of the f
 
 
 def patterns_of(values: Tensor) -> Tensor:
-    """Return the pattern of each value's magnitude, in a contiguous tensor."""
+    """Return the pattern of each value's magnitude, in a contiguous tensor.
+
+    >>> patterns_of(torch.tensor([0.0, -1.0, 2.0])).tolist()  # in the order of the magnitudes
+    [0, 1065353216, 1073741824]
+    """
     return values.abs().contiguous().view(INTEGERS[values.dtype.itemsize])
 
 
@@ -20,6 +24,9 @@ def levels_of(patterns: Sequence[int], values: Tensor) -> Tensor:
     """Return the magnitudes (T) of patterns, in the values' dtype and on their device: of -1 what is below them all.
 
     Of a pattern that no magnitude has it is infinity.
+
+    >>> levels_of([-1, 1065353216], torch.zeros(2, 1))
+    tensor([-1.,  1.])
     """
     magnitudes = [_magnitude(pattern, values.dtype) for pattern in patterns]
     return torch.tensor(magnitudes, dtype=values.dtype, device=values.device)

@@ -25,7 +25,12 @@ class Cut:
 
 
 def cut_at(read: Callable[[], Iterable[Tensor]], density: float) -> Cut:
-    """Find, per task, the cut that keeps floor(density * n) of the n entries of the stacks that `read` gives."""
+    """Find, per task, the cut that keeps floor(density * n) of the n entries of the stacks that `read` gives.
+
+    >>> stack = torch.tensor([[0.5, -2.0, 0.5, 1.0]])
+    >>> kept(stack, cut_at(lambda: [stack], 0.75))  # of the two equal ones the first
+    tensor([[ True,  True, False,  True]])
+    """
     return whole_cut(InMemory(read), partial(count_of, density))
 
 
@@ -49,7 +54,12 @@ def cuts(stacks: StackSource, count: Callable[[int], int], change: Change | None
 
 
 def each_trimmed(stack: Tensor, cut: Cut) -> Iterator[Tensor]:
-    """Give a stack (T, ...) block by block (T, C), with zeros for the entries that the cut does not keep."""
+    """Give a stack (T, ...) block by block (T, C), with zeros for the entries that the cut does not keep.
+
+    >>> stack = torch.tensor([[0.5, -2.0, 0.5, 1.0]])
+    >>> torch.cat(list(each_trimmed(stack, cut_at(lambda: [stack], 0.5))), dim=1)
+    tensor([[ 0., -2.,  0.,  1.]])
+    """
     levels = levels_of(cut.patterns, stack).tolist()
     for block in blocks(stack):
         trimmed = torch.empty_like(block)

@@ -24,6 +24,11 @@ def factorise(matrix: Tensor, rank: int | None = None) -> Factors:
     """Decompose an M x N matrix into leading singular vectors on its numerical rank K and its whole spectrum.
 
     U (M, K), S (R), Vh (K, N), computed in float64 and returned in the matrix's dtype. `rank` caps K.
+
+    >>> u, s, vh = factorise(torch.tensor([[0.0, 3.0], [0.0, 4.0]]))  # of rank 1
+    >>> s, (u * s[:1] @ vh).round(decimals=4)
+    (tensor([5., 0.]), tensor([[0., 3.],
+            [0., 4.]]))
     """
     if matrix.shape[0] < matrix.shape[1]:
         return _transposed(factorise(matrix.mT, rank))
@@ -49,6 +54,11 @@ def truncation(matrix: Tensor, rank: int, exact_to: torch.dtype | None = None) -
 
     Projects on the leading singular vectors of one side. Where a Gram matrix cannot tell two small singular values
     apart, neither does the approximation care: its error is about eps * largest**2 / smallest kept, whatever the gap.
+
+    >>> left, right = truncation(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), 1)
+    >>> (left @ right).float()
+    tensor([[3., 0.],
+            [0., 0.]])
     """
     if matrix.shape[0] < matrix.shape[1]:
         left, right = truncation(matrix.mT, rank, exact_to)
@@ -95,12 +105,19 @@ def numerical_rank(s: Tensor, shape: tuple[int, int], largest: Tensor | None = N
     """Count the singular values of an M x N matrix above max(M, N) * eps * largest, eps of their dtype.
 
     `largest`: that of the matrix which this one is a part of; by default the matrix's own.
+
+    >>> numerical_rank(torch.tensor([1.0, 1e-3, 1e-7]), (100, 3))  # 1.2e-5 and less is rounding
+    2
     """
     return int((s > max(shape) * torch.finfo(s.dtype).eps * (s[:1] if largest is None else largest)).sum())
 
 
 def spectral_norm(matrix: Tensor) -> Tensor:
-    """Return the largest singular value, from the smaller Gram matrix in float64."""
+    """Return the largest singular value, from the smaller Gram matrix in float64.
+
+    >>> spectral_norm(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    tensor(4., dtype=torch.float64)
+    """
     tall = matrix.mT if matrix.shape[0] < matrix.shape[1] else matrix
     return lapack.eigenvalues_(lapack.gram(tall))[-1].clamp(min=0).sqrt()
 
@@ -134,18 +151,32 @@ def oriented(factors: Factors) -> Factors:
 
 
 def orientation(u: Tensor) -> Tensor:
-    """Return the sign of the largest entry of each left vector (M, K): K numbers."""
+    """Return the sign of the largest entry of each left vector (M, K): K numbers.
+
+    >>> orientation(torch.tensor([[0.6, 0.6], [-0.8, 0.8]]))
+    tensor([-1.,  1.])
+    """
     return u.gather(0, u.abs().argmax(0, keepdim=True)).sign().squeeze(0)
 
 
 def rebuilt(factors: Factors) -> Tensor:
-    """Multiply factors (M, K), (K or more), (K, N) out to the M x N matrix they stand for."""
+    """Multiply factors (M, K), (K or more), (K, N) out to the M x N matrix they stand for.
+
+    >>> rebuilt(Factors(torch.tensor([[1.0], [0.0]]), torch.tensor([2.0, 0.0]), torch.tensor([[0.0, 1.0]])))
+    tensor([[0., 2.],
+            [0., 0.]])
+    """
     u, s, vh = factors
     return (u * s[: u.shape[1]]) @ vh
 
 
 def complement(basis: Tensor, count: int) -> Tensor:
-    """Return `count` orthonormal columns that are orthogonal to those of a basis (M, K), count <= M - K, in float64."""
+    """Return `count` orthonormal columns that are orthogonal to those of a basis (M, K), count <= M - K, in float64.
+
+    >>> complement(torch.tensor([[1.0], [0.0]]), 1).abs().float()
+    tensor([[0.],
+            [1.]])
+    """
     rows, known = basis.shape
     units = torch.zeros(rows, count, dtype=torch.float64, device=basis.device)
     units[known : known + count].fill_diagonal_(1)

@@ -31,6 +31,9 @@ def sign_agreement(entries: Tensor, noise: float = 0.0) -> float:
     """Return the mean share of the majority sign over the entries of T tasks (T, ...); NaN where all are zero.
 
     `noise`: entries up to this share of the largest count as zero.
+
+    >>> sign_agreement(torch.tensor([[1.0, 2.0], [1.0, -1.0]]))  # all agree on the first, half on the second
+    0.75
     """
     threshold = noise * float(entries.abs().max()) if noise and entries.numel() else 0.0
     positive, negative = (entries > threshold).sum(0), (entries < -threshold).sum(0)

@@ -21,6 +21,9 @@ def subspace_alignment(delta: Tensor, directions: Tensor) -> float:
     """Return SAR, the share of a task's delta (M, N) that lies in a merge's directions (M, K): a ratio of norms.
 
     Between 0 and 1, and NaN for a zero delta. Marczak et al., ICML 2025, arXiv:2502.04959, equation 3.
+
+    >>> subspace_alignment(torch.tensor([[3.0], [4.0]]), torch.tensor([[0.0], [1.0]]))
+    0.8
     """
     delta = delta.double()
     inside = torch.linalg.matrix_norm(directions.double().mT @ delta)
@@ -34,7 +37,12 @@ def inner_products(deltas: Tensor) -> Tensor:
 
 
 def cosines(products: Tensor) -> Tensor:
-    """Turn inner products (T, T) into cosines: exactly 1 of a delta with itself, NaN of a zero one with any."""
+    """Turn inner products (T, T) into cosines: exactly 1 of a delta with itself, NaN of a zero one with any.
+
+    >>> cosines(inner_products(torch.tensor([[1.0, 0.0], [3.0, 4.0]])))
+    tensor([[1.0000, 0.6000],
+            [0.6000, 1.0000]], dtype=torch.float64)
+    """
     norms = products.diagonal().sqrt()
     found = (products / norms.outer(norms)).clamp(-1, 1)
     found.diagonal()[norms > 0] = 1

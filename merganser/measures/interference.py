@@ -16,6 +16,11 @@ def task_interference(tasks: Sequence[Factors]) -> float:
     """Return STI, the entrywise L1 norm of (U^T U - I) S (V^T V - I) over the tasks' stacked factors (TSV, equation 7).
 
     Each task gives U (M, K), S (K,), V^T (K, N); zero for one task, and for orthogonal left or right spaces.
+
+    >>> e1, e2 = torch.eye(2).split(1, dim=1)
+    >>> one, two = Factors(e1, torch.tensor([2.0]), e1.T), Factors(e1, torch.tensor([3.0]), e1.T)
+    >>> task_interference([one, two]), task_interference([one, Factors(e2, torch.tensor([3.0]), e1.T)])
+    (5.0, 0.0)
     """
     u, s, vh = _stacked(tasks)
     return _interference(u, s, vh)
@@ -35,6 +40,12 @@ def row_space_interference(tasks: Sequence[Factors]) -> Tensor:
 
     The paper multiplies the singular values of one index as if V_i^T V_j were diagonal, which ignores overlap between
     directions of different rank; here the product is whole. Zero for orthogonal row spaces, NaN for a zero matrix.
+
+    >>> e1 = torch.eye(2)[:, :1]
+    >>> one, two = Factors(e1, torch.tensor([2.0]), e1.T), Factors(e1, torch.tensor([3.0]), e1.T)
+    >>> row_space_interference([one, two])
+    tensor([[1., 1.],
+            [1., 1.]], dtype=torch.float64)
     """
     rows = [(f.s.double() / f.s.double().norm()).unsqueeze(1) * f.vh.double() for f in tasks]
     found = torch.empty(len(rows), len(rows), dtype=torch.float64)

@@ -5,7 +5,11 @@ from torch import Tensor
 
 
 def effective_rank(s: Tensor) -> float:
-    """Return the exponential of the entropy of s / sum(s) (Roy and Vetterli, 2007): R for equal values, 0 for none."""
+    """Return the exponential of the entropy of s / sum(s) (Roy and Vetterli, 2007): R for equal values, 0 for none.
+
+    >>> effective_rank(torch.tensor([2.0, 0.0])), round(effective_rank(torch.tensor([1.0, 1.0])), 6)
+    (1.0, 2.0)
+    """
     s = s.double()
     if not s.any():
         return 0.0
@@ -14,7 +18,11 @@ def effective_rank(s: Tensor) -> float:
 
 
 def energy_share(s: Tensor, k: int) -> float:
-    """Return the share of the sum of squares that the first k values hold; NaN for a zero matrix."""
+    """Return the share of the sum of squares that the first k values hold; NaN for a zero matrix.
+
+    >>> energy_share(torch.tensor([3.0, 4.0]).flip(0), 1)
+    0.64
+    """
     squares = s.double().square()
     return float(squares[:k].sum() / squares.sum())
 
@@ -23,13 +31,20 @@ def truncation_error(s: Tensor, k: int) -> float:
     """Return the Frobenius norm that a truncation to rank k loses, over the matrix's own; NaN for a zero matrix.
 
     CART's reconstruction error is its square, times that of the matrix's norm, summed over the tasks.
+
+    >>> truncation_error(torch.tensor([4.0, 3.0]), 1)
+    0.6
     """
     squares = s.double().square()
     return float((squares[k:].sum() / squares.sum()).sqrt())
 
 
 def approximation_rank(s: Tensor, eps: float) -> int:
-    """Return the least rank whose truncation loses at most `eps` of the Frobenius norm (Iso-C, k_M)."""
+    """Return the least rank whose truncation loses at most `eps` of the Frobenius norm (Iso-C, k_M).
+
+    >>> approximation_rank(torch.tensor([4.0, 3.0, 0.01]), 0.05)
+    2
+    """
     squares = s.double().square()
     lost = squares.flip(0).cumsum(0).flip(0)  # by the truncation that keeps what stands before
     return int((lost > eps**2 * squares.sum()).sum())

@@ -3,6 +3,7 @@
 The node is a fresh clone; the remote, a folder of this machine, holds all of a pipeline of N trivial stages in pairs.
 Both sides do the same for one stage:
 
+    load     read dvc.yaml
     fetch    copy its input from the remote       `dvc pull STAGE`
     ask      look whether it ran before           `dvc fetch --run-cache` and a look into the run cache
     push     copy its new output to the remote    `dvc push STAGE`
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import chdir, redirect_stdout
+from contextlib import chdir, redirect_stdout, suppress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 SIZES, TIMES = (100, 300, 900), 3
-STEPS = ("fetch", "ask", "push", "save", "judge")
+STEPS = ("load", "fetch", "ask", "push", "save", "judge")
 NAME = "second7"
 Actions = dict[str, Callable[[], object]]
 
@@ -66,6 +67,8 @@ def _row(step: str, runs: list[dict[str, dict[str, tuple[float, int]]]]) -> list
 
 def _pushed_pipeline(folder: Path, size: int) -> Path:
     """Make a repository, run it, push all of it, and commit; return its path."""
+    from dvc.repo import Repo
+
     source, stages = folder / "source", {}
     for number in range(size // 2):
         (source / "in").mkdir(parents=True, exist_ok=True)
@@ -81,6 +84,8 @@ def _pushed_pipeline(folder: Path, size: int) -> Path:
     _sh(source, sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "store", str(folder / "remote"))
     _sh(source, sys.executable, "-c", "from flows.cli import main; main()", "run")
     _sh(source, sys.executable, "-m", "dvc", "push", "-q", "--run-cache")
+    with chdir(source), Repo() as repo:
+        ObjectStore(repo, print).open()
     _sh(source, "git", "add", "-A")
     _sh(source, "git", "-c", "user.name=a", "-c", "user.email=a@localhost", "commit", "-qm", "all")
     return source
@@ -93,31 +98,28 @@ def _measured(source: Path, folder: Path, side: str) -> dict[str, tuple[float, i
     node, found = folder / "node", {}
     shutil.rmtree(node, ignore_errors=True)
     _sh(folder, "git", "clone", "-q", str(source), str(node))
-    for step in STEPS:
-        # As on a real node, each stage opens the clone afresh.
-        with chdir(node), Repo(str(node)) as repo:
+    with chdir(node), Repo(str(node)) as repo:
+        actions = _SIDES[side](repo)
+        for step in STEPS:
             if step == "push":
                 _write_output(repo)
             began, started = time.time(), time.monotonic()
             with redirect_stdout(io.StringIO()):  # where DVC says what it does
-                _SIDES[side](repo)[step]()
+                actions[step]()
             seconds = time.monotonic() - started
-        copied = [*(node / ".dvc/cache").rglob("*"), *(folder / "remote").rglob("*")]
-        found[step] = seconds, sum(path.is_file() and path.stat().st_ctime >= began for path in copied)
+            copied = [*(node / ".dvc/cache").rglob("*"), *(folder / "remote").rglob("*")]
+            found[step] = seconds, sum(path.is_file() and path.stat().st_ctime >= began for path in copied)
     return found
 
 
 def _write_output(repo: "Repo") -> None:
+    """Have the stage's command done: a new output in the workspace and in the cache, its entry in dvc.lock."""
+    stage = repo.stage.load_one("dvc.yaml", NAME)
     Path("second").mkdir(exist_ok=True)
     Path("second/7").write_text(f"{time.time()}")
-    stage = _stage(repo)
     save_inputs(stage)
     save_output(stage.outs[0])
     stage.dump(update_pipeline=False)
-
-
-def _stage(repo: "Repo") -> Any:
-    return repo.stage.load_one("dvc.yaml", NAME)
 
 
 def _by_dvc(repo: "Repo") -> Actions:
@@ -125,16 +127,15 @@ def _by_dvc(repo: "Repo") -> Actions:
 
     def ask() -> None:
         repo.stage_cache.pull(None)
-        try:
-            repo.stage_cache.restore(_stage(repo), dry=True)
-        except RunCacheNotFoundError:
-            return
+        with suppress(RunCacheNotFoundError):
+            repo.stage_cache.restore(_find(repo), dry=True)
 
     def save() -> None:
-        repo.stage_cache.save(_stage(repo))
+        repo.stage_cache.save(_find(repo))
         repo.stage_cache.push(None)
 
     return {
+        "load": lambda: repo.index.stages,
         "fetch": lambda: repo.pull("first7"),
         "ask": ask,
         "push": lambda: repo.push(NAME),
@@ -143,37 +144,43 @@ def _by_dvc(repo: "Repo") -> Actions:
     }
 
 
+def _find(repo: "Repo") -> Any:
+    return next(stage for stage in repo.index.stages if stage.addressing == NAME)
+
+
 def _by_ours(repo: "Repo") -> Actions:
     from dvc.stage.serialize import to_single_stage_lockfile
 
-    store = ObjectStore(repo, print)
+    store, stages = ObjectStore(repo, print), dict[str, Any]()
+
+    def load() -> None:
+        stages.update({name: repo.stage.load_one("dvc.yaml", name) for name in ("first7", NAME)})
 
     def fetch() -> None:
-        out = repo.stage.load_one("dvc.yaml", "first7").outs[0]
+        (out,) = stages["first7"].outs
         store.fetch([out])
         out.checkout(force=True)
 
-    def key(stage: Any) -> str:
-        save_inputs(stage)
-        found = run_key(stage, ())
-        assert found
-        return found
+    def ask() -> None:
+        save_inputs(stages[NAME])
+        key = run_key(stages[NAME], ())
+        assert key
+        assert store.find_run(key)
+
+    def push() -> None:
+        save_output(stages[NAME].outs[0])
+        store.push(stages[NAME].outs)
 
     def save() -> None:
-        stage = _stage(repo)
-        store.save_run(key(stage), to_single_stage_lockfile(stage))
+        key = run_key(stages[NAME], ())
+        assert key
+        store.save_run(key, to_single_stage_lockfile(stages[NAME]))
 
     def judge() -> None:
+        store.open()
         make_plan(repo, checks_for=RecordedHashes(repo, store).checks_for)
 
-    store.open()
-    return {
-        "fetch": fetch,
-        "ask": lambda: store.find_run(key(_stage(repo))),
-        "push": lambda: store.push(_stage(repo).outs),
-        "save": save,
-        "judge": judge,
-    }
+    return {"load": load, "fetch": fetch, "ask": ask, "push": push, "save": save, "judge": judge}
 
 
 _SIDES: dict[str, Callable[["Repo"], Actions]] = {"DVC": _by_dvc, "ours": _by_ours}

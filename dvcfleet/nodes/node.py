@@ -70,6 +70,8 @@ def run_key(stage: "Stage", persisted: Sequence[dict[str, Any]]) -> str | None:
     from dvc.stage.cache import _get_cache_hash
     from dvc.stage.serialize import to_single_stage_lockfile
 
+    if isinstance(stage.meta, dict) and stage.meta.get("restore") is False:
+        return None
     if stage.is_callback or stage.always_changed or not (stage.cmd and stage.deps and stage.outs):
         return None
     key = str(_get_cache_hash(dict(to_single_stage_lockfile(stage)), key=True))

@@ -18,6 +18,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.executors.clusters import Machine, cluster_pool
 from dvcfleet.planning.resources import Resources
 from tests.dvcfleet.cluster import ROOT, free_port, started, wait_until
+from tests.dvcfleet.test_gpus import GPU_STAGES, GPUS, check_gpus
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make, Toy
 
@@ -26,9 +27,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", params=["ray", "dask"])
 def cluster(request: pytest.FixtureRequest, prefect_api: str, ray_token: None) -> Iterator[tuple[str, str]]:
-    """A cluster with two threads: the runner's name and the address."""
-    with started(request.param, prefect_api) as cluster:
-        yield cluster.runner, cluster.address
+    """A cluster with two threads and two GPUs, which are made up: the runner's name and the address."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(GPUS))
+        with started(request.param, prefect_api, gpus=len(GPUS)) as cluster:
+            patch.undo()  # those of the run's own machine do not count
+            yield cluster.runner, cluster.address
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +146,11 @@ def test_a_stage_that_no_node_can_run_is_refused_by_name(toy: Make, cluster: tup
     code, text = greedy.run(runner=runner, address=address)
     assert (code, greedy.ran()) == (2, [])
     assert re.search("stage a: asks for 1 threads, 3 GPUs, and no node has all .* has 2 threads", text)
+
+
+def test_gpu_stages_on_a_cluster_at_an_address_have_gpus_of_their_own(toy: Make, cluster: tuple[str, str]) -> None:
+    runner, address = cluster
+    check_gpus(toy(GPU_STAGES, {"source": ""}), runner=runner, address=address)
 
 
 def test_an_interrupted_run_ends_its_commands_on_the_workers(toy: Make, cluster: tuple[str, str]) -> None:

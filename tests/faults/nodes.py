@@ -1,4 +1,4 @@
-"""A real cluster on this machine whose nodes are clones that share nothing but a DVC remote, and a drill on it.
+"""A real cluster on this machine whose nodes are clones that share nothing but a DVC remote, and its drill.
 
 `python -m tests.faults.nodes` runs the embedded comparison by Ray and by Dask on a head and two nodes, kills one with
 SIGKILL in the middle, and prints how the hashes compare with those of a local run and how often each stage ran.
@@ -153,7 +153,7 @@ def git(folder: Path, *args: str) -> str:
 
 
 def tiny_source(folder: Path) -> Path:
-    """Make the tiny comparison's repository, its checkpoints and data under DVC's care."""
+    """Make the tiny comparison's repository, its checkpoints and data tracked by DVC."""
     source = make_repository(folder)
     sources = [
         str(path.relative_to(source)) for name in ("hub", "datasets") for path in sorted((source / name).iterdir())
@@ -189,7 +189,7 @@ def run(folder: Path, *args: str, prefix: tuple[str, ...] = (), **variables: str
 
 
 def hashes(folder: Path) -> dict[str, Any]:
-    """Return the hashes of all outputs that are pure functions of their inputs, of every dvc.lock in a folder."""
+    """Return the hashes of all reproducible outputs, of every dvc.lock in a folder."""
     found = {}
     for lock in sorted(folder.rglob("dvc.lock")):
         for name, stage in yaml.safe_load(lock.read_text())["stages"].items():
@@ -228,6 +228,7 @@ def main() -> None:
     parser.add_argument("--suite", choices=["tiny", "embedded"], default="embedded")
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if not given")
     parser.add_argument("--kill-after", type=int, default=40, metavar="N", help="stages ended before a node is killed")
+    parser.add_argument("--limit", type=float, default=3600, metavar="S", help="seconds for each cluster's run")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nodes-") as temporary:
         folder = given.folder or Path(temporary)
@@ -243,23 +244,32 @@ def main() -> None:
                 Path(shutil.copytree(source, folder / runner / "source", symlinks=True)),
                 local,
                 given.kill_after,
+                given.limit,
             )
             for runner in given.runner or ["ray", "dask"]
         ]
     sys.exit(not all(ended))
 
 
-def drill(runner: str, source: Path, local: Path, kill_after: int) -> bool:
-    """Run a comparison on nodes of which one is killed; print what came of it, and tell if it is as a local run."""
+def drill(runner: str, source: Path, local: Path, kill_after: int, limit_s: float = 3600) -> bool:
+    """Run a comparison on nodes of which one is killed; print the result, and tell if it is as a local run.
+
+    A run that has not ended `limit_s` after its start fails.
+    """
     flow, *clones = share(source, source.parent)
     began = time.monotonic()
     with cluster(runner, source.parent / "cluster", clones) as nodes:
         process = run(flow, "--runner", runner, "--address", nodes.address)
-        wait_until(lambda: process.poll() is not None or entries(flow) >= kill_after, 3600)
-        assert process.poll() is None, process.communicate()[0]
-        nodes.kill(0)
-        print(f"{runner}: killed a node after {entries(flow)} stages", flush=True)
-        said, _ = process.communicate()
+        try:
+            wait_until(lambda: process.poll() is not None or entries(flow) >= kill_after, limit_s)
+            assert process.poll() is None, process.communicate()[0]
+            nodes.kill(0)
+            print(f"{runner}: killed a node after {entries(flow)} stages", flush=True)
+            said, _ = process.communicate(timeout=max(1, began + limit_s - time.monotonic()))
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                print(process.communicate()[0])
     print(said)
     wanted, got = hashes(local), hashes(flow)
     times = Counter(name for clone in clones for name in left(clone))

@@ -152,12 +152,12 @@ def _by_ours(repo: "Repo") -> Actions:
     from dvc.stage.serialize import to_single_stage_lockfile
 
     store, stages = ObjectStore(repo, print), dict[str, Any]()
+    (out,) = repo.stage.load_one("dvc.yaml", "first7").outs  # a node is sent its entry of dvc.lock
 
     def load() -> None:
-        stages.update({name: repo.stage.load_one("dvc.yaml", name) for name in ("first7", NAME)})
+        stages[NAME] = repo.stage.load_one("dvc.yaml", NAME)
 
     def fetch() -> None:
-        (out,) = stages["first7"].outs
         store.fetch([out])
         out.checkout(force=True)
 

@@ -1,6 +1,6 @@
 """A real cluster on this machine whose nodes are clones that share nothing but a DVC remote, and its drill.
 
-`python -m tests.faults.nodes` runs the embedded comparison by Ray and by Dask on a head and two nodes, kills one with
+`python -m tests.faults.nodes` runs a comparison by Ray and by Dask on a head and two nodes, kills one with
 SIGKILL in the middle, and prints how the hashes compare with those of a local run and how often each stage ran.
 """
 
@@ -25,6 +25,7 @@ import yaml
 
 from dvcfleet.nodes.clone import make_node
 from tests.dvcfleet.cluster import free_port, wait_until
+from tests.dvcfleet.toy import Toy
 from tests.tiny import ROOT, dvc, environment, make_repository
 
 # What a node prints when it has joined.
@@ -152,6 +153,21 @@ def git(folder: Path, *args: str) -> str:
     return subprocess.run(command, cwd=folder, check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
+# Some stages of a second each, one of which reads the others' folder whole.
+TOY = """
+stages:
+  part:
+    foreach: [a, b, c, d, e, f]
+    do: {cmd: "mkdir -p part; sleep 1; cat source > part/${item}", deps: [source], outs: ["part/${item}"]}
+  whole: {cmd: cat part/* > whole.txt, deps: [part], outs: [whole.txt]}
+"""
+
+
+def toy_source(folder: Path) -> Path:
+    """Make a repository of some trivial stages."""
+    return Toy(folder, TOY, {"source": "s"}).path
+
+
 def tiny_source(folder: Path) -> Path:
     """Make the tiny comparison's repository, its checkpoints and data tracked by DVC."""
     source = make_repository(folder)
@@ -225,14 +241,14 @@ def main() -> None:
     """Run the drill."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runner", choices=["ray", "dask"], action="append", help="both if none is given")
-    parser.add_argument("--suite", choices=["tiny", "embedded"], default="embedded")
+    parser.add_argument("--suite", choices=["toy", "tiny", "embedded"], default="embedded")
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if not given")
     parser.add_argument("--kill-after", type=int, default=40, metavar="N", help="stages ended before a node is killed")
     parser.add_argument("--limit", type=float, default=3600, metavar="S", help="seconds for each cluster's run")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nodes-") as temporary:
         folder = given.folder or Path(temporary)
-        source = {"tiny": tiny_source, "embedded": embedded_source}[given.suite](folder / "source")
+        source = {"toy": toy_source, "tiny": tiny_source, "embedded": embedded_source}[given.suite](folder / "source")
         local = Path(shutil.copytree(source, folder / "local", symlinks=True))
         process = run(local)
         print(process.communicate()[0], flush=True)

@@ -11,9 +11,10 @@ from io import FileIO
 from pathlib import Path
 from urllib.parse import quote
 
+from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.secrets import masked
 
-LOGS = ".dvcfleet/logs"
+LOGS = f"{STATE_FOLDER}/logs"
 TAIL_LINES = 30
 BAR_S = 60.0
 _LINE_LIMIT = 1 << 16

@@ -278,3 +278,18 @@ def test_an_environment_within_the_repository_is_not_the_repositorys_code() -> N
     assert not is_of(root, os.__file__)
     assert is_of(root, str(root / "pytest.py"))
     assert not is_of(root, None)
+
+
+def test_the_repositorys_modules_are_not_preloaded_even_if_the_project_names_them(tree: Path) -> None:
+    """Nor if a library imports them, as one does that knows plug-ins."""
+    (tree.parent / "library").mkdir()
+    (tree.parent / "library/plugged.py").write_text("import flows.words")
+    code = (
+        "import sys; from pathlib import Path; from dvcfleet.execution.fork_server import preload;"
+        f"sys.path[:0] = [{str(tree)!r}, {str(tree.parent / 'library')!r}];"
+        f"preload(Path({str(tree)!r}), ['other', 'top', 'tasks.say', 'no_such_module', 'xmlrpc.client', 'plugged']);"
+        "print(*[name for name in ('other', 'top', 'tasks', 'flows.words', 'xmlrpc.client', 'plugged')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "xmlrpc.client plugged\n"

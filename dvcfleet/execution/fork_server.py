@@ -70,8 +70,7 @@ def preload(root: Path, names: list[str]) -> None:
                 is_of(root, place) for place in (spec.origin, *(spec.submodule_search_locations or ()))
             ):
                 import_module(name)
-        except (ImportError, ValueError):
-            # The stage that needs the module reports it.
+        except Exception:  # whatever it is, the stage that needs the module meets and reports it
             continue
     for name, module in list(sys.modules.items()):
         # Imported by one of those from outside, such as a library that knows plug-ins.

@@ -284,10 +284,12 @@ def test_the_repositorys_modules_are_not_preloaded_even_if_the_project_names_the
     """Nor if a library imports them, as one does that knows plug-ins."""
     (tree.parent / "library").mkdir()
     (tree.parent / "library/plugged.py").write_text("import flows.words")
+    (tree.parent / "library/broken.py").write_text("raise RuntimeError('no driver')")
     code = (
         "import sys; from pathlib import Path; from dvcfleet.execution.fork_server import preload;"
         f"sys.path[:0] = [{str(tree)!r}, {str(tree.parent / 'library')!r}];"
-        f"preload(Path({str(tree)!r}), ['other', 'top', 'tasks.say', 'no_such_module', 'xmlrpc.client', 'plugged']);"
+        "names = ['other', 'top', 'tasks.say', 'no_such_module', 'broken', 'xmlrpc.client', 'plugged'];"
+        f"preload(Path({str(tree)!r}), names);"
         "print(*[name for name in ('other', 'top', 'tasks', 'flows.words', 'xmlrpc.client', 'plugged')"
         " if name in sys.modules])"
     )

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from dvcfleet.execution.fork_client import ForkServers
 from dvcfleet.execution.jobs import run_job, warm_command
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import Resources
+from tests.dvcfleet.cluster import wait_until
 
 MODULE = """
 import sys, os, pathlib
@@ -238,6 +240,18 @@ def test_a_timeout_ends_a_command_and_all_below_it(root: Path, job: Job) -> None
     assert len(lines) == 2
     assert_ends(int(lines[1]))
     assert outcome.seconds < 10
+
+
+def test_what_ends_well_when_told_to_end_is_no_success(root: Path, job: Job) -> None:
+    obliging = shell("trap 'exit 0' TERM; touch begun; sleep 60 & wait")
+    assert run(replace(job, resources=Resources(timeout_s=1)), obliging)[0].exit_code == 124
+    servers = ForkServers(root)
+    (root / "begun").unlink()
+    stop = threading.Thread(target=lambda: (wait_until((root / "begun").exists), servers.stop()))
+    stop.start()
+    outcome, _ = run(replace(job, fork_servers=servers.addresses()), obliging)
+    stop.join()
+    assert (outcome.exit_code, outcome.lost) == (None, True)
 
 
 def test_a_command_within_its_timeout_ends_as_it_ends(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""What the parts of a run tell each other: data only."""
+"""The messages between the parts of a run: data only."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,7 +18,7 @@ class Start:
 
 @dataclass(frozen=True)
 class NodeWork:
-    """What a node needs to know of a stage besides what its clone says; paths are from the repository's root.
+    """A stage's work for a node, besides what the clone says; paths are from the repository's root.
 
     Parameters are sent, code is not: the node writes `texts`, which are dvc.yaml and parameter files, but must already
     be at `commit`. `expected` holds the hashes of all that the stage reads, `inputs` those outputs of other stages that
@@ -49,13 +49,13 @@ class Command:
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to run a stage: nothing of DVC's."""
+    """A stage's commands and all that a worker needs to run them, without DVC."""
 
     name: str
     commands: tuple[Command, ...]
     folder: str
     environment: dict[str, str]
-    # Outputs to be cleared before the commands run, so that a second attempt does not find the first one's.
+    # Outputs to remove before the commands run, so that a second attempt does not find the first one's.
     clear: tuple[str, ...] = ()
     resources: Resources = field(default_factory=Resources)
     # Where the cold and the warm fork server listen; None: the worker has fork servers of its own.
@@ -68,7 +68,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a stage's commands ended; `exit_code` is negative for a signal, None if they did not come to an end.
+    """How a stage's commands ended; `exit_code` is negative for a signal, None if they were stopped or lost.
 
     `lost` means that nothing is known of the stage, since its worker went away. `why` says more than the exit code
     does, where there is more to say; `entry` is the stage's entry for dvc.lock, where a node made it, and `restored`
@@ -88,7 +88,7 @@ class Outcome:
 
 
 class Result(StrEnum):
-    """How a stage came out of a run."""
+    """The result of a stage in a run."""
 
     DONE = "done"
     UP_TO_DATE = "up to date"
@@ -100,7 +100,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """What became of one stage, and why where it did not go well."""
+    """How one stage ended in a run; `why` explains what did not go well."""
 
     name: str
     result: Result

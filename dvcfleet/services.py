@@ -25,7 +25,7 @@ class Services:
         self._stack = stack
 
     def start(self) -> None:
-        """Start all that takes time to come up, in the background; calling it again does nothing."""
+        """Start in the background what takes time to start; calling it again does nothing."""
         _ = self.fork_servers, self._server
 
     @cached_property
@@ -47,7 +47,7 @@ class Services:
 
     @contextmanager
     def prefect(self) -> Iterator[None]:
-        """Have Prefect in this process talk to the run's server, quietly."""
+        """Connect Prefect in this process to the run's server."""
         before = os.environ.get("PREFECT_API_URL")
         # Before Prefect is imported, and for all threads and processes: without an address, each starts its own server.
         os.environ["PREFECT_API_URL"] = api = self._server.api if self._server else os.environ["PREFECT_API_URL"]
@@ -69,7 +69,7 @@ class Services:
 
 
 def _check_server(api: str) -> None:
-    """Refuse an address at which no server answers: Prefect would only tell so by a traceback."""
+    """Refuse an address at which no server answers: Prefect itself would print a traceback."""
     import httpx
 
     try:

@@ -1,4 +1,4 @@
-"""Stages that run in the run's own working tree, with DVC's cache at hand."""
+"""The workspace of stages that run in the run's own working tree, with its DVC cache."""
 
 import os
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class LocalWorkspace:
                     self._neighbours.setdefault(out.fs.parent(out.fs_path), []).append(out)
 
     def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
-        """Settle a stage without running it if that can be, else make all ready for its command.
+        """Settle a stage without running it if possible, else prepare the workspace for its command.
 
         Returns the result, or None if the command must run, and the reason.
         """
@@ -57,7 +57,7 @@ class LocalWorkspace:
             self.hide_from_git(stage)
             return Result.RESTORED, why
         if not stage.cmd or stage.frozen:
-            # An import, or data under DVC's own care: DVC knows what to do.
+            # An import, or data added by `dvc add`: DVC does it.
             stage.reproduce()
             return Result.DONE, why
         _clear_outs(stage)
@@ -135,7 +135,7 @@ class LocalWorkspace:
 
 
 def _clear_outs(stage: "Stage") -> None:
-    """Take away what the stage wrote before, as `dvc repro` does; outputs to persist are made writable instead."""
+    """Remove what the stage wrote before, as `dvc repro` does; outputs to persist are made writable instead."""
     for out in stage.outs:
         if out.persist:
             out.unprotect()

@@ -1,4 +1,4 @@
-"""The exceptions that mean something to whoever started a run."""
+"""The exceptions whose messages are for the user."""
 
 import os
 
@@ -27,4 +27,4 @@ class BusyError(UserError):
 
 
 class SkippedError(Exception):
-    """The run was left out, as told, since something else writes in the repository."""
+    """The run was skipped, as `busy` says, since something else writes in the repository."""

@@ -123,7 +123,7 @@ def _lock_all(repo: "Repo", locks: ExitStack, say: Callable[[str], None]) -> Dvc
 
 @contextmanager
 def _links_open(repo: "Repo") -> Iterator[None]:
-    """Keep DVC's table of links open: DVC closes it after each entry, and whoever closes it last folds its journal."""
+    """Keep DVC's table of links open: DVC closes it after each entry, and the last to close merges its log."""
     with closing(sqlite3.connect(Path(repo.state.links.directory) / "cache.db")) as connection:
         connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         yield

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What to run, and how, as `run` is told."""
+    """What to run, and how."""
 
     targets: tuple[str, ...]
     force: bool
@@ -102,7 +102,7 @@ def run(
         console.print(str(error), style="red", markup=False)
         return 1
     except (OSError, sqlite3.Error) as error:
-        # The disk is full, or may not be written to: the place where that is noticed can be any.
+        # The disk is full or not writable: any write may be the first to fail.
         console.print(
             f"{error}: fix that and run the same command again; what is done is kept", style="red", markup=False
         )
@@ -202,7 +202,7 @@ def _checks_in(repo: "Repo", profile: str | None, said: dict[str, Any], console:
 
 
 def _recorded(repo: "Repo", place: Placement, console: Console) -> RecordedHashes | None:
-    """Return what is known of data that is elsewhere; None where stages run with the data of this machine."""
+    """Return the recorded hashes of data that is on nodes; None if stages run with the data of this machine."""
     if not (place.address and has_remote(repo)):
         return None
     store = ObjectStore(repo, lambda line: console.print(line, style="yellow", markup=False))
@@ -211,12 +211,12 @@ def _recorded(repo: "Repo", place: Placement, console: Console) -> RecordedHashe
 
 
 def _surely_work(repo: "Repo") -> bool:
-    """Whether there is work as far as can be told without reading dvc.yaml: nothing ran yet, or a run did not end."""
+    """Tell, without reading dvc.yaml, whether there is work for sure: nothing ran yet, or a run did not end."""
     return not Path("dvc.lock").exists() or is_begun(repo)
 
 
 class _Stop:
-    """Stops a run in order when it is told to by Ctrl-C or SIGTERM, and notes which; `exit_code` is 0 until then."""
+    """Stops a run in order on Ctrl-C or SIGTERM, and notes which; `exit_code` is 0 until then."""
 
     exit_code = 0
 

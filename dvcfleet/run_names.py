@@ -18,7 +18,7 @@ _EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def is_begun(repo: "Repo") -> bool:
-    """Tell whether a run has its name and has not ended well."""
+    """Tell whether a run began and has not ended well: its name is kept for the next."""
     return _file(repo).exists()
 
 

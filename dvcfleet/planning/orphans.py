@@ -52,7 +52,7 @@ def find_orphans(repo: "Repo") -> Iterator[Orphan]:
 
 
 def orphan_lines(orphans: Sequence[Orphan]) -> Iterator[str]:
-    """Say which outputs belong to no stage any more, what that may change, and how they are removed."""
+    """Describe the outputs that belong to no stage any more, what they may change, and how they are removed."""
     if not orphans:
         return
     count = "1 stage is" if len(orphans) == 1 else f"{len(orphans)} stages are"
@@ -84,9 +84,9 @@ def _readers(repo: "Repo", outs: Sequence["Output"]) -> tuple[str, ...]:
 
 
 def _may_hold_others(lock: Path, names: Collection[str]) -> bool:
-    """Tell at a glance, before thousands of lines are parsed, whether a dvc.lock may hold other stages than these."""
+    """Tell without parsing YAML whether a dvc.lock may hold other stages than these."""
     keys = re.findall(r"^  (\S.*)$", lock.read_text(encoding="utf-8"), re.MULTILINE)
-    return any(key.removesuffix(":") not in names for key in keys)  # a long or quoted name is not known at a glance
+    return any(key.removesuffix(":") not in names for key in keys)  # a long or quoted name needs the parser
 
 
 def prune_orphans(repo: "Repo", locks: LockFiles, console: Console) -> None:

@@ -267,7 +267,7 @@ def in_run_cache(stage: "Stage") -> bool:
 
 @contextmanager
 def _as_if_new(stage: "Stage") -> Iterator[None]:
-    """Let DVC forget for a while what dvc.lock says of the stage: else it takes its outputs for those of any inputs."""
+    """Hide from DVC what dvc.lock says of the stage: else it takes its outputs for those of any inputs."""
     from dvc_data.hashfile.hash_info import HashInfo
 
     fields = ("hash_info", "meta", "hash_name", "files")

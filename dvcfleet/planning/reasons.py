@@ -19,19 +19,19 @@ _WORDS = {"modified": "changed", "deleted": "missing", "not in cache": "not in t
 
 
 def stage_reasons(stage: "Stage") -> list[str]:
-    """Say what is new about the stage itself, its inputs and outputs aside."""
+    """Return what changed about the stage itself, not its inputs and outputs."""
     if stage.is_callback or stage.always_changed:
         return ["always changed"]
     if not hasattr(stage, "name"):
         return ["stage file changed"] if stage.changed_stage() else []
-    # dvc.lock has given hashes to none of its inputs and outputs.
+    # dvc.lock has no hash of any of its inputs and outputs.
     if not any(item.hash_info for item in (*stage.deps, *stage.outs)):
         return ["new stage"]
     return ["command changed"] if stage.changed_stage() else []
 
 
 def dependency_reasons(dep: "Dependency") -> list[str]:
-    """Say how a dependency differs from the one the stage last ran with; nothing if it does not."""
+    """Return how a dependency differs from the one the stage last ran with; empty if it does not."""
     from dvc.dependency.param import ParamsDependency
 
     if isinstance(dep, ParamsDependency) and _has_its_values(dep):
@@ -47,7 +47,7 @@ def dependency_reasons(dep: "Dependency") -> list[str]:
 
 
 def output_reasons(out: "Output") -> list[str]:
-    """Say how an output in the workspace differs from what the stage last wrote; nothing if it does not."""
+    """Return how an output in the workspace differs from what the stage last wrote; empty if it does not."""
     if is_as_noted(out):
         return []
     return [f"output {out} {_WORDS.get(word, word)}" for word in out.status().values()]

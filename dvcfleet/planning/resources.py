@@ -28,7 +28,7 @@ class Resources:
 
 
 def resources_of(stage: "Stage", more: Mapping[str, Any] | None = None) -> Resources:
-    """Return what the stage's `meta` asks for; `more`, from a profile, takes the place of the same keys of it.
+    """Return what the stage's `meta` asks for; `more`, from a profile, overrides the same keys.
 
     Raises UserError for what cannot be understood. Keys that are not ours are whoever else's they may be.
     """

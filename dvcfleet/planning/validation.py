@@ -24,7 +24,7 @@ def validate(repo: "Repo") -> None:
 
 
 def is_validated(repo: "Repo") -> bool:
-    """Tell whether a run found the project's files in order as they stand: unchanged, they hold no mistake."""
+    """Tell whether an earlier run found the project's files valid and they have not changed since."""
     digest, note = project_of(Path(repo.root_dir)).digest(), _note(repo)
     return not digest or (note.is_file() and note.read_text() == digest)
 

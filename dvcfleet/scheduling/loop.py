@@ -32,23 +32,23 @@ STOP_LIMIT_S = 60.0
 
 
 class Watcher(Protocol):
-    """Somebody who is told what happens."""
+    """Receives the events of a run."""
 
     def began(self, name: str, why: str) -> None:
-        """A stage's commands were submitted."""
+        """Note that a stage's commands were submitted."""
 
     def lost(self, name: str, why: str) -> None:
-        """A stage's worker went away, and the stage waits to be submitted again."""
+        """Note that a stage's worker went away; the stage will be submitted again."""
 
     def ended(self, ending: Ending) -> None:
-        """A stage is settled."""
+        """Note how a stage ended."""
 
 
 class Workspace(Protocol):
     """Where stages run, and where what they read and write is kept."""
 
     def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
-        """Settle a stage without running it, or make all ready for its job: then the result is None; and say why."""
+        """Settle a stage without running it, or prepare its job and return None as the result; return the reason too."""
 
     def job(self, stage: "Stage", resources: Resources) -> Job:
         """Return what a worker needs to run the stage."""
@@ -64,20 +64,20 @@ class Workspace(Protocol):
 
 
 class ExecutorLostError(Exception):
-    """Nobody is left to do a job."""
+    """No worker is left to run a job."""
 
 
 class Executor(Protocol):
-    """Those who do the jobs."""
+    """Runs jobs."""
 
     def submit(self, job: Job) -> None:
-        """Have a job done; raises ExecutorLostError."""
+        """Start a job; raises ExecutorLostError."""
 
     def next_outcome(self, limit_s: float | None = None) -> Outcome:
         """Wait for a job to end; raises TimeoutError when none has by then."""
 
     def abandon(self) -> None:
-        """End all that runs, so that its outcomes come at once."""
+        """End all running jobs, so that their outcomes come at once."""
 
 
 @dataclass
@@ -160,7 +160,7 @@ class Run:
                 self._ready.append(name)
 
     def _start_ready(self) -> None:
-        """Settle what needs no command, and submit what does while there is pool."""
+        """Settle ready stages that need no command, and submit the others while the pool has resources for them."""
         skipped = []
         while self._ready and self.pool.free_threads > 0:
             name = self._ready.pop(0)
@@ -172,7 +172,7 @@ class Run:
         self._ready = skipped + self._ready
 
     def _start(self, name: str, share: Allocation) -> None:
-        """Settle a stage, or submit its job and give it its share of the pool."""
+        """Settle a stage, or submit its job with its share of the pool."""
         from dvc.exceptions import DvcException
 
         stage = self.plan.stages[name]
@@ -198,7 +198,7 @@ class Run:
 
     def _take(self, outcome: Outcome) -> None:
         self.pool.given.pop(outcome.name, None)
-        # Others can run while this one's outputs are put away.
+        # Others can run while this one's outputs are stored.
         self._start_ready()
         self._finish(outcome)
 
@@ -286,11 +286,11 @@ class Run:
         return []
 
     def _stop(self) -> None:
-        """Take what has ended, end what has not or is not heard of any more, and mark the rest as stopped."""
+        """Take the outcomes of running stages, which are ended, and mark all others as stopped."""
         self.stopping = True
         self.lock.take()  # which the run may just have been waiting for
         self.executor.abandon()
-        with suppress(TimeoutError):  # of a cluster that went away nothing more is heard
+        with suppress(TimeoutError):  # a cluster that went away sends no more outcomes
             while self.pool.given:
                 outcome = self.executor.next_outcome(STOP_LIMIT_S)
                 self.pool.given.pop(outcome.name, None)

@@ -1,4 +1,4 @@
-"""What stages may use at a time on one machine, and what each of those that run was given of it."""
+"""The resources that stages share on one machine, and what each running stage was given."""
 
 import math
 import os
@@ -30,7 +30,7 @@ class Allocation:
 
 @dataclass
 class ResourcePool:
-    """Threads, memory and GPUs to be given out; where somebody else counts them, any memory and `gpus` None."""
+    """Threads, memory and GPUs for stages; if a cluster counts them, memory is infinite and `gpus` None."""
 
     threads: int
     memory_bytes: float = math.inf
@@ -39,7 +39,7 @@ class ResourcePool:
 
     @property
     def free_threads(self) -> int:
-        """Threads that nobody has."""
+        """Threads that no stage has."""
         return self.threads - sum(share.threads for share in self.given.values())
 
     def offer(self, resources: Resources) -> Allocation | None:
@@ -58,7 +58,7 @@ class ResourcePool:
         return {} if self.gpus is None else {_GPUS_VARIABLE: ",".join(share.gpus)}
 
     def refuse_too_much(self, name: str, resources: Resources, where: str = "this machine") -> None:
-        """Raise UserError where a stage asks for more than there is when nothing else runs."""
+        """Raise UserError if a stage asks for more than the whole pool has."""
         gpus = len(self.gpus or ())
         if self.gpus is not None and resources.gpus > gpus:
             raise UserError(f"stage {name}: asks for {resources.gpus} GPUs; {where} has {gpus}")

@@ -1,15 +1,3 @@
 """Merganser's side of the engine: command line, project hooks, schedules, audit of MLflow."""
 
-import os
-
-# These must stand before DVC and Prefect are imported: nothing is reported anywhere, nobody looks for newer versions,
-# what Prefect logs goes to its server, not to the terminal, and a server that is gone is not waited for long.
-for _name, _value in {
-    "DVC_NO_ANALYTICS": "1",
-    "DO_NOT_TRACK": "true",  # the one spelling that MLflow takes too
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
-    "PREFECT_CLIENT_MAX_RETRIES": "3",
-}.items():
-    os.environ.setdefault(_name, _value)
+import dvcfleet  # noqa: F401  # sets how DVC, Prefect and MLflow behave, before they are imported

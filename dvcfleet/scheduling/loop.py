@@ -48,7 +48,7 @@ class Workspace(Protocol):
     """Where stages run, and where what they read and write is kept."""
 
     def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
-        """Settle a stage without running it, or prepare its job and return None as the result; also return the reason."""
+        """Settle a stage without running it, or prepare its job and return None as result; return the reason too."""
 
     def job(self, stage: "Stage", resources: Resources) -> Job:
         """Return what a worker needs to run the stage."""

@@ -75,6 +75,17 @@ def test_help_names_every_command(tmp_path: Path) -> None:
     assert all(command in said for command in ("run", "status", "methods", "merge", "reconstruct", "ui"))
 
 
+def test_logs_prints_what_a_stage_printed_and_names_the_nearest(tmp_path: Path, refused: Refused) -> None:
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvcfleet/logs").mkdir(parents=True)
+    (tmp_path / ".dvcfleet/logs/merge@ties.log").write_text("layer 1\nlayer 2\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "flows", "logs", "merge@ties", "--repo", str(tmp_path)], capture_output=True, check=True
+    )
+    assert done.stdout == b"layer 1\nlayer 2\n"
+    assert 'did you mean "merge@ties"?' in refused(tmp_path, "logs", "merge@tie")
+
+
 def test_help_needs_no_heavy_library() -> None:
     modules = imported("import flows.cli")
     assert modules.isdisjoint({"torch", "prefect", "dvc", "mlflow", "datasets", "open_clip"})

@@ -1,6 +1,6 @@
 """Layers in parallel: threads with one BLAS thread each, so that results are the same however many there are.
 
-Torch and the LAPACK calls of `linalg` let go of Python's lock while they compute.
+Torch and the LAPACK calls of `linalg` release Python's lock while they compute.
 """
 
 import ctypes
@@ -24,8 +24,8 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 VARIABLE = "MERGANSER_THREADS"
 KEPT = 2**22  # bytes: tensors that are larger go back to the system when they are freed
 M_MMAP_THRESHOLD = -3  # as malloc.h numbers it
-AHEAD = 5  # items a thread: begun, or done and waiting for their turn, when they hold what they gave
-SHARE = 0.5  # of the memory that is free: what the items in work may be expected to take together
+AHEAD = 5  # items a thread: begun, or done and holding a result that is not yet taken
+SHARE = 0.5  # of the free memory, which the items in work may be expected to take together
 
 Item = TypeVar("Item")
 R = TypeVar("R")
@@ -42,7 +42,7 @@ def threads_wanted() -> int:
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Let torch and every BLAS library that is loaded use one thread a call."""
-    _give_memory_back()
+    _return_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -52,17 +52,17 @@ def one_blas_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _give_memory_back() -> None:
-    """Let glibc keep no large tensors for later: what each thread keeps, in pieces, adds up to hundreds of MiB."""
+def _return_freed_memory() -> None:
+    """Make glibc return freed large tensors to the system: each thread would keep pieces, hundreds of MiB in all."""
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, KEPT)
 
 
-class Rooms:
-    """Memory for float32 tensors that is used again: the first touch of fresh memory costs as much as reading into it.
+class BufferPool:
+    """Memory for float32 tensors that is reused: the first touch of fresh memory costs as much as reading into it.
 
-    It comes back by itself when nobody holds the tensor, or a view of it, any more. There is never more than was in use
-    at once.
+    A buffer returns to the pool when the tensor and all views of it are freed. The pool never holds more than was in
+    use at once.
     """
 
     def __init__(self) -> None:
@@ -72,13 +72,13 @@ class Rooms:
         """Return a tensor with whatever was in its memory before."""
         size = prod(shape)
         try:
-            room = self._free.pop()
+            buffer = self._free.pop()
         except IndexError:
-            room = np.empty(0, np.float32)
-        if len(room) < size:
-            room = np.empty(size, np.float32)
-        used = room[:size]
-        finalize(used, self._free.append, room)
+            buffer = np.empty(0, np.float32)
+        if len(buffer) < size:
+            buffer = np.empty(size, np.float32)
+        used = buffer[:size]
+        finalize(used, self._free.append, buffer)
         return torch.from_numpy(used).view(shape)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from merganser.workers import Rooms, in_order, one_blas_thread, threads_wanted
+from merganser.workers import BufferPool, in_order, one_blas_thread, threads_wanted
 
 
 def test_results_come_in_the_items_order_whoever_is_done_first() -> None:
@@ -89,19 +89,19 @@ def test_the_number_of_threads_is_the_environments_or_the_cpus(monkeypatch: pyte
 
 
 def test_memory_is_used_again_when_nobody_holds_the_tensor_or_a_view_of_it() -> None:
-    rooms = Rooms()
-    large = rooms.empty(4, 1000)
+    buffers = BufferPool()
+    large = buffers.empty(4, 1000)
     place, view = large.data_ptr(), large[1:2]
     del large
-    other = rooms.empty(10)
+    other = buffers.empty(10)
     assert other.data_ptr() != place
     del view
-    again = rooms.empty(3, 5)
+    again = buffers.empty(3, 5)
     assert again.data_ptr() == place
     assert again.shape == (3, 5)
     del other, again
-    assert rooms.empty(5, 2000).shape == (5, 2000)
-    assert rooms.empty(0).numel() == 0
+    assert buffers.empty(5, 2000).shape == (5, 2000)
+    assert buffers.empty(0).numel() == 0
 
 
 def test_no_blas_of_more_threads_is_loaded_while_one_is_to_be_used() -> None:

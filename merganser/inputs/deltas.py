@@ -21,7 +21,7 @@ from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError
 from merganser.inputs.layers import InTurn, LayerDeltas, LayerLowRank
 from merganser.limits import parse_json
-from merganser.workers import Rooms
+from merganser.workers import BufferPool
 
 ROW = 2**12  # entries whose squares are added up in float32
 LEAST_NORM = 1e-12  # float32 holds its square, and that of its inverse
@@ -200,7 +200,7 @@ class Deltas(InTurn):
     files: Mapping[str, DeltaFile]
     seed: int = 0
     embeddings: Mapping[str, Tensor] = field(default_factory=dict)
-    rooms: Rooms = field(default_factory=Rooms)
+    buffers: BufferPool = field(default_factory=BufferPool)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -236,7 +236,7 @@ class Deltas(InTurn):
         if self.is_low_rank(name):
             left, right = zip(*(file.factors(name) for file in files), strict=True)
             return LayerLowRank(name, self.tasks, left, right, self.seed, norms=norms)
-        deltas = self.rooms.empty(len(files), *self.shapes[name])
+        deltas = self.buffers.empty(len(files), *self.shapes[name])
         for delta, file in zip(deltas, files, strict=True):  # one more at a time, not all of them twice
             if name in file:
                 read_into(delta, file, name)

@@ -13,7 +13,7 @@ from merganser.checkpoints.kinds import Kind, ParameterRules, delta_shape
 from merganser.checkpoints.reading import Checkpoint, read_into
 from merganser.inputs.deltas import check_pair, checked_norm
 from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerLowRank
-from merganser.workers import Rooms
+from merganser.workers import BufferPool
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ModelDeltas(InTurn):
     seed: int = 0
     embeddings: Mapping[str, Tensor] = field(default_factory=dict)
     norms: dict[tuple[str | None, str], float] = field(default_factory=dict)  # known, by task (None: the base) and name
-    rooms: Rooms = field(default_factory=Rooms)
+    buffers: BufferPool = field(default_factory=BufferPool)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class ModelDeltas(InTurn):
         weights = base.to(torch.float32)
         if self.kinds[name] == "matrix" and all(_is_low_rank(model, name) for model in self.models.values()):
             return self._low_rank(name, weights, own_norm)
-        deltas = self.rooms.empty(len(self.models), *weights.shape)
+        deltas = self.buffers.empty(len(self.models), *weights.shape)
         norms = []
         for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
             if isinstance(model, Adapter):

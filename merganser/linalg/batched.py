@@ -10,7 +10,7 @@ from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise, is_accurate, numerical_rank
 
 SHARE = 0.5  # of the GPU's free memory, to be filled at once
-WORK = 6  # Gram matrices' worth of room for each: itself, its eigenvectors, both once more, and to find them in
+GRAM_COPIES = 6  # Gram matrices' worth of memory for each: itself, its eigenvectors, both again, and workspace
 
 
 def factorise_all(matrices: Tensor, rank: int | None = None) -> tuple[Factors, ...]:
@@ -26,7 +26,7 @@ def at_once(matrices: Tensor) -> int:
     _, rows, columns = matrices.shape
     free, _ = torch.cuda.mem_get_info(matrices.device)
     kept = torch.cuda.memory_reserved(matrices.device) - torch.cuda.memory_allocated(matrices.device)
-    each = 8 * (2 * rows * columns + WORK * min(rows, columns) ** 2)
+    each = 8 * (2 * rows * columns + GRAM_COPIES * min(rows, columns) ** 2)
     return max(1, int(SHARE * (free + kept) / max(each, 1)))
 
 

@@ -14,7 +14,7 @@ from merganser.linalg.decompositions import Basis, Factors
 
 
 class JointFactors(NamedTuple):
-    """T matrices in the left basis they share; their coordinates in it, which take more room, are asked for by task."""
+    """T matrices in the left basis they share; their coordinates in it are computed one task at a time."""
 
     u: Tensor  # (M, K), orthonormal columns
     s: Tensor  # (K,), descending
@@ -37,10 +37,10 @@ def joint(deltas: Tensor, basis: Basis | None = None) -> JointFactors:
 
     def coordinates(task: int) -> Tensor:
         rows, columns = deltas.shape[1:]
-        room = s.new_empty(
+        workspace = s.new_empty(
             rows + len(s), columns
         )  # in one piece, of a size that the allocator gives back when it is freed
-        exact, found = room[:rows].copy_(deltas[task]), room[rows:]
+        exact, found = workspace[:rows].copy_(deltas[task]), workspace[rows:]
         return torch.mm(u.mT, exact, out=found)
 
     return JointFactors(u, s, coordinates, is_product=True)

@@ -21,8 +21,8 @@ from torch import Tensor, linalg
 
 ROWS = 512  # of a matrix that are in float64 at a time
 PANEL = 64  # columns LAPACK may work on at a time
-FEW = 4  # up to a FEW-th of the vectors are quicker found one by one than all together: 33 ms, not 63, for 96 of 768
-MANY = 2048  # from so many vectors on they are found in little room: another N x N would be 75 MB for 3072
+FEW = 4  # up to a FEW-th of the vectors are found faster one by one than all together: 33 ms, not 63, for 96 of 768
+MANY = 2048  # from so many vectors on they are found in little memory: another N x N would be 75 MB for 3072
 LETTERS = {torch.float32: "s", torch.float64: "d"}
 
 
@@ -107,12 +107,12 @@ def eigh_top_(gram: Tensor, count: int) -> tuple[Tensor, Tensor]:
         return gram.new_empty(0), gram.new_empty(0, 0)
     diagonal, beside, reflectors = _tridiagonal_(gram)
     found = _some_vectors(diagonal, beside, count) if FEW * count <= size else None
-    found = found or (_in_little_room(diagonal, beside) if size >= MANY else None)
+    found = found or (_in_little_memory(diagonal, beside) if size >= MANY else None)
     values, rows = found or _all_vectors(diagonal, beside)
     rows = rows[len(rows) - count :]
     if count:
-        room, info = gram.new_empty(PANEL * (size + PANEL + 1)), ctypes.c_int()
-        orders = (b"L", b"L", b"N", size, count, gram, size, reflectors, rows, size, room, len(room), info)
+        workspace, info = gram.new_empty(PANEL * (size + PANEL + 1)), ctypes.c_int()
+        orders = (b"L", b"L", b"N", size, count, gram, size, reflectors, rows, size, workspace, len(workspace), info)
         _call("dormtr", *orders)
     return values, rows.mT
 
@@ -157,8 +157,8 @@ def _tridiagonal_(gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Reduce a Gram matrix; return the diagonal (N,), what is beside it and the scales of the reflectors left in it."""
     size = len(gram)
     diagonal, beside, reflectors = (gram.new_zeros(size) for _ in range(3))
-    room, info = gram.new_empty(PANEL * size), ctypes.c_int()
-    _call("dsytrd", b"L", size, gram, size, diagonal, beside, reflectors, room, len(room), info)
+    workspace, info = gram.new_empty(PANEL * size), ctypes.c_int()
+    _call("dsytrd", b"L", size, gram, size, diagonal, beside, reflectors, workspace, len(workspace), info)
     return diagonal, beside, reflectors
 
 
@@ -177,8 +177,8 @@ def _some_vectors(diagonal: Tensor, beside: Tensor, count: int) -> tuple[Tensor,
     if count:
         blocks, ends = torch.ones(size, dtype=torch.int32), torch.full((size,), size, dtype=torch.int32)
         whole = (size, diagonal, beside, count, values[-count:], blocks, ends)
-        room, counts, failed = diagonal.new_empty(5 * size), torch.empty_like(blocks), torch.empty_like(blocks)
-        _call("dstein", *whole, rows, size, room, counts, failed, info)
+        workspace, counts, failed = diagonal.new_empty(5 * size), torch.empty_like(blocks), torch.empty_like(blocks)
+        _call("dstein", *whole, rows, size, workspace, counts, failed, info)
     return None if info.value else (values, rows)
 
 
@@ -186,23 +186,23 @@ def _all_vectors(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
     """Return the eigenvalues (N,) and eigenvectors (N, N) in rows of a tridiagonal matrix, by divide and conquer."""
     size = len(diagonal)
     values, rows, info = diagonal.clone(), diagonal.new_empty(size, size), ctypes.c_int()
-    room, numbers = diagonal.new_empty(1 + 4 * size + size**2), torch.empty(3 + 5 * size, dtype=torch.int32)
-    spaces = (room, len(room), numbers, len(numbers), info)
+    workspace, numbers = diagonal.new_empty(1 + 4 * size + size**2), torch.empty(3 + 5 * size, dtype=torch.int32)
+    spaces = (workspace, len(workspace), numbers, len(numbers), info)
     _call("dstedc", b"I", size, values, beside.clone(), rows, size, *spaces)
     if info.value:
         raise linalg.LinAlgError(f"dstedc: an eigenvalue did not converge ({info.value})")
     return values, rows
 
 
-def _in_little_room(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor] | None:
+def _in_little_memory(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor] | None:
     """Return the same by relatively robust representations, a tenth slower; None where that fails.
 
     It does where many eigenvalues are equal. The vectors are orthogonal to 1e-12, not 1e-14.
     """
     size, counted, info = len(diagonal), ctypes.c_int(), ctypes.c_int()
     values, rows, checked = torch.empty_like(diagonal), diagonal.new_empty(size, size), ctypes.c_int(1)
-    room, numbers = diagonal.new_empty(18 * size), torch.empty(10 * size, dtype=torch.int32)
-    ends, spaces = torch.empty(2 * size, dtype=torch.int32), (room, len(room), numbers, len(numbers), info)
+    workspace, numbers = diagonal.new_empty(18 * size), torch.empty(10 * size, dtype=torch.int32)
+    ends, spaces = torch.empty(2 * size, dtype=torch.int32), (workspace, len(workspace), numbers, len(numbers), info)
     matrix = (size, diagonal.clone(), beside.clone(), 0.0, 0.0, 0, 0)
     _call("dstemr", b"V", b"A", *matrix, counted, values, rows, size, size, ends, checked, *spaces)
     return None if info.value else (values, rows)

@@ -79,7 +79,7 @@ def test_whatever_is_below_the_diagonal_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
-def test_in_little_room_the_vectors_are_the_same(spectrum: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_little_memory_the_vectors_are_the_same(spectrum: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = with_eigenvalues(spectrum)
     monkeypatch.setattr(lapack, "MANY", 0)
     values, vectors = eigh_(matrix.clone())

@@ -10,7 +10,7 @@ PRESENT = $(wildcard $(SOURCES))
 # The stages' commands say `python`: they mean this one.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help venv run test check format bench docs ui clean
+.PHONY: help venv run test drills check format bench docs ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -31,8 +31,12 @@ run: $(READY)  ## compare the methods of params.yaml and write the report
 	@"$(BIN)/merganser" run
 	@echo "The report is in report/index.html; 'make ui' opens the pages of Prefect and MLflow."
 
-test: $(READY)  ## run the tests
-	@OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest -n 3 --dist loadfile --durations 10
+# One file a process, in the order of tests/conftest.py, which begins with the slow ones.
+test: $(READY)  ## run the tests; the last lines name the ten slowest and the time of all
+	@OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10
+
+drills: $(READY)  ## try hundreds of kills, thousands of broken inputs, all of `dvc repro`, clusters: hours
+	@OMP_NUM_THREADS=1 "$(BIN)/python" -m tests.drills $(DRILLS)
 
 check: $(READY)  ## formatting, lint, spelling, types, import rules
 	"$(BIN)/ruff" format --check .

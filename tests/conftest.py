@@ -1,9 +1,50 @@
-"""Ctrl-C is tried in tests: a shell that starts them in the background makes them, and all they start, ignore it."""
+"""What all tests share: the order they run in, Ctrl-C, and the tiny comparison that was run once."""
 
+import shutil
 import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.shared import made_once
+from tests.tiny import CODE, make_repository, merganser
+
+TESTS = Path(__file__).parent
+SLOW_FIRST = {
+    name: place
+    for place, name in enumerate(
+        ("drills", "dvcfleet", "faults", "flows", "test_pipeline.py", "tasks", "examples", "benchmarks", "laws", "merging")
+    )
+}
 
 
 def pytest_configure() -> None:
-    """Heed it again, before workers start."""
+    """Let Ctrl-C interrupt, which tests try: a shell that starts them in the background has them ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that no process is left with one at the end."""
+    items.sort(key=lambda item: SLOW_FIRST.get(item.path.relative_to(TESTS).parts[0], len(SLOW_FIRST)))
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a committed repository whose tiny comparison has been run by the flow; no test may change it."""
+    return made_once(tmp_path_factory, "tiny", _run_tiny)
+
+
+@pytest.fixture
+def tiny_copy(tiny_run: Path, tmp_path: Path) -> Path:
+    """Give a copy of it to change."""
+    return Path(shutil.copytree(tiny_run, tmp_path / "copy", symlinks=True))
+
+
+def _run_tiny(folder: Path) -> None:
+    make_repository(folder)
+    git = ["git", "-C", str(folder), "-c", "user.name=T", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "add", *CODE, "params.yaml"], check=True)
+    subprocess.run([*git, "commit", "-qm", "all"], check=True)
+    merganser(folder, "run", "--workers", "2")

@@ -3,18 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from dvcfleet.prefect_adapter.server import Server
 from tests.dvcfleet.toy import Make
+from tests.shared import shared_prefect_server
 
 
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Prefect server for all tests that are not about the server's own life."""
-    server = Server(tmp_path_factory.mktemp("prefect"))
-    try:
-        yield server.wait()
-    finally:
-        server.stop()
+    with shared_prefect_server(tmp_path_factory) as api:
+        yield api
 
 
 @pytest.fixture

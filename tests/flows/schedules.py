@@ -1,7 +1,6 @@
 """Real deployments, a real Prefect server that schedules, and a real worker."""
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -86,13 +85,6 @@ class Schedules:
 
         wait_until(lambda: bool(found()), within_s)
         return found()[0]
-
-    def stages_done(self, deployment: str) -> list[str]:
-        """Return the stages whose commands a deployment's runs ran, as their logs have them."""
-        runs = self.post("flow_runs/filter", {"deployments": {"name": {"any_": [deployment]}}})
-        logs = {"flow_run_id": {"any_": [run["id"] for run in runs]}}
-        messages = [log["message"] for log in self.post("logs/filter", {"logs": logs, "limit": 200})]
-        return [match[1] for match in (re.search(r"\] (\S+) done in ", message) for message in messages) if match]
 
     @contextmanager
     def worker(self, log: Path) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The pages about the methods say what the registry says."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,15 +9,17 @@ import pytest
 from flows.catalogue import PAGES, render_pages, write_pages
 from merganser import registry
 
+rendered = cache(render_pages)
+
 
 def test_the_pages_in_docs_are_those_the_registry_gives() -> None:
     found = {page.stem: page.read_text() for page in PAGES.glob("*.md")}
-    assert found == render_pages(), "run `make docs`"
+    assert found == rendered(), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", registry.names())
 def test_each_method_stands_in_the_table_and_on_its_familys_page(name: str) -> None:
-    pages, method = render_pages(), registry.get(name)
+    pages, method = rendered(), registry.get(name)
     assert len(re.findall(rf"^\| \[`{name}`\]\({method.family}\.md#{name}\) ", pages["README"], re.M)) == 1
     (section,) = re.findall(rf"^## {name}$(.*?)(?=^## |\Z)", pages[method.family], re.M | re.S)
     assert method.formula in section

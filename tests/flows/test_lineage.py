@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,18 +16,13 @@ from dvcfleet.provenance.audit import audit, look_up
 from dvcfleet.provenance.findings import Finding, Kind
 from merganser.errors import InputError
 from tests.dvcfleet.test_lineage import overwrite
-from tests.tiny import CODE, dvc, make_repository, merganser
+from tests.tiny import dvc, merganser
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a committed repository whose comparison has been run by the flow."""
-    folder = make_repository(tmp_path_factory.mktemp("lineage") / "project")
-    git = ["git", "-C", str(folder), "-c", "user.name=T", "-c", "user.email=t@example.org"]
-    subprocess.run([*git, "add", *CODE, "params.yaml"], check=True)
-    subprocess.run([*git, "commit", "-qm", "all"], check=True)
-    merganser(folder, "run", "--workers", "2")
-    return folder
+def ran(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a copy of the tiny comparison's repository for these tests."""
+    return Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("lineage") / "project", symlinks=True))
 
 
 @pytest.fixture

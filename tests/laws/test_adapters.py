@@ -93,9 +93,13 @@ def both_forms(drawn: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> tu
     return LayerLowRank("w", names, left, right, norms=norms), dense
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("name", "values"), VALUES)
+def in_pairs(cases: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Try each case with each kind; shapes in turn, such that each kind and each case meets every shape."""
+    places = [(case, kind) for case in range(len(cases)) for kind in range(len(KINDS))]
+    return [(*cases[case], KINDS[kind], SHAPES[(case + kind) % len(SHAPES)]) for case, kind in places]
+
+
+@pytest.mark.parametrize(("name", "values", "kind", "shape"), in_pairs(VALUES))
 def test_adapters_are_merged_as_their_products(
     name: str, values: dict[str, Any], kind: str, shape: tuple[int, int]
 ) -> None:
@@ -119,9 +123,7 @@ def test_no_adapter_is_multiplied_out(name: str, values: dict[str, Any]) -> None
     merged(name, NeverDense("w", layer.tasks, layer.left, layer.right, norms=layer.norms), **values)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["tsv_m", "star"])
+@pytest.mark.parametrize(("name", "kind", "shape"), in_pairs([("tsv_m",), ("star",)]))
 def test_the_factors_of_adapters_are_merged_as_those_of_their_products(
     name: str, kind: str, shape: tuple[int, int]
 ) -> None:

@@ -91,17 +91,19 @@ def suites(dtype: torch.dtype = torch.float32) -> st.SearchStrategy[Suite]:
     return st.builds(lambda kinds, seed: suite_of(kinds, seed, dtype), kinds, st.integers(0, 2**32 - 1))
 
 
-def holds(dtype: torch.dtype = torch.float32, examples: int = 12) -> Any:
-    """Check a property on drawn suites; the same ones in every run."""
+def holds(dtype: torch.dtype = torch.float32, drawn: int = 1) -> Any:
+    """Check a property on three suites of every kind of task, and on drawn ones; the same in every run."""
     options = settings(
-        max_examples=examples,
+        max_examples=drawn,
         deadline=None,
         derandomize=True,
         database=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
     alone, crowd = suite_of(["full"], 0, dtype), suite_of(["full"] * 8, 0, dtype)  # one task; more tasks than rows
-    return lambda test: options(example(suite=alone)(example(suite=crowd)(given(suite=suites(dtype))(test))))
+    mixed = suite_of(["full", "low_rank", "frozen", "same"], 0, dtype)
+    given_drawn = given(suite=suites(dtype))
+    return lambda test: options(example(suite=alone)(example(suite=crowd)(example(suite=mixed)(given_drawn(test)))))
 
 
 def as_read(name: str, layers: Sequence[LayerDeltas]) -> list[Layer]:
@@ -139,7 +141,7 @@ def _stacked(result: Tensor | Parts, layer: LayerDeltas) -> Tensor:
 
 
 @every_method
-@holds()
+@holds(drawn=4)
 def test_every_layer_keeps_its_shape_and_dtype(name: str, suite: Suite) -> None:
     for values in choices(name):
         for delta, layer in zip(models(name, suite.layers, values), suite.layers, strict=True):
@@ -149,13 +151,13 @@ def test_every_layer_keeps_its_shape_and_dtype(name: str, suite: Suite) -> None:
 
 
 @methods_that(lambda method: not method.overlay)
-@holds(torch.float64, examples=4)
+@holds(torch.float64)
 def test_double_precision_in_is_double_precision_out(name: str, suite: Suite) -> None:
     assert {delta.dtype for delta in models(name, suite.layers, {})} == {torch.float64}
 
 
 @every_method
-@holds(examples=4)
+@holds()
 def test_the_inputs_stay_as_they_were(name: str, suite: Suite) -> None:
     for values in choices(name):
         layers = as_read(name, suite.layers)
@@ -179,7 +181,7 @@ def test_tasks_that_changed_nothing_leave_the_base(name: str, tasks: int) -> Non
 
 
 @every_method
-@holds(torch.float64)
+@holds(torch.float64, drawn=4)
 def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite: Suite) -> None:
     order = list(range(len(suite.kinds)))[::-1]
     order = order[1:] + order[:1]
@@ -198,7 +200,7 @@ def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite
 
 
 @every_method
-@holds(examples=4)
+@holds()
 def test_merging_again_gives_the_same_bits(name: str, suite: Suite) -> None:
     for values in choices(name):
         first, second = models(name, suite.layers, values), models(name, suite.layers, values)
@@ -206,7 +208,7 @@ def test_merging_again_gives_the_same_bits(name: str, suite: Suite) -> None:
 
 
 @methods_that(lambda method: method.reads == "deltas")
-@holds(examples=4)
+@holds()
 def test_the_layout_in_memory_changes_nothing(name: str, suite: Suite) -> None:
     strided = [replace(x, deltas=x.deltas.movedim(0, -1).contiguous().movedim(-1, 0)) for x in suite.layers]
     first, second = models(name, suite.layers, {}), models(name, strided, {})
@@ -215,7 +217,7 @@ def test_the_layout_in_memory_changes_nothing(name: str, suite: Suite) -> None:
 
 
 @methods_that(lambda method: "scaling" in method.parameters.model_fields and not method.overlay)
-@holds(torch.float64, examples=6)
+@holds(torch.float64, drawn=2)
 def test_the_merged_delta_grows_in_proportion_to_the_scaling(name: str, suite: Suite) -> None:
     none, one, three = (models(name, suite.layers, {"scaling": scaling}) for scaling in (0.0, 1.0, 3.0))
     for at0, at1, at3 in zip(none, one, three, strict=True):  # what cart does not scale is there at 0
@@ -227,7 +229,7 @@ takes_scaling = methods_that(lambda method: method.weighted and "scaling" in met
 
 
 @takes_weights
-@holds(examples=4)
+@holds()
 def test_coefficients_of_one_change_nothing(name: str, suite: Suite) -> None:
     ones = dict.fromkeys(suite.layers[0].tasks, 1.0)
     for values in choices(name):
@@ -236,7 +238,7 @@ def test_coefficients_of_one_change_nothing(name: str, suite: Suite) -> None:
 
 
 @takes_weights
-@holds(torch.float64, examples=6)
+@holds(torch.float64, drawn=2)
 def test_coefficients_are_the_same_as_larger_deltas(name: str, suite: Suite) -> None:
     weights = {"task0": 0.5, "task2": -2.0, "task3": 0.0}
     weights = {task: weight for task, weight in weights.items() if task in suite.layers[0].tasks}
@@ -246,7 +248,7 @@ def test_coefficients_are_the_same_as_larger_deltas(name: str, suite: Suite) -> 
 
 
 @takes_scaling
-@holds(torch.float64, examples=6)
+@holds(torch.float64, drawn=2)
 def test_a_scaling_per_task_is_the_same_as_larger_deltas_unscaled(name: str, suite: Suite) -> None:
     weights = {"task0": 0.5, "task2": -2.0}
     weights = {task: weight for task, weight in weights.items() if task in suite.layers[0].tasks}
@@ -320,7 +322,7 @@ def large_layers() -> list[LayerDeltas]:
 
 
 @methods_that(lambda method: method.rank_fraction is not None)
-@holds(torch.float64, examples=6)
+@holds(torch.float64, drawn=2)
 def test_the_factors_a_method_asks_for_are_enough(name: str, suite: Suite) -> None:
     method = registry.get(name)
     values = method.validate(name, {})

@@ -22,7 +22,7 @@ def with_eigenvalues(values: list[float]) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(40, 7), (7, 40), (1, 5), (5, 1), (0, 3), (3, 0), (3000, 600)])
+@pytest.mark.parametrize("shape", [(40, 7), (7, 40), (1, 5), (5, 1), (0, 3), (3, 0), (1100, 600)])
 def test_a_gram_matrix_is_exact_on_and_above_the_diagonal(shape: tuple[int, int], dtype: torch.dtype) -> None:
     matrix = drawn(*shape, dtype=dtype)
     for side in (matrix, matrix.mT, matrix[::2], matrix[:, 1:], matrix.mT[::2, 1:]):

@@ -86,7 +86,7 @@ def test_a_gpu_merges_adapters_as_the_cpu_does(name: str, gpu: Gpu, tmp_path: Pa
     generator = torch.Generator().manual_seed(0)
     left, right = (tuple(torch.randn(shape, generator=generator) for _ in range(3)) for shape in ((12, 2), (2, 9)))
     adapted = LayerLowRank("adapted", task_names(left), left, right, norms=(1.0, 2.0, 3.0))
-    merge_both(name, {}, Layers([adapted, *network(3)]), tmp_path / "out", gpu)
+    merge_both(name, {}, Layers([adapted, *network(3)[:2]]), tmp_path / "out", gpu)
 
 
 @every_gpu

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
+from dvc.repo import Repo
 
 from merganser.checkpoints.writing import save_tensors
 from tests.tiny_clip import write_clip, write_data_set
@@ -29,7 +30,7 @@ def make_repository(folder: Path) -> Path:
     for seed, task in enumerate(("dark", "light")):
         write_data_set(folder / "datasets" / task, {"validation": 6, "test": 9 + seed})
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    dvc(folder, "init", "-q")
+    Repo.init(str(folder)).close()
     shutil.copyfile(ROOT / ".dvc/config", folder / ".dvc/config")
     return folder
 

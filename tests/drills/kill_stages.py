@@ -1,12 +1,15 @@
 """The project's own stages on two tiny tasks, whose processes are killed at their file operations."""
 
+import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +21,8 @@ from dvcfleet.planning.plan import plan
 from dvcfleet.planning.resources import Resources
 from flows.project import MERGANSER
 from tests.faults.injection import AT_EXIT, Injection
-from tests.faults.whole import assert_cache_is_whole, digest_of, entries, is_pure, remove
-from tests.tiny import environment, make_repository
+from tests.faults.whole import assert_cache_is_whole, digest_of, entries, finished, is_pure, remove
+from tests.tiny import dvc, environment, make_repository
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
@@ -43,14 +46,26 @@ class Tiny:
 
     def run(self, folder: Path, *targets: str) -> "subprocess.CompletedProcess[str]":
         """Run `merganser run` in a repository like this one."""
-        return subprocess.run(
+        process = self.start(folder, *targets)
+        said, _ = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, said)
+
+    def start(self, folder: Path, *targets: str) -> "subprocess.Popen[str]":
+        """Start `merganser run` in a process group of its own."""
+        return subprocess.Popen(
             [sys.executable, "-c", RUN, "run", "--workers", "2", *targets],
             cwd=folder,
             env=environment() | self.injection.variables,
             stdout=subprocess.PIPE,
             text=True,
-            check=False,
+            start_new_session=True,
         )
+
+    def compare(self, repository: Path) -> None:
+        """Raise AssertionError if a stage of a repository has other bytes than this one's."""
+        for name, entry in entries(repository).items():
+            for now, before in zip(entry["outs"], self.entries[name]["outs"], strict=True):
+                assert not is_pure(now["path"]) or now == before, f"{name}: {now} is not {before}"
 
 
 class StageKills:
@@ -120,11 +135,11 @@ class WaveKills:
         for level in self._levels():
             self._tiny.injection.plan(repository, {name: self._at(name, moment) for name in level})
             hits += self._tiny.run(repository).stdout.count(" failed: killed by signal 9")
-            self._compare(repository)
+            self._tiny.compare(repository)
         self._tiny.injection.plan(repository, {})
         done = self._tiny.run(repository)
         assert done.returncode == 0, done.stdout
-        self._compare(repository)
+        self._tiny.compare(repository)
         assert entries(repository).keys() == self._tiny.entries.keys()
         assert_cache_is_whole(repository)
         return hits
@@ -140,7 +155,25 @@ class WaveKills:
         for level in range(1, max(depth.values()) + 1):
             yield [name for name in depth if depth[name] == level]
 
-    def _compare(self, repository: Path) -> None:
-        for name, entry in entries(repository).items():
-            for now, before in zip(entry["outs"], self._tiny.entries[name]["outs"], strict=True):
-                assert not is_pure(now["path"]) or now == before, f"{name}: {now} is not {before}"
+
+def kill_at_moments(tiny: Tiny, folder: Path, count: int, chance: random.Random) -> Iterator[bool]:
+    """Kill a fresh repository's run, with all its processes, each time after some more stages; whether the kill hit.
+
+    Raises AssertionError if it does not end well then, or with other bytes than without the kills.
+    """
+    repository = make_repository(folder)
+    for _ in range(count):
+        wanted, delay = len(finished(repository)) + chance.randint(1, 5), chance.uniform(0, 1)
+        run = tiny.start(repository)
+        while run.poll() is None and len(finished(repository)) < wanted:
+            time.sleep(0.02)
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(delay)
+        yield run.poll() is None
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+    done = tiny.run(repository)
+    assert done.returncode == 0, done.stdout
+    tiny.compare(repository)
+    assert json.loads(dvc(repository, "status", "--json")) == {}

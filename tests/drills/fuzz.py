@@ -1,15 +1,10 @@
-"""Feed the readers of foreign files with broken and hostile ones: nothing but InputError may come out.
+"""Feed the readers of foreign files with broken and hostile ones: nothing but InputError may come out."""
 
-`python -m tests.faults.fuzz --count 10000 [READER ...]` prints how many each reader took and refused.
-"""
-
-import argparse
 import copy
 import io
 import json
 import signal
 import struct
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -37,6 +32,7 @@ from merganser.overlays.files import task_model
 from tests.config import test_params
 from tests.overlays import test_overlays
 
+INPUTS, SAMPLE = 10_000, 60  # for each reader
 LIMIT_S = 20.0  # for one input: what takes longer hangs
 STATE = {
     "fc.bias": torch.arange(4.0),
@@ -356,16 +352,11 @@ def _in_time() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def main() -> None:
-    """Fuzz the readers named on the command line, all by default."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("readers", nargs="*", metavar="READER", help=", ".join(READERS))
-    parser.add_argument("--count", type=int, default=10_000, help="inputs for each reader")
-    given_args = parser.parse_args()
-    for name in given_args.readers or READERS:
-        tried = fuzz(READERS[name], given_args.count)
+def drill(folder: Path, sample: bool) -> None:
+    """Feed every reader, and print how many inputs it took and refused."""
+    count = SAMPLE if sample else INPUTS
+    for name, reader in READERS.items():
+        tried = fuzz(reader, count)
         print(f"{name}: {tried.total()} inputs, {tried['refused']} refused, {tried['taken']} taken", flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        assert tried.total() >= count
+        assert tried["refused"] > count / 4

@@ -1,0 +1,56 @@
+"""Run drills: `python -m tests.drills [NAME ...] [--sample]`, all of them if none is named.
+
+A drill tries a promise as often, or on as much, as a test of every day has no time for. `make test` runs a sample of
+each. A drill prints what it tried; the exit code is 1 if one of them failed.
+"""
+
+import argparse
+import importlib
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+DRILLS = {
+    "kills": "some 200 kills of runs and of stages, each followed by a clean finish with the same bytes",
+    "fuzz": "10,000 broken or hostile inputs to each reader of foreign files",
+    "repro": "all of `dvc repro`, whose hashes are the flow's",
+    "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",
+}
+
+
+def run(name: str, folder: Path, sample: bool) -> None:
+    """Run a drill in a folder; raises AssertionError, or what else comes out of it, if it fails."""
+    importlib.import_module(f"tests.drills.{name}").drill(folder, sample)
+
+
+def main() -> int:
+    """Run the drills of the command line; return the exit code."""
+    listed = "\n".join(f"  {name:8}{what}" for name, what in DRILLS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.drills", epilog=listed, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which drills; all if none is named")
+    parser.add_argument("--sample", action="store_true", help="try a little of each, as `make test` does")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(DRILLS):
+        parser.error(f"no such drill: {', '.join(sorted(unknown))}; there are {', '.join(DRILLS)}")
+    failed = []
+    for name in given.names or DRILLS:
+        print(f"{name}: {DRILLS[name]}", flush=True)
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix=f"drill-{name}-") as folder:
+            try:
+                run(name, Path(folder), given.sample)
+            except (Exception, SystemExit):  # the other drills run all the same
+                traceback.print_exc()
+                failed.append(name)
+        ended = "failed" if name in failed else "passed"
+        print(f"{name} {ended} in {(time.monotonic() - began) / 60:.1f} min\n", flush=True)
+    print(f"failed: {', '.join(failed)}" if failed else "all drills passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Run a comparison on clusters whose nodes share nothing but a DVC remote, and kill one of the nodes."""
+
+import shutil
+from pathlib import Path
+
+from tests.faults import nodes
+
+
+def drill(folder: Path, sample: bool) -> None:
+    """Run the embedded comparison on Ray and on Dask, or a tiny one on Dask; hashes are those of a local run."""
+    make, runners, kill_after = (nodes.embedded_source, ("ray", "dask"), 40)
+    if sample:
+        make, runners, kill_after = nodes.tiny_source, ("dask",), 6
+    source = make(folder / "source")
+    local = Path(shutil.copytree(source, folder / "local", symlinks=True))
+    process = nodes.run(local)
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    for runner in runners:
+        copy = Path(shutil.copytree(source, folder / runner / "source", symlinks=True))
+        assert nodes.drill(runner, copy, local, kill_after), runner

@@ -1,0 +1,14 @@
+"""A sample of each drill that `make drills` runs whole."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.drills.__main__ import DRILLS, run
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize("name", DRILLS)
+def test_a_sample_of_a_drill_passes(name: str, tmp_path: Path) -> None:
+    run(name, tmp_path / "drill", sample=True)

@@ -1,0 +1,63 @@
+"""What the tests of a session make once and share, whichever of its processes they run in."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from filelock import FileLock
+
+from dvcfleet.prefect_adapter.server import Server
+
+
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all processes of this session of tests have in common."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Have the first process that asks make a folder, which no test may change; return it."""
+    folder = shared_folder(factory) / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            unfinished = folder.with_name(f"{name}-{os.getpid()}")  # left behind if making it fails
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
+@contextmanager
+def shared_prefect_server(factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give the API of one Prefect server for all processes: the first that asks starts it, and waits for the others."""
+    folder = shared_folder(factory)
+    lock, address, users = FileLock(folder / "prefect.lock"), folder / "prefect-api", folder / "prefect-users"
+    me, server = users / str(os.getpid()), None
+    with lock:
+        users.mkdir(exist_ok=True)
+        me.touch()
+        if not address.exists():
+            server = Server(folder / f"prefect-{os.getpid()}")
+            address.write_text(server.wait())
+        api = address.read_text()
+    try:
+        yield api
+    finally:
+        me.unlink()
+        if server:
+            _stop_when_unused(server, lock, address, users)
+
+
+def _stop_when_unused(server: Server, lock: FileLock, address: Path, users: Path) -> None:
+    while True:
+        with lock:
+            if not any(psutil.pid_exists(int(user.name)) for user in users.iterdir()):
+                address.unlink()  # who comes later starts another
+                server.stop()
+                return
+        time.sleep(0.2)

@@ -11,12 +11,7 @@ from tests.shared import made_once
 from tests.tiny import CODE, make_repository, merganser
 
 TESTS = Path(__file__).parent
-SLOW_FIRST = {
-    name: place
-    for place, name in enumerate(
-        ("drills", "dvcfleet", "faults", "flows", "test_pipeline.py", "tasks", "examples", "benchmarks", "laws", "merging")
-    )
-}
+SLOW_FIRST = ("drills", "dvcfleet", "faults", "flows", "test_pipeline.py", "tasks", "examples", "benchmarks", "laws")
 
 
 def pytest_configure() -> None:
@@ -27,7 +22,8 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that no process is left with one at the end."""
-    items.sort(key=lambda item: SLOW_FIRST.get(item.path.relative_to(TESTS).parts[0], len(SLOW_FIRST)))
+    places = {name: place for place, name in enumerate(SLOW_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.relative_to(TESTS).parts[0], len(places)))
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 90
@@ -24,14 +25,6 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def wait_until(holds: Callable[[], bool], limit_s: float = START_LIMIT_S) -> None:
-    """Wait until a condition holds; fail after `limit_s`."""
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, "the wait took too long"
-        time.sleep(0.1)
 
 
 def answers(port: int) -> bool:
@@ -73,7 +66,7 @@ def started(runner: str, prefect_api: str, threads: int = 2, gpus: int = 0) -> I
                         command.split(), cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
                     )
                 )
-            wait_until(lambda: answers(port))
+            wait_until(lambda: answers(port), START_LIMIT_S)
         if runner == "dask":
             from distributed import Client
 

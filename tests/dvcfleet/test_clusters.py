@@ -17,10 +17,11 @@ import pytest
 from dvcfleet.errors import UserError
 from dvcfleet.executors.clusters import Machine, cluster_pool
 from dvcfleet.planning.resources import Resources
-from tests.dvcfleet.cluster import ROOT, free_port, started, wait_until
+from tests.dvcfleet.cluster import ROOT, free_port, started
 from tests.dvcfleet.test_gpus import GPU_STAGES, GPUS, check_gpus
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make, Toy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -163,7 +164,7 @@ def test_an_interrupted_run_ends_its_commands_on_the_workers(toy: Make, cluster:
     code, text = slow.run(runner=runner, address=address)
     assert code == 128 + signal.SIGINT
     assert "1 stopped" in text
-    wait_until(lambda: not is_running("sleep 611"), limit_s=5)
+    wait_until(lambda: not is_running("sleep 611"), 30)
     (slow.path / "hurry").touch()
     assert slow.run(runner=runner, address=address)[0] == 0
     assert slow.settled()
@@ -207,7 +208,7 @@ def test_commands_end_on_the_workers_when_the_run_is_killed(toy: Make, cluster: 
     wait_until((slow.path / "started").exists)
     process.kill()
     process.wait()
-    wait_until(lambda: not is_running("sleep 612"), limit_s=60)
+    wait_until(lambda: not is_running("sleep 612"), 60)
 
 
 def is_running(command: str) -> bool:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from dvcfleet.errors import BUSY_EXIT_CODE
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.scheduling.resource_pool import memory_here
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+from tests.waiting import wait_until
 
 # Two values of j for each i: seven stages, two of them from a map, four from a matrix over a map and a list.
 FAMILY = """
@@ -358,9 +358,7 @@ def test_a_run_waits_for_no_stage_of_a_running_dvc_repro(toy: Make) -> None:
     slow = toy("stages: {a: {cmd: touch started; sleep 30, outs: [x]}}", {})
     process = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q"], cwd=slow.path)
     try:
-        deadline = time.monotonic() + 60
-        while not (slow.path / "started").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until((slow.path / "started").exists)
         code, text = slow.run()
     finally:
         process.kill()
@@ -393,18 +391,11 @@ def test_the_flow_run_carries_names_logs_and_a_table(toy: Make, prefect_api: str
         assert flow_run["state_name"] == "Completed"
         expected = {"cut": "Completed", "turn": "Completed", "end": "Completed"}
         # The server writes down what it was told a little later.
-        _wait_until(lambda: {run["name"]: run["state_name"] for run in ask("task_runs", named)} == expected)
+        wait_until(lambda: {run["name"]: run["state_name"] for run in ask("task_runs", named)} == expected)
         logs = ask("logs", {"logs": {"flow_run_id": {"any_": [flow_run["id"]]}}})
         assert "a line of cut" in [log["message"] for log in logs]
         (table,) = ask("artifacts", {**named, "artifacts": {"key": {"any_": ["stages"]}}})
         assert [row["stage"] for row in json.loads(table["data"])] == ["cut", "turn", "end"]
-
-
-def _wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_a_run_keeps_its_name_until_one_ends_well(toy: Make) -> None:
@@ -448,8 +439,7 @@ def test_an_interrupted_run_ends_its_commands_and_goes_on_later(toy: Make) -> No
 
 
 def _interrupt_when(*paths: Path) -> None:
-    while not all(path.exists() for path in paths):
-        time.sleep(0.05)
+    wait_until(lambda: all(path.exists() for path in paths))
     time.sleep(0.5)
     os.kill(os.getpid(), 2)
 

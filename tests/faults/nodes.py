@@ -24,9 +24,10 @@ from typing import Any
 import yaml
 
 from dvcfleet.nodes.clone import make_node
-from tests.dvcfleet.cluster import free_port, wait_until
+from tests.dvcfleet.cluster import free_port
 from tests.dvcfleet.toy import Toy
 from tests.tiny import ROOT, dvc, environment, make_repository
+from tests.waiting import wait_until
 
 # What a node prints when it has joined.
 _READY = {"dask": "Registered to", "ray": "Ray runtime started"}

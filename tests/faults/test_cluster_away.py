@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.dvcfleet.cluster import started, wait_until
+from tests.dvcfleet.cluster import started
 from tests.dvcfleet.toy import SLOW, Make, slow_files
 from tests.faults.nodes import run
+from tests.waiting import wait_until
 
 NAMES = "abcdef"
 

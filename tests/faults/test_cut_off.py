@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.dvcfleet.cluster import wait_until
 from tests.faults import nodes
 from tests.faults.nodes import Cluster
 from tests.faults.test_nodes import ALL, FILES, Field, field
 from tests.tiny import environment
+from tests.waiting import wait_until
 
 __all__ = ["field"]
 HEAD, FAR = "198.18.77.1", "198.18.77.2"  # addresses that are for tests (RFC 2544)

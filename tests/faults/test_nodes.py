@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.dvcfleet.cluster import wait_until
 from tests.dvcfleet.toy import Toy
 from tests.faults import nodes
 from tests.faults.nodes import Cluster, cluster, git, share
 from tests.tiny import dvc
+from tests.waiting import wait_until
 
 # A folder read whole, one of its outputs left out by git by name; outputs to persist; a metric that git keeps; a stage
 # that stays. Each command writes its name into a log outside of all clones.

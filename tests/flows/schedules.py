@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ import httpx
 import yaml
 
 from dvcfleet.prefect_adapter.server import Server
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 POOL = "here"
@@ -83,7 +84,7 @@ class Schedules:
             runs = self.post("flow_runs/filter", {**filters, "sort": "EXPECTED_START_TIME_ASC"})
             return [run for run in runs if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")]
 
-        wait_until(lambda: bool(found()), within_s)
+        wait_until(found, within_s)
         return found()[0]
 
     @contextmanager
@@ -130,11 +131,3 @@ def deployment(name: str, due_in_s: float | None = None, **parameters: Any) -> d
 def write_deployments(folder: Path, *deployments: dict[str, Any]) -> None:
     """Write a prefect.yaml."""
     (folder / "prefect.yaml").write_text(yaml.safe_dump({"name": "toy", "deployments": list(deployments)}))
-
-
-def wait_until(holds: Callable[[], bool], within_s: float = 240) -> None:
-    """Wait for something to be so; fail where it does not come to be."""
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)

@@ -22,7 +22,9 @@ from tests.tiny import dvc, merganser
 @pytest.fixture(scope="module")
 def ran(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a copy of the tiny comparison's repository for these tests."""
-    return Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("lineage") / "project", symlinks=True))
+    copy = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("lineage") / "project", symlinks=True))
+    dvc(copy, "status", "-q")  # so that DVC knows the copied files by their times, as it does after a run
+    return copy
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.test_run import commands_in
 from tests.dvcfleet.test_server import servers_of
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
-from tests.flows.schedules import Schedules, deployment, serving_schedules, wait_until, write_deployments
+from tests.flows.schedules import Schedules, deployment, serving_schedules, write_deployments
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 

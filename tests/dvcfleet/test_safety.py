@@ -5,8 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import psutil
 import pytest
 
 from tests.dvcfleet.toy import Make, Toy
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SLOW = "stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}"
@@ -55,13 +55,6 @@ def listening(process: "subprocess.Popen[str]") -> set[str]:
     return found
 
 
-def wait_for(ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not ready() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert ready()
-
-
 def test_a_socket_on_all_addresses_would_be_seen() -> None:
     with socket.socket() as listener:
         listener.bind(("0.0.0.0", 0))
@@ -75,7 +68,7 @@ def test_a_socket_on_all_addresses_would_be_seen() -> None:
 def test_a_run_listens_on_loopback_only(toy: Make, runner: str) -> None:
     slow = toy(SLOW, {})
     with at_work(slow.path, "run", "--runner", runner) as process:
-        wait_for((slow.path / "started").exists)
+        wait_until((slow.path / "started").exists)
         assert listening(process) == {"127.0.0.1"}
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from merganser.errors import InputError
 from merganser.evaluation.image_classification import evaluate
 from tasks import evaluate as stage
-from tests.tasks.comparison import inside, make_comparison
+from tests.tasks.comparison import inside
 from tests.tiny_clip import CLASSES, clip_parameters, pictures, write_data_set
 
 
@@ -63,8 +63,10 @@ def test_a_missing_data_set_is_refused(tmp_path: Path) -> None:
         measure(tmp_path)
 
 
-def test_the_stage_evaluates_each_tasks_own_model_and_leaves_a_linked_file_alone(tmp_path: Path) -> None:
-    folder = make_comparison(tmp_path / "comparison")
+def test_the_stage_evaluates_each_tasks_own_model_and_leaves_a_linked_file_alone(
+    comparison: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(comparison, tmp_path / "comparison"))
     file, cached = folder / "data/metrics/individual/red.json", tmp_path / "cached.json"
     before = file.read_bytes()
     cached.hardlink_to(file)  # as DVC links its cache into the workspace
@@ -79,9 +81,8 @@ def test_the_stage_evaluates_each_tasks_own_model_and_leaves_a_linked_file_alone
     assert average["total"] == 14
 
 
-def test_the_stage_refuses_an_entry_or_a_task_that_is_not_declared(tmp_path: Path) -> None:
-    folder = make_comparison(tmp_path)
-    with inside(folder):
+def test_the_stage_refuses_an_entry_or_a_task_that_is_not_declared(comparison: Path) -> None:
+    with inside(comparison):
         with pytest.raises(InputError, match='no entry "averag"'):
             stage.main(["averag", "dark"])
         with pytest.raises(InputError, match='no task "drak"'):

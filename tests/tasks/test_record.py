@@ -18,12 +18,7 @@ from mlflow.entities import Run
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from tasks import record, report
-from tests.tasks.comparison import METHODS, TASKS, inside, make_comparison, write_params
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_comparison(tmp_path_factory.mktemp("record") / "comparison")
+from tests.tasks.comparison import METHODS, TASKS, inside, write_params
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +30,12 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(made: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(comparison: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a copy of an evaluated comparison to work in, its store still empty."""
     monkeypatch.delenv("DVCFLEET_RUN", raising=False)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for name in ("params.yaml", "data"):
-        subprocess.run(["cp", "-r", made / name, tmp_path / name], check=True)
+        subprocess.run(["cp", "-r", comparison / name, tmp_path / name], check=True)
     shutil.copyfile(empty_store, tmp_path / "mlflow.db")
     with inside(tmp_path):
         yield tmp_path

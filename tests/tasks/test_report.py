@@ -1,6 +1,7 @@
 import csv
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -15,7 +16,7 @@ from merganser.report.labels import LINE, place_labels, spread
 from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.style import VARIABLES
 from tasks import record, report
-from tests.tasks.comparison import METHODS, TASKS, inside, make_comparison
+from tests.tasks.comparison import METHODS, TASKS, inside
 
 TABLES = {
     *("accuracy.csv", "cost.csv", "study_tasks.csv", "study_sizes.csv", "study_rank.csv"),
@@ -29,9 +30,9 @@ PLOTS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Give a comparison that has been recorded and reported, and work in it."""
-    made = make_comparison(tmp_path_factory.mktemp("report") / "comparison")
+    made = Path(shutil.copytree(comparison, tmp_path_factory.mktemp("report") / "comparison"))
     with inside(made):
         for entry in METHODS:
             record.main([entry])

@@ -26,7 +26,7 @@ from merganser.report.studies import read_studies
 from merganser.report.study_tables import write_studies
 from tasks import study_rank, study_tasks
 from tasks.paths import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
-from tests.tasks.comparison import STUDIES, TASKS, inside, make_comparison
+from tests.tasks.comparison import STUDIES, TASKS, inside
 
 ROOT = Path(__file__).resolve().parents[2]
 PAIR = ("dark", "light")
@@ -46,9 +46,9 @@ study_tasks.main(["dare"])
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a comparison with every study done, on all subsets."""
-    folder = make_comparison(tmp_path_factory.mktemp("studies") / "comparison")
+    folder = Path(shutil.copytree(comparison, tmp_path_factory.mktemp("studies") / "comparison"))
     change(folder, lambda params: params["studies"]["tasks"].update(subsets=3))
     with inside(folder):
         for key in STUDIES:

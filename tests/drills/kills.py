@@ -32,8 +32,8 @@ def try_runs(folder: Path, count: int, chance: random.Random, links: bool) -> It
 
 def try_stages(tiny: Tiny, count: int) -> Iterator[tuple[str, bool]]:
     """Kill as many processes of decompose, join and merge."""
-    with warm_server(tiny) as host:
-        kills = StageKills(tiny, host)
+    with warm_server(tiny) as server:
+        kills = StageKills(tiny, server)
         for stage, at in spread(kills.points(), count):
             yield f"a process of {stage.split('@')[0]}", kills.trial(stage, at)
 

@@ -7,10 +7,10 @@ from tests.faults import nodes
 
 
 def drill(folder: Path, sample: bool) -> None:
-    """Run the embedded comparison on Ray and on Dask, or a tiny one on Dask; hashes are those of a local run."""
+    """Run the embedded comparison on Ray and on Dask, or a toy on Dask; hashes are those of a local run."""
     make, runners, kill_after = (nodes.embedded_source, ("ray", "dask"), 40)
     if sample:
-        make, runners, kill_after = nodes.tiny_source, ("dask",), 6
+        make, runners, kill_after = nodes.toy_source, ("dask",), 2
     source = make(folder / "source")
     local = Path(shutil.copytree(source, folder / "local", symlinks=True))
     process = nodes.run(local)

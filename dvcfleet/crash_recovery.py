@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dvcfleet.dvc_adapter.storing import temporary_mark
+from dvcfleet.dvc_adapter.run_cache import run_cache_folder, temporary_mark
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -45,7 +45,7 @@ def crash_recovery(repo: "Repo", state: Path) -> Iterator[None]:
 
 def _remove_own_temporaries(repo: "Repo") -> None:
     """Remove this workspace's temporary files from DVC's run cache."""
-    for path in Path(repo.stage_cache.cache_dir).glob(f"{temporary_mark(repo)}*.tmp"):
+    for path in Path(run_cache_folder(repo)).glob(f"{temporary_mark(repo)}*.tmp"):
         path.unlink(missing_ok=True)
 
 

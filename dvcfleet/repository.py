@@ -4,7 +4,6 @@ import fcntl
 import json
 import logging
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, closing, contextmanager
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, TextIO
 import psutil  # type: ignore[import-untyped]
 
 from dvcfleet.crash_recovery import crash_recovery
+from dvcfleet.dvc_adapter.internals import check_needed
+from dvcfleet.dvc_adapter.repositories import links_open
 from dvcfleet.dvc_adapter.repository_lock import DvcLock, readers_only, refuse_busy_paths
 from dvcfleet.errors import BusyError, SkippedError, UserError
 
@@ -32,6 +33,7 @@ def opened(path: Path) -> Iterator["Repo"]:
 
     Raises UserError where there is no DVC repository, and for what DVC finds wrong with it.
     """
+    check_needed()
     from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.repo import Repo
 
@@ -56,17 +58,6 @@ def state_folder(repo: "Repo") -> Path:
     if not ignore.exists():
         ignore.write_text("*\n")
     return folder
-
-
-def tracked_paths(repo: "Repo") -> frozenset[str]:
-    """Return the files that git keeps, and their folders."""
-    from dvc.scm import NoSCM
-
-    if isinstance(repo.scm, NoSCM):
-        return frozenset()
-    root = repo.scm.root_dir
-    files = [Path(root, os.fsdecode(name)) for name in repo.scm.dulwich.repo.open_index()]
-    return frozenset(str(path) for file in files for path in (file, *file.parents))
 
 
 def refuse(busy: BusyError) -> None:
@@ -109,7 +100,7 @@ def write_lock(
             except BusyError as busy:
                 locks.close()
                 on_busy(busy)
-        with crash_recovery(repo, state_folder(repo)), _links_open(repo):
+        with crash_recovery(repo, state_folder(repo)), links_open(repo):
             yield lock
 
 
@@ -119,14 +110,6 @@ def _lock_all(repo: "Repo", locks: ExitStack, say: Callable[[str], None]) -> Dvc
     refuse_busy_paths(repo)
     locks.enter_context(readers_only(repo))
     return lock
-
-
-@contextmanager
-def _links_open(repo: "Repo") -> Iterator[None]:
-    """Keep DVC's table of links open: DVC closes it after each entry, and the last to close merges its log."""
-    with closing(sqlite3.connect(Path(repo.state.links.directory) / "cache.db")) as connection:
-        connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-        yield
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from dvcfleet.console import Progress, exit_code, rows, show_orphans, show_plan, show_summary
+from dvcfleet.dvc_adapter.internals import check_fast_paths
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, UserError
@@ -87,6 +88,7 @@ def run(
         on_busy = when_busy(busy, console.print)
         with opened(repo) as dvc_repo, write_lock(dvc_repo, on_busy, console.print) as lock, stop.on_signals():
             refuse_node(Path(dvc_repo.root_dir))
+            check_fast_paths(dvc_repo, partial(_warn, console))
             place = choose_placement(Path(dvc_repo.root_dir), profile, **said)
             options = Options(tuple(targets), force, pull, prune)
             return _run_locked(dvc_repo, lock, options, place, stop, console)
@@ -177,6 +179,7 @@ def _run_flow(
     with services.prefect():
         from dvcfleet.prefect_adapter.flow import PrefectExecutor, flow_run_id, run_flow
 
+        services.check_prefect(partial(_warn, console))
         with (
             open_runner(place.runner, place.workers, place.address) as runner,
             PrefectExecutor(runner, services.fork_servers, {RUN_NAME_VARIABLE: name}) as executor,
@@ -205,9 +208,13 @@ def _recorded(repo: "Repo", place: Placement, console: Console) -> RecordedHashe
     """Return the recorded hashes of data that is on nodes; None if stages run with the data of this machine."""
     if not (place.address and has_remote(repo)):
         return None
-    store = ObjectStore(repo, lambda line: console.print(line, style="yellow", markup=False))
+    store = ObjectStore(repo, partial(_warn, console))
     store.open()
     return RecordedHashes(repo, store)
+
+
+def _warn(console: Console, line: str) -> None:
+    console.print(line, style="yellow", markup=False)
 
 
 def _surely_work(repo: "Repo") -> bool:

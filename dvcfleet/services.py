@@ -1,7 +1,7 @@
 """The processes around a run: the fork servers, which start the stages' processes, and a Prefect server."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dvcfleet.errors import UserError
 from dvcfleet.execution.fork_client import ForkServers
+from dvcfleet.prefect_adapter.internals import PREFECT
 from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.project import project_of
 from dvcfleet.repository import state_folder
@@ -66,6 +67,12 @@ class Services:
         finally:
             if before is None:
                 del os.environ["PREFECT_API_URL"]
+
+    def check_prefect(self, say: Callable[[str], object]) -> None:
+        """Say what the installed Prefect lacks, in this process and in the run's own server."""
+        PREFECT.check(say)
+        for line in self._server.notes() if self._server else ():
+            say(line)
 
 
 def _check_server(api: str) -> None:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.lock_entries import join_lock, lock_entry, split_lock
+from dvcfleet.dvc_adapter.stages import lock_entry_of
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
-    from dvc.stage import PipelineStage, Stage
+    from dvc.stage import PipelineStage
 
 # A group is written when this many times the last write's duration has passed: writing takes a few percent at most.
 _PATIENCE = 20
@@ -61,10 +61,8 @@ class LockFiles:
 
     def record(self, stage: "PipelineStage", entry: dict[str, Any] | None = None) -> dict[str, Any]:
         """Note the entry of a stage whose outputs are in the cache, and write the group if it is time; return it."""
-        from dvc.stage.serialize import to_single_stage_lockfile
-
         path, name = lock_path(stage), stage.name
-        entry = entry or to_single_stage_lockfile(stage)
+        entry = entry or lock_entry_of(stage)
         self._pending[path][name] = entry
         if path not in self._digests:
             self._digests[path] = _digest(path)
@@ -144,15 +142,12 @@ def lock_path(stage: "PipelineStage") -> str:
     return os.path.splitext(stage.path)[0] + ".lock"
 
 
-def locked_stage(repo: "Repo", dvc_yaml: str, entry: dict[str, Any], folder: str) -> "Stage":
-    """Return a stage of which there is no more than its entry in dvc.lock; `folder` is its working folder."""
-    from dvc.stage import PipelineStage, create_stage
-    from dvc.stage.loader import StageLoader
+def read_lock(path: str | Path) -> dict[str, Any]:
+    """Return the entries of a dvc.lock by their stages' names; none where there is no such file."""
+    from dvc.utils.serialize import load_yaml
 
-    outs = [out["path"] for out in entry.get("outs", [])]
-    stage = create_stage(PipelineStage, repo=repo, path=dvc_yaml, cmd=entry["cmd"], wdir=folder, outs=outs)
-    StageLoader.fill_from_lock(stage, entry)
-    return stage
+    found: dict[str, Any] = load_yaml(str(path)).get("stages", {}) if os.path.exists(path) else {}
+    return found
 
 
 def _append_line(path: Path, text: str) -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.dvc_adapter.stages import command_environment
 from dvcfleet.execution.output import Lines
 from dvcfleet.project import project_of
 
@@ -104,9 +105,7 @@ def own_fork_servers(root: str) -> tuple[str, str]:
 
 def environment_of_commands() -> dict[str, str]:
     """Return this process' environment as DVC gives it to the commands of stages."""
-    from dvc.utils import fix_env
-
-    return dict(fix_env(None))
+    return dict(command_environment())
 
 
 def is_own_python(path: str) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.dvc_adapter.stages import shell_commands
 from dvcfleet.execution.fork_client import environment_of_commands, is_own_python, own_fork_servers, run_command
 from dvcfleet.execution.output import Lines, log_path, logged
 from dvcfleet.executors.dask_tasks import as_task
@@ -47,13 +48,11 @@ def make_job(stage: "Stage", resources: Resources) -> Job:
 
 def commands_of(stage: "Stage") -> tuple[Command, ...]:
     """Return the stage's commands as DVC would run them, and those that could run warm marked."""
-    from dvc.stage.run import _enforce_cmd_list, _make_cmd, get_executable
-
-    shell, root = get_executable(), Path(stage.repo.root_dir)
+    root = Path(stage.repo.root_dir)
     commands = []
-    for line in _enforce_cmd_list(stage.cmd):
+    for line, by_shell in shell_commands(stage):
         module, arguments = (warm_command(line, root) if stage.wdir == str(root) else None) or (None, ())
-        commands.append(Command(line, tuple(_make_cmd(shell, line)), module, arguments))
+        commands.append(Command(line, tuple(by_shell), module, arguments))
     return tuple(commands)
 
 

@@ -7,13 +7,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.storing import save_inputs, save_output, save_run, size_of
+from dvcfleet.dvc_adapter.repositories import forget_ignored, tracked_paths
+from dvcfleet.dvc_adapter.run_cache import save_run
+from dvcfleet.dvc_adapter.stages import lock_entry_of
+from dvcfleet.dvc_adapter.storing import save_inputs, save_output, size_of
 from dvcfleet.execution.jobs import make_job
 from dvcfleet.execution.output import clear_log, log_path
 from dvcfleet.messages import Job, Outcome, Result
 from dvcfleet.planning.plan import Node, Plan, State, judge_now
 from dvcfleet.planning.resources import Resources
-from dvcfleet.repository import tracked_paths
 
 if TYPE_CHECKING:
     from dvc.output import Output
@@ -97,15 +99,13 @@ class LocalWorkspace:
 
     def _keep(self, stage: "Stage") -> dict[str, Any] | None:
         # The hashes of its inputs stay those from before it ran: what was edited meanwhile, it did not read.
-        from dvc.stage.serialize import to_single_stage_lockfile
-
         if stage.addressing not in self._stored:
             self.hide_from_git(stage)
             self._store(stage)
         self._stored.discard(stage.addressing)
         if not hasattr(stage, "name"):
             stage.md5 = stage.compute_md5()
-        entry = to_single_stage_lockfile(stage) if stage.cmd else None
+        entry = lock_entry_of(stage) if stage.cmd else None
         if entry and not any(not out.use_cache for out in stage.outs if not (out.is_metric or out.is_plot)):
             save_run(stage, entry)
         return entry if hasattr(stage, "name") else None
@@ -127,7 +127,7 @@ class LocalWorkspace:
             for out in self._neighbours.pop(folder):
                 self.repo.scm_context.ignore(out.fs_path)
             # The files were read before: without this, each output would be added once more when it is kept.
-            self.repo.scm._reset()
+            forget_ignored(self.repo)
 
     @cached_property
     def _tracked(self) -> frozenset[str]:

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.internals import under_git
+from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.errors import UserError
-from dvcfleet.repository import STATE_FOLDER, opened, tracked_paths, write_lock
+from dvcfleet.repository import STATE_FOLDER, opened, write_lock
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -75,9 +77,9 @@ def node_folder(root: Path) -> Path:
 
 def commit_for_nodes(repo: "Repo") -> str | None:
     """Return the commit that the repository is at; None outside git. Raises UserError before the first commit."""
-    from dvc.scm import NoSCM, SCMError
+    from dvc.scm import SCMError
 
-    if isinstance(repo.scm, NoSCM):
+    if not under_git(repo):
         return None
     try:
         return str(repo.get_rev())

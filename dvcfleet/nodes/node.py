@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.lockfiles import locked_stage
+from dvcfleet.dvc_adapter.repositories import tracked_paths
+from dvcfleet.dvc_adapter.run_cache import run_key as run_cache_key
+from dvcfleet.dvc_adapter.stages import load_stage, lock_entry_of, locked_stage
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.errors import UserError
 from dvcfleet.execution.jobs import make_job, run_job
@@ -31,7 +33,6 @@ from dvcfleet.nodes.clone import (
     write_if_changed,
 )
 from dvcfleet.nodes.object_store import MissingError, ObjectStore
-from dvcfleet.repository import tracked_paths
 
 if TYPE_CHECKING:
     from dvc.output import Output
@@ -67,14 +68,11 @@ def run_key(stage: "Stage", persisted: Sequence[dict[str, Any]]) -> str | None:
     DVC's run cache holds no stage with outputs to persist, because they depend on their previous content. Here that
     content's hash is part of the key.
     """
-    from dvc.stage.cache import _get_cache_hash
-    from dvc.stage.serialize import to_single_stage_lockfile
-
     if isinstance(stage.meta, dict) and stage.meta.get("restore") is False:
         return None
     if stage.is_callback or stage.always_changed or not (stage.cmd and stage.deps and stage.outs):
         return None
-    key = str(_get_cache_hash(dict(to_single_stage_lockfile(stage)), key=True))
+    key = run_cache_key(lock_entry_of(stage))
     if not any(out.persist for out in stage.outs):
         return key
     return hashlib.sha256(json.dumps([key, *persisted], sort_keys=True).encode()).hexdigest()
@@ -127,12 +125,10 @@ class NodeStage:
         return Path(self.repo.root_dir)
 
     def _loaded(self) -> "PipelineStage":
-        from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
-
-        try:
-            return self.repo.stage.load_one(str(self.root / self.work.dvc_yaml), self.work.stage)
-        except (StageNotFound, StageFileDoesNotExistError) as error:
-            raise UserError(f"it has no stage {self.work.stage} in {self.work.dvc_yaml}") from error
+        stage = load_stage(self.repo, str(self.root / self.work.dvc_yaml), self.work.stage)
+        if stage is None:
+            raise UserError(f"it has no stage {self.work.stage} in {self.work.dvc_yaml}")
+        return stage
 
     def _place_inputs(self, stage: "Stage") -> None:
         """Bring other stages' outputs that this one reads, and remove all else from folders that it reads whole."""
@@ -209,11 +205,9 @@ class NodeStage:
 
     def _push_outputs(self, stage: "PipelineStage", key: str | None) -> dict[str, Any]:
         """Store the outputs in the cache and on the remote, then their entry in its run cache; return the entry."""
-        from dvc.stage.serialize import to_single_stage_lockfile
-
         for out in stage.outs:
             save_output(out)
-        entry = to_single_stage_lockfile(stage)
+        entry = lock_entry_of(stage)
         outs = locked_stage(self.repo, stage.path, entry, stage.wdir).outs
         uncached = {out.fs_path for out in stage.outs if not out.use_cache}
         for out in outs:
@@ -223,7 +217,7 @@ class NodeStage:
         if key:
             self.store.save_run(key, entry)
         self._started.unlink(missing_ok=True)
-        return dict(entry)
+        return entry
 
 
 def _path_of(out: "Output") -> str:

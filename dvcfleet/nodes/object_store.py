@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dvcfleet.dvc_adapter.lock_entries import write_yaml
+from dvcfleet.dvc_adapter.run_cache import entry_hash, parse_entry
 from dvcfleet.errors import UserError
 from dvcfleet.repository import state_folder
 
@@ -113,10 +114,8 @@ class ObjectStore:
 
     def save_run(self, key: str, entry: dict[str, Any]) -> None:
         """Add an entry to the remote's run cache; its outputs have to be there already."""
-        from dvc.stage.cache import _get_cache_hash
-
         fs = self._remote.fs
-        path = fs.join(self._run_folder(key), _get_cache_hash(dict(entry)))
+        path = fs.join(self._run_folder(key), entry_hash(entry))
 
         def save() -> None:
             with tempfile.TemporaryDirectory() as folder:
@@ -129,10 +128,6 @@ class ObjectStore:
         self._with_mark("save what has run", save)
 
     def _find_run(self, key: str) -> dict[str, Any] | None:
-        from dvc.schema import COMPILED_LOCK_FILE_STAGE_SCHEMA
-        from dvc.utils.serialize import YAMLError, parse_yaml
-        from voluptuous import Invalid
-
         fs, folder = self._remote.fs, self._run_folder(key)
         if not fs.exists(folder):
             return None
@@ -141,9 +136,8 @@ class ObjectStore:
                 continue
             with fs.open(path, "r", encoding="utf-8") as file:
                 text = file.read()
-            try:
-                entry: dict[str, Any] = COMPILED_LOCK_FILE_STAGE_SCHEMA(parse_yaml(text, path))
-            except (YAMLError, Invalid):
+            entry = parse_entry(text, path)
+            if entry is None:
                 continue
             values = {out["md5"] for out in entry.get("outs", [])}
             if len(self._remote.odb.oids_exist(values)) == len(values):

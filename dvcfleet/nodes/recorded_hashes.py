@@ -11,10 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.internals import under_git
+from dvcfleet.dvc_adapter.listings import file_hash, folder_hash, load_listing, outputs_trie
+from dvcfleet.dvc_adapter.repositories import tracked_paths
+from dvcfleet.dvc_adapter.stages import is_params
 from dvcfleet.nodes.object_store import ObjectStore
 from dvcfleet.planning.plan import StageChecks
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons
-from dvcfleet.repository import tracked_paths
 
 if TYPE_CHECKING:
     from dvc.dependency import Dependency
@@ -35,9 +38,7 @@ class RecordedHashes:
 
     def checks_for(self, steps: Sequence["Stage"]) -> StageChecks:
         """Judge these stages, which are all of a plan's, in its order."""
-        from dvc.repo.trie import build_outs_trie
-
-        self._outs = build_outs_trie(steps)
+        self._outs = outputs_trie(steps)
         self._steps = steps
         outs = [out for stage in steps for out in stage.outs if out.use_cache and out.hash_info]
         self.held = self.store.held({out.hash_info.value for out in outs})
@@ -50,9 +51,7 @@ class RecordedHashes:
 
     def outputs_at(self, dep: "Dependency") -> list["Output"]:
         """Return the outputs at, above or below a dependency; none for a source."""
-        from dvc.dependency.param import ParamsDependency
-
-        if isinstance(dep, ParamsDependency) or dep.protocol != "local":
+        if is_params(dep) or dep.protocol != "local":
             return []
         key = dep.fs.parts(dep.fs_path)
         above = self._outs.shortest_prefix(key)
@@ -113,41 +112,31 @@ class RecordedHashes:
 
     def _whole(self, dep: "Dependency", outs: Iterable["Output"]) -> str:
         """Return the hash that DVC would find for a folder that several stages write into."""
-        from dvc_data.hashfile.hash_info import HashInfo
-        from dvc_data.hashfile.tree import Tree
-
-        whole = Tree()
+        files: list[tuple[tuple[str, ...], str]] = []
         for out in outs:
             place = out.fs.relparts(out.fs_path, dep.fs_path)
             if out.hash_info.isdir:
-                for key, _, info in self._tree(out):
-                    whole.add((*place, *key), None, info)
+                files += [((*place, *key), info.value) for key, _, info in self._tree(out)]
             else:
-                whole.add(place, None, out.hash_info)
+                files.append((place, out.hash_info.value))
         gitignores = self.gitignores(dep)
         texts = {path: hashlib.md5(text.encode()).hexdigest() for path, text in gitignores.items()}
         for path, digest in (self._tracked_in(dep) | texts).items():
-            whole.add(dep.fs.relparts(path, dep.fs_path), None, HashInfo("md5", digest))
-        whole.digest()
-        return str(whole.hash_info.value)
+            files.append((dep.fs.relparts(path, dep.fs_path), digest))
+        return folder_hash(files)
 
     def _tree(self, out: "Output") -> "Tree":
-        from dvc_data.hashfile.tree import Tree
-
         value = out.hash_info.value
         if value not in self._trees:
             self.store.fetch_listing(out.hash_info)
-            self._trees[value] = Tree.load(out.cache, out.hash_info)
+            self._trees[value] = load_listing(out)
         return self._trees[value]
 
     def _tracked_in(self, dep: "Dependency") -> dict[str, str]:
         """Return the hashes of git's files in a folder."""
-        from dvc_data.hashfile.hash import hash_file
-
         paths = [path for path in self._tracked if path.startswith(dep.fs_path + os.sep) and os.path.isfile(path)]
         ignored = self._repo.dvcignore.is_ignored_file
-        state = self._repo.state
-        return {p: str(hash_file(p, dep.fs, "md5", state)[1].value) for p in paths if not ignored(p)}
+        return {path: file_hash(self._repo, path) for path in paths if not ignored(path)}
 
     @cached_property
     def _tracked(self) -> frozenset[str]:
@@ -165,10 +154,9 @@ class RecordedHashes:
         return self._gitignores[folder]
 
     def _lines(self, folder: str) -> Iterator[str]:
-        from dvc.scm import NoSCM
         from pathspec.patterns import GitWildMatchPattern
 
-        if isinstance(self._repo.scm, NoSCM):
+        if not under_git(self._repo):
             return
         for out in (out for stage in self._steps for out in stage.outs if out.use_scm_ignore):
             if os.path.dirname(out.fs_path) == folder and not self._repo.scm.is_ignored(out.fs_path):

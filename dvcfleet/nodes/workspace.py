@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.lockfiles import locked_stage
+from dvcfleet.dvc_adapter.repositories import as_copies
+from dvcfleet.dvc_adapter.stages import fill_from_lock, is_params, locked_stage
 from dvcfleet.errors import UserError
 from dvcfleet.execution.jobs import make_job
 from dvcfleet.execution.workspace import LocalWorkspace
@@ -104,10 +105,7 @@ class NodeWorkspace:
         """Take over the entry that a node made, and fetch only those outputs that DVC does not cache."""
         if outcome.entry is None:
             return self.local.keep(stage, outcome)
-        from dvc.stage.loader import StageLoader
-
-        StageLoader.fill_from_lock(stage, outcome.entry)
-        stage.cmd_changed = False
+        fill_from_lock(stage, outcome.entry)
         self.recorded.held |= {out.hash_info.value for out in stage.outs}
         self._fetch(out for out in stage.outs if not out.use_cache)
         return outcome.entry
@@ -142,7 +140,7 @@ class NodeWorkspace:
         for out in cached:
             out.checkout(force=True)
             self.local.hide_from_git(out.stage)
-        with self._repo.stage_cache._cache_type_copy():
+        with as_copies(self._repo):
             for out in uncached:
                 out.checkout(force=True)
 
@@ -182,6 +180,4 @@ class NodeWorkspace:
 
 
 def _data_dependencies(stage: "Stage") -> list[Any]:
-    from dvc.dependency.param import ParamsDependency
-
-    return [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
+    return [dep for dep in stage.deps if not is_params(dep)]

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.listings import folder_hash
+
 if TYPE_CHECKING:
     from dvc.dependency import Dependency
 
@@ -45,16 +47,9 @@ def _is_in(name: str, folder: str) -> bool:
 
 def _hash_of_folder(texts: Mapping[str, str]) -> str | None:
     """Return the hash that DVC gives to a folder of files."""
-    from dvc_data.hashfile.hash_info import HashInfo
-    from dvc_data.hashfile.tree import Tree
-
     if not texts:
         return None
-    tree = Tree()
-    for name, text in texts.items():
-        tree.add(tuple(name.split("/")), None, HashInfo("md5", _md5(text)))
-    tree.digest()
-    return str(tree.hash_info.value)
+    return folder_hash((tuple(name.split("/")), _md5(text)) for name, text in texts.items())
 
 
 def _md5(text: str) -> str:

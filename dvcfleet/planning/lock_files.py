@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, lock_path
-from dvcfleet.planning.plan import stage_graph
+from dvcfleet.dvc_adapter.repositories import forget_index
+from dvcfleet.dvc_adapter.stages import stage_graph
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ def recovered_lock_files(repo: "Repo") -> LockFiles:
     """Return the lock files, after the journal of a killed run was written into them."""
     locks = LockFiles(state_folder(repo) / "journal", lambda: _lock_order(repo), repo.scm_context.track_file)
     if locks.recover():
-        repo._reset()
+        forget_index(repo)
     return locks
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from dvcfleet.dvc_adapter.lockfiles import LockFiles, locked_stage
+from dvcfleet.dvc_adapter.lockfiles import LockFiles, read_lock
+from dvcfleet.dvc_adapter.repositories import forget_index
+from dvcfleet.dvc_adapter.stages import locked_stage
 
 if TYPE_CHECKING:
     from dvc.output import Output
@@ -36,15 +38,13 @@ class Orphan:
 
 def find_orphans(repo: "Repo") -> Iterator[Orphan]:
     """Find the entries of dvc.lock files whose stage is gone from their dvc.yaml."""
-    from dvc.utils.serialize import load_yaml
-
     declared = defaultdict(set)
     for stage in repo.index.stages:
         if hasattr(stage, "name"):
             declared[stage.path].add(stage.name)
     for dvc_yaml, names in declared.items():
         lock = Path(dvc_yaml).with_suffix(".lock")
-        entries = load_yaml(str(lock)).get("stages", {}) if lock.exists() and _may_hold_others(lock, names) else {}
+        entries = read_lock(lock) if lock.exists() and _may_hold_others(lock, names) else {}
         for name, entry in entries.items():
             if name not in names:
                 outs = [out for out in _lone_outs(repo, dvc_yaml, entry) if out.exists]
@@ -101,7 +101,7 @@ def prune_orphans(repo: "Repo", locks: LockFiles, console: Console) -> None:
             console.print(f"  {path} was changed, or is not in the cache: left where it is", markup=False)
         locks.forget(os.path.splitext(orphan.dvc_yaml)[0] + ".lock", [orphan.name])
     if orphans:
-        repo._reset()
+        forget_index(repo)
 
 
 def take_out(repo: "Repo", orphan: Orphan) -> list[str]:

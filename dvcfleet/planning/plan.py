@@ -1,14 +1,14 @@
 """From dvc.yaml to a stage graph in which every stage has a state, and a reason where it is not up to date."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.storing import may_have_run, save_inputs
+from dvcfleet.dvc_adapter.run_cache import in_run_cache
+from dvcfleet.dvc_adapter.stages import is_params, stage_graph
 from dvcfleet.planning.foresight import Foresight
 from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons, stage_reasons
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import Stage
-    from networkx import DiGraph
 
 
 class State(StrEnum):
@@ -57,7 +56,7 @@ class StageChecks:
 
     dependency: Callable[["Dependency"], list[str]] = dependency_reasons
     output: Callable[["Output"], list[str]] = output_reasons
-    ran_before: Callable[["Stage"], bool] = lambda stage: in_run_cache(stage)
+    ran_before: Callable[["Stage"], bool] = in_run_cache
     cached: Callable[["Stage"], bool] = lambda stage: bool(stage.outs_cached())
 
 
@@ -145,19 +144,6 @@ def make_plan(
     return Plan(nodes, (), {stage.addressing: stage for stage in steps})
 
 
-def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["Stage"]]:
-    """Return DVC's graph (edges point to what a stage reads) and the stages asked for, in `dvc repro`'s order."""
-    from dvc.dvcfile import PROJECT_FILE
-    from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
-
-    path = repo.fs.abspath(PROJECT_FILE)
-    # What the index has loaded need not be loaded once more.
-    asked = [] if targets else [stage for stage in repo.index.stages if stage.path == path]
-    asked = asked or collect_stages(repo, list(targets) or [PROJECT_FILE])
-    graph = get_active_graph(repo.index.graph)
-    return graph, plan_repro(graph, asked if len(asked) < len(graph) else None)
-
-
 def _judge(
     stage: "Stage",
     upstream: list[tuple[Node, "Stage"]],
@@ -232,12 +218,10 @@ def judge_now(stage: "Stage", checks: StageChecks | None = None) -> Node:
 
 def missing_sources(stage: "Stage") -> list["Dependency"]:
     """Return the stage's local dependencies that neither exist nor are made by a stage."""
-    from dvc.dependency.param import ParamsDependency
-
     if stage.frozen or not stage.cmd:
         return []
     recorded = [dep for dep in stage.deps if dep.protocol == "local" and not dep.exists]
-    return [dep for dep in recorded if isinstance(dep, ParamsDependency) or _is_source(dep)]
+    return [dep for dep in recorded if is_params(dep) or _is_source(dep)]
 
 
 def _is_source(dep: "Dependency") -> bool:
@@ -245,37 +229,3 @@ def _is_source(dep: "Dependency") -> bool:
     key = dep.fs.parts(dep.fs_path)
     trie = dep.repo.index.outs_trie
     return not (trie.has_node(key) or trie.shortest_prefix(key))
-
-
-def in_run_cache(stage: "Stage") -> bool:
-    """Whether DVC's run cache holds the outputs for the stage's present command and inputs."""
-    from dvc.stage.cache import RunCacheNotFoundError
-
-    with _as_if_new(stage):
-        try:
-            save_inputs(stage, allow_missing=True)
-            if not may_have_run(stage):
-                return False
-            stage.repo.stage_cache.restore(stage, dry=True)
-        except RunCacheNotFoundError:
-            return False
-        except TypeError:
-            # A kill can leave a folder of the run cache without its entry, and DVC trips over that.
-            return False
-    return True
-
-
-@contextmanager
-def _as_if_new(stage: "Stage") -> Iterator[None]:
-    """Hide from DVC what dvc.lock says of the stage: else it takes its outputs for those of any inputs."""
-    from dvc_data.hashfile.hash_info import HashInfo
-
-    fields = ("hash_info", "meta", "hash_name", "files")
-    locked = [(item, {name: getattr(item, name) for name in fields}) for item in (*stage.deps, *stage.outs)]
-    try:
-        for out in stage.outs:
-            out.hash_info = HashInfo()
-        yield
-    finally:
-        for item, values in locked:
-            vars(item).update(values)

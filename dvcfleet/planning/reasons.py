@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import dpath
 
+from dvcfleet.dvc_adapter.stages import is_params, load_params
 from dvcfleet.dvc_adapter.storing import is_as_noted
 
 if TYPE_CHECKING:
@@ -32,16 +33,14 @@ def stage_reasons(stage: "Stage") -> list[str]:
 
 def dependency_reasons(dep: "Dependency") -> list[str]:
     """Return how a dependency differs from the one the stage last ran with; empty if it does not."""
-    from dvc.dependency.param import ParamsDependency
-
-    if isinstance(dep, ParamsDependency) and _has_its_values(dep):
+    if is_params(dep) and _has_its_values(dep):
         return []
     if is_as_noted(dep):
         return []
     status = dep.status()
     if not status:
         return []
-    if isinstance(dep, ParamsDependency) and isinstance(status[str(dep)], dict):
+    if is_params(dep) and isinstance(status[str(dep)], dict):
         return list(_parameter_reasons(dep, status[str(dep)]))
     return [f"dep {dep} {_WORDS.get(status[str(dep)], status[str(dep)])}"]
 
@@ -69,10 +68,7 @@ def _has_its_values(dep: "ParamsDependency") -> bool:
 @lru_cache(maxsize=8)
 def parsed(path: str, modified: int, size: int) -> Any:
     """Parse a parameters file as DVC does; another time or size is another file."""
-    from dvc.fs import localfs
-    from dvc.utils.serialize import load_path
-
-    return load_path(path, localfs)
+    return load_params(path)
 
 
 def _parameter_reasons(dep: "ParamsDependency", status: dict[str, str]) -> Iterator[str]:

@@ -14,9 +14,10 @@ import httpx
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.client.schemas.objects import TaskRun
-from prefect.context import FlowRunContext
+from prefect.context import FlowRunContext, get_run_context
 from prefect.exceptions import FailedRun, PrefectException
 from prefect.futures import PrefectFuture
+from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
@@ -27,6 +28,7 @@ from dvcfleet.execution.jobs import run_job
 from dvcfleet.executors.task_runners import Runner
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.nodes.node import run_on_node
+from dvcfleet.prefect_adapter.internals import flush
 from dvcfleet.provenance.ledger import begin
 from dvcfleet.scheduling.loop import ExecutorLostError
 from dvcfleet.secrets import masked
@@ -162,8 +164,8 @@ def _as_it_is(job: Job, task_runner: TaskRunner[Any]) -> Any:
 
 
 def _flow_task_runner() -> TaskRunner[Any]:
-    context = FlowRunContext.get()
-    assert context
+    context = get_run_context()
+    assert isinstance(context, FlowRunContext)
     return context.task_runner
 
 
@@ -176,7 +178,7 @@ def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str,
     with _current(execute, rows) as ended:
         try:
             state = comparison.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
-            _flush()
+            flush()
             error = state.result(raise_on_failure=False)
         except (httpx.HTTPError, PrefectException) as lost:
             error = lost
@@ -195,8 +197,7 @@ def comparison() -> State[Any]:
 
 def flow_run_id() -> str | None:
     """Return the id of the flow run that this is called in; None outside of one."""
-    context = FlowRunContext.get()
-    return str(context.flow_run.id) if context and context.flow_run else None
+    return flow_run.id
 
 
 # Not an argument or a closure: a process pool gets a copy of the flow, and the repository is not for copying.
@@ -229,12 +230,3 @@ def _run_current() -> State[Any]:
 def _verdict(endings: Iterable[Ending]) -> State[Any]:
     bad = [ending.name for ending in endings if ending.result in BAD]
     return Failed(message=f"{len(bad)} stages did not end well") if bad else Completed(message="all stages ended well")
-
-
-def _flush() -> None:
-    """Wait until the server has all logs and events, so that it can be stopped."""
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogWorker
-
-    for service in (APILogWorker, EventsWorker):
-        service.drain_all(timeout=30, at_exit=False)

@@ -14,21 +14,23 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from dvcfleet.prefect_adapter.database import is_current, make_database
+from dvcfleet.prefect_adapter.internals import SERVER, serve_by_command, server_app, wait_for_events
 
 START_LIMIT_S = 120.0
-_EVENTS_LIMIT_S = 10.0
+_NOTE = "dvcfleet: "  # begins a line of the server's log that is for the user
 _SETTINGS = {
-    # What is heard of task runs is written down in groups.
+    # Events of task runs are written down in groups.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "250",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-    # A store that nothing here uses would have each of its calls checked, and be compiled anew for that.
+    # Type checks at run time of a store that nothing here uses: compiling them takes part of each start.
     "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
 }
-# Only the services that write down what a run reports; nothing here schedules, and nothing is sent anywhere.
+# Only the services that write down what a run reports: no schedules, and no data sent elsewhere.
 _FOR_ONE_RUN = {
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
     "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
@@ -37,12 +39,12 @@ _FOR_ONE_RUN = {
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-    # What the events say of task runs is written down already; the events would only say it once more.
+    # The task runs' states are kept by their recorder; kept as events they would be there twice.
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
     "PREFECT_SERVER_EVENTS_STREAM_OUT_ENABLED": "false",
 }
 
-# Who holds a slot of a concurrency limit is remembered on disk: else it would stay taken after a restart.
+# The holders of a concurrency limit's slots are kept on disk: else a slot would stay taken after a restart.
 _FOR_SCHEDULES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
 
 
@@ -101,6 +103,11 @@ class Server:
                 time.sleep(0.05)
         raise StartError(f"the Prefect server did not start; see {self._log}; without {self._home} it starts afresh")
 
+    def notes(self) -> list[str]:
+        """Return what the server does without, once it answers: internals that the installed Prefect lacks."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return [line.removeprefix(_NOTE) for line in lines if line.startswith(_NOTE)]
+
     def stop(self) -> None:
         """End the server and wait for it: in order if it was used, at once if it is still starting."""
         assert self._process.stdin
@@ -119,48 +126,46 @@ def main() -> None:
     import gc
     import signal
 
-    for told_to_all in (signal.SIGINT, signal.SIGTERM):  # it ends when the run does, which still has to tell it how
-        signal.signal(told_to_all, signal.SIG_IGN)
+    for sent_to_all in (signal.SIGINT, signal.SIGTERM):  # the run still has to report how it ended
+        signal.signal(sent_to_all, signal.SIG_IGN)
     _prepare_database(Path(os.environ["PREFECT_HOME"]) / "prefect.db")
-    # What is imported stays: to look through it for garbage would take a quarter of the start.
+    # Imported modules live until exit: to collect garbage meanwhile would take a quarter of the start.
     gc.disable()
-    import uvicorn
-    from prefect.server.api.server import create_app
-
-    config = uvicorn.Config(create_app(final=True), log_level="critical", access_log=False, timeout_graceful_shutdown=5)
+    SERVER.check(lambda line: print(f"{_NOTE}{line}", flush=True))
+    app = server_app()
     gc.freeze()
     gc.enable()
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    if app is None:
+        serve_by_command(listener, sys.stdin.buffer.read)
+    else:
+        _serve(app, listener)
 
-    class DeafServer(uvicorn.Server):
-        """Ends when the run says so: Ctrl-C is for the run to hear."""
+
+def _serve(app: Any, listener: socket.socket) -> None:
+    import uvicorn
+
+    class UninterruptedServer(uvicorn.Server):
+        """Ends when the run says so: Ctrl-C is for the run."""
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    server = DeafServer(config)
+    config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=5)
+    server = UninterruptedServer(config)
 
     def end_with_run() -> None:
         sys.stdin.buffer.read()
-        _wait_for_events()
+        wait_for_events()
         server.should_exit = True
 
     threading.Thread(target=end_with_run, daemon=True).start()
-    listener = socket.socket(fileno=int(sys.argv[1]))
     server.run(sockets=[listener])
 
 
-def _wait_for_events() -> None:
-    """Wait until what was heard of task runs is taken down: Prefect drops what it has not come to when it ends."""
-    from prefect.server.utilities.messaging.memory import METRICS
-
-    deadline = time.monotonic() + _EVENTS_LIMIT_S
-    while METRICS["events"]["consumed"] < METRICS["events"]["published"] and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
 def _prepare_database(path: Path) -> None:
-    """Make the database if there is none, and leave out Prefect's look for migrations where none is due."""
+    """Make the database if there is none, and skip Prefect's search for migrations where none is due."""
     if not path.exists():
         make_database(path)
     if is_current(path):

@@ -56,12 +56,10 @@ class Contents:
 
     def within(self, path: str) -> list[str]:
         """Return the files of a folder, less what .dvcignore hides; of anything else itself."""
-        from dvc.fs import localfs
-
         if not os.path.isdir(path):
             return [path]
         if path not in self._listed:
-            walk = self._repo.dvcignore.walk(localfs, path)
+            walk = self._repo.dvcignore.walk(self._repo.fs, path)
             self._listed[path] = [os.path.join(root, name) for root, _, names in walk for name in names]
         return self._listed[path]
 

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_path
+from dvcfleet.dvc_adapter.repositories import experiment_ref
+from dvcfleet.dvc_adapter.stages import is_params
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
@@ -43,12 +46,8 @@ def save_experiment(repo: "Repo", name: str) -> str | None:
 
     An earlier experiment of this name on the same commit is replaced. Raises NotSavedError.
     """
-    from dvc.scm import NoSCM
-
-    if isinstance(repo.scm, NoSCM) or repo.scm.no_commits:
+    if not under_git(repo) or repo.scm.no_commits:
         return None
-    from dvc.repo.experiments.refs import ExpRefInfo
-
     head = repo.scm.get_rev()
     with tempfile.TemporaryDirectory(dir=state_folder(repo)) as folder:
         index = Path(folder) / "index"
@@ -58,7 +57,7 @@ def save_experiment(repo: "Repo", name: str) -> str | None:
         _git(repo, index, "update-index", "--add", "-z", "--stdin", given="\0".join(_described_by(repo)))
         tree = _git(repo, index, "write-tree")
     commit = _git(repo, None, "commit-tree", tree, "-p", head, "-m", f"run {name}")
-    _git(repo, None, "update-ref", str(ExpRefInfo(head, name)), commit)
+    _git(repo, None, "update-ref", experiment_ref(head, name), commit)
     return commit
 
 
@@ -69,13 +68,11 @@ def _described_by(repo: "Repo") -> list[str]:
 
 
 def _small_files(stage: "Stage") -> Iterator[str]:
-    from dvc.dependency.param import ParamsDependency
-
     yield stage.path
     if hasattr(stage, "name"):
         yield lock_path(stage)
     for dep in stage.deps:
-        if isinstance(dep, ParamsDependency):
+        if is_params(dep):
             yield dep.fs_path
     for out in stage.outs:
         if not out.use_cache and out.protocol == "local" and out.is_in_repo:

@@ -8,7 +8,6 @@ without a run of ours gives a JobEvent, which says what it reads and writes and 
 import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -33,7 +32,7 @@ def to_events(lineage: Lineage, now: str) -> "Iterator[RunEvent | JobEvent]":
     """Give a lineage's events, each stage's after those of the stages it needs."""
     from openlineage.client.event_v2 import JobEvent, set_producer
 
-    set_producer(f"urn:dvcfleet:{version('merganser')}")
+    set_producer("urn:dvcfleet")
     for step in lineage.steps.values():
         if step.execution:
             yield from _run_events(step, step.execution)
@@ -81,7 +80,7 @@ def _job(step: Step) -> "Job":
     from openlineage.client.facet_v2 import JobFacet, documentation_job, job_type_job, source_code_job
 
     facets: dict[str, JobFacet] = {
-        "jobType": job_type_job.JobTypeJobFacet(processingType="BATCH", integration="MERGANSER", jobType="DVC_STAGE"),
+        "jobType": job_type_job.JobTypeJobFacet(processingType="BATCH", integration="DVCFLEET", jobType="DVC_STAGE"),
         "sourceCode": source_code_job.SourceCodeJobFacet("shell", masked("\n".join(step.commands))),
     }
     if step.description:

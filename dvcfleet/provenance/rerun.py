@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.lockfiles import lock_path
+from dvcfleet.dvc_adapter.internals import under_git
+from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
 from dvcfleet.errors import UserError
 from dvcfleet.provenance.contents import cached_listing, name_of
 from dvcfleet.provenance.findings import Finding, Kind, some
@@ -54,29 +55,25 @@ def _runs(stage: "Stage") -> bool:
 
 def _make_copy(repo: "Repo", scratch: Path) -> None:
     """Copy code, parameters and sources, and nothing that a stage makes; with a DVC cache of its own."""
-    from dvc.scm import NoSCM
-
     root = Path(repo.root_dir)
     for name in _sources(repo):
         target = scratch / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, target)
     (scratch / ".dvc/tmp").mkdir(parents=True)
-    under_git = not isinstance(repo.scm, NoSCM)
+    has_git = under_git(repo)
     types = ", ".join(repo.config["cache"].get("type") or ["reflink", "copy"])
     config = (
-        f"[core]\n    analytics = false\n    no_scm = {not under_git}\n[cache]\n    dir = cache\n    type = {types}\n"
+        f"[core]\n    analytics = false\n    no_scm = {not has_git}\n[cache]\n    dir = cache\n    type = {types}\n"
     )
     (scratch / ".dvc/config").write_text(config)
     (scratch / ".dvc/.gitignore").write_text("/tmp\n/cache\n")
-    if under_git:
+    if has_git:
         git(scratch, "init", "-q")
 
 
 def _sources(repo: "Repo") -> Iterator[str]:
     """Every file that no stage's command makes: what git keeps or would keep, and what stages read besides."""
-    from dvc.fs import localfs
-
     root = repo.root_dir
     made = [name_of(out) for stage in repo.index.stages if _runs(stage) for out in stage.outs]
     given = [out for stage in repo.index.stages if not _runs(stage) for out in stage.outs]
@@ -85,7 +82,7 @@ def _sources(repo: "Repo") -> Iterator[str]:
     names = set(listed.stdout.split("\0")) if listed and not listed.returncode else _below(repo, root)
     for item in (*given, *read):
         if item.protocol == "local" and item.is_in_repo:
-            names |= {name_of(item)} if localfs.isfile(item.fs_path) else _below(repo, item.fs_path)
+            names |= {name_of(item)} if os.path.isfile(item.fs_path) else _below(repo, item.fs_path)
     locks = {os.path.relpath(lock_path(stage), root) for stage in repo.index.stages}
     for name in sorted(names - locks):
         hidden = name.startswith((".dvc/", ".git/", ".dvcfleet/"))
@@ -98,17 +95,13 @@ def _lies_in(name: str, folders: Sequence[str]) -> bool:
 
 
 def _below(repo: "Repo", folder: str) -> set[str]:
-    from dvc.fs import localfs
-
-    files = repo.dvcignore.find(localfs, folder) if os.path.isdir(folder) else ()
+    files = repo.dvcignore.find(repo.fs, folder) if os.path.isdir(folder) else ()
     return {Path(os.path.relpath(file, repo.root_dir)).as_posix() for file in files}
 
 
 def _compare(repo: "Repo", stage: "Stage", scratch: Path) -> Iterator[Finding]:
-    from dvc.utils.serialize import load_yaml
-
     lock = scratch / os.path.relpath(lock_path(stage), repo.root_dir)
-    locks: dict[str, Any] = {lock_path(stage): load_yaml(str(lock)).get("stages", {}) if lock.exists() else {}}
+    locks: dict[str, Any] = {lock_path(stage): read_lock(lock)}
     entry = recorded_entry(stage, locks)
     if entry is None:
         message = "did not come to its end when it was run again"

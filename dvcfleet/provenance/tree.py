@@ -9,11 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dvcfleet.dvc_adapter.lockfiles import lock_path
-from dvcfleet.planning.plan import stage_graph
+from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
+from dvcfleet.dvc_adapter.repositories import tracked_paths
+from dvcfleet.dvc_adapter.stages import stage_graph
 from dvcfleet.project import project_of
 from dvcfleet.provenance.ledger import Execution, entry_digest, executions, read_environment
-from dvcfleet.repository import state_folder, tracked_paths
+from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -149,10 +150,8 @@ class _Reader:
 
     @cached_property
     def _locks(self) -> dict[str, Mapping[str, Any]]:
-        from dvc.utils.serialize import load_yaml
-
         paths = {lock_path(stage) for stage in self._repo.index.stages if hasattr(stage, "name")}
-        return {path: load_yaml(path).get("stages", {}) if os.path.exists(path) else {} for path in paths}
+        return {path: read_lock(path) for path in paths}
 
     @cached_property
     def _executions(self) -> dict[tuple[str, str], Execution]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.stages import is_params
 from dvcfleet.planning.reasons import dependency_reasons
 from dvcfleet.provenance.contents import Contents, cached_listing, is_checked, name_of
 from dvcfleet.provenance.findings import Finding, Kind, some
@@ -116,12 +117,10 @@ def _sha256_of(path: Path) -> str:
 
 
 def _check_params(stages: Iterable["Stage"]) -> Iterator[Finding]:
-    from dvc.dependency.param import ParamsDependency
-
     concerned: dict[tuple[str, str], list[str]] = defaultdict(list)
     for stage in stages:
         for dep in stage.deps:
-            if isinstance(dep, ParamsDependency):
+            if is_params(dep):
                 for reason in dependency_reasons(dep):
                     concerned[name_of(dep), reason.removeprefix("params ")].append(stage.addressing)
     for (file, reason), names in concerned.items():

@@ -87,7 +87,7 @@ def test_a_stage_that_dvc_ran_says_that_its_time_is_not_known(toy: Make) -> None
     subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=chain.path, check=True)
     target, lineage = look_up(chain.path, "cut")
     assert lineage.steps["cut"].execution is None
-    assert "outside `merganser run`" in "\n".join(show.as_lines(target, lineage))
+    assert "outside a run" in "\n".join(show.as_lines(target, lineage))
     assert found(chain) == []
 
 

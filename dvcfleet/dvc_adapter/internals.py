@@ -1,0 +1,87 @@
+"""What the engine uses of DVC that DVC does not promise.
+
+What has a slower twin in DVC's public calls is a fast path; a DVC without the rest, which is NEEDED, is refused.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from dvcfleet.errors import UserError
+from dvcfleet.fast_paths import FastPaths, missing
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+RANGE = "dvc>=3.66,<4"
+NEEDED = (
+    "dvc.dependency:Dependency.save",
+    "dvc.dependency:ParamsDependency",
+    "dvc.dependency.base:DependencyDoesNotExistError",
+    "dvc.exceptions:DvcException",
+    "dvc.ignore:DvcIgnoreFilter.walk",
+    "dvc.lock:LockError",
+    "dvc.output:Output.checkout",
+    "dvc.output:Output.commit",
+    "dvc.output:Output.save",
+    "dvc.output:OutputAlreadyTrackedError",
+    "dvc.repo:Repo.index",
+    "dvc.repo.index:Index.graph",
+    "dvc.repo.index:Index.outs_trie",
+    "dvc.repo.reproduce:collect_stages",
+    "dvc.repo.reproduce:get_active_graph",
+    "dvc.repo.reproduce:plan_repro",
+    "dvc.scm:NoSCM",
+    "dvc.stage:PipelineStage",
+    "dvc.stage:create_stage",
+    "dvc.stage.cache:RunCacheNotFoundError",
+    "dvc.stage.cache:StageCache.restore",
+    "dvc.stage.cache:StageCache.save",
+    "dvc.stage.loader:StageLoader.fill_from_lock",
+    "dvc.stage.serialize:to_single_stage_lockfile",
+    "dvc.utils.serialize:dumps_yaml",
+    "dvc.utils.serialize:load_path",
+    "dvc.utils.serialize:load_yaml",
+    "dvc_data.hashfile.hash_info:HashInfo",
+)
+# `repo` and `scm` are the opened repository and its git.
+DVC = FastPaths(
+    "DVC",
+    {
+        "hash_file": (("dvc_data.hashfile.hash:hash_file", "dvc_data.hashfile.obj:HashFile"), "hashing files"),
+        "store_file": (
+            ("dvc_data.hashfile.db.local:LocalHashFileDB", "dvc_objects.fs.utils:umask", "repo:state.links"),
+            "storing outputs",
+        ),
+        "run_cache": (("repo:stage_cache.cache_dir", "repo:cache.legacy.move"), "using the run cache"),
+        "links_table": (("repo:state.links.directory",), "noting links"),
+        "shell_command": (("dvc.stage.run:_make_cmd",), "starting a shell, which now reads its settings,"),
+        "command_environment": (("dvc.utils:fix_env",), "finding a python under pyenv"),
+        "forget_ignored": (("scm:_reset",), "writing .gitignore files"),
+        "forget_index": (("repo:_reset",), "reading dvc.yaml again"),
+        "git_index": (("scm:dulwich.repo.open_index",), "listing what git keeps"),
+    },
+)
+otherwise = DVC.otherwise
+
+
+@cache
+def check_needed() -> None:
+    """Raise UserError where the installed DVC lacks what there is no other way for."""
+    names = list(missing(NEEDED, {}))
+    if names:
+        raise UserError(
+            f"{DVC.version} has no {', '.join(names)}, and no stage runs without: install a release of {RANGE}"
+        )
+
+
+def check_fast_paths(repo: "Repo", say: Callable[[str], object]) -> None:
+    """Say which fast paths are off with the installed DVC."""
+    DVC.check(say, repo=repo, scm=repo.scm if under_git(repo) else None)
+
+
+def under_git(repo: "Repo") -> bool:
+    """Tell whether DVC uses git in the repository."""
+    from dvc.scm import NoSCM
+
+    return not isinstance(repo.scm, NoSCM)

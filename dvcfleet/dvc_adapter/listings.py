@@ -1,0 +1,43 @@
+"""DVC's listings of output folders, and where outputs lie among one another."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+    from dvc_data.hashfile.tree import Tree
+
+
+def outputs_trie(stages: Sequence["Stage"]) -> Any:
+    """Return the stages' outputs in a trie over the parts of their paths."""
+    from dvc.repo.trie import build_outs_trie
+
+    return build_outs_trie(stages)
+
+
+def load_listing(out: "Output") -> "Tree":
+    """Return the listing of an output folder, which has to be in DVC's cache."""
+    from dvc_data.hashfile.tree import Tree
+
+    return Tree.load(out.cache, out.hash_info)
+
+
+def folder_hash(files: Iterable[tuple[tuple[str, ...], str]]) -> str:
+    """Return DVC's hash of a folder with these files: for each the parts of its path, and its md5."""
+    from dvc_data.hashfile.hash_info import HashInfo
+    from dvc_data.hashfile.tree import Tree
+
+    tree = Tree()
+    for key, md5 in files:
+        tree.add(key, None, HashInfo("md5", md5))
+    tree.digest()
+    return str(tree.hash_info.value)
+
+
+def file_hash(repo: "Repo", path: str) -> str:
+    """Return the md5 of a file of the workspace; what DVC has noted of an unchanged one is not read again."""
+    from dvc_data.hashfile.hash import hash_file
+
+    return str(hash_file(path, repo.fs, "md5", repo.state)[1].value)

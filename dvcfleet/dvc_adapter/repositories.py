@@ -1,0 +1,94 @@
+"""DVC's repositories: git, and what DVC keeps open or remembers while one is at work."""
+
+import os
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dvcfleet.dvc_adapter.internals import otherwise, under_git
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+
+def tracked_paths(repo: "Repo") -> frozenset[str]:
+    """Return the files that git keeps, and their folders."""
+    if not under_git(repo):
+        return frozenset()
+    root = repo.scm.root_dir
+    files = [Path(root, os.fsdecode(name)) for name in _tracked_names(repo)]
+    return frozenset(str(path) for file in files for path in (file, *file.parents))
+
+
+def _names_by_git(repo: "Repo") -> list[bytes]:
+    listed = subprocess.run(["git", "-C", repo.scm.root_dir, "ls-files", "-z"], capture_output=True, check=True)
+    return listed.stdout.split(b"\0")[:-1]
+
+
+@otherwise("git_index", _names_by_git)
+def _tracked_names(repo: "Repo") -> list[bytes]:
+    """Read git's index, from the repository's root; a process of git takes ten times as long."""
+    return list(repo.scm.dulwich.repo.open_index())
+
+
+def _drop_index(repo: "Repo") -> None:
+    for name in ("index", "dvcignore"):
+        vars(repo).pop(name, None)
+
+
+@otherwise("forget_index", _drop_index)
+def forget_index(repo: "Repo") -> None:
+    """Have DVC read dvc.yaml, dvc.lock and .dvcignore again."""
+    repo._reset()
+
+
+def _open_git_again(repo: "Repo") -> None:
+    from dvc.scm import SCM
+
+    repo.scm_context.scm = vars(repo)["scm"] = SCM(repo.root_dir)
+
+
+@otherwise("forget_ignored", _open_git_again)
+def forget_ignored(repo: "Repo") -> None:
+    """Have DVC read .gitignore files again."""
+    repo.scm._reset()
+
+
+@contextmanager
+def links_open(repo: "Repo") -> Iterator[None]:
+    """Keep DVC's table of links open: DVC closes it after each entry, and whoever closes it last folds its journal."""
+    path = _links_table(repo)
+    if path is None:
+        yield
+        return
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        yield
+
+
+def _no_table(repo: "Repo") -> str | None:
+    return None
+
+
+@otherwise("links_table", _no_table)
+def _links_table(repo: "Repo") -> str | None:
+    return os.path.join(repo.state.links.directory, "cache.db")
+
+
+@contextmanager
+def as_copies(repo: "Repo") -> Iterator[None]:
+    """Have DVC copy files out of its cache, not link them."""
+    before = repo.cache.local.cache_types
+    repo.cache.local.cache_types = ["copy"]
+    try:
+        yield
+    finally:
+        repo.cache.local.cache_types = before
+
+
+def experiment_ref(commit: str, name: str) -> str:
+    """Return the git reference under which DVC looks for an experiment on top of a commit."""
+    return f"refs/exps/{commit[:2]}/{commit[2:]}/{name}"

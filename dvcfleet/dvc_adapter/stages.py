@@ -1,0 +1,100 @@
+"""DVC's stages: their graph and order, their commands, and their entries in dvc.lock."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.dvc_adapter.internals import otherwise
+
+if TYPE_CHECKING:
+    from dvc.dependency import Dependency
+    from dvc.repo import Repo
+    from dvc.stage import PipelineStage, Stage
+    from networkx import DiGraph
+
+
+def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["Stage"]]:
+    """Return DVC's graph (edges point to what a stage reads) and the stages asked for, in `dvc repro`'s order."""
+    from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
+
+    name = "dvc.yaml"
+    path = repo.fs.abspath(name)
+    # What the index has loaded need not be loaded once more.
+    asked = [] if targets else [stage for stage in repo.index.stages if stage.path == path]
+    asked = asked or collect_stages(repo, list(targets) or [name])
+    graph = get_active_graph(repo.index.graph)
+    return graph, plan_repro(graph, asked if len(asked) < len(graph) else None)
+
+
+def load_stage(repo: "Repo", dvc_yaml: str, name: str) -> "PipelineStage | None":
+    """Return one stage of a dvc.yaml; None if it has none of that name, or there is no such file."""
+    from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
+
+    try:
+        return repo.stage.load_one(dvc_yaml, name)
+    except (StageNotFound, StageFileDoesNotExistError):
+        return None
+
+
+def is_params(dep: "Dependency") -> bool:
+    """Tell whether a dependency is on parameters, not on a file as a whole."""
+    from dvc.dependency import ParamsDependency
+
+    return isinstance(dep, ParamsDependency)
+
+
+def load_params(path: str) -> Any:
+    """Parse a parameters file as DVC does."""
+    from dvc.fs import localfs
+    from dvc.utils.serialize import load_path
+
+    return load_path(path, localfs)
+
+
+def shell_commands(stage: "Stage") -> list[tuple[str, list[str]]]:
+    """Return each command line of a stage, and the arguments of the shell that DVC would run it by."""
+    lines = stage.cmd if isinstance(stage.cmd, list) else stage.cmd.splitlines()
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    return [(line, _shell_command(shell, line)) for line in lines]
+
+
+@otherwise("shell_command", lambda shell, line: [shell, "-c", line])
+def _shell_command(shell: str, line: str) -> list[str]:
+    """Return a shell's arguments for one command line; DVC leaves out the user's settings where it knows how."""
+    from dvc.stage.run import _make_cmd
+
+    return list(_make_cmd(shell, line))
+
+
+@otherwise("command_environment", lambda: dict(os.environ))
+def command_environment() -> dict[str, str]:
+    """Return this process's environment as commands should see it: without what pyenv puts in for one of its own."""
+    from dvc.utils import fix_env
+
+    return dict(fix_env(None))
+
+
+def lock_entry_of(stage: "Stage") -> dict[str, Any]:
+    """Return what dvc.lock holds of a stage that is as it stands now."""
+    from dvc.stage.serialize import to_single_stage_lockfile
+
+    return dict(to_single_stage_lockfile(stage))
+
+
+def fill_from_lock(stage: "PipelineStage", entry: Mapping[str, Any]) -> None:
+    """Give a stage the hashes of an entry of dvc.lock, as if it had just run."""
+    from dvc.stage.loader import StageLoader
+
+    StageLoader.fill_from_lock(stage, entry)
+    stage.cmd_changed = False
+
+
+def locked_stage(repo: "Repo", dvc_yaml: str, entry: Mapping[str, Any], folder: str) -> "Stage":
+    """Return a stage of which there is no more than its entry in dvc.lock; `folder` is its working folder."""
+    from dvc.stage import PipelineStage, create_stage
+    from dvc.stage.loader import StageLoader
+
+    outs = [out["path"] for out in entry.get("outs", [])]
+    stage = create_stage(PipelineStage, repo=repo, path=dvc_yaml, cmd=entry["cmd"], wdir=folder, outs=outs)
+    StageLoader.fill_from_lock(stage, entry)
+    return stage

@@ -1,0 +1,77 @@
+"""Use what a library does not promise while it has it, and its public calls where it does not.
+
+A fast path is a function that uses internals of a library and has a slower twin that does not.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from importlib import import_module, metadata
+from operator import attrgetter
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class FastPaths:
+    """The fast paths through one library: by name, the internals that each needs and what is slower without them.
+
+    An internal is `module:attribute`, or `name:attribute` of an object that `check` is given under this name.
+    """
+
+    def __init__(self, library: str, paths: Mapping[str, tuple[tuple[str, ...], str]]) -> None:
+        self.paths = dict(paths)
+        self._library = library
+        self._off: dict[str, str] = {}
+        self._say: Callable[[str], object] | None = None
+
+    @property
+    def version(self) -> str:
+        """The library and its installed version, as a message names them."""
+        return f"{self._library} {metadata.version(self._library.lower())}"
+
+    def check(self, say: Callable[[str], object], **opened: Any) -> None:
+        """Switch off the fast paths whose internals are missing; `say` gets a line for each, also for later ones."""
+        self._say = None
+        for name, (internals, _) in self.paths.items():
+            for internal in missing(internals, opened):
+                self._switch_off(name, f"no {internal}")
+        for line in self._off.values():
+            say(line)
+        self._say = say
+
+    def otherwise(self, name: str, slow: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Send calls of a fast path to `slow` when an internal is missing, or takes other arguments."""
+
+        def decorate(fast: Callable[P, R]) -> Callable[P, R]:
+            @wraps(fast)
+            def call(*args: P.args, **kwargs: P.kwargs) -> R:
+                if name not in self._off:
+                    try:
+                        return fast(*args, **kwargs)
+                    except (ImportError, AttributeError, TypeError) as error:
+                        self._switch_off(name, f"other internals ({error})")
+                return slow(*args, **kwargs)
+
+            return call
+
+        return decorate
+
+    def _switch_off(self, name: str, has: str) -> None:
+        if name in self._off:
+            return
+        self._off[name] = f"{self.version} has {has}: using its public calls, {self.paths[name][1]} is slower"
+        if self._say:
+            self._say(self._off[name])
+
+
+def missing(internals: Iterable[str], opened: Mapping[str, Any]) -> Iterator[str]:
+    """Find the internals that are not there; an object given as None has none to look for."""
+    for internal in internals:
+        where, _, path = internal.partition(":")
+        if where in opened and opened[where] is None:
+            continue
+        try:
+            attrgetter(path)(opened[where] if where in opened else import_module(where))
+        except (ImportError, AttributeError):
+            yield f"{where}.{path}"

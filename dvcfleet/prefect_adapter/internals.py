@@ -1,0 +1,86 @@
+"""What the engine uses of Prefect that Prefect does not promise, and what it does without."""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from dvcfleet.fast_paths import FastPaths
+
+PREFECT = FastPaths(
+    "Prefect",
+    {
+        "drain": (
+            ("prefect.events.worker:EventsWorker.drain_all", "prefect.logging.handlers:APILogWorker.drain_all"),
+            "ending a run",
+        ),
+    },
+)
+# In the server's process; importing the server to look for them would cost a run some seconds.
+SERVER = FastPaths(
+    "Prefect",
+    {
+        "consumed_events": (("prefect.server.utilities.messaging.memory:METRICS",), "ending a run"),
+        "server_in_process": (("prefect.server.api.server:create_app",), "starting a run"),
+    },
+)
+# How long the public calls are given where nothing tells when all is done.
+_GRACE_S = 3.0
+_EVENTS_LIMIT_S = 10.0
+
+
+def _flush_handlers() -> None:
+    for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
+        for handler in logging.getLogger(name).handlers:
+            handler.flush()
+    time.sleep(_GRACE_S)
+
+
+@PREFECT.otherwise("drain", _flush_handlers)
+def flush() -> None:
+    """Wait until the server has all logs and events of this process, so that it can be stopped."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for service in (APILogWorker, EventsWorker):
+        service.drain_all(timeout=30, at_exit=False)
+
+
+def _no_app() -> Any:
+    return None
+
+
+@SERVER.otherwise("server_in_process", _no_app)
+def server_app() -> Any:
+    """Return the server as an ASGI application; None where only `prefect server start` can start it."""
+    from prefect.server.api.server import create_app
+
+    return create_app(final=True)
+
+
+@SERVER.otherwise("consumed_events", lambda: time.sleep(_GRACE_S))
+def wait_for_events() -> None:
+    """In the server: wait until the events of task runs are written down, since Prefect drops the rest when it ends."""
+    from prefect.server.utilities.messaging.memory import METRICS
+
+    deadline = time.monotonic() + _EVENTS_LIMIT_S
+    while METRICS["events"]["consumed"] < METRICS["events"]["published"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def serve_by_command(listener: socket.socket, until: Callable[[], object]) -> None:
+    """Run `prefect server start` at the listener's address until `until` returns."""
+    host, port = listener.getsockname()
+    listener.close()
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=os.environ | {"PREFECT_PROFILE": ""}) as server:
+        until()
+        server.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(timeout=15)
+        server.kill()

@@ -39,7 +39,7 @@ class ForkServer:
                 bufsize=0,
                 # So that this package is found also where it is not installed.
                 cwd=Path(__file__).parents[2],
-                env=environment_of_commands(),
+                env=command_environment(),
                 pass_fds=[listener.fileno()],
                 # What a terminal sends to all of its processes is for this process to answer.
                 start_new_session=True,
@@ -101,11 +101,6 @@ def own_fork_servers(root: str) -> tuple[str, str]:
         if servers is None:
             servers = _OWN[root] = ForkServers(Path(root), project_of(Path(root)).preload)
     return servers.addresses()
-
-
-def environment_of_commands() -> dict[str, str]:
-    """Return this process' environment as DVC gives it to the commands of stages."""
-    return dict(command_environment())
 
 
 def is_own_python(path: str) -> bool:

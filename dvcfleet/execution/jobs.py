@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.stages import shell_commands
-from dvcfleet.execution.fork_client import environment_of_commands, is_own_python, own_fork_servers, run_command
+from dvcfleet.dvc_adapter.stages import command_environment, shell_commands
+from dvcfleet.execution.fork_client import is_own_python, own_fork_servers, run_command
 from dvcfleet.execution.output import Lines, log_path, logged
 from dvcfleet.executors.dask_tasks import as_task
 from dvcfleet.messages import Command, Job, Outcome
@@ -103,7 +103,7 @@ def _run_commands(
     end = time.monotonic() + (job.resources.timeout_s or math.inf)
     is_limited = job.resources.timeout_s is not None or is_wanted is not None
     seconds, peak, lines = 0.0, 0, Lines(on_line)
-    is_own = is_own_python(job.environment.get("PATH") or environment_of_commands().get("PATH", os.defpath))
+    is_own = is_own_python(job.environment.get("PATH") or command_environment().get("PATH", os.defpath))
 
     def is_over() -> bool:
         return time.monotonic() > end or not (is_wanted is None or is_wanted())

@@ -15,8 +15,8 @@ FAST = {
     "links_table": r"(?<=state\.)links\b|(?<=self\.)links\b",
     "shell_command": r"\b_make_cmd\b",
     "command_environment": r"\bfix_env\b",
-    "forget_ignored": r"(?<=scm\.)_reset\b|(?<=backend\.)_reset\b|(?<=def )_reset\b(?=\(self\) -> None)",
-    "forget_index": r"(?<=repo\.)_reset\b|(?<=def )_reset\b(?=\(self\):)",
+    "forget_ignored": r"\b_reset\b",
+    "forget_index": r"\b_reset\b",
     "git_index": r"(?<=scm\.)dulwich\b|(?<=def )dulwich\b",
 }
 

@@ -101,8 +101,7 @@ def test_a_file_inside_an_output_is_found_by_its_path(chain: Toy) -> None:
     [
         ("ent", 'did you mean "end"'),
         ("source", "no stage made it"),
-        ("0" * 32, "no receipt"),
-        ("nothing/at/all", "no stage, output, MLflow run"),
+        ("nothing/at/all", "no stage, output or name"),
     ],
 )
 def test_what_names_nothing_is_refused(chain: Toy, target: str, says: str) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dvcfleet.errors import UserError
 from dvcfleet.provenance.audit import audit, look_up
 from dvcfleet.provenance.findings import Finding, Kind
-from merganser.errors import InputError
 from tests.dvcfleet.test_lineage import overwrite
 from tests.tiny import dvc, merganser
 
@@ -166,7 +166,7 @@ def test_a_report_cell_a_run_and_a_metric_lead_to_the_same_checkpoints(project: 
     assert look_up(project, "ties")[0].stages == ("record@ties",)
     assert look_up(project, "ties/amr")[0].files == ("data/profiles/merge/ties.json",)
     assert set(look_up(project, "ties/mean")[0].stages) == {"evaluate@ties-dark", "evaluate@ties-light"}
-    with pytest.raises(InputError, match='no such column of ties; did you mean "dark"'):
+    with pytest.raises(UserError, match='no such column of ties; did you mean "dark"'):
         look_up(project, "ties/drak")
     origins = {origin.path: origin for step in lineage.steps.values() for origin in step.origins}
     assert origins["data/checkpoints/dark"].source == "hub/dark"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from merganser.config.loading import load_params
-from merganser.config.params import task_of
+from merganser.config.params import declared
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.factors import FactorSettings, decompose
 from merganser.workers import threads_wanted
@@ -15,7 +15,7 @@ def main(argv: list[str]) -> None:
     """Decompose the task named on the command line."""
     task = only_name(argv, "decompose")
     params = load_params(Path("params.yaml"))
-    task_of(params, task)
+    declared(params.tasks, task, "tasks")
     settings = FactorSettings(params.decompose.rank_fraction, params.decompose.dtype)
     done, kept = decompose(DeltaFile(DELTAS / f"{task}.safetensors"), settings, FACTORS / task, threads_wanted())
     print(f"{task}: {done} matrices decomposed, {kept} were there")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from merganser.config.loading import load_params
-from merganser.config.params import task_of
+from merganser.config.params import declared
 from merganser.evaluation.images import class_names
 from merganser.inputs.embeddings import write_embedding
 from merganser.models import embed_classes
@@ -23,7 +23,7 @@ def main(argv: list[str]) -> None:
     """Describe the task named on the command line."""
     task = only_name(argv, "describe")
     params = load_params(Path("params.yaml"))
-    task_of(params, task)
+    declared(params.tasks, task, "tasks")
     describe_task(task, params.base.family)
 
 

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from merganser.config.loading import load_params
-from merganser.config.params import difference_of
+from merganser.config.params import declared
 from tasks.paths import CARD, DIFFERENCES, MERGED
 from tasks.stage import fresh_folder, only_name, run
 
@@ -19,7 +19,7 @@ def main(argv: list[str]) -> None:
     """Start the difference vectors named on the command line."""
     name = only_name(argv, "difference")
     params = load_params(Path("params.yaml"))
-    start_difference(name, difference_of(params, name).merged)
+    start_difference(name, declared(params.differences, name, "differences").merged)
 
 
 if __name__ == "__main__":

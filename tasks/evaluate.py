@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from merganser.config.loading import load_params
-from merganser.config.params import Params, entry_of, task_of
+from merganser.config.params import Params, declared
 from merganser.evaluation.image_classification import evaluate
 from merganser.overlays import task_model
 from tasks.paths import DATASETS, MERGED, METRICS
@@ -18,7 +18,7 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
         task_model(merged, task),
         DATASETS / task,
         family=params.base.family,
-        templates=task_of(params, task).data.templates,
+        templates=declared(params.tasks, task, "tasks").data.templates,
         split=params.evaluation.split,
         batch_size=params.evaluation.batch_size,
     )
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     """Evaluate the entry and the task named on the command line."""
     params = load_params(Path("params.yaml"))
     entry, task = two_names(argv, "evaluate", params.methods, params.tasks)
-    entry_of(params, entry)
+    declared(params.methods, entry, "methods")
     evaluate_task(params, entry, task)
 
 

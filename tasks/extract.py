@@ -6,7 +6,7 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
-from merganser.config.params import task_of
+from merganser.config.params import declared
 from merganser.inputs.deltas import extract
 from tasks.paths import BASE, CHECKPOINTS, DELTAS
 from tasks.stage import only_name, run
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     """Extract the task named on the command line."""
     task = only_name(argv, "extract")
     params = load_params(Path("params.yaml"))
-    task_of(params, task)
+    declared(params.tasks, task, "tasks")
     extract_task(task, ParameterRules(params.parameters.merged, params.parameters.matrices))
 
 

@@ -6,7 +6,7 @@ from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
-from merganser.config.params import difference_of, task_of
+from merganser.config.params import declared
 from merganser.inputs.deltas import extract
 from tasks.paths import BASE, CHECKPOINTS, DIFFERENCES
 from tasks.stage import run, two_names
@@ -22,8 +22,8 @@ def main(argv: list[str]) -> None:
     """Extract the vector of the difference and the task named on the command line."""
     params = load_params(Path("params.yaml"))
     name, task = two_names(argv, "extract_difference", params.differences, params.tasks)
-    difference_of(params, name)
-    task_of(params, task)
+    declared(params.differences, name, "differences")
+    declared(params.tasks, task, "tasks")
     extract_difference(name, task, ParameterRules(params.parameters.merged, params.parameters.matrices))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import origin_of
 from merganser.config.loading import load_params
-from merganser.config.params import task_of
+from merganser.config.params import declared
 from merganser.errors import InputError
 from merganser.sources.fetching import describe, fetch_checkpoint, fetch_data_set
 from tasks.paths import BASE, CHECKPOINTS, DATASETS, SOURCES
@@ -41,10 +41,10 @@ def main(argv: list[str]) -> None:
         case ["base"]:
             fetch_model(Path(params.base.source), BASE)
         case ["task", name]:
-            fetch_model(Path(task_of(params, name).source), CHECKPOINTS / name)
+            fetch_model(Path(declared(params.tasks, name, "tasks").source), CHECKPOINTS / name)
             write_json(SOURCES / f"{name}.json", asdict(origin_of(CHECKPOINTS / name)))
         case ["data", name]:
-            fetch_data(Path(task_of(params, name).data.source), DATASETS / name)
+            fetch_data(Path(declared(params.tasks, name, "tasks").data.source), DATASETS / name)
         case _:
             raise InputError(f"tasks.fetch: expected base, task NAME or data NAME, got {' '.join(argv) or 'nothing'}")
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from merganser.config.loading import load_params
-from merganser.config.params import joint_of
+from merganser.config.params import declared
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.joints import BASES, join, link_deltas
 from merganser.inputs.joints import DELTAS as OWN_DELTAS
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> None:
     """Decompose what the command line names."""
     name = only_name(argv, "join")
     params = load_params(Path("params.yaml"))
-    joint = joint_of(params, name)
+    joint = declared(params.joints, name, "joints")
     done, kept = join_tasks(name, list(params.tasks), joint.side, threads_wanted())
     print(f"{name}: {done} matrices of all tasks decomposed, {kept} were there")
 

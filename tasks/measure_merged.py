@@ -4,7 +4,7 @@ from pathlib import Path
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
-from merganser.config.params import entry_of
+from merganser.config.params import declared
 from merganser.inputs.deltas import open_deltas
 from merganser.measures.merged import measure_merge
 from merganser.measures.numbers import defined
@@ -16,7 +16,7 @@ def main(argv: list[str]) -> None:
     """Measure the entry named on the command line."""
     key = only_name(argv, "measure_merged")
     params = load_params(Path("params.yaml"))
-    entry_of(params, key)
+    declared(params.methods, key, "methods")
     found = measure_merge(MERGED / key, open_checkpoint(BASE), open_deltas(DELTAS, list(params.tasks)))
     write_json(MERGE_MEASURES / f"{key}.json", defined(found))
 

@@ -12,7 +12,7 @@ from merganser import registry
 from merganser.checkpoints.origins import origin_of, read_origin
 from merganser.checkpoints.reading import Checkpoint, config_names, open_checkpoint
 from merganser.config.loading import load_params
-from merganser.config.params import Entry, Params, entry_of
+from merganser.config.params import Entry, Params, declared
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.embeddings import read_embeddings
 from merganser.inputs.factorised import factorised
@@ -108,7 +108,7 @@ def main(argv: list[str]) -> None:
     """Merge by the entry named on the command line."""
     key = only_name(argv, "merge")
     params = load_params(Path("params.yaml"))
-    entry = entry_of(params, key)
+    entry = declared(params.methods, key, "methods")
     check_method(entry.method)
     method = registry.get(entry.method)
     values = method.validate(f"methods.{key}", entry.values)

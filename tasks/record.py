@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.secrets import masked
 from merganser import registry
 from merganser.config.loading import load_params
-from merganser.config.params import Params, entry_of
+from merganser.config.params import Params, declared
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.report.scores import Scores, read_json, read_metrics, read_scores
@@ -249,7 +249,7 @@ def main(argv: list[str]) -> None:
             with _stored():
                 record_report(params)
         case [entry]:
-            entry_of(params, entry)
+            declared(params.methods, entry, "methods")
             with _stored():
                 record_entry(params, entry)
         case _:

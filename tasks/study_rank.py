@@ -4,7 +4,7 @@ from pathlib import Path
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
-from merganser.config.params import Params, RankStudy, task_of
+from merganser.config.params import Params, RankStudy, declared
 from merganser.evaluation.image_classification import open_examples, score
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
@@ -16,7 +16,9 @@ from tasks.stage import run, two_names, write_json
 
 def study_rank(params: Params, task: str) -> None:
     """Measure one task's model at every share of params.yaml and whole; write the curve as JSON."""
-    examples = open_examples(DATASETS / task, params.evaluation.split, task_of(params, task).data.templates)
+    examples = open_examples(
+        DATASETS / task, params.evaluation.split, declared(params.tasks, task, "tasks").data.templates
+    )
     base, network = open_checkpoint(BASE), open_network(params.base.family, BASE)
     deltas, factors = open_deltas(DELTAS, [task]), open_factors(FACTORS, [task])
     curve = []

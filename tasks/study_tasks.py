@@ -16,7 +16,7 @@ from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
-from merganser.config.params import Entry, Params, study_of
+from merganser.config.params import Entry, Params, declared
 from merganser.evaluation.image_classification import open_examples
 from merganser.hashes import sha256_of_tree
 from merganser.inputs.deltas import open_deltas
@@ -24,7 +24,7 @@ from merganser.inputs.factors import open_factors
 from merganser.inputs.layers import LayerSource
 from merganser.merging.method import Method
 from merganser.models import open_network
-from merganser.studies.merges import Bench, measure_merge, values_for
+from merganser.studies.merges import Bench, score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.paths import BASE, DATASETS, DELTAS, FACTORS, TASK_STUDIES
 from tasks.stage import check_method, only_name, run, write_json
@@ -42,7 +42,7 @@ class Origins:
 
 def study_entry(params: Params, key: str) -> None:
     """Measure every subset of one entry that is not there yet; remove what is no subset's."""
-    entry, out = study_of(params, key), TASK_STUDIES / key
+    entry, out = declared(params.studies.tasks.methods, key, "studies.tasks.methods"), TASK_STUDIES / key
     check_method(entry.method)
     method = registry.get(entry.method)
     values = method.validate(f"studies.tasks.methods.{key}", entry.values)
@@ -59,7 +59,7 @@ def study_entry(params: Params, key: str) -> None:
         # in the output folder: what a kill leaves there, the next start removes
         with TemporaryDirectory(dir=out) as folder:
             source = _source(method, subset, params.seed)
-            scores = measure_merge(method, values_for(values, subset), source, bench, Path(folder))
+            scores = score_merge(method, values_for(values, subset), source, bench, Path(folder))
         write_json(out / file_name(subset), {"fingerprint": fingerprints[subset], "scores": scores})
         mean = sum(found["accuracy"] for found in scores.values()) / len(scores)
         print(f"{key}: {done} of {len(missing)}: {mean:.4f} on {', '.join(subset)}", flush=True)

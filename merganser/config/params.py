@@ -5,13 +5,15 @@ there, but for whole sections of what a comparison need not have: `joints`, `dif
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from merganser.errors import InputError, did_you_mean
 
+T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # with what is put before and behind it, it must fit a file's name
 OWN_MODELS = Path("data/checkpoints")  # as base.source: the mean of the tasks' own models
 Text = Annotated[str, Field(min_length=1)]
@@ -145,37 +147,11 @@ class Params(Strict):
     studies: Studies = Studies()
 
 
-def task_of(params: Params, name: str) -> Task:
-    """Return a declared task; raise InputError with the nearest name when there is none."""
-    if name not in params.tasks:
-        raise InputError(f'no task "{name}" in params.yaml{did_you_mean(name, params.tasks)}')
-    return params.tasks[name]
+def declared(section: Mapping[str, T], name: str, where: str) -> T:
+    """Return what a section declares under a name; raise InputError with the nearest name when there is none.
 
-
-def entry_of(params: Params, name: str) -> Entry:
-    """Return a declared entry of methods; raise InputError with the nearest name when there is none."""
-    if name not in params.methods:
-        raise InputError(f'no entry "{name}" under methods in params.yaml{did_you_mean(name, params.methods)}')
-    return params.methods[name]
-
-
-def difference_of(params: Params, name: str) -> Difference:
-    """Return declared difference vectors; raise InputError with the nearest name when there are none of this one."""
-    if name not in params.differences:
-        raise InputError(f'no "{name}" under differences in params.yaml{did_you_mean(name, params.differences)}')
-    return params.differences[name]
-
-
-def joint_of(params: Params, name: str) -> Joint:
-    """Return declared joint decompositions; raise InputError with the nearest name when there are none of this one."""
-    if name not in params.joints:
-        raise InputError(f'no "{name}" under joints in params.yaml{did_you_mean(name, params.joints)}')
-    return params.joints[name]
-
-
-def study_of(params: Params, name: str) -> Entry:
-    """Return a declared entry of the study of the number of tasks; raise InputError with the nearest name."""
-    entries = params.studies.tasks.methods
-    if name not in entries:
-        raise InputError(f'no entry "{name}" under studies.tasks.methods in params.yaml{did_you_mean(name, entries)}')
-    return entries[name]
+    `where`: the section's own name in the file.
+    """
+    if name not in section:
+        raise InputError(f'no "{name}" under {where} in params.yaml{did_you_mean(name, section)}')
+    return section[name]

@@ -24,7 +24,7 @@ class Bench:
     batch_size: int
 
 
-def measure_merge(
+def score_merge(
     method: Method, values: Mapping[str, Any], source: LayerSource, bench: Bench, folder: Path
 ) -> dict[str, dict[str, Any]]:
     """Merge a source's tasks into a folder, as the merge stage does; return the merge's score on each of them."""

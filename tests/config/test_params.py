@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from merganser.config.loading import load_params
-from merganser.config.params import entry_of, joint_of, task_of
+from merganser.config.params import declared
 from merganser.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -72,9 +72,9 @@ def complaint(path: Path) -> str:
 def test_what_is_declared_is_read(tmp_path: Path) -> None:
     params = load_params(write(tmp_path, GOOD))
     assert list(params.tasks) == ["digits", "greek", "signs", "street"]
-    assert task_of(params, "greek").data.templates == ["a {}."]
-    assert entry_of(params, "ties_20").method == "ties"
-    assert entry_of(params, "ties_20").values == {"density": 0.2}
+    assert declared(params.tasks, "greek", "tasks").data.templates == ["a {}."]
+    assert declared(params.methods, "ties_20", "methods").method == "ties"
+    assert declared(params.methods, "ties_20", "methods").values == {"density": 0.2}
     assert params.evaluation.batch_size == 512
 
 
@@ -303,17 +303,17 @@ def test_an_entry_of_any_method_may_read_difference_vectors(method: str, tmp_pat
         content["methods"]["of_differences"] = entry
 
     params = load_params(write(tmp_path, changed(change)))
-    assert entry_of(params, "of_differences").difference == "from_average"
+    assert declared(params.methods, "of_differences", "methods").difference == "from_average"
 
 
 @pytest.mark.parametrize(("method", "side"), [("drm_h", "rows"), ("drm_v", "columns"), ("knots", "rows")])
 def test_a_method_that_starts_with_a_joint_decomposition_may_read_one(method: str, side: str, tmp_path: Path) -> None:
     params = load_params(write(tmp_path, changed(lambda c: read_joint(c, method, side, scaling=0.5))))
-    assert entry_of(params, "entry").joint == "x"
-    assert entry_of(params, "entry").difference is None
-    assert joint_of(params, "x").side == side
+    assert declared(params.methods, "entry", "methods").joint == "x"
+    assert declared(params.methods, "entry", "methods").difference is None
+    assert declared(params.joints, "x", "joints").side == side
     with pytest.raises(InputError, match=r'no "xs" under joints in params\.yaml; did you mean "x"'):
-        joint_of(params, "xs")
+        declared(params.joints, "xs", "joints")
 
 
 def test_a_task_may_be_called_base(tmp_path: Path) -> None:
@@ -384,12 +384,12 @@ def test_all_mistakes_of_all_methods_come_in_one_message(tmp_path: Path) -> None
 def test_an_exponent_is_a_number_as_dvc_reads_it(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     path.write_text(path.read_text().replace("density: 0.2", "density: 2e-1"))
-    assert entry_of(load_params(path), "ties_20").values == {"density": 0.2}
+    assert declared(load_params(path).methods, "ties_20", "methods").values == {"density": 0.2}
 
 
 def test_an_undeclared_name_gets_the_nearest_one(tmp_path: Path) -> None:
     params = load_params(write(tmp_path, GOOD))
-    with pytest.raises(InputError, match=r'no task "digit" in params\.yaml; did you mean "digits"'):
-        task_of(params, "digit")
-    with pytest.raises(InputError, match=r'no entry "ties" under methods in params\.yaml; did you mean "ties_20"'):
-        entry_of(params, "ties")
+    with pytest.raises(InputError, match=r'no "digit" under tasks in params\.yaml; did you mean "digits"'):
+        declared(params.tasks, "digit", "tasks")
+    with pytest.raises(InputError, match=r'no "ties" under methods in params\.yaml; did you mean "ties_20"'):
+        declared(params.methods, "ties", "methods")

@@ -460,7 +460,7 @@ SOURCES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
     "a task that is not declared": (
         lambda folder: None,
         ("task", "drak"),
-        'no task "drak" in params.yaml; did you mean "dark"?',
+        'no "drak" under tasks in params.yaml; did you mean "dark"?',
     ),
 }
 OVERLAYS: dict[str, tuple[Spoil, str]] = {

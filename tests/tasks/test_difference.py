@@ -85,7 +85,7 @@ def test_names_that_are_not_declared_are_refused(carried: Path) -> None:
             difference.main(["y"])
         with pytest.raises(InputError, match='no "y" under differences'):
             extract_difference.main(["y", "dark"])
-        with pytest.raises(InputError, match=r'no task "drak".*did you mean "dark"'):
+        with pytest.raises(InputError, match=r'no "drak" under tasks.*did you mean "dark"'):
             extract_difference.main(["x", "drak"])
         with pytest.raises(InputError, match="expected two names, got nothing"):
             extract_difference.main([])

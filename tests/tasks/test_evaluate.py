@@ -83,9 +83,9 @@ def test_the_stage_evaluates_each_tasks_own_model_and_leaves_a_linked_file_alone
 
 def test_the_stage_refuses_an_entry_or_a_task_that_is_not_declared(comparison: Path) -> None:
     with inside(comparison):
-        with pytest.raises(InputError, match='no entry "averag"'):
+        with pytest.raises(InputError, match='no "averag" under methods'):
             stage.main(["averag", "dark"])
-        with pytest.raises(InputError, match='no task "drak"'):
+        with pytest.raises(InputError, match='no "drak" under tasks'):
             stage.main(["average", "drak"])
         with pytest.raises(InputError, match="expected two names, got average"):
             stage.main(["average"])

@@ -347,7 +347,7 @@ def test_the_command_fetches_base_task_and_data_and_refuses_anything_else(tmp_pa
     with inside(tmp_path):
         for command in (["base"], ["task", "red"], ["data", "red"]):
             fetch.main(command)
-        with pytest.raises(InputError, match='no task "rde"'):
+        with pytest.raises(InputError, match='no "rde" under tasks'):
             fetch.main(["task", "rde"])
         with pytest.raises(InputError, match="expected base, task NAME or data NAME, got nothing"):
             fetch.main([])

@@ -177,7 +177,7 @@ def test_results_that_are_not_there_yet_are_named(folder: Path) -> None:
 
 
 def test_anything_but_an_entry_or_the_report_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match='no entry "averag"'):
+    with pytest.raises(InputError, match='no "averag" under methods'):
         record.main(["averag"])
     with pytest.raises(InputError, match="expected METHOD or --report, got nothing"):
         record.main([])

@@ -35,12 +35,12 @@ KILLED = """
 import os, signal
 from pathlib import Path
 from tasks import study_tasks
-whole = study_tasks.measure_merge
-def measure_merge(*args):
+whole = study_tasks.score_merge
+def score_merge(*args):
     if len(list(Path("data/measures/studies/tasks/dare").glob("*.json"))) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return whole(*args)
-study_tasks.measure_merge = measure_merge
+study_tasks.score_merge = score_merge
 study_tasks.main(["dare"])
 """
 
@@ -191,9 +191,9 @@ def test_a_kill_loses_no_subset_that_was_measured(folder: Path, made: Path, caps
 
 
 def test_an_entry_or_a_task_that_is_not_declared_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match=r'no entry "averag" under studies\.tasks\.methods.*did you mean "average"'):
+    with pytest.raises(InputError, match=r'no "averag" under studies\.tasks\.methods.*did you mean "average"'):
         study_tasks.main(["averag"])
-    with pytest.raises(InputError, match='no task "drak"'):
+    with pytest.raises(InputError, match='no "drak" under tasks'):
         study_rank.main(["drak", "fractions"])
 
 

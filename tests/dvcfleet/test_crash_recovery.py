@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dvcfleet.dvc_adapter.storing import temporary_mark
+from dvcfleet.dvc_adapter.run_cache import temporary_mark
 from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.faults.whole import assert_cache_is_whole, content

@@ -17,6 +17,7 @@ DRILLS = {
     "fuzz": "10,000 broken or hostile inputs to each reader of foreign files",
     "repro": "all of `dvc repro`, whose hashes are the flow's",
     "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",
+    "versions": "the adapters' tests with the oldest and the newest DVC and Prefect of the declared ranges",
 }
 
 

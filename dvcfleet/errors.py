@@ -4,7 +4,7 @@ import os
 
 from dvcfleet.secrets import masked, printable
 
-# What `merganser run` exits with while something else writes in the repository: sysexits.h's EX_TEMPFAIL, 75.
+# What a run exits with while something else writes in the repository: sysexits.h's EX_TEMPFAIL, 75.
 BUSY_EXIT_CODE = os.EX_TEMPFAIL
 
 

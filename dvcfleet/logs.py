@@ -1,4 +1,4 @@
-"""`merganser logs`: what a stage printed when it last ran in this repository."""
+"""What a stage printed when it last ran in this repository."""
 
 import os
 import time

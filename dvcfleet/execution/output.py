@@ -1,4 +1,4 @@
-"""What a stage's commands print: cut into lines, and kept in a file for `merganser logs`."""
+"""What a stage's commands print: cut into lines, and kept in a file."""
 
 import fcntl
 import hashlib

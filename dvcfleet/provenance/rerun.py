@@ -39,7 +39,7 @@ def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str]) -> list[Find
         _make_copy(repo, scratch)
         here = Path(scratch, os.path.relpath(os.getcwd(), repo.root_dir))
         environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-        command = [sys.executable, "-m", "flows", "run", *names]
+        command = [sys.executable, "-m", "dvcfleet", *names]
         done = subprocess.run(command, cwd=here, env=environment, text=True, capture_output=True, check=False)
         if done.returncode == 2:
             raise UserError(f"a copy of this repository cannot be run: {(done.stdout + done.stderr).strip()}")

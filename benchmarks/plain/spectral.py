@@ -62,10 +62,10 @@ def sftm(vectors: list[State], density: float = 0.2, scaling: float = 0.7) -> St
     """Superpose the tasks' singular triples so that each keeps its value (Qiu et al., 2025, equation 4)."""
     merged = {}
     for name, first in vectors[0].items():
-        if is_norm(name):
-            merged[name] = torch.stack([vector[name] for vector in vectors]).mean(0)
-            continue
         deltas = [largest(vector[name], density) for vector in vectors]
+        if is_norm(name):
+            merged[name] = torch.stack(deltas).mean(0)
+            continue
         if not is_matrix(name, first):
             merged[name] = scaling * sum_of(deltas)
             continue

@@ -69,8 +69,8 @@ def in_run_cache(stage: "Stage") -> bool:
             stage.repo.stage_cache.restore(stage, dry=True)
         except RunCacheNotFoundError:
             return False
-        except TypeError:
-            # A kill can leave a folder of the run cache without its entry, and DVC fails on that.
+        except (TypeError, KeyError):
+            # DVC fails on a folder without an entry, and on a half-written one of another user of the cache.
             return False
     return True
 

@@ -41,6 +41,7 @@ def main() -> None:
     # What a terminal sends to all of its processes is for the run to answer.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    _continue_in_fork()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     listener = socket.socket(fileno=int(sys.argv[1]))
@@ -59,6 +60,19 @@ def main() -> None:
         os.unlink(address)
         os.rmdir(os.path.dirname(address))
     leave(0)
+
+
+def _continue_in_fork() -> None:
+    """Go on in a forked process, for which the one that the client started only waits.
+
+    Ray sends SIGKILL to the children of a worker whose task was cancelled: not to this process, which then finds its
+    standard input closed and ends the commands in order.
+    """
+    server = os.fork()
+    if server:
+        os.close(int(sys.argv[1]))
+        _, status = os.waitpid(server, 0)
+        os._exit(abs(os.waitstatus_to_exitcode(status)))
 
 
 def preload(root: Path, names: list[str]) -> None:

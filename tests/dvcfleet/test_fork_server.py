@@ -146,7 +146,7 @@ def test_many_clients_at_once_are_all_served(server: ForkServer, tmp_path: Path)
 
 
 def test_a_command_gets_sigterm_and_some_seconds_before_it_is_killed(server: ForkServer, tmp_path: Path) -> None:
-    tidy = "trap 'sleep 0.1; echo put away > tidied; exit 0' TERM; touch ready; sleep 60 & wait"
+    tidy = "trap 'sleep 0.1; echo put away > tidied; exit 0' TERM; touch ready; while true; do sleep 60 & wait; done"
     connection = asked(server, tmp_path, tidy)
     wait_until((tmp_path / "ready").exists, limit_s=20)
     started = time.monotonic()

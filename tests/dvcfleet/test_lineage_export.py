@@ -148,7 +148,7 @@ def read_event(text: str) -> RunEvent | JobEvent:
 
 
 def versions(items: list[Any]) -> set[tuple[str, str]]:
-    return {(item.name, item.facets["version"]["datasetVersion"]) for item in items if item.namespace == "merganser"}
+    return {(item.name, item.facets["version"]["datasetVersion"]) for item in items if item.namespace == "dvcfleet"}
 
 
 def test_openlineages_client_reads_a_start_and_an_end_of_each_stage(ran: Toy, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dvcfleet.dvc_adapter.run_cache import run_cache_folder, temporary_mark
+from dvcfleet.repository import opened
 from tests.dvcfleet.toy import Make, Toy
 from tests.faults.whole import assert_cache_is_whole, content
 from tests.waiting import wait_until
@@ -156,8 +158,12 @@ def test_a_kill_while_the_run_cache_is_written_leaves_no_half_entry(undisturbed:
     copy = toy.copy_of(undisturbed)
     entries = [path for path in (copy.path / ".dvc/cache/runs").glob("*/*/*") if "all.txt" in path.read_text()]
     (entry,) = entries
-    half = entry.with_name(".half.tmp")
-    half.write_text(entry.read_text().split("outs:")[0])
+    with opened(copy.path) as repo:
+        half = Path(run_cache_folder(repo), f"{temporary_mark(repo)}4194305.tmp")
+    of_another = entry.with_name(".half.tmp")
+    (copy.path / ".dvcfleet/at-work").write_text("")  # as a killed run leaves it
+    for path in (half, of_another):
+        path.write_text(entry.read_text().split("outs:")[0])
     entry.unlink()
     for path in ("dvc.lock", "all.txt"):
         (copy.path / path).unlink()
@@ -167,6 +173,7 @@ def test_a_kill_while_the_run_cache_is_written_leaves_no_half_entry(undisturbed:
     assert "restorable" in copy.states().values()
     assert copy.run()[0] == 0
     assert not half.exists()
+    assert of_another.exists()  # somebody may still be writing it
     assert content(copy.path) == content(undisturbed.path)
     assert copy.settled()
 

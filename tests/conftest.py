@@ -15,7 +15,9 @@ SLOW_FIRST = ("drills", "dvcfleet", "faults", "flows", "test_pipeline.py", "task
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C interrupt, which tests try: a shell that starts them in the background has them ignore it."""
+    """Let the terminal's signals act, which tests try: a shell that starts them in the background has them ignored."""
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -21,6 +21,10 @@ from dvcfleet.project import project_of
 _POLL_S = 0.5
 
 
+# Characters of the folder for temporary files: the path of a socket has 107 at most, on macOS 103.
+_LONGEST_FOLDER = 75
+
+
 class ForkServer:
     """A fork server for the repository at `root`, as a child process listening at `address`.
 
@@ -28,8 +32,11 @@ class ForkServer:
     """
 
     def __init__(self, root: Path, preload: Sequence[str] = ()) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="dvcfleet-", ignore_cleanup_errors=True)
-        self.address = f"{self._folder.name}/fork-server"
+        folder = tempfile.gettempdir()
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="dvcfleet-", dir=folder if len(folder) <= _LONGEST_FOLDER else "/tmp", ignore_cleanup_errors=True
+        )
+        self.address = f"{self._folder.name}/socket"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.address)
             listener.listen(128)

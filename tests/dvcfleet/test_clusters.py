@@ -83,11 +83,13 @@ def test_a_cluster_at_an_address_makes_the_same_bytes(toy: Make, here: Toy, clus
     assert family.settled()
 
 
-# The parent of a command is a host, whose parent is the worker.
+# The parent of a command is a fork server, its parent waits for it, and the parent of that is the worker.
 KILLS_ITS_WORKER = """
 stages:
   killer:
-    cmd: echo killer >> log; [ -e killed ] || { touch killed; kill -9 $(ps -o ppid= -p $PPID); sleep 60; }; echo 1 > out
+    cmd: >-
+      echo killer >> log; [ -e killed ] ||
+      { touch killed; kill -9 $(ps -o ppid= -p $(ps -o ppid= -p $PPID)); sleep 60; }; echo 1 > out
     deps: [source]
     outs: [out]
   other: {cmd: "echo other >> log; sleep 1; echo 2 > other.txt", deps: [source], outs: [other.txt]}

@@ -191,13 +191,15 @@ def test_what_ended_on_nodes_before_the_run_was_killed_is_not_run_again(field: F
         wait_until(lambda: process.poll() is not None or nodes.entries(flow.path) >= 3, 90)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        time.sleep(3)  # what was at work ends, and its result finds nobody
+        time.sleep(8)  # what was at work ends, and its result finds nobody
         # Even what the run had taken note of: as if its machine were gone.
         for path in (".dvcfleet/journal", "dvc.lock"):
             (flow.path / path).unlink(missing_ok=True)
         code, text = on(dask, flow)
     assert code == 0, text
-    assert field.ran() == ALL
+    ran = field.ran()
+    assert sorted(set(ran)) == ALL
+    assert len(ran) <= len(ALL) + 2  # two at most were at work, of which one may have been ended with the run
     assert "restored" in text
 
 

@@ -3,11 +3,12 @@
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.shared import made_once
+from tests.shared import made_once, shared_prefect_server
 from tests.tiny import CODE, make_repository, merganser
 
 TESTS = Path(__file__).parent
@@ -26,6 +27,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that no process is left with one at the end."""
     places = {name: place for place, name in enumerate(SLOW_FIRST)}
     items.sort(key=lambda item: places.get(item.path.relative_to(TESTS).parts[0], len(places)))
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Prefect server for all tests that are not about the server's own life."""
+    with shared_prefect_server(tmp_path_factory) as api:
+        yield api
 
 
 @pytest.fixture(scope="session")

@@ -4,14 +4,6 @@ from pathlib import Path
 import pytest
 
 from tests.dvcfleet.toy import Make
-from tests.shared import shared_prefect_server
-
-
-@pytest.fixture(scope="session")
-def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Prefect server for all tests that are not about the server's own life."""
-    with shared_prefect_server(tmp_path_factory) as api:
-        yield api
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """These tests use the engine's toy repositories and its shared Prefect server."""
 
-from tests.dvcfleet.conftest import prefect_api, toy
+from tests.dvcfleet.conftest import toy
 
-__all__ = ["prefect_api", "toy"]
+__all__ = ["toy"]

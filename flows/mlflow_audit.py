@@ -17,14 +17,15 @@ from tasks.record import (
     COMPARISON,
     ENTRY,
     EXPERIMENT,
+    MEAN,
     RECORDS,
     STORE,
     Store,
-    accuracies,
     content_key,
     content_tags,
     metric_hashes,
     parameters,
+    score_metrics,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _check_receipt(store: Store, params: Params, stage: str, file: Path) -> Iter
     expected = content_key(params, entry, hashes)
     if receipt.get("content") != expected:
         yield differs(Kind.MLFLOW, str(file), f"is the receipt of another result than that of {entry} here")
-    for name, value in accuracies(params, entry).items():
+    for name, value in score_metrics(params, entry).items():
         logged = {metric.value for metric in store.client.get_metric_history(run_id, name)}
         logged |= {run.data.metrics[name]} if name in run.data.metrics else set()
         if logged != {value}:
@@ -118,16 +119,16 @@ def _run(store: Store, run_id: str) -> "Run | None":
 
 
 def _check_summaries(store: Store, params: Params, receipts: dict[str, Path]) -> Iterator[Finding]:
-    """Compare the mean accuracies in the comparison's runs with those of the entries' runs."""
+    """Compare the mean scores in the comparison's runs with those of the entries' runs."""
     parents = store.client.search_runs([store.experiment], f"tags.`{COMPARISON}` != ''")
     for stage, file in receipts.items():
         receipt = read_json(file) or {}
         for parent in parents:
-            name = f"accuracy_mean/{file.stem}"
+            name = f"{MEAN}/{file.stem}"
             logged = parent.data.metrics.get(name)
             if parent.data.tags.get(f"{ENTRY}.{file.stem}") != receipt.get("run_id") or logged is None:
                 continue
-            value = accuracies(params, file.stem)["accuracy_mean"]
+            value = score_metrics(params, file.stem)[MEAN]
             if logged != value:
                 message = f"{name} is {logged!r}, the metric files say {value!r}"
                 yield Finding(Kind.MLFLOW, f"run {parent.info.run_id}", message, (stage,))

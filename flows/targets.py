@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 METRICS, PROFILES, RESULTS, RECORDS = "data/metrics", "data/profiles/merge", "report/results.csv", "data/records"
 _RUN_ID = re.compile("[0-9a-f]{32}")
 _FROM_PROFILE = ("amr", "wall_s", "peak_rss_bytes")
-_RELATIVE = ("normalised_accuracy", "accuracy_drop_rate")
+_RELATIVE = ("normalised_score", "score_drop_rate")
 
 
 def find(repo: "Repo", text: str) -> Target | None:

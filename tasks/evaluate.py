@@ -11,9 +11,9 @@ from tasks.stage import run, two_names, write_json
 
 
 def evaluate_task(params: Params, entry: str, task: str) -> None:
-    """Measure one task's accuracy with its own model out of an entry's merge; write it as JSON."""
+    """Score one task with its own model out of an entry's merge; write the score as JSON."""
     merged, out = MERGED / entry, METRICS / entry / f"{task}.json"
-    scores = evaluate(
+    score = evaluate(
         merged,
         task_model(merged, task),
         DATASETS / task,
@@ -22,8 +22,8 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
         split=params.evaluation.split,
         batch_size=params.evaluation.batch_size,
     )
-    write_json(out, scores)
-    print(f"{entry} on {task}: {scores['accuracy']:.4f} ({scores['correct']} of {scores['total']})")
+    write_json(out, score)
+    print(f"{entry} on {task}: {score['metric']} {score['value']:.4f} on {score['count']} examples")
 
 
 def main(argv: list[str]) -> None:

@@ -25,6 +25,7 @@ from merganser.config.params import Params, declared
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.report.scores import Scores, read_json, read_metrics, read_scores
+from merganser.report.wording import wording_of
 from tasks.paths import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT
 from tasks.stage import run, write_json
 
@@ -35,6 +36,7 @@ EXPERIMENT = "merganser"
 STORE, ARTIFACTS = Path("mlflow.db"), Path("mlartifacts")
 LOCK = Path(".dvcfleet/mlflow.lock")
 COMPARISON, CONTENT, ENTRY = "merganser.comparison", "merganser.content", "merganser.entry"
+MEAN = "score_mean"
 PROFILE_METRICS = ("amr", "wall_s", "cpu_s", "peak_rss_bytes", "read_bytes", "written_bytes")
 
 
@@ -91,7 +93,7 @@ def record_entry(params: Params, entry: str) -> None:
     """Write an entry's parameters, scores and origins to MLflow, once, and the receipt that says where."""
     from filelock import FileLock
 
-    metrics = accuracies(params, entry)
+    metrics = score_metrics(params, entry)
     profile = read_json(MERGE_PROFILES / f"{entry}.json")
     hashes = metric_hashes(params, entry)
     key = content_key(params, entry, hashes)
@@ -112,10 +114,10 @@ def metric_hashes(params: Params, entry: str) -> dict[str, str]:
     return {str(file): sha256_of(file) for file in files}
 
 
-def accuracies(params: Params, entry: str) -> dict[str, float]:
-    """Return an entry's accuracies by their names in MLflow, the mean as well."""
-    found = {f"accuracy/{task}": one["accuracy"] for task, one in read_metrics(params, entry, METRICS).items()}
-    return {**found, "accuracy_mean": sum(found.values()) / len(found)}
+def score_metrics(params: Params, entry: str) -> dict[str, float]:
+    """Return an entry's scores by their names in MLflow, METRIC/TASK, and their mean."""
+    found = {f"{one['metric']}/{task}": one["value"] for task, one in read_metrics(params, entry, METRICS).items()}
+    return {**found, MEAN: sum(found.values()) / len(found)}
 
 
 def content_tags(entry: str, key: str, hashes: Mapping[str, str]) -> dict[str, str]:
@@ -212,9 +214,9 @@ def record_report(params: Params) -> None:
         parent = _parent_run(store, params)
         summary: dict[str, float] = {}
         for entry, found in scores.items():
-            relative = {"normalised_accuracy": found.normalised, "accuracy_drop_rate": found.drop_rate}
+            relative = {"normalised_score": found.normalised, "score_drop_rate": found.drop_rate}
             known = {name: value for name, value in relative.items() if value is not None} | _held(entry)
-            summary |= {f"{name}/{entry}": value for name, value in {"accuracy_mean": found.mean, **known}.items()}
+            summary |= {f"{name}/{entry}": value for name, value in {MEAN: found.mean, **known}.items()}
             receipt = read_json(RECORDS / f"{entry}.json")
             _log(store, receipt["run_id"], known, {})
             store.client.set_tag(parent, f"{ENTRY}.{entry}", receipt["run_id"])
@@ -234,7 +236,8 @@ def _held(entry: str) -> dict[str, float]:
 
 def _table(scores: Mapping[str, Scores]) -> str:
     """Write the scores as the Markdown table that MLflow shows as the run's description."""
-    lines = ["| entry | mean accuracy, % | of individual, % |", "|---|---|---|"]
+    wording = wording_of(metric for found in scores.values() for metric in found.metrics.values())
+    lines = [f"| entry | mean {wording.axis} | of individual, % |", "|---|---|---|"]
     for entry, found in scores.items():
         normalised = "" if found.normalised is None else f"{100 * found.normalised:.1f}"
         lines.append(f"| {entry} | {100 * found.mean:.1f} | {normalised} |")

@@ -39,7 +39,7 @@ def write_report(params: Params) -> None:
     measured = read_measures(TASK_MEASURES, MERGE_MEASURES, [row.entry for row in rows])
     tasks = list(params.tasks)
     studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)
-    plots = make_plots(rows, measured, tasks) | draw_studies(studies)
+    plots = make_plots(rows, measured, tasks) | draw_studies(studies, rows[0].wording)
     numbers = summary(rows)
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), numbers)
     with fresh_folder(REPORT) as folder:

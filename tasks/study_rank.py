@@ -1,4 +1,4 @@
-"""Study one task's rank: the accuracy of its own model, every matrix of its delta cut to a share of the rank."""
+"""Study one task's rank: the score of its own model, every matrix of its delta cut to a share of the rank."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def study_rank(params: Params, task: str) -> None:
         network.load(truncated_model(base, deltas, factors, fraction))
         found = score(network.classifier(examples.prompts), examples, params.evaluation.batch_size)
         curve.append({"fraction": fraction, **found})
-        print(f"{task}: {found['accuracy']:.4f} with the first {fraction:g} of each spectrum", flush=True)
+        print(f"{task}: {found['value']:.4f} with the first {fraction:g} of each spectrum", flush=True)
     write_json(RANK_STUDIES / f"{task}.json", {"curve": curve})
 
 

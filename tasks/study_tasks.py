@@ -61,7 +61,7 @@ def study_entry(params: Params, key: str) -> None:
             source = _source(method, subset, params.seed)
             scores = score_merge(method, values_for(values, subset), source, bench, Path(folder))
         write_json(out / file_name(subset), {"fingerprint": fingerprints[subset], "scores": scores})
-        mean = sum(found["accuracy"] for found in scores.values()) / len(scores)
+        mean = sum(found["value"] for found in scores.values()) / len(scores)
         print(f"{key}: {done} of {len(missing)}: {mean:.4f} on {', '.join(subset)}", flush=True)
 
 

@@ -215,7 +215,7 @@ def train_more(file: Path) -> None:
 def numbers(metrics: dict[str, Any]) -> dict[tuple[str, str], float | None]:
     """Return all numbers of metrics.json by entry and name."""
     flat = {(entry, name): value for entry, values in metrics.items() for name, value in values.items()}
-    accuracies = {key: flat.pop(key) for key in list(flat) if key[1] == "accuracy"}
+    by_metric = {key: flat.pop(key) for key in list(flat) if key[1] == "accuracy"}
     return flat | {
-        (entry, f"accuracy/{task}"): value for (entry, _), tasks in accuracies.items() for task, value in tasks.items()
+        (entry, f"accuracy/{task}"): value for (entry, _), tasks in by_metric.items() for task, value in tasks.items()
     }

@@ -1,13 +1,16 @@
-"""Measure a task's accuracy with its own model: the shared part of a merge plus the task's overlay."""
+"""Score a task with its own model: the shared part of a merge plus the task's overlay."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
+from merganser.evaluation.examples import compare
 from merganser.evaluation.images import batches, open_split
+from merganser.evaluation.scoring import Score, score_of
 from merganser.models import Classifier, open_network
 
 
@@ -29,13 +32,13 @@ def open_examples(data: Path, split: str, templates: Sequence[str]) -> Examples:
     return Examples(rows, [[template.format(name) for template in templates] for name in names])
 
 
-def score(classifier: Classifier, examples: Examples, batch_size: int) -> dict[str, Any]:
-    """Return accuracy, correct and total of a classifier on one task's examples."""
-    correct, total = 0, len(examples.rows)
+def score(classifier: Classifier, examples: Examples, batch_size: int) -> Score:
+    """Return the accuracy of a classifier on one task's examples."""
+    predictions, labels = [], []
     for batch in batches(examples.rows, batch_size):
-        best = classifier.logits(classifier.pixels(batch["image"])).argmax(dim=1)
-        correct += int((best.numpy() == batch["label"]).sum())
-    return {"accuracy": correct / total, "correct": correct, "total": total}
+        predictions.append(classifier.logits(classifier.pixels(batch["image"])).argmax(dim=1).numpy())
+        labels.append(batch["label"])
+    return score_of("accuracy", compare("accuracy", np.concatenate(predictions), np.concatenate(labels)))
 
 
 def evaluate(
@@ -47,8 +50,8 @@ def evaluate(
     templates: Sequence[str],
     split: str,
     batch_size: int,
-) -> dict[str, Any]:
-    """Return accuracy, correct and total of a model on one split of a saved data set.
+) -> Score:
+    """Return the accuracy of a model on one split of a saved data set.
 
     `model` is the folder with the configuration, `parameters` the task's own model.
     """

@@ -14,7 +14,7 @@ class Change:
     """One number of an entry, before and after; None where there was none."""
 
     entry: str
-    number: str  # `mean`, `accuracy/TASK`, ...
+    number: str  # `mean`, `METRIC/TASK`, ...
     before: float | None
     after: float | None
 

@@ -16,6 +16,7 @@ from merganser.report.rows import GROUPS, Row, best, best_values, by_family, fin
 from merganser.report.scores import INDIVIDUAL
 from merganser.report.studies import StudyResults
 from merganser.report.style import VARIABLES
+from merganser.report.wording import title_of
 
 EMBEDDED = "examples/suite/"
 
@@ -43,6 +44,7 @@ def render_page(
         "megabytes": megabytes,
         "digits": digits,
         "signed": signed,
+        "sentence": sentence,
     }
     page = environment.get_template("page.html.j2").render(
         params=params,
@@ -54,6 +56,8 @@ def render_page(
         cards=_cards(rows),
         best=best_values(rows, list(params.tasks)),
         shade=_shades(rows),
+        wording=rows[0].wording,
+        titles={task: title_of(metric) for task, metric in rows[0].scores.metrics.items()},
         error=sampling_error(rows),
         by_layer=list(BY_LAYER),
         layers=_layers(measured),
@@ -76,12 +80,12 @@ def _cards(rows: list[Row]) -> list[tuple[str, Row]]:
 
 
 def _shades(rows: list[Row]) -> dict[tuple[str, str], int]:
-    """Return where each accuracy lies between the lowest (0) and the highest (100) of its task."""
+    """Return where each value lies between the lowest (0) and the highest (100) of its task."""
     shades: dict[tuple[str, str], int] = {}
-    for task in rows[0].scores.accuracies:
-        column = [row.scores.accuracies[task] for row in rows]
+    for task in rows[0].scores.by_task:
+        column = [row.scores.values[task] for row in rows]
         low, width = min(column), (max(column) - min(column)) or 1
-        shades |= {(row.entry, task): round(100 * (row.scores.accuracies[task] - low) / width) for row in rows}
+        shades |= {(row.entry, task): round(100 * (row.scores.values[task] - low) / width) for row in rows}
     return shades
 
 
@@ -106,6 +110,11 @@ def inline(svg: str) -> Markup:
 def _responsive(match: re.Match[str]) -> str:
     box = re.search(r'viewBox="[^"]*"', match[1])
     return f'<svg {box[0] if box else ""} role="img">'
+
+
+def sentence(words: str) -> str:
+    """Begin with a capital letter."""
+    return words[:1].upper() + words[1:]
 
 
 def percent(value: float | None, digits: int = 1) -> str:

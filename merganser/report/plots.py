@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import matplotlib
 import numpy as np
 
-from merganser.report.bars import accuracy_bars
+from merganser.report.bars import score_bars
 from merganser.report.depth import draw_depth
 from merganser.report.heatmaps import between_tasks, entries_by_layer, entries_by_task
 from merganser.report.measured import Measured
@@ -22,7 +22,7 @@ def make_plots(rows: Sequence[Row], measured: Measured, tasks: Sequence[str]) ->
 
 
 def _scores(rows: list[Row], tasks: Sequence[str]) -> dict[str, str]:
-    plots = {"accuracy": accuracy_bars(rows, tasks)}
+    plots = {"scores": score_bars(rows, tasks)}
     if len(tasks) >= 3:
         plots["radar"] = radar(rows, tasks)
     if all(row.scores.normalised is not None for row in rows):

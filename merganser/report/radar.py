@@ -7,7 +7,7 @@ from typing import cast
 from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 
-from merganser.report.rows import Row, best, in_group
+from merganser.report.rows import Row, best, in_group, lowest
 from merganser.report.style import COLOURS, INK, MUTED, OTHERS, to_svg
 
 
@@ -19,14 +19,14 @@ def radar(rows: list[Row], tasks: Sequence[str]) -> str:
     axes.set_theta_direction(-1)
     angles = [2 * math.pi * i / len(tasks) for i in range(len(tasks))]
     for row, colour, line in _lines(rows):
-        values = [100 * row.scores.accuracies[task] for task in tasks]
+        values = [100 * row.scores.values[task] for task in tasks]
         axes.plot(
             [*angles, angles[0]], [*values, values[0]], color=colour, linestyle=line, linewidth=1.6, label=row.entry
         )
     axes.set_xticks(angles, tasks)
     axes.tick_params(axis="x", labelcolor=INK, pad=8)
     axes.set_rlabel_position(180 / len(tasks))
-    axes.set(ylim=(0, 100), yticks=[20, 40, 60, 80, 100])
+    axes.set(ylim=(lowest(rows), 100), yticks=[20, 40, 60, 80, 100])
     axes.tick_params(axis="y", labelcolor=MUTED, labelsize=7)
     axes.spines["polar"].set_visible(False)
     figure.legend(loc="outside lower center", ncols=3)

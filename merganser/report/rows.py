@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import floor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,6 +13,7 @@ from merganser.config.params import Params
 from merganser.hashes import sha256_of
 from merganser.merging.method import Family, Method
 from merganser.report.scores import Scores, read_json
+from merganser.report.wording import Wording, wording_of
 
 REFERENCES = ("base", "individual")
 # in the order they are shown
@@ -54,6 +55,11 @@ class Row:
         return [self.reads, *(["embeddings"] if self.about.embeddings else [])]
 
     @property
+    def wording(self) -> Wording:
+        """Return what the scores are called."""
+        return wording_of(self.scores.metrics.values())
+
+    @property
     def amr(self) -> float:
         """Return the additional memory rate, bytes kept per task over those of the merged parameters."""
         return float(self.scores.profile["amr"])
@@ -70,7 +76,7 @@ class Row:
 
 
 def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, records: Path) -> list[Row]:
-    """Join scores, parameters and receipts: references, then family by family, in each by falling mean accuracy."""
+    """Join scores, parameters and receipts: references, then family by family, in each by falling mean score."""
     rows = [_row(params, entry, found, metrics, records) for entry, found in scores.items()]
     families = get_args(Family)
     return sorted(rows, key=lambda row: (families.index(row.family), -row.scores.mean))
@@ -105,29 +111,30 @@ def by_family(rows: list[Row]) -> dict[str, list[Row]]:
 
 
 def best(rows: list[Row]) -> Row | None:
-    """Return the row with the highest mean accuracy, the first one of a tie."""
+    """Return the row with the highest mean score, the first one of a tie."""
     return max(rows, key=lambda row: row.scores.mean, default=None)
 
 
 def best_values(rows: list[Row], tasks: list[str]) -> dict[tuple[str, str], float]:
-    """Return the highest accuracy by (group, task) and the highest mean by (group, "mean"), without references."""
+    """Return the highest value by (group, task) and the highest mean by (group, "mean"), without references."""
     found: dict[tuple[str, str], float] = {}
     for group in [name for name in GROUPS if in_group(rows, name) and name != "reference"]:
         members = in_group(rows, group)
         found[group, "mean"] = max(row.scores.mean for row in members)
         for task in tasks:
-            found[group, task] = max(row.scores.accuracies[task] for row in members)
+            found[group, task] = max(row.scores.values[task] for row in members)
     return found
 
 
-def sampling_error(rows: list[Row]) -> float:
-    """Return the largest standard error of any entry's mean accuracy, from the number of images measured."""
-    return max(_standard_error(row.scores) for row in rows)
+def lowest(rows: list[Row]) -> float:
+    """Return where an axis of scores begins, in hundredths: 0, or a ten below the lowest value if it is negative."""
+    least = min(value for row in rows for value in row.scores.values.values())
+    return 10.0 * min(0, floor(10 * least))
 
 
-def _standard_error(scores: Scores) -> float:
-    variances = [p * (1 - p) / scores.totals[task] for task, p in scores.accuracies.items()]
-    return sqrt(sum(variances)) / len(variances)
+def sampling_error(rows: list[Row]) -> float | None:
+    """Return the largest standard error of any entry's mean score; None where none is known."""
+    return max((row.scores.error for row in rows if row.scores.error is not None), default=None)
 
 
 def fingerprint(params: Params) -> str:

@@ -1,4 +1,4 @@
-"""Normalised accuracy against what an entry costs."""
+"""Normalised scores against what an entry costs."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0, "sh
 
 
 def against_memory(rows: list[Row]) -> str:
-    """Draw normalised accuracy against the additional memory rate."""
-    figure, axes = _axes("additional memory per task, % of the merged parameters")
+    """Draw the normalised score against the additional memory rate."""
+    figure, axes = _axes("additional memory per task, % of the merged parameters", rows)
     values = [100 * row.amr for row in rows]
     axes.set_xscale("symlog", linthresh=1, linscale=0.6)
     axes.set_xlim(-0.12, max(400, 2 * max(values)))
@@ -25,8 +25,8 @@ def against_memory(rows: list[Row]) -> str:
 
 
 def against_time(rows: list[Row]) -> str:
-    """Draw normalised accuracy against the merge's wall time."""
-    figure, axes = _axes("wall time of the merge, s")
+    """Draw the normalised score against the merge's wall time."""
+    figure, axes = _axes("wall time of the merge, s", rows)
     values = [row.wall_s for row in rows]
     axes.set_xscale("log")
     axes.set_xlim(min(values) / 1.5, max(values) * 3)
@@ -54,17 +54,17 @@ def _height(row: Row) -> float:
     return 100 * (row.scores.normalised or 0)
 
 
-def _axes(label: str) -> tuple[Figure, Axes]:
+def _axes(label: str, rows: list[Row]) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(5.2, 3.8))
     axes = figure.add_axes((0.1, 0.13, 0.88, 0.85))
-    axes.set(xlabel=label, ylabel="normalised accuracy, %")
+    axes.set(xlabel=label, ylabel=f"normalised {rows[0].wording.name}, %")
     axes.tick_params(axis="y", labelcolor=MUTED)
     axes.grid()
     return figure, axes
 
 
 def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
-    """Plot normalised accuracy against a cost whose scale is set; name the points that `named` chooses."""
+    """Plot the normalised score against a cost whose scale is set; name the points that `named` chooses."""
     heights = [_height(row) for row in rows]
     margin = 0.06 * (max(heights) - min(heights) or 1)
     axes.set_ylim(min(heights) - margin, max(heights) + margin)

@@ -1,60 +1,82 @@
-"""Scores read back from the stages' files: each entry's accuracies, the cost of its merge, how it compares."""
+"""Scores read back from the stages' files: each entry's on each task, the cost of its merge, how it compares."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from merganser.config.params import Params
 from merganser.errors import InputError
-from merganser.measures.accuracy import accuracy_drop_rate, normalised_accuracy
+from merganser.evaluation.scoring import Score
+from merganser.measures.scores import normalised_score, score_drop_rate
 
 INDIVIDUAL = "individual"
 
 
 @dataclass(frozen=True)
 class Scores:
-    """One entry's results. Accuracies and rates are fractions; relative ones need an entry of method `individual`."""
+    """One entry's results. Values and rates are fractions; relative ones need an entry of method `individual`."""
 
-    accuracies: Mapping[str, float]  # by task, in the order of params.yaml
-    totals: Mapping[str, int]  # images measured, by task
+    by_task: Mapping[str, Score]  # in the order of params.yaml
     profile: Mapping[str, Any]  # of the merge: wall_s, cpu_s, peak_rss_bytes, amr, ...
     normalised: float | None = None
     drop_rate: float | None = None
 
     @property
+    def values(self) -> dict[str, float]:
+        """Return each task's value of its own metric."""
+        return values_of(self.by_task)
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """Return each task's metric."""
+        return {task: score["metric"] for task, score in self.by_task.items()}
+
+    @property
     def mean(self) -> float:
-        """Return the mean accuracy over the tasks."""
-        return sum(self.accuracies.values()) / len(self.accuracies)
+        """Return the mean over the tasks of their values."""
+        return sum(self.values.values()) / len(self.by_task)
+
+    @property
+    def error(self) -> float | None:
+        """Return the standard error of the mean; None where that of a task is not known."""
+        errors = [score["stderr"] for score in self.by_task.values()]
+        known = [error for error in errors if error is not None]
+        return sqrt(sum(error**2 for error in known)) / len(errors) if len(known) == len(errors) else None
 
 
-def read_metrics(params: Params, entry: str, metrics: Path) -> dict[str, dict[str, Any]]:
-    """Read an entry's metrics on each declared task, in their order; raise InputError if one is missing."""
-    return {task: read_json(metrics / entry / f"{task}.json") for task in params.tasks}
+def values_of(scores: Mapping[str, Score]) -> dict[str, float]:
+    """Return the value of each task's score."""
+    return {task: score["value"] for task, score in scores.items()}
+
+
+def read_metrics(params: Params, entry: str, metrics: Path) -> dict[str, Score]:
+    """Read an entry's score on each declared task, in their order; raise InputError if one is missing."""
+    return {task: cast(Score, read_json(metrics / entry / f"{task}.json")) for task in params.tasks}
 
 
 def read_scores(params: Params, metrics: Path, profiles: Path) -> dict[str, Scores]:
     """Read every declared entry's results, in the order of params.yaml."""
     measured = {entry: read_metrics(params, entry, metrics) for entry in params.methods}
-    accuracies = {entry: _column(found, "accuracy") for entry, found in measured.items()}
-    individual = (accuracies[name] for name, entry in params.methods.items() if entry.method == INDIVIDUAL)
-    # Nothing is relative to a model that gets nothing right.
-    reference = next((found for found in individual if all(found.values())), None)
+    values = {entry: values_of(found) for entry, found in measured.items()}
+    reference = individual_values(params, values)
     return {
         entry: Scores(
-            accuracies=found,
-            totals=_column(measured[entry], "total"),
+            by_task=measured[entry],
             profile=read_json(profiles / f"{entry}.json"),
-            normalised=normalised_accuracy(found, reference) if reference else None,
-            drop_rate=accuracy_drop_rate(found, reference) if reference else None,
+            normalised=normalised_score(found, reference) if reference else None,
+            drop_rate=score_drop_rate(found, reference) if reference else None,
         )
-        for entry, found in accuracies.items()
+        for entry, found in values.items()
     }
 
 
-def _column(measured: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
-    return {task: values[name] for task, values in measured.items()}
+def individual_values(params: Params, values: Mapping[str, Mapping[str, float]]) -> Mapping[str, float] | None:
+    """Return the individual models' values; None without them, or where one is no better than nothing."""
+    found = (values[name] for name, entry in params.methods.items() if entry.method == INDIVIDUAL)
+    return next((each for each in found if all(value > 0 for value in each.values())), None)
 
 
 def read_json(path: Path) -> dict[str, Any]:

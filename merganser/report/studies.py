@@ -1,4 +1,4 @@
-"""The numbers of the studies: accuracy over the number of tasks with its significance, accuracy over the rank."""
+"""The numbers of the studies: scores over the number of tasks with their significance, scores over the rank."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,26 +9,27 @@ import numpy as np
 from scipy.stats import ttest_rel
 
 from merganser.config.params import Params
-from merganser.report.scores import INDIVIDUAL, Scores, read_json
+from merganser.measures.scores import normalised_score
+from merganser.report.scores import Scores, individual_values, read_json, values_of
 from merganser.studies.subsets import all_subsets, file_name
 
-ROUNDING = 1e-9  # of accuracies: differences closer than that are the same
+ROUNDING = 1e-9  # of scores: differences closer than that are the same
 LEVEL = 0.05  # p-values below are marked
 
 
 class Point(NamedTuple):
-    """One entry's merge of one subset: mean accuracies over the subset's tasks, as fractions."""
+    """One entry's merge of one subset: mean scores over the subset's tasks, as fractions."""
 
     entry: str
     tasks: int
     subset: tuple[str, ...]
-    accuracy: float
+    score: float
     normalised: float | None  # by the individual models, None where they are not in the comparison
 
     @property
     def value(self) -> float:
-        """Return what is plotted and tested: the normalised accuracy where there is one."""
-        return self.accuracy if self.normalised is None else self.normalised
+        """Return what is plotted and tested: the normalised score where there is one."""
+        return self.score if self.normalised is None else self.normalised
 
 
 class Summary(NamedTuple):
@@ -57,7 +58,7 @@ class RankPoint(NamedTuple):
 
     task: str
     fraction: float
-    accuracy: float
+    score: float
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class StudyResults:
 
     @property
     def normalised(self) -> bool:
-        """Tell whether accuracies over the number of tasks are relative to the individual models'."""
+        """Tell whether scores over the number of tasks are relative to the individual models'."""
         return all(point.normalised is not None for point in self.points)
 
     @property
@@ -99,8 +100,8 @@ class StudyResults:
         return list(dict.fromkeys(point.fraction for point in self.ranks))
 
     def mean_at(self, fraction: float) -> float:
-        """Return the mean accuracy over the tasks at one share of the rank."""
-        found = [point.accuracy for point in self.ranks if point.fraction == fraction]
+        """Return the mean score over the tasks at one share of the rank."""
+        found = [point.score for point in self.ranks if point.fraction == fraction]
         return sum(found) / len(found)
 
     def as_json(self) -> dict[str, Any]:
@@ -112,14 +113,9 @@ class StudyResults:
 
 def read_studies(params: Params, scores: Mapping[str, Scores], tasks: Path, ranks: Path) -> StudyResults:
     """Read what the studies in two folders measured; raise InputError naming a file that is missing."""
-    points = _read_points(params, _individual(params, scores), tasks)
+    individual = individual_values(params, {entry: found.values for entry, found in scores.items()})
+    points = _read_points(params, individual, tasks)
     return StudyResults(points, summarise(points), _read_ranks(params, ranks))
-
-
-def _individual(params: Params, scores: Mapping[str, Scores]) -> Mapping[str, float] | None:
-    """Return the individual models' accuracies; None without them, or where one gets nothing right."""
-    found = (scores[name].accuracies for name, entry in params.methods.items() if entry.method == INDIVIDUAL)
-    return next((accuracies for accuracies in found if all(accuracies.values())), None)
 
 
 def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:
@@ -128,10 +124,10 @@ def _read_points(params: Params, individual: Mapping[str, float] | None, folder:
     for entry in study.methods:
         for subset in subsets:
             found = read_json(folder / entry / file_name(subset))["scores"]
-            accuracies = [found[task]["accuracy"] for task in subset]
-            ratios = [a / individual[task] for a, task in zip(accuracies, subset, strict=True)] if individual else None
-            normalised = sum(ratios) / len(subset) if ratios else None
-            points.append(Point(entry, len(subset), subset, sum(accuracies) / len(subset), normalised))
+            values = values_of({task: found[task] for task in subset})
+            own = {task: individual[task] for task in subset} if individual else None
+            normalised = normalised_score(values, own) if own else None
+            points.append(Point(entry, len(subset), subset, sum(values.values()) / len(subset), normalised))
     return points
 
 
@@ -139,7 +135,7 @@ def _read_ranks(params: Params, folder: Path) -> list[RankPoint]:
     if not params.studies.rank.fractions:
         return []
     curves = {task: read_json(folder / f"{task}.json")["curve"] for task in params.tasks}
-    return [RankPoint(task, p["fraction"], p["accuracy"]) for task, curve in curves.items() for p in curve]
+    return [RankPoint(task, p["fraction"], p["value"]) for task, curve in curves.items() for p in curve]
 
 
 def summarise(points: Sequence[Point]) -> list[Summary]:

@@ -1,4 +1,4 @@
-"""The plots of the studies: accuracy against the number of tasks, and against the rank."""
+"""The plots of the studies: scores against the number of tasks, and against the rank."""
 
 from collections.abc import Sequence
 
@@ -7,25 +7,26 @@ from matplotlib.axes import Axes
 
 from merganser.report.studies import StudyResults
 from merganser.report.style import COLOURS, INK, MUTED, OTHERS, STYLE, canvas, to_svg
+from merganser.report.wording import Wording
 
 LINES = ("-", "--", ":")
 PALETTE = (COLOURS["single"], COLOURS["parts"], *OTHERS, COLOURS["reference"])
 DODGE = 0.09  # between the entries' dots of one size, in tasks
 
 
-def draw_studies(results: StudyResults) -> dict[str, str]:
+def draw_studies(results: StudyResults, wording: Wording) -> dict[str, str]:
     """Draw every study that found something; return SVG text by name."""
     plots = {}
     with matplotlib.rc_context(STYLE):
         if results.points:
-            plots["study_tasks"] = against_tasks(results)
+            plots["study_tasks"] = against_tasks(results, wording)
         if results.ranks:
-            plots["study_rank"] = against_rank(results)
+            plots["study_rank"] = against_rank(results, wording)
     return plots
 
 
-def against_tasks(results: StudyResults) -> str:
-    """Draw each subset's accuracy as a dot, each entry's mean as a line with one standard deviation about it."""
+def against_tasks(results: StudyResults, wording: Wording) -> str:
+    """Draw each subset's score as a dot, each entry's mean as a line with one standard deviation about it."""
     figure, axes = canvas(5.2, 3.8)
     middle = (len(results.entries) - 1) / 2
     for index, entry in enumerate(results.entries):
@@ -42,25 +43,25 @@ def against_tasks(results: StudyResults) -> str:
         axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
         axes.plot(places, heights, color=colour, linestyle=style, linewidth=1.7, label=entry)
     axes.set_xticks(results.sizes)
-    axes.set(xlabel="tasks merged", ylabel="% of the individual models" if results.normalised else "accuracy, %")
+    axes.set(xlabel="tasks merged", ylabel="% of the individual models" if results.normalised else wording.axis)
     axes.grid(axis="y")
     figure.legend(loc="outside lower center", ncols=min(4, len(results.entries)))
     return to_svg(figure)
 
 
-def against_rank(results: StudyResults) -> str:
-    """Draw the mean accuracy over the share of the rank, each task as a thin line, the whole models' mean across."""
+def against_rank(results: StudyResults, wording: Wording) -> str:
+    """Draw the mean score over the share of the rank, each task as a thin line, the whole models' mean across."""
     figure, axes = canvas(5.2, 3.8)
     fractions = results.fractions
     for task in dict.fromkeys(point.task for point in results.ranks):
-        _rank_line(axes, fractions, [p.accuracy for p in results.ranks if p.task == task], MUTED, 0.6, "one task")
+        _rank_line(axes, fractions, [p.score for p in results.ranks if p.task == task], MUTED, 0.6, "one task")
     means = [results.mean_at(fraction) for fraction in fractions]
     axes.axhline(100 * means[-1], color=INK, linewidth=0.8, linestyle=":", label="fine-tuned models, mean")
     _rank_line(axes, fractions, means, COLOURS["single"], 1.9, "mean over tasks")
     axes.set_xscale("log")
     axes.set_xticks(fractions, [f"{100 * fraction:g}" for fraction in fractions])
     axes.minorticks_off()
-    axes.set(xlabel="singular values kept of each task's own delta, %", ylabel="accuracy, %")
+    axes.set(xlabel="singular values kept of each task's own delta, %", ylabel=wording.axis)
     axes.grid(axis="y")
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one for all the thin lines
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)

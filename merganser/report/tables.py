@@ -10,20 +10,22 @@ from typing import Any
 from merganser.report.changes import Changes
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.rows import Row
+from merganser.report.scores import Scores
 
 IDENTITY = ("entry", "method", "reads", "family", "group")
-MEASURES = ("mean", "normalised_accuracy", "accuracy_drop_rate", "amr", "wall_s", "peak_rss_bytes")
+MEASURES = ("mean", "normalised_score", "score_drop_rate", "amr", "wall_s", "peak_rss_bytes")
 
 
 def write_tables(folder: Path, rows: Sequence[Row], tasks: Sequence[str]) -> None:
-    """Write `results.csv` and, for the plots, `plots/accuracy.csv` and `plots/cost.csv`."""
+    """Write `results.csv` and, for the plots, `plots/scores.csv` and `plots/cost.csv`."""
     plots = folder / "plots"
-    results = [[*_identity(r), *(r.scores.accuracies[task] for task in tasks), *_measures(r).values()] for r in rows]
+    results = [[*_identity(r), *(r.scores.values[task] for task in tasks), *_measures(r).values()] for r in rows]
     write_csv(folder / "results.csv", [*IDENTITY, *tasks, *MEASURES], results)
-    accuracies = [[r.entry, task, r.scores.accuracies[task]] for r in rows for task in tasks]
-    write_csv(plots / "accuracy.csv", ["entry", "task", "accuracy"], accuracies)
-    cost = [[r.entry, *(_measures(r)[name] for name in ("normalised_accuracy", "amr", "wall_s"))] for r in rows]
-    write_csv(plots / "cost.csv", ["entry", "normalised_accuracy", "amr", "wall_s"], cost)
+    found = [(r.entry, task, r.scores.by_task[task]) for r in rows for task in tasks]
+    lines = [[entry, task, s["metric"], s["value"], s["stderr"], s["count"]] for entry, task, s in found]
+    write_csv(plots / "scores.csv", ["entry", "task", "metric", "value", "stderr", "count"], lines)
+    cost = [[r.entry, *(_measures(r)[name] for name in ("normalised_score", "amr", "wall_s"))] for r in rows]
+    write_csv(plots / "cost.csv", ["entry", "normalised_score", "amr", "wall_s"], cost)
 
 
 def write_measures(folder: Path, measured: Measured) -> None:
@@ -56,11 +58,19 @@ def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """Give each entry's scores for `dvc metrics`: only what depends on nothing but the inputs, so no times."""
     return {
         row.entry: {
-            "accuracy": dict(row.scores.accuracies),
+            **_by_metric(row.scores),
             **{name: value for name, value in _measures(row).items() if name not in ("wall_s", "peak_rss_bytes")},
         }
         for row in rows
     }
+
+
+def _by_metric(scores: Scores) -> dict[str, dict[str, float]]:
+    """Return each task's value under the name of its metric."""
+    found: dict[str, dict[str, float]] = {}
+    for task, score in scores.by_task.items():
+        found.setdefault(score["metric"], {})[task] = score["value"]
+    return found
 
 
 def _identity(row: Row) -> tuple[str, ...]:

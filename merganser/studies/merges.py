@@ -7,6 +7,7 @@ from typing import Any
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.evaluation.image_classification import Examples, score
+from merganser.evaluation.scoring import Score
 from merganser.inputs.layers import LayerSource
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
@@ -26,10 +27,10 @@ class Bench:
 
 def score_merge(
     method: Method, values: Mapping[str, Any], source: LayerSource, bench: Bench, folder: Path
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Score]:
     """Merge a source's tasks into a folder, as the merge stage does; return the merge's score on each of them."""
     merge(method, dict(values), source, bench.base, folder, choose_device("cpu"))
-    scores: dict[str, dict[str, Any]] = {}
+    scores: dict[str, Score] = {}
     for task in source.tasks:
         if method.overlay or not scores:  # without parts per task it is one model for all
             bench.network.load(task_model(folder, task))

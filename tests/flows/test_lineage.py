@@ -131,7 +131,7 @@ def test_a_changed_byte_is_found_where_dvc_sees_nothing(project: Path) -> None:
 
 
 def test_a_score_in_mlflow_is_named_with_both_numbers(project: Path) -> None:
-    value = json.loads((project / "data/metrics/ties/dark.json").read_text())["accuracy"]
+    value = json.loads((project / "data/metrics/ties/dark.json").read_text())["value"]
     _score(project)
     messages = " ".join(one.message for one in findings(project))
     assert "accuracy/dark" in messages
@@ -155,7 +155,7 @@ def test_a_receipt_without_its_run_and_a_store_that_is_gone_are_found(project: P
 
 def test_a_report_cell_a_run_and_a_metric_lead_to_the_same_checkpoints(project: Path) -> None:
     receipt = json.loads((project / "data/records/ties.json").read_text())
-    value = json.loads((project / "data/metrics/ties/dark.json").read_text())["accuracy"]
+    value = json.loads((project / "data/metrics/ties/dark.json").read_text())["value"]
     cell, lineage = look_up(project, "ties/dark")
     assert cell.files == ("data/metrics/ties/dark.json",)
     assert float(cell.value) == value

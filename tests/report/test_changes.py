@@ -9,11 +9,11 @@ import pytest
 from merganser.report.changes import Change, Changes, read_changes
 
 PREVIOUS_METRICS = {
-    "ties": {"accuracy": {"dark": 0.5, "light": 0.25}, "mean": 0.375, "normalised_accuracy": None},
+    "ties": {"accuracy": {"dark": 0.5, "light": 0.25}, "mean": 0.375, "normalised_score": None},
     "gone": {"accuracy": {"dark": 1.0}, "mean": 1.0},
 }
 NOW = {
-    "ties": {"accuracy": {"dark": 0.75, "light": 0.25}, "mean": 0.5, "normalised_accuracy": None},
+    "ties": {"accuracy": {"dark": 0.75, "light": 0.25}, "mean": 0.5, "normalised_score": None},
     "new": {"mean": 0.125},
 }
 

@@ -1,5 +1,6 @@
 """Many entries stay readable: what is named, and what a cell shows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -7,13 +8,16 @@ import numpy as np
 import pytest
 
 from merganser import registry
+from merganser.evaluation.scoring import Score
+from merganser.report.bars import score_bars
 from merganser.report.heatmaps import between_tasks, entries_by_task
 from merganser.report.labels import LINE, place_labels
 from merganser.report.measured import Grid, Measured, mean_of
-from merganser.report.rows import Row
+from merganser.report.rows import Row, lowest
 from merganser.report.scatter import named
 from merganser.report.scores import Scores
 from merganser.report.style import STYLE
+from merganser.report.tables import summary
 
 NAN = float("nan")
 
@@ -23,7 +27,8 @@ def row(entry: str, method: str, normalised: float, cost: float) -> Row:
     about = registry.get(method)
     group = "reference" if about.family == "references" else "parts" if about.overlay else "single"
     profile = {"amr": cost, "wall_s": cost, "peak_rss_bytes": 0}
-    scores = Scores({"task": normalised}, {"task": 1}, profile, normalised, 1 - normalised)
+    score: Score = {"metric": "accuracy", "value": normalised, "count": 1, "stderr": None}
+    scores = Scores({"task": score}, profile, normalised, 1 - normalised)
     return Row(entry, about, about.reads, group, scores, {}, {}, {"task": Path("x")}, {"task": ""}, {})
 
 
@@ -104,3 +109,19 @@ def test_matrices_without_a_measure_leave_the_mean_to_the_others() -> None:
     measured = Measured({"tasks": ["a", "b"], "layers": {"w10": layer(0.2), "w9": layer(None)}}, {})
     assert measured.matrices == ["w9", "w10"]
     assert measured.row_spaces("own").tolist() == [[1.0, 0.2], [0.2, 1.0]]
+
+
+def test_scores_of_different_metrics_are_named_as_scores_and_may_be_negative() -> None:
+    entry = row("ties", "ties", 0.5, 0.0)
+    scores: dict[str, Score] = {
+        "cola": {"metric": "matthews", "value": -0.25, "count": 9, "stderr": 0.03},
+        "rte": {"metric": "accuracy", "value": 0.75, "count": 9, "stderr": 0.04},
+    }
+    mixed = replace(entry, scores=replace(entry.scores, by_task=scores))
+    assert mixed.scores.mean == 0.25
+    assert mixed.scores.error == pytest.approx(0.025)
+    assert lowest([mixed]) == -30
+    assert summary([mixed])["ties"]["matthews"] == {"cola": -0.25}
+    with matplotlib.rc_context(STYLE):
+        assert "score, × 100 (bar: mean; dots: tasks)" in score_bars([mixed], ["cola", "rte"])
+        assert "accuracy, % (bar: mean; dots: tasks)" in score_bars([entry], ["task"])

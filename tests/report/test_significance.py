@@ -7,6 +7,7 @@ from scipy.stats import t
 
 from merganser.report.studies import Point, StudyResults, p_value, summarise
 from merganser.report.study_plots import draw_studies
+from merganser.report.wording import wording_of
 
 
 def points(entry: str, values: list[float], size: int = 2, normalised: bool = False) -> list[Point]:
@@ -66,7 +67,7 @@ def test_each_size_is_summed_up_and_tested_against_the_first_entry() -> None:
     assert not theirs_3.significant
 
 
-def test_normalised_accuracies_are_what_is_tested_where_there_are_some() -> None:
+def test_normalised_scores_are_what_is_tested_where_there_are_some() -> None:
     summary = summarise(points("ours", [0.4, 0.6], normalised=True))[0]
     assert summary.mean == pytest.approx(0.5 / 0.8)
     assert summary.deviation == pytest.approx(math.sqrt(0.02) / 0.8)
@@ -74,5 +75,5 @@ def test_normalised_accuracies_are_what_is_tested_where_there_are_some() -> None
 
 def test_nothing_studied_gives_nothing() -> None:
     results = StudyResults([], summarise([]), [])
-    assert draw_studies(results) == {}
+    assert draw_studies(results, wording_of(["accuracy"])) == {}
     assert results.as_json() == {"tasks": {"subsets": [], "sizes": []}, "rank": {"tasks": [], "mean": {}}}

@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -9,12 +10,13 @@ from PIL import Image
 
 from merganser.errors import InputError
 from merganser.evaluation.image_classification import evaluate
+from merganser.evaluation.scoring import Score
 from tasks import evaluate as stage
 from tests.tasks.comparison import inside
 from tests.tiny_clip import CLASSES, clip_parameters, pictures, write_data_set
 
 
-def measure(folder: Path, data: str = "data", split: str = "test", batch_size: int = 8) -> dict[str, float]:
+def measure(folder: Path, data: str = "data", split: str = "test", batch_size: int = 8) -> Score:
     """Evaluate the tiny model of a folder on data beside it."""
     return evaluate(
         folder / "model",
@@ -38,7 +40,9 @@ def test_the_score_counts_the_images_open_clip_itself_classifies_correctly(tmp_p
         pixels = torch.stack([transform(Image.fromarray(image)) for image in images])
         scores = model.eval().encode_image(pixels, normalize=True) @ model.encode_text(tokens, normalize=True).T
     correct = int((scores.argmax(1) == torch.tensor(labels)).sum())
-    assert score == {"accuracy": correct / 31, "correct": correct, "total": 31}
+    share = correct / 31
+    error = pytest.approx(math.sqrt(share * (1 - share) / 30))
+    assert score == {"metric": "accuracy", "value": share, "count": 31, "stderr": error}
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 100])
@@ -78,7 +82,7 @@ def test_the_stage_evaluates_each_tasks_own_model_and_leaves_a_linked_file_alone
     assert cached.read_bytes() == before
     average = json.loads((folder / "data/metrics/average/red.json").read_text())
     assert json.loads(file.read_text()) == average
-    assert average["total"] == 14
+    assert average["count"] == 14
 
 
 def test_the_stage_refuses_an_entry_or_a_task_that_is_not_declared(comparison: Path) -> None:

@@ -59,9 +59,9 @@ def receipt(entry: str) -> dict[str, Any]:
 def test_a_record_holds_scores_parameters_costs_and_origins(folder: Path) -> None:
     record.main(["sum"])
     run = children(runs())["sum"]
-    accuracies = {task: json.loads(Path(f"data/metrics/sum/{task}.json").read_text())["accuracy"] for task in TASKS}
-    assert {name: run.data.metrics[f"accuracy/{name}"] for name in TASKS} == accuracies
-    assert run.data.metrics["accuracy_mean"] == pytest.approx(sum(accuracies.values()) / 3)
+    values = {task: json.loads(Path(f"data/metrics/sum/{task}.json").read_text())["value"] for task in TASKS}
+    assert {name: run.data.metrics[f"accuracy/{name}"] for name in TASKS} == values
+    assert run.data.metrics["score_mean"] == pytest.approx(sum(values.values()) / 3)
     assert {"amr", "wall_s", "cpu_s", "peak_rss_bytes"} <= run.data.metrics.keys()
     assert run.data.params["method"] == "task_arithmetic"
     assert run.data.params["scaling"] == "0.5"
@@ -93,7 +93,7 @@ def test_a_changed_result_makes_its_own_run(folder: Path) -> None:
     record.main(["average"])
     first = receipt("average")
     file = Path("data/metrics/average/dark.json")
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"accuracy": 0.125}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"value": 0.125}))
     record.main(["average"])
     assert receipt("average")["run_id"] != first["run_id"]
 
@@ -158,9 +158,9 @@ def test_the_report_is_logged_once_with_the_relative_scores(folder: Path) -> Non
         "report/results.csv",
         "report/plots",
     }
-    assert len(client.get_metric_history(parent.info.run_id, "accuracy_mean/average")) == 1
-    assert parent.data.metrics["normalised_accuracy/individual"] == 1
-    assert children(runs())["individual"].data.metrics["accuracy_drop_rate"] == 0
+    assert len(client.get_metric_history(parent.info.run_id, "score_mean/average")) == 1
+    assert parent.data.metrics["normalised_score/individual"] == 1
+    assert children(runs())["individual"].data.metrics["score_drop_rate"] == 0
     assert children(runs())["individual"].data.metrics["error_mean"] == pytest.approx(0, abs=1e-5)
     assert parent.data.metrics["sar_mean/base"] == 0
     assert 0.5 < children(runs())["average"].data.metrics["sar_mean"] <= 1
@@ -232,7 +232,7 @@ def test_a_run_that_a_kill_left_unfinished_is_finished_and_no_second_one_made(fo
     assert [run.info.status for run in found] == ["FINISHED"] * 2
     assert {"base", "seed"} <= set(next(run for run in found if "mlflow.parentRunId" not in run.data.tags).data.params)
     assert receipt("average")["run_id"] == children(found)["average"].info.run_id
-    assert "accuracy_mean" in children(found)["average"].data.metrics
+    assert "score_mean" in children(found)["average"].data.metrics
 
 
 @pytest.mark.slow

@@ -19,11 +19,11 @@ from tasks import record, report
 from tests.tasks.comparison import METHODS, TASKS, inside
 
 TABLES = {
-    *("accuracy.csv", "cost.csv", "study_tasks.csv", "study_sizes.csv", "study_rank.csv"),
+    *("scores.csv", "cost.csv", "study_tasks.csv", "study_sizes.csv", "study_rank.csv"),
     *("layers.csv", "cosines.csv", "alignment.csv", "errors.csv"),
 }
 PLOTS = {
-    *("accuracy.svg", "radar.svg", "memory.svg", "time.svg", "study_tasks.svg", "study_rank.svg"),
+    *("scores.svg", "radar.svg", "memory.svg", "time.svg", "study_tasks.svg", "study_rank.svg"),
     *("cosines.svg", "row_spaces.svg", "alignment.svg", "alignment_depth.svg", "errors.svg"),
     *("interference.svg", "overlap.svg", "agreement.svg", "reconstruction.svg", "effective_rank.svg"),
 }
@@ -84,10 +84,10 @@ def test_every_link_leads_to_a_file_or_a_place_in_the_page(folder: Path, page: s
 def test_the_table_shows_every_score_and_leads_to_its_file(folder: Path, page: str) -> None:
     for entry in METHODS:
         for task in TASKS:
-            accuracy = json.loads((folder / f"data/metrics/{entry}/{task}.json").read_text())["accuracy"]
+            value = json.loads((folder / f"data/metrics/{entry}/{task}.json").read_text())["value"]
             cell = re.search(rf'<a href="\.\./data/metrics/{entry}/{task}\.json"[^>]*>([\d.]+)</a>', page)
             assert cell
-            assert cell[1] == f"{100 * accuracy:.1f}"
+            assert cell[1] == f"{100 * value:.1f}"
 
 
 def test_the_best_of_a_group_is_marked_and_references_never_are(folder: Path, page: str) -> None:
@@ -116,8 +116,8 @@ def test_the_tables_hold_the_same_numbers_in_the_order_of_the_page(folder: Path,
     assert {file.name for file in (folder / "report/plots").iterdir()} == TABLES | PLOTS
     assert {row["entry"]: row["reads"] for row in rows} == {entry: METHODS[entry]["reads"] for entry in METHODS}
     individual = next(row for row in rows if row["entry"] == "individual")
-    assert float(individual["normalised_accuracy"]) == 1
-    assert float(individual["accuracy_drop_rate"]) == 0
+    assert float(individual["normalised_score"]) == 1
+    assert float(individual["score_drop_rate"]) == 0
     summary = json.loads((folder / "metrics.json").read_text())
     for row in rows:
         assert summary[row["entry"]]["mean"] == float(row["mean"])

@@ -233,11 +233,11 @@ def test_a_sweep_over_no_share_measures_nothing(folder: Path) -> None:
 def test_the_report_has_the_numbers_of_the_files(folder: Path, tmp_path: Path) -> None:
     params = load_params(folder / "params.yaml")
     results = read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), TASK_STUDIES, RANK_STUDIES)
-    individual = {task: json.loads((METRICS / f"individual/{task}.json").read_text())["accuracy"] for task in TASKS}
+    individual = {task: json.loads((METRICS / f"individual/{task}.json").read_text())["value"] for task in TASKS}
     for point in results.points:
         found = scores(folder, point.entry)[point.subset]
-        assert point.accuracy == pytest.approx(sum(found[task]["accuracy"] for task in found) / point.tasks)
-        ratios = [found[task]["accuracy"] / individual[task] for task in found]
+        assert point.score == pytest.approx(sum(found[task]["value"] for task in found) / point.tasks)
+        ratios = [found[task]["value"] / individual[task] for task in found]
         assert point.normalised == pytest.approx(sum(ratios) / point.tasks)
     assert [(s.entry, s.tasks, s.subsets) for s in results.summaries] == [
         (entry, size, count) for entry in STUDIES for size, count in ((2, 3), (3, 1))
@@ -247,7 +247,7 @@ def test_the_report_has_the_numbers_of_the_files(folder: Path, tmp_path: Path) -
     write_studies(tmp_path, results)
     rows = list(csv.DictReader((tmp_path / "plots/study_tasks.csv").open()))
     assert [row["subset"] for row in rows[:4]] == ["dark+light", "dark+red", "light+red", "dark+light+red"]
-    assert [float(row["accuracy"]) for row in rows] == [point.accuracy for point in results.points]
+    assert [float(row["score"]) for row in rows] == [point.score for point in results.points]
     assert len(list(csv.DictReader((tmp_path / "plots/study_rank.csv").open()))) == 9
     assert json.loads((tmp_path / "studies.json").read_text())["rank"]["mean"]["1"] == results.mean_at(1.0)
 

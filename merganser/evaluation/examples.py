@@ -1,0 +1,80 @@
+"""What a model made of each example of a task, on disk: paired tests compare two models example by example.
+
+A safetensors file with N values each of `score` (float64: 1 or 0, or what the metric is the mean of), `prediction` and
+`label` (int64 or float64); what a metric does not need or a kind of task cannot give as a number is left out.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from merganser.errors import InputError
+from merganser.evaluation.metrics import METRICS
+
+Numbers = NDArray[np.float64] | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Results:
+    """N examples' results: the scores that a metric is the mean of, or the predictions and labels that it compares."""
+
+    score: NDArray[np.float64] | None = None
+    prediction: Numbers | None = None
+    label: Numbers | None = None
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        found = self.prediction if self.score is None else self.score
+        assert found is not None, "results without scores and without predictions"
+        return len(found)
+
+
+def compare(metric: str, predictions: ArrayLike, labels: ArrayLike) -> Results:
+    """Set predictions against labels, numbers or texts; texts are kept as scores alone.
+
+    >>> compare("accuracy", [1, 0], [1, 1]).score.tolist()
+    [1.0, 0.0]
+    """
+    found, given = np.asarray(predictions), np.asarray(labels)
+    score = (found == given).astype(np.float64) if METRICS[metric].is_mean else None
+    if found.dtype.kind in "US":
+        return Results(score)
+    return Results(score, _numbers(found), _numbers(given))
+
+
+def _numbers(values: NDArray[Any]) -> Numbers:
+    return values.astype(np.float64) if values.dtype.kind == "f" else values.astype(np.int64)
+
+
+def write_results(path: Path, results: Results) -> None:
+    """Write a task's results, making the folders they need; the file is new, not the one that a link leads to."""
+    from safetensors.numpy import save
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_bytes(save({name: value for name, value in vars(results).items() if value is not None}))
+    draft.replace(path)
+
+
+def read_results(path: Path) -> Results:
+    """Read a task's results; raise InputError when the file is missing or is no such file."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        found = load_file(path)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: missing; run the stage that writes it first (`merganser run` does)") from error
+    except SafetensorError as error:
+        raise InputError(f"{path}: not a whole file of results ({error}); run its stage again") from error
+    unknown = sorted(set(found) - set(Results.__dataclass_fields__))
+    if unknown or not ({"score"} <= set(found) or {"prediction", "label"} <= set(found)):
+        raise InputError(
+            f"{path}: holds {', '.join(sorted(found)) or 'nothing'}; expected score, or prediction and label"
+        )
+    if len({value.shape for value in found.values()}) > 1:
+        raise InputError(f"{path}: its columns are not of one length; run its stage again")
+    return Results(**found)

@@ -1,0 +1,162 @@
+"""Metrics: how well N predictions fit their labels, as fractions in [0, 1] or [-1, 1].
+
+Every metric takes `weights` (..., N), how often each example counts: a bootstrap's resamples are rows of counts.
+Without them each example counts once. A metric that is not defined (all predictions equal, a class that never occurs)
+is 0.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+CONSTANT = 1e-12  # a variance below this share of the whole sample's is rounding
+
+
+def accuracy(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
+    """Return the share of the predictions that equal their label: sum [p = l] / N.
+
+    >>> float(accuracy([1, 0, 2, 2], [1, 0, 2, 0]))
+    0.75
+    """
+    equal = np.equal(predictions, labels).astype(np.float64)
+    counts = _weights(weights, equal)
+    return _ratio(counts @ equal, counts.sum(-1))
+
+
+def exact_match(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
+    """Return the share of the predicted texts that equal their label, sign by sign.
+
+    >>> float(exact_match(["yes", "no"], ["yes", "No"]))
+    0.5
+    """
+    return accuracy(predictions, labels, weights)
+
+
+def matthews(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
+    """Return Matthews' correlation (c N - sum_k p_k l_k) / sqrt((N^2 - sum_k p_k^2) (N^2 - sum_k l_k^2)).
+
+    c counts the correct predictions, p_k and l_k the predictions and labels of class k.
+
+    >>> float(matthews([1, 1, 0, 0], [1, 0, 0, 0]).round(4))
+    0.5774
+    """
+    hits, predicted, labelled, total = _counts(predictions, labels, weights)
+    covariance = hits.sum(-1) * total - (predicted * labelled).sum(-1)
+    spread = (total**2 - (predicted**2).sum(-1)) * (total**2 - (labelled**2).sum(-1))
+    return _ratio(covariance, np.sqrt(spread))
+
+
+def f1(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
+    """Return F1 of class 1: 2 c_1 / (p_1 + l_1), the harmonic mean of its precision and its recall.
+
+    >>> float(f1([1, 1, 0, 0], [1, 0, 0, 1]))
+    0.5
+    """
+    return macro_f1(np.equal(predictions, 1), np.equal(labels, 1), weights, classes=[True])
+
+
+def macro_f1(
+    predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None, classes: ArrayLike | None = None
+) -> Floats:
+    """Return the mean of the classes' F1; by default of those that occur as a prediction or a label.
+
+    >>> float(macro_f1([1, 1, 0, 0], [1, 0, 0, 0]).round(4))
+    0.7333
+    """
+    hits, predicted, labelled, _ = _counts(predictions, labels, weights, classes)
+    return _ratio(2 * hits, predicted + labelled).mean(-1)
+
+
+def pearson(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
+    """Return Pearson's correlation, the covariance over the product of the standard deviations.
+
+    >>> float(pearson([0, 1, 2, 3], [0, 2, 4, 6]).round(12))
+    1.0
+    """
+    found = [_standardised(np.asarray(values, dtype=np.float64)) for values in (predictions, labels)]
+    return _correlation(found[0], found[1], _weights(weights, found[0]))
+
+
+def spearman(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
+    """Return Spearman's correlation: Pearson's of the ranks, equal values sharing their mean rank.
+
+    >>> float(spearman([0, 1, 2, 3], [0, 1, 4, 9]).round(12))
+    1.0
+    """
+    counts = _weights(weights, np.asarray(predictions))
+    return _correlation(_ranks(predictions, counts), _ranks(labels, counts), counts)
+
+
+class Metric(NamedTuple):
+    """A metric and what the report says of it."""
+
+    of: Callable[[ArrayLike, ArrayLike, Floats | None], Floats]
+    title: str
+    is_mean: bool = False  # over the examples, of 1 for a prediction that equals its label and 0 for any other
+    is_share: bool = False  # from 0 to 1, so that it may be given in per cent
+
+
+METRICS = {
+    "accuracy": Metric(accuracy, "accuracy", is_mean=True, is_share=True),
+    "exact_match": Metric(exact_match, "exact match", is_mean=True, is_share=True),
+    "matthews": Metric(matthews, "Matthews"),
+    "f1": Metric(f1, "F1", is_share=True),
+    "macro_f1": Metric(macro_f1, "macro F1", is_share=True),
+    "pearson": Metric(pearson, "Pearson"),
+    "spearman": Metric(spearman, "Spearman"),
+}
+
+
+def _weights(weights: Floats | None, values: NDArray[np.generic]) -> Floats:
+    return np.ones(len(values)) if weights is None else weights
+
+
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """Divide; 0 for nothing."""
+    numerator, denominator = np.asarray(numerator), np.asarray(denominator)
+    return np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0)
+
+
+def _counts(
+    predictions: ArrayLike, labels: ArrayLike, weights: Floats | None, classes: ArrayLike | None = None
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Count by class (..., K) what is predicted and correct, predicted, labelled; and all examples (...)."""
+    predictions, labels = np.asarray(predictions), np.asarray(labels)
+    known = np.union1d(predictions, labels) if classes is None else np.asarray(classes)
+    counts = _weights(weights, predictions)
+    predicted = (predictions[:, None] == known).astype(np.float64)
+    labelled = (labels[:, None] == known).astype(np.float64)
+    return counts @ (predicted * labelled), counts @ predicted, counts @ labelled, counts.sum(-1)
+
+
+def _standardised(values: Floats) -> Floats:
+    """Move and scale to mean 0 and variance 1, so that moments lose no digits; 0 where all are equal."""
+    centred = values - values.mean()
+    return centred / centred.std() if np.ptp(values) > 0 else np.zeros_like(values)
+
+
+def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
+    """Correlate values of the order of 1, (N,) or of each resample (..., N)."""
+    total = weights.sum(-1)
+
+    def mean(values: Floats) -> Floats:
+        found: Floats = np.einsum("...n,...n->...", weights, values) / total
+        return found
+
+    mean_x, mean_y = mean(x), mean(y)
+    variance_x, variance_y = mean(x * x) - mean_x**2, mean(y * y) - mean_y**2
+    varied = (variance_x > CONSTANT) & (variance_y > CONSTANT)
+    return _ratio(mean(x * y) - mean_x * mean_y, np.sqrt(np.where(varied, variance_x * variance_y, 0)))
+
+
+def _ranks(values: ArrayLike, weights: Floats) -> Floats:
+    """Return each example's rank among a resample, from -1/2 to 1/2; equal values share their mean rank."""
+    _, group = np.unique(np.asarray(values), return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    sizes = np.add.reduceat(weights[..., order], starts, axis=-1)
+    middles = np.cumsum(sizes, axis=-1) - sizes / 2
+    return (middles / weights.sum(-1, keepdims=True) - 0.5)[..., group]

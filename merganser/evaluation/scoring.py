@@ -1,0 +1,69 @@
+"""A task's score: its metric's value, the number of examples, and the standard error."""
+
+from collections.abc import Iterator, Sequence
+from typing import NotRequired, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from merganser.evaluation.examples import Results
+from merganser.evaluation.metrics import METRICS, Floats
+
+RESAMPLES = 1000
+SEED = 0
+BLOCK = 2**22  # numbers in memory at once
+
+
+class Score(TypedDict):
+    """What the evaluation of one model on one task found, as its file holds it."""
+
+    metric: str
+    value: float
+    count: int  # examples
+    stderr: float | None  # of the value; None for a single example
+    device: NotRequired[str]
+
+
+def score_of(metric: str, results: Results) -> Score:
+    """Score results: the mean of their scores if they have any, else the metric of predictions and labels.
+
+    The standard error of a mean is that of the sample, of any other metric the deviation over bootstrap resamples.
+    """
+    if results.score is not None:
+        value, error = results.score.mean(), mean_error(results.score)
+    else:
+        assert results.prediction is not None
+        assert results.label is not None
+        value = METRICS[metric].of(results.prediction, results.label, None)
+        resampled = bootstrap(metric, [results.prediction], results.label)[0]
+        error = float(resampled.std(ddof=1)) if len(results) > 1 else None
+    return {"metric": metric, "value": float(value), "count": len(results), "stderr": error}
+
+
+def mean_error(scores: Floats) -> float | None:
+    """Return the standard error of a mean, the sample's deviation over sqrt(N): for shares sqrt(p (1 - p) / (N - 1)).
+
+    >>> mean_error(np.array([1.0, 0.0]))
+    0.5
+    """
+    return float(scores.std(ddof=1) / np.sqrt(len(scores))) if len(scores) > 1 else None
+
+
+def bootstrap(metric: str, predictions: Sequence[ArrayLike], labels: ArrayLike) -> Floats:
+    """Return a metric of M models on the same resamples of the examples (M, RESAMPLES)."""
+    of = METRICS[metric].of
+    blocks = [[of(one, labels, weights) for one in predictions] for weights in resamples(len(np.asarray(labels)))]
+    return np.concatenate(blocks, axis=1)
+
+
+def resamples(count: int) -> Iterator[Floats]:
+    """Draw with replacement as many examples as there are, RESAMPLES times: how often each was drawn (B, N), in blocks.
+
+    The draws depend on the number of examples alone, so that all models meet the same ones.
+    """
+    generator = np.random.default_rng(SEED)
+    block = max(1, BLOCK // count)
+    for start in range(0, RESAMPLES, block):
+        rows = min(block, RESAMPLES - start)
+        drawn = generator.integers(0, count, (rows, count)) + count * np.arange(rows)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count).astype(np.float64)

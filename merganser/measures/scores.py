@@ -1,0 +1,22 @@
+"""How well a merge does against the individual models."""
+
+from collections.abc import Mapping
+
+
+def normalised_score(scores: Mapping[str, float], individual: Mapping[str, float]) -> float:
+    """Return the mean over tasks of the score over the individual model's (TSV, equation 10), as a fraction.
+
+    >>> normalised_score({"a": 0.4, "b": 0.9}, {"a": 0.8, "b": 0.9})
+    0.75
+    """
+    return sum(scores[task] / individual[task] for task in individual) / len(individual)
+
+
+def score_drop_rate(scores: Mapping[str, float], individual: Mapping[str, float]) -> float:
+    """Return how far the mean score lies below the individual models' mean, as a fraction of theirs (DTS's ADR).
+
+    >>> score_drop_rate({"a": 0.25, "b": 0.5}, {"a": 0.5, "b": 0.5})
+    0.25
+    """
+    reference = sum(individual.values())
+    return 1 - sum(scores[task] for task in individual) / reference

@@ -1,0 +1,152 @@
+"""The metrics against scikit-learn's and SciPy's, and the errors that scores carry."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+from merganser.errors import InputError
+from merganser.evaluation.examples import Results, compare, read_results, write_results
+from merganser.evaluation.metrics import METRICS, Floats
+from merganser.evaluation.scoring import RESAMPLES, bootstrap, mean_error, resamples, score_of
+
+REFERENCES: dict[str, Any] = {
+    "accuracy": sklearn_metrics.accuracy_score,
+    "exact_match": sklearn_metrics.accuracy_score,
+    "matthews": sklearn_metrics.matthews_corrcoef,
+    "f1": lambda labels, predictions: sklearn_metrics.f1_score(labels == 1, predictions == 1, zero_division=0),
+    "macro_f1": lambda labels, predictions: sklearn_metrics.f1_score(
+        labels, predictions, average="macro", zero_division=0
+    ),
+    "pearson": lambda labels, predictions: stats.pearsonr(labels, predictions).statistic,
+    "spearman": lambda labels, predictions: stats.spearmanr(labels, predictions).statistic,
+}
+CORRELATIONS = ("pearson", "spearman")
+
+
+def given(metric: str, count: int = 40, classes: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Draw labels and predictions that fit them in part; the numbers of correlations hold equal ones."""
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, classes, count)
+    predictions = np.where(generator.random(count) < 0.6, labels, generator.integers(0, classes, count))
+    if metric in CORRELATIONS:
+        return predictions + generator.normal(size=count).round(1), labels * 0.5 + 1000
+    return predictions, labels
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_metric_is_that_of_the_libraries_it_is_known_from(metric: str, classes: int) -> None:
+    predictions, labels = given(metric, classes=classes)
+    assert METRICS[metric].of(predictions, labels, None) == pytest.approx(
+        REFERENCES[metric](labels, predictions), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_resample_scores_as_its_examples_written_out(metric: str) -> None:
+    predictions, labels = given(metric)
+    weights = next(resamples(40))[:5]
+    found = METRICS[metric].of(predictions, labels, weights)
+    for row, value in zip(weights.astype(int), found, strict=True):
+        drawn = np.repeat(np.arange(40), row)
+        assert value == pytest.approx(REFERENCES[metric](labels[drawn], predictions[drawn]), rel=1e-9)
+
+
+@pytest.mark.parametrize("metric", ["matthews", "f1", *CORRELATIONS])
+def test_predictions_that_are_all_the_same_score_nothing(metric: str) -> None:
+    assert METRICS[metric].of([0, 0, 0], [0, 1, 1], None) == 0
+    assert METRICS[metric].of([0.1, 0.1, 0.1], [0.1, 1.7, 1.3], None) == 0
+
+
+def test_resamples_are_the_same_for_all_models_and_have_the_size_of_the_sample() -> None:
+    first = np.concatenate(list(resamples(7)))
+    assert first.shape == (RESAMPLES, 7)
+    assert (first.sum(1) == 7).all()
+    assert (np.concatenate(list(resamples(7))) == first).all()
+    assert first.mean(0) == pytest.approx(np.ones(7), abs=0.1)
+
+
+def test_a_large_sample_is_resampled_in_blocks() -> None:
+    blocks = list(resamples(20_000))
+    assert len(blocks) > 1
+    assert sum(len(block) for block in blocks) == RESAMPLES
+    assert all(block.nbytes < 2**26 for block in blocks)
+
+
+def test_the_error_of_a_share_is_that_of_the_formula() -> None:
+    score = score_of("accuracy", compare("accuracy", [1] * 30 + [0] * 10, [1] * 40))
+    assert score == {
+        "metric": "accuracy",
+        "value": 0.75,
+        "count": 40,
+        "stderr": pytest.approx(math.sqrt(0.75 * 0.25 / 39)),
+    }
+
+
+@pytest.mark.parametrize("metric", [name for name, metric in METRICS.items() if not metric.is_mean])
+def test_the_bootstrap_error_is_that_of_many_samples(metric: str) -> None:
+    """Draw the sample itself many times: its scores spread as the bootstrap of one sample says."""
+    spread = np.std([METRICS[metric].of(*given(metric, 300, 2, seed), None) for seed in range(200)], ddof=1)
+    score = score_of(metric, compare(metric, *given(metric, 300, 2)))
+    assert score["stderr"] == pytest.approx(spread, rel=0.25)
+    assert score_of(metric, compare(metric, *given(metric, 300, 2))) == score
+
+
+def test_the_bootstrap_of_a_mean_has_the_error_of_the_mean() -> None:
+    predictions, labels = given("accuracy", 200)
+    scores: Floats = (predictions == labels).astype(float)
+    assert bootstrap("accuracy", [predictions], labels).std(ddof=1) == pytest.approx(mean_error(scores), rel=0.06)
+
+
+def test_one_example_has_a_score_and_no_error() -> None:
+    assert score_of("accuracy", compare("accuracy", [1], [1])) == {
+        "metric": "accuracy",
+        "value": 1.0,
+        "count": 1,
+        "stderr": None,
+    }
+    assert score_of("spearman", compare("spearman", [1.5], [1.0]))["stderr"] is None
+
+
+def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    file = tmp_path / "entry/task.safetensors"
+    for metric in ("accuracy", "spearman"):
+        results = compare(metric, *given(metric))
+        write_results(file, results)
+        found = read_results(file)
+        assert len(found) == 40
+        for name, values in vars(results).items():
+            assert np.array_equal(vars(found)[name], values) if values is not None else vars(found)[name] is None
+    assert [path.name for path in file.parent.iterdir()] == ["task.safetensors"]
+
+
+def test_texts_are_kept_as_scores_alone() -> None:
+    results = compare("exact_match", ["yes", "no", "maybe"], ["yes", "yes", "maybe"])
+    assert (results.prediction, results.label) == (None, None)
+    assert score_of("exact_match", results)["value"] == pytest.approx(2 / 3)
+
+
+def test_a_file_that_holds_no_results_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "task.safetensors"
+    with pytest.raises(InputError, match=r"task\.safetensors: missing"):
+        read_results(file)
+    file.write_bytes(b"\x00" * 20)
+    with pytest.raises(InputError, match=r"task\.safetensors: not a whole file"):
+        read_results(file)
+    save_file({"weight": np.ones(3)}, file)
+    with pytest.raises(InputError, match=r"holds weight; expected score"):
+        read_results(file)
+    save_file({"score": np.ones(3), "label": np.ones(2)}, file)
+    with pytest.raises(InputError, match="not of one length"):
+        read_results(file)
+
+
+def test_what_has_neither_scores_nor_predictions_has_no_length() -> None:
+    with pytest.raises(AssertionError, match="without scores"):
+        len(Results())

@@ -24,7 +24,7 @@ $(READY):
 	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv "$(VENV)"
 	@echo "setting up $(VENV): some minutes and 7 GB, once"
 	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	@"$(BIN)/python" -c "import merganser.operators.loops"  # which compiles them: no stage waits for it
+	@"$(BIN)/python" -c "import merganser.linalg.loops"  # which compiles them: no stage waits for it
 	@rm -f "$(VENV)"/.ready-* && touch "$@"
 
 run: $(READY)  ## compare the methods of params.yaml and write the report

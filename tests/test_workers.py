@@ -111,7 +111,7 @@ from threadpoolctl import threadpool_info
 from merganser.merging import driver
 with driver.one_blas_thread():
     from merganser.linalg import lapack
-    from merganser.operators import loops
+    from merganser.linalg import loops
     lapack.eigh_(torch.eye(3, dtype=torch.float64))
     print({pool["num_threads"] for pool in threadpool_info()})
 """

@@ -25,7 +25,7 @@ def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
 
 
 def is_looped(values: Tensor) -> bool:
-    """Tell whether values are such as the compiled loops of `merganser.operators.loops` take."""
+    """Tell whether values are such as the compiled loops of `merganser.linalg.loops` take."""
     return values.device.type == "cpu" and values.dtype in LOOPED
 
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from merganser.linalg.patterns import patterns_of
+from merganser.linalg.patterns import INTEGERS, patterns_of
 
 R = TypeVar("R")
 Change = Callable[[Tensor], Tensor]
@@ -104,38 +106,71 @@ def thresholds(stacks: StackSource, count: Callable[[int], int], change: Change 
 def _histogram(stack: Tensor, change: Change | None, bins: Bins | None) -> Histogram:
     """Count a stack's patterns in the bins by the bits that come next; all patterns by their leading bits at first."""
     total = None
-    for rows in _in_bins(stack, change, bins):
-        before = bins.following if bins else 8 * rows[0].itemsize - 1
-        following = max(0, before - DIGITS[rows[0].itemsize])
-        size = 1 << before - following
-        found = ((row >> following).bitwise_and_(size - 1).bincount(minlength=size) for row in rows)
-        counts = torch.stack([each.int() for each in found])  # a stack has less than 2 ** 31 entries
-        total = Histogram(counts if total is None else total.counts.add_(counts), following)
+    for piece in _pieces(stack, change):
+        leading, before = bins or _everything(piece)
+        following = max(0, before - DIGITS[piece.itemsize])
+        total = total or Histogram(torch.zeros(len(piece), 1 << before - following, dtype=torch.int64), following)
+        for row, own, counts in zip(piece, leading, total.counts, strict=True):
+            _count(row, own, before, following, counts)
     assert total, "a stack has pieces"
     return total
 
 
+def _count(row: Tensor, leading: int, before: int, following: int, counts: Tensor) -> None:
+    """Count the patterns (C,) that have these leading bits into `counts`, by the bits that come next."""
+    if row.device.type == "cpu":
+        from merganser.linalg import loops
+
+        numbers, mask = _numbers(row)
+        loops.count(numbers, mask, before, leading, following, counts.numpy())
+    else:
+        patterns = patterns_of(row)
+        patterns = patterns[patterns >> before == leading]
+        counts += (patterns >> following).bitwise_and_(len(counts) - 1).bincount(minlength=len(counts)).cpu()
+
+
 def _distinct(stack: Tensor, change: Change | None, bins: Bins) -> list[Distinct]:
     """List the different patterns of each task in its bin."""
-    rows = zip(*_in_bins(stack, change, bins), strict=True)
-    return [Distinct(*torch.cat(pieces).unique(return_counts=True)) for pieces in rows]
+    pieces = [
+        [_take(*each, bins.following) for each in zip(piece, bins.leading, strict=True)]
+        for piece in _pieces(stack, change)
+    ]
+    return [Distinct(*torch.cat(taken).unique(return_counts=True)) for taken in zip(*pieces, strict=True)]
 
 
-def _in_bins(stack: Tensor, change: Change | None, bins: Bins | None) -> Iterator[list[Tensor]]:
-    """Give the patterns of each task (C,) in its bin, piece by piece of a stack (T, ...)."""
+def _take(row: Tensor, leading: int, before: int) -> Tensor:
+    """Return the patterns (C,) that have these leading bits."""
+    if row.device.type == "cpu":
+        from merganser.linalg import loops
+
+        numbers, mask = _numbers(row)
+        taken = np.empty(len(numbers) + 1, numbers.dtype)
+        return torch.from_numpy(taken[: loops.take(numbers, mask, before, leading, taken)].copy())
+    patterns = patterns_of(row)
+    return patterns[patterns >> before == leading]
+
+
+def _numbers(row: Tensor) -> tuple[NDArray, int]:
+    """View values (C,) as integers, and the mask that leaves out the sign."""
+    numbers = row.contiguous().view(INTEGERS[row.itemsize]).numpy()
+    return numbers, int(np.iinfo(numbers.dtype).max)
+
+
+def _everything(values: Tensor) -> Bins:
+    """Return the bins that hold all patterns: no leading bits are told apart yet."""
+    return Bins((0,) * len(values), 8 * values.itemsize - 1)
+
+
+def _pieces(stack: Tensor, change: Change | None) -> Iterator[Tensor]:
+    """Cut a stack (T, ...) into pieces (T, C), changed if they are to be."""
     for piece in stack.reshape(len(stack), -1).split(PIECE, dim=1):
-        patterns = patterns_of(change(piece) if change else piece)
-        if bins is None:
-            yield list(patterns)
-        else:
-            yield [row[row >> bins.following == own] for row, own in zip(patterns, bins.leading, strict=True)]
+        yield change(piece) if change else piece
 
 
 def _total(histograms: Iterable[Histogram]) -> Histogram:
     """Add up the histograms of all stacks."""
     all_stacks = iter(histograms)
-    first = next(all_stacks)
-    total = Histogram(first.counts.long(), first.following)
+    total = next(all_stacks)
     for more in all_stacks:
         total.counts.add_(more.counts)
     return total

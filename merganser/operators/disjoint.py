@@ -20,7 +20,7 @@ def disjoint_mean(deltas: Sparse, sign: Tensor, dtype: torch.dtype | None = None
     dtype = dtype or deltas.dtype
     arguments = loop_arguments(deltas)
     if arguments and dtype == deltas.dtype:
-        from merganser.operators import loops
+        from merganser.linalg import loops
 
         means = torch.empty(deltas.shape[1:], dtype=dtype)
         loops.agreeing_mean(*(each.numpy() for each in arguments), sign.view(-1).numpy(), means.view(-1).numpy())

@@ -20,7 +20,7 @@ def elect_sign(deltas: Sparse, draw: int = 0) -> Tensor:
     tensor([ 1., -1.,  0.])
     """
     if arguments := loop_arguments(deltas):
-        from merganser.operators import loops
+        from merganser.linalg import loops
 
         signs = torch.empty(deltas.shape[1:], dtype=deltas.dtype)
         loops.elect(*(each.numpy() for each in arguments), draw, signs.view(-1).numpy())

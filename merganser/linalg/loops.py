@@ -1,4 +1,4 @@
-"""Compiled loops over the entries of one layer: what `elect_sign` and `disjoint_mean` run on a CPU.
+"""Compiled loops over the entries of one layer: what `thresholds`, `elect_sign` and `disjoint_mean` run on a CPU.
 
 Legend: T tasks, C entries, of which W are in work at a time. Sums are in float64, over the tasks in their order.
 """
@@ -13,8 +13,10 @@ W = 512
 
 
 def compiled(*arguments: str) -> Callable[[Callable], Callable]:
-    """Compile for arguments of these types, F standing for float32 and float64."""
-    signatures = [f"({', '.join(arguments)})".replace("F", dtype) for dtype in ("float32", "float64")]
+    """Compile for arguments of these types, F standing for float32 and float64, I for int16, int32 and int64."""
+    dtypes = {"F": ("float32", "float64"), "I": ("int16", "int32", "int64")}
+    letter = arguments[0][0]
+    signatures = [f"({', '.join(arguments)})".replace(letter, dtype) for dtype in dtypes[letter]]
 
     def compile_(function: Callable) -> Callable:
         try:
@@ -59,3 +61,27 @@ def agreeing_mean(values: NDArray, levels: NDArray, signs: NDArray, means: NDArr
                 counts[c] += agreeing > level
         for c in range(width):
             means[start + c] = sums[c] * side[c] / max(counts[c], 1)
+
+
+@compiled("I[::1]", "int64", "int64", "int64", "int64", "int64[::1]")
+def count(numbers: NDArray, mask: int, before: int, leading: int, following: int, counts: NDArray) -> None:
+    """Count the numbers' patterns (C,), their bits in the mask, with these leading bits, by the bits that come next.
+
+    `before` bits come after the leading ones, `following` after those that are counted.
+    """
+    counted = len(counts) - 1
+    for i in range(len(numbers)):
+        pattern = numbers[i] & mask
+        if pattern >> before == leading:
+            counts[(pattern >> following) & counted] += 1
+
+
+@compiled("I[::1]", "int64", "int64", "int64", "I[::1]")
+def take(numbers: NDArray, mask: int, before: int, leading: int, taken: NDArray) -> int:
+    """Write the patterns (C,) with these leading bits one after another; return how many there are."""
+    size = 0
+    for i in range(len(numbers)):
+        pattern = numbers[i] & mask
+        taken[size] = pattern  # and again over it, unless it counts: faster than a branch
+        size += pattern >> before == leading
+    return size

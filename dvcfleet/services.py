@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError
 from dvcfleet.execution.fork_client import ForkServers
@@ -16,6 +16,8 @@ from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+
+OWN_SERVER_RETRIES = 2  # of each call to the run's own server, which does not come back if it is gone
 
 
 class Services:
@@ -54,15 +56,17 @@ class Services:
         os.environ["PREFECT_API_URL"] = api = self._server.api if self._server else os.environ["PREFECT_API_URL"]
         try:
             # It takes a while to import: the server comes up meanwhile.
-            from prefect.settings import PREFECT_API_URL, temporary_settings
+            from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
             import dvcfleet.prefect_adapter.flow  # noqa: F401
 
+            settings: dict[Any, Any] = {PREFECT_API_URL: api}
             if self._server:
                 self._server.wait()
+                settings[PREFECT_CLIENT_MAX_RETRIES] = OWN_SERVER_RETRIES
             else:
                 _check_server(api)
-            with temporary_settings({PREFECT_API_URL: api}):
+            with temporary_settings(settings):
                 yield
         finally:
             if before is None:

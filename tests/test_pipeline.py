@@ -180,7 +180,7 @@ def test_a_run_runs_only_what_a_changed_checkpoint_touches_and_the_report_says_w
     assert "<code>fetch@dark</code>: dep hub/dark changed" in (tiny_copy / "report/index.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_run_follows_a_branch_of_a_hub_and_runs_what_depends_on_it(tmp_path: Path) -> None:
     folder = make_repository(tmp_path / "flow")
     first = Path(shutil.move(folder / "hub/dark", tmp_path / "first"))

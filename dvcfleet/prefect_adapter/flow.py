@@ -28,7 +28,7 @@ from dvcfleet.execution.jobs import run_job
 from dvcfleet.executors.task_runners import Runner
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.nodes.node import run_on_node
-from dvcfleet.prefect_adapter.internals import flush
+from dvcfleet.prefect_adapter.internals import drop_unsent, flush
 from dvcfleet.provenance.ledger import begin
 from dvcfleet.scheduling.loop import ExecutorLostError
 from dvcfleet.secrets import masked
@@ -185,6 +185,7 @@ def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str,
     if not isinstance(error, Exception) or isinstance(error, FailedRun):  # that one is our own verdict on the stages
         return True
     if ended and isinstance(error, httpx.HTTPError | PrefectException):
+        drop_unsent()
         return False
     raise error
 

@@ -19,6 +19,10 @@ PREFECT = FastPaths(
             ("prefect.events.worker:EventsWorker.drain_all", "prefect.logging.handlers:APILogWorker.drain_all"),
             "ending a run",
         ),
+        "drop": (
+            ("prefect.events.worker:EventsWorker._instances", "prefect.logging.handlers:APILogWorker._instances"),
+            "ending a run whose server is gone",
+        ),
     },
 )
 # In the server's process; importing the server to look for them would cost a run some seconds.
@@ -49,6 +53,20 @@ def flush() -> None:
 
     for service in (APILogWorker, EventsWorker):
         service.drain_all(timeout=30, at_exit=False)
+
+
+@PREFECT.otherwise("drop", lambda: None)
+def drop_unsent() -> None:
+    """Let this process end although a server that is gone never heard all: Prefect would try for another minute."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    logging.getLogger("prefect._internal").setLevel(logging.CRITICAL)  # which would say so once more
+    services: tuple[Any, ...] = (APILogWorker, EventsWorker)
+    for service in services:
+        for worker in tuple(service._instances.values()):
+            if worker._loop and worker._task:
+                worker._loop.call_soon_threadsafe(worker._task.cancel)
 
 
 def _no_app() -> Any:

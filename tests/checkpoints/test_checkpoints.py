@@ -106,7 +106,7 @@ def test_a_truncated_file_is_refused_from_its_header(tmp_path: Path, cut: int) -
         open_checkpoint(path)
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_tensor_larger_than_one_read_of_the_system_is_read_whole(tmp_path: Path) -> None:
     size = 2**31 + 16  # bytes; Linux gives at most 2**31 - 4096 at a time
     header = json.dumps({"large": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()

@@ -69,8 +69,8 @@ def whole(folder: Path, chance: random.Random) -> Iterator[tuple[str, bool]]:
 
 def some(folder: Path, chance: random.Random) -> Iterator[tuple[str, bool]]:
     """Try a few kills of runs and of single stages."""
-    yield from try_stages(Tiny(folder / "pipeline", *SAMPLED), 6)
-    yield from try_runs(folder / "runs", 3, chance, links=False)
+    yield from try_stages(Tiny(folder / "pipeline", *SAMPLED), 4)
+    yield from try_runs(folder / "runs", 2, chance, links=False)
 
 
 def drill(folder: Path, sample: bool) -> None:

@@ -26,7 +26,10 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=["ray", "dask"])
+RAY = pytest.param("ray", marks=pytest.mark.drill)  # takes three times as long as Dask
+
+
+@pytest.fixture(scope="module", params=[RAY, "dask"])
 def cluster(request: pytest.FixtureRequest, prefect_api: str, ray_token: None) -> Iterator[tuple[str, str]]:
     """A cluster with two threads and two GPUs, which are made up: the runner's name and the address."""
     with pytest.MonkeyPatch.context() as patch:
@@ -172,7 +175,7 @@ def test_an_interrupted_run_ends_its_commands_on_the_workers(toy: Make, cluster:
     assert slow.settled()
 
 
-@pytest.mark.parametrize("runner", ["ray", "dask"])
+@pytest.mark.parametrize("runner", [RAY, "dask"])
 def test_ctrl_c_at_a_terminal_ends_a_cluster_of_the_runs_own(toy: Make, runner: str) -> None:
     pytest.importorskip(f"prefect_{runner}")
     slow = toy("stages: {slow: {cmd: 'touch started; sleep 613', deps: [source], outs: [x]}}", {"source": ""})
@@ -223,6 +226,7 @@ def is_running(command: str) -> bool:
     return False
 
 
+@pytest.mark.drill
 def test_no_cluster_at_the_address_is_the_users_mistake(toy: Make) -> None:
     pytest.importorskip("prefect_dask")
     family = toy(FAMILY, FAMILY_FILES)

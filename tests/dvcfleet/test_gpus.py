@@ -38,7 +38,7 @@ def check_gpus(toy: Toy, **options: object) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", ["processes", "ray", "dask"])
+@pytest.mark.parametrize("runner", ["processes", pytest.param("ray", marks=pytest.mark.drill), "dask"])
 def test_gpu_stages_on_this_machine_have_gpus_of_their_own(
     toy: Make, monkeypatch: pytest.MonkeyPatch, runner: str
 ) -> None:

@@ -10,7 +10,7 @@ from tests.waiting import wait_until
 NAMES = "abcdef"
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_cluster_that_goes_away_costs_the_stages_it_had_in_work(toy: Make, prefect_api: str) -> None:
     slow = toy(SLOW, slow_files(NAMES))
     with started("dask", prefect_api) as cluster:  # Ray ends the run by itself, which is then like one that was killed

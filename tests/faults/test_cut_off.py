@@ -79,7 +79,7 @@ def api(net: tuple[str, str], tmp_path: Path) -> Iterator[str]:
         server.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_node_that_is_cut_off_is_done_without(
     net: tuple[str, str], api: str, field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,7 +178,7 @@ def test_a_kill_while_the_run_cache_is_written_leaves_no_half_entry(undisturbed:
     assert copy.settled()
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_killed_run_with_its_own_server_goes_on_with_the_next(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL")
     killed = toy(SLOWLY, FILES)

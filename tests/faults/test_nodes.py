@@ -164,7 +164,7 @@ def test_a_clone_that_was_not_made_a_node_keeps_its_edits_and_untracked_files(fi
     assert field.ran() == []
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_node_killed_in_the_middle_loses_nothing_that_had_ended(field: Field) -> None:
     field.source.write("params.yaml", FILES["params.yaml"].replace("pause: 0", "pause: 1"))
     flow = field.share(2)
@@ -182,7 +182,7 @@ def test_a_node_killed_in_the_middle_loses_nothing_that_had_ended(field: Field) 
     assert flow.read("dvc.lock") == field.source.read("dvc.lock")
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_what_ended_on_nodes_before_the_run_was_killed_is_not_run_again(field: Field) -> None:
     field.source.write("params.yaml", FILES["params.yaml"].replace("pause: 0", "pause: 1"))
     flow = field.share(1)
@@ -203,7 +203,7 @@ def test_what_ended_on_nodes_before_the_run_was_killed_is_not_run_again(field: F
     assert "restored" in text
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_remote_that_is_away_is_waited_for(field: Field) -> None:
     flow = field.share(1)
     remote, away = field.folder / "remote", field.folder / "away"

@@ -48,7 +48,7 @@ def test_a_deployment_runs_by_itself_and_later_only_what_changed(toy: Make, sche
     assert chain.settled()
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_scheduled_run_that_finds_another_skips_as_told(toy: Make, schedules: Schedules) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     schedules.deploy(chain.path, deployment("skips", busy="skip"))
@@ -59,7 +59,7 @@ def test_a_scheduled_run_that_finds_another_skips_as_told(toy: Make, schedules: 
     assert chain.ran() == []
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_cancelled_run_ends_its_stages_and_the_next_goes_on(toy: Make, schedules: Schedules) -> None:
     slow = toy(
         """
@@ -83,7 +83,7 @@ def test_a_cancelled_run_ends_its_stages_and_the_next_goes_on(toy: Make, schedul
 NOTIFY = re.search(r"```python\n(.*?)```", (ROOT / "docs/schedules.md").read_text(), re.S)
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_failure_is_told_by_the_automation_of_the_page(toy: Make, schedules: Schedules) -> None:
     failing = toy("stages: {bad: {cmd: 'echo no luck; exit 3', outs: [x]}}", {})
     schedules.deploy(failing.path, deployment("fails"))

@@ -141,7 +141,7 @@ def _stacked(result: Tensor | Parts, layer: LayerDeltas) -> Tensor:
 
 
 @every_method
-@holds(drawn=4)
+@holds(drawn=2)
 def test_every_layer_keeps_its_shape_and_dtype(name: str, suite: Suite) -> None:
     for values in choices(name):
         for delta, layer in zip(models(name, suite.layers, values), suite.layers, strict=True):
@@ -181,7 +181,7 @@ def test_tasks_that_changed_nothing_leave_the_base(name: str, tasks: int) -> Non
 
 
 @every_method
-@holds(torch.float64, drawn=4)
+@holds(torch.float64)
 def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite: Suite) -> None:
     order = list(range(len(suite.kinds)))[::-1]
     order = order[1:] + order[:1]
@@ -217,7 +217,7 @@ def test_the_layout_in_memory_changes_nothing(name: str, suite: Suite) -> None:
 
 
 @methods_that(lambda method: "scaling" in method.parameters.model_fields and not method.overlay)
-@holds(torch.float64, drawn=2)
+@holds(torch.float64)
 def test_the_merged_delta_grows_in_proportion_to_the_scaling(name: str, suite: Suite) -> None:
     none, one, three = (models(name, suite.layers, {"scaling": scaling}) for scaling in (0.0, 1.0, 3.0))
     for at0, at1, at3 in zip(none, one, three, strict=True):  # what cart does not scale is there at 0
@@ -238,7 +238,7 @@ def test_coefficients_of_one_change_nothing(name: str, suite: Suite) -> None:
 
 
 @takes_weights
-@holds(torch.float64, drawn=2)
+@holds(torch.float64)
 def test_coefficients_are_the_same_as_larger_deltas(name: str, suite: Suite) -> None:
     weights = {"task0": 0.5, "task2": -2.0, "task3": 0.0}
     weights = {task: weight for task, weight in weights.items() if task in suite.layers[0].tasks}
@@ -248,7 +248,7 @@ def test_coefficients_are_the_same_as_larger_deltas(name: str, suite: Suite) -> 
 
 
 @takes_scaling
-@holds(torch.float64, drawn=2)
+@holds(torch.float64)
 def test_a_scaling_per_task_is_the_same_as_larger_deltas_unscaled(name: str, suite: Suite) -> None:
     weights = {"task0": 0.5, "task2": -2.0}
     weights = {task: weight for task, weight in weights.items() if task in suite.layers[0].tasks}
@@ -322,7 +322,7 @@ def large_layers() -> list[LayerDeltas]:
 
 
 @methods_that(lambda method: method.rank_fraction is not None)
-@holds(torch.float64, drawn=2)
+@holds(torch.float64)
 def test_the_factors_a_method_asks_for_are_enough(name: str, suite: Suite) -> None:
     method = registry.get(name)
     values = method.validate(name, {})

@@ -19,7 +19,7 @@ from benchmarks.harness import MB, ROOT, Run, alternate, as_table, as_text, desc
 from benchmarks.merges import TIMES
 from benchmarks.models import BLOCKS
 from benchmarks.sides import cold, made
-from merganser.merging.driver import MODEL
+from merganser.checkpoints.writing import MODEL
 
 SAMPLED = "ed0fc67"
 METHOD = "ties"

@@ -15,7 +15,7 @@ import yaml
 from benchmarks.harness import ROOT, Run
 from benchmarks.models import TASKS, TOWER, make_models
 from merganser import registry
-from merganser.merging.driver import MODEL
+from merganser.checkpoints.writing import MODEL
 
 CLASSES = ("cat", "dog", "ship", "lorry")  # dts_unseen asks for the tasks' class names
 CHUNK = 2**24

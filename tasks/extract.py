@@ -4,7 +4,7 @@ from pathlib import Path
 
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.inputs.deltas import extract
@@ -15,7 +15,7 @@ from tasks.stage import only_name, run
 def extract_task(task: str, rules: ParameterRules) -> None:
     """Write a task's model minus the base."""
     DELTAS.mkdir(parents=True, exist_ok=True)
-    extract(open_checkpoint(BASE), open_model(CHECKPOINTS / task), rules, task, DELTAS / f"{task}.safetensors")
+    extract(open_for_merging(BASE), open_model(CHECKPOINTS / task), rules, task, DELTAS / f"{task}.safetensors")
 
 
 def main(argv: list[str]) -> None:

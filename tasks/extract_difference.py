@@ -4,7 +4,7 @@ from pathlib import Path
 
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.inputs.deltas import extract
@@ -15,7 +15,7 @@ from tasks.stage import run, two_names
 def extract_difference(name: str, task: str, rules: ParameterRules) -> None:
     """Write a task's model minus the merged model that the difference vectors of this name start from."""
     folder, tuned = DIFFERENCES / name, open_whole(CHECKPOINTS / task, BASE, rules, task)
-    extract(open_checkpoint(folder / "base"), tuned, rules, task, folder / f"{task}.safetensors")
+    extract(open_for_merging(folder / "base"), tuned, rules, task, folder / f"{task}.safetensors")
 
 
 def main(argv: list[str]) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.inputs.deltas import open_deltas
@@ -17,7 +17,7 @@ def main(argv: list[str]) -> None:
     key = only_name(argv, "measure_merged")
     params = load_params(Path("params.yaml"))
     declared(params.methods, key, "methods")
-    found = measure_merge(MERGED / key, open_checkpoint(BASE), open_deltas(DELTAS, list(params.tasks)))
+    found = measure_merge(MERGED / key, open_for_merging(BASE), open_deltas(DELTAS, list(params.tasks)))
     write_json(MERGE_MEASURES / f"{key}.json", defined(found))
 
 

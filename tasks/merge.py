@@ -10,7 +10,7 @@ from typing import Any
 
 from merganser import registry
 from merganser.checkpoints.origins import origin_of, read_origin
-from merganser.checkpoints.reading import Checkpoint, config_names, open_checkpoint
+from merganser.checkpoints.reading import Checkpoint, config_names, open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, declared
 from merganser.inputs.deltas import open_deltas
@@ -42,7 +42,7 @@ def merge_entry(
 ) -> None:
     """Merge a source's layers onto the base into a fresh folder, with its card and the base's configuration."""
     start_wall, start_cpu = time.perf_counter(), time.process_time()
-    checkpoint = open_checkpoint(base)
+    checkpoint = open_for_merging(base)
     with fresh_folder(out) as folder:
         merge(method, values, source, checkpoint, folder, choose_device(device), threads)
         for name in config_names(path.name for path in base.iterdir() if path.is_file()) if base.is_dir() else []:

@@ -11,7 +11,7 @@ from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import Origin
-from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.errors import InputError
 from merganser.inputs.model_deltas import open_models
 from merganser.merging.cards import model_card
@@ -60,7 +60,7 @@ def merge_checkpoints(
             merge_checkpoints(merged, {"seed": seed}, base, models, start, rules=rules, device=device, threads=threads)
         opened = {task: _opened(path, base, start, rules, task) for task, path in models.items()}
         embeddings = embed_classes(FAMILY, base, classes or {}) if method.embeddings else {}
-        deltas = open_models(open_checkpoint(start), opened, rules, seed, embeddings)
+        deltas = open_models(open_for_merging(start), opened, rules, seed, embeddings)
         source = as_taken(method, filled, deltas)
         shown = filled | ({"merged": merged} if merged else {})
         card = model_card(name, method, shown, method.reads, seed, base, sources)

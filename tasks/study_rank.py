@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Params, RankStudy, declared
 from merganser.evaluation.image_classification import open_examples, score
@@ -19,7 +19,7 @@ def study_rank(params: Params, task: str) -> None:
     examples = open_examples(
         DATASETS / task, params.evaluation.split, declared(params.tasks, task, "tasks").data.templates
     )
-    base, network = open_checkpoint(BASE), open_network(params.base.family, BASE)
+    base, network = open_for_merging(BASE), open_network(params.base.family, BASE)
     deltas, factors = open_deltas(DELTAS, [task]), open_factors(FACTORS, [task])
     curve = []
     for fraction in fractions_of(params.studies.rank.fractions):

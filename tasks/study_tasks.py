@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from merganser import registry
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import open_for_merging
 from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, declared
@@ -69,7 +69,7 @@ def _open_bench(params: Params) -> Bench:
     """Open the base, the architecture and every task's examples."""
     split = params.evaluation.split
     return Bench(
-        base=open_checkpoint(BASE),
+        base=open_for_merging(BASE),
         network=open_network(params.base.family, BASE),
         examples={
             name: open_examples(DATASETS / name, split, task.data.templates) for name, task in params.tasks.items()

@@ -17,7 +17,23 @@ MatrixRule = Literal["linear", "any_2d"]
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 NORMS = ("*norm*", "*.ln_*", "ln_*")  # in lower case, as all patterns here
-NOT_LINEAR = ("*embed*", "*position*", "*relative_attention_bias*", *NORMS)
+EMBEDDINGS = (
+    *("*embed*", "*position*", "*relative_attention_bias*"),
+    *("*.wte.weight", "wte.weight", "*.wpe.weight", "wpe.weight"),  # GPT-2's
+    *("shared.weight", "*.shared.weight"),  # T5's and BART's
+)
+HEADS = (  # of language models and classifiers: rows are tokens or classes, as an embedding's are
+    *(
+        "lm_head.weight",
+        "*.lm_head.weight",
+        "embed_out.weight",
+        "lm_head.decoder.weight",
+        "*predictions.decoder.weight",
+    ),
+    *("score.weight", "classifier.*", "classification_head.*", "qa_outputs.*", "vocab_projector.*"),
+)
+NOT_LINEAR = (*EMBEDDINGS, *HEADS, *NORMS)
+LINEAR = ("*.embed_proj.weight", "*.embedding_hidden_mapping_in.weight")  # maps from an embedding to a wider model
 
 
 @dataclass(frozen=True)
@@ -43,7 +59,7 @@ def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:
         return "matrix" if len(shape) == 2 else "vector"
     if len(shape) == 4:
         return "matrix"
-    linear = len(shape) == 2 and not _is_like(name, NOT_LINEAR)
+    linear = len(shape) == 2 and (_is_like(name, LINEAR) or not _is_like(name, NOT_LINEAR))
     return "matrix" if linear else "vector"
 
 

@@ -1,25 +1,31 @@
 """Open a checkpoint of any kind as lazy named tensors.
 
-A checkpoint is a safetensors file, a folder with one, a folder of shards with their index, or torch weights
-(loaded with `weights_only`). Names, shapes and dtypes come from the first bytes; a tensor is read when asked for.
+A checkpoint is a safetensors file, torch weights (loaded with `weights_only`), a folder with one of these, or a folder
+of shards of either kind with their index. Names, shapes and dtypes come from the first bytes; a tensor is read when
+asked for. What transformers stores twice, or stored once beside the parameters, is left out: see `surplus`.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from merganser.checkpoints.architecture import architecture_of
 from merganser.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
-from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Spec, spec_of
+from merganser.checkpoints.surplus import surplus_of
+from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, StoredCheckpoint, spec_of
+from merganser.checkpoints.views import View
 from merganser.errors import InputError
 from merganser.limits import check_plain, parse_json, read_small
 
 SINGLE_FILES = ("model.safetensors", "open_clip_model.safetensors")
 TORCH_FILES = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
 TORCH_SUFFIXES = (".bin", ".pt", ".pth")
+INDICES = ("*.safetensors.index.json", "*.bin.index.json")
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 CONFIG_SUFFIXES = (".json", ".txt", ".model")  # never .py: nothing that came with a checkpoint is run
@@ -27,32 +33,10 @@ DESCRIPTION = "source.json"  # where a fetched checkpoint came from
 
 
 @dataclass(frozen=True)
-class ShardedCheckpoint:
-    """Safetensors shards named by an index."""
-
-    shards: Mapping[str, SafetensorsFile]  # by tensor name
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the tensors' names, sorted."""
-        return tuple(sorted(self.shards))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.shards
-
-    def spec(self, name: str) -> Spec:
-        """Return one tensor's dtype and shape."""
-        return self.shards[name].spec(name)
-
-    def read(self, name: str) -> Tensor:
-        """Read one tensor."""
-        return self.shards[name].read(name)
-
-
-@dataclass(frozen=True)
 class TorchCheckpoint:
     """Torch weights, memory-mapped."""
 
+    path: Path
     tensors: Mapping[str, Tensor]
 
     @property
@@ -71,26 +55,52 @@ class TorchCheckpoint:
         """Read one tensor."""
         return self.tensors[name]
 
+    def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
+        """Read a tensor of this shape out of one laid out flat, from the value at `start` on."""
+        return self.tensors[name].flatten()[start : start + prod(shape)].view(shape)
 
-class Checkpoint(Protocol):
-    """Named tensors, read one at a time; names, shapes and dtypes are known without reading them."""
+    def memory(self, name: str) -> object:
+        """Return where a tensor lies and how; the same for two names of one tied weight."""
+        tensor = self.tensors[name]
+        return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+@dataclass(frozen=True)
+class ShardedCheckpoint:
+    """Shards named by an index."""
+
+    shards: Mapping[str, SafetensorsFile | TorchCheckpoint]  # by tensor name
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the tensors' names, sorted."""
+        return tuple(sorted(self.shards))
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether there is a tensor of this name."""
+        return name in self.shards
 
     def spec(self, name: str) -> Spec:
         """Return one tensor's dtype and shape."""
+        return self.shards[name].spec(name)
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
+        return self.shards[name].read(name)
+
+    def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
+        """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
+        return self.shards[name].read_piece(name, start, shape)
+
+    def memory(self, name: str) -> object:
+        """Return what tells the memory of one tensor from that of others."""
+        return self.shards[name].memory(name)
 
 
 def read_into(values: Tensor, checkpoint: Checkpoint, name: str) -> None:
     """Read a tensor to where it is wanted, in any dtype and shape; straight from the file where it is stored so."""
+    if isinstance(checkpoint, View) and name not in checkpoint.transposed:
+        read_into(values, checkpoint.inner, checkpoint.stored[name])
+        return
     file = checkpoint.shards[name] if isinstance(checkpoint, ShardedCheckpoint) else checkpoint
     if isinstance(file, SafetensorsFile) and DTYPES[file.spec(name).dtype] == values.dtype and values.is_contiguous():
         file.fill(values, name)
@@ -100,6 +110,38 @@ def read_into(values: Tensor, checkpoint: Checkpoint, name: str) -> None:
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open a checkpoint folder or file; raise InputError when it is missing, truncated or of no known kind."""
+    stored = open_stored(path)
+    surplus = surplus_of(stored, architecture_of(path if path.is_dir() else path.parent))
+    names = {name: name for name in stored.names if name not in surplus}
+    return View(stored, names, dropped=surplus) if surplus else stored
+
+
+def open_for_merging(path: Path) -> Checkpoint:
+    """Open a checkpoint with every linear map as out x in, as methods take them; `as_stored` gives it back."""
+    checkpoint, architecture = open_checkpoint(path), architecture_of(path if path.is_dir() else path.parent)
+    swapped = {name for name in checkpoint.names if architecture.is_in_by_out(name, checkpoint.spec(name).shape)}
+    if not swapped:
+        return checkpoint
+    return View(checkpoint, {name: name for name in checkpoint.names}, frozenset(swapped), dropped_of(checkpoint))
+
+
+def dropped_of(checkpoint: Checkpoint) -> Mapping[str, str | None]:
+    """Return what was left out when a checkpoint was opened, and the name that a second name stands for."""
+    return checkpoint.dropped if isinstance(checkpoint, View) else {}
+
+
+def files_of(checkpoint: Checkpoint) -> dict[str, str] | None:
+    """Return the name of the shard that holds each tensor; None for a checkpoint that is no set of shards."""
+    if isinstance(checkpoint, View):
+        inner = files_of(checkpoint.inner)
+        return inner and {name: inner[stored] for name, stored in checkpoint.stored.items()}
+    if not isinstance(checkpoint, ShardedCheckpoint):
+        return None
+    return {name: shard.path.name for name, shard in checkpoint.shards.items()}
+
+
+def open_stored(path: Path) -> StoredCheckpoint:
+    """Open a checkpoint folder or file with all that is in it."""
     if path.is_file():
         return _open_file(path)
     if not path.is_dir():
@@ -107,9 +149,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
     for name in SINGLE_FILES:
         if (path / name).is_file():
             return SafetensorsFile(path / name)
-    indices = sorted(path.glob("*.safetensors.index.json"))
-    if indices:
-        return _open_shards(indices[0])
+    for pattern in INDICES:
+        indices = sorted(path.glob(pattern))
+        if indices:
+            return _open_shards(indices[0])
     if any((path / name).is_file() for name in (ADAPTER_CONFIG, *ADAPTER_FILES)):
         raise InputError(
             f"{path}: an adapter, not a whole model; as a task's source it has {ADAPTER_CONFIG} and {ADAPTER_FILES[0]}"
@@ -134,10 +177,14 @@ def is_index(path: Path) -> bool:
     return path.name.endswith(".index.json")
 
 
-def _open_file(path: Path) -> Checkpoint:
+def _open_file(path: Path) -> StoredCheckpoint:
     if path.suffix in TORCH_SUFFIXES:
         return _open_torch(path)
     return _open_shards(path) if is_index(path) else SafetensorsFile(path)
+
+
+def _open_shard(path: Path) -> SafetensorsFile | TorchCheckpoint:
+    return _open_torch(path) if path.suffix in TORCH_SUFFIXES else SafetensorsFile(path)
 
 
 def _open_shards(index: Path) -> ShardedCheckpoint:
@@ -149,11 +196,11 @@ def _open_shards(index: Path) -> ShardedCheckpoint:
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index}: not an index of safetensors shards ({error}); fetch it again") from error
+        raise InputError(f"{index}: not an index of shards ({error}); fetch it again") from error
     missing = [file for file in files if not (index.parent / file).is_file()]
     if missing:
         raise InputError(f"{index}: the shard {missing[0]} is missing; fetch it again")
-    shards = {file: SafetensorsFile(index.parent / file) for file in files}
+    shards = {file: _open_shard(index.parent / file) for file in files}
     absent = sorted(name for name, file in names.items() if name not in shards[file])
     if absent:
         raise InputError(f"{index}: {absent[0]} is not in its shard {names[absent[0]]}; fetch it again")
@@ -175,7 +222,7 @@ def _open_torch(path: Path) -> TorchCheckpoint:
     strange = [name for name, value in tensors.items() if not _is_plain(name, value)]
     if strange:
         raise InputError(f"{path}: {strange[0]!r} is no plain tensor under a name; save the model's state_dict")
-    return TorchCheckpoint(tensors)
+    return TorchCheckpoint(path, tensors)
 
 
 def _is_plain(name: Any, tensor: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -42,3 +43,30 @@ def spec_of(tensor: Tensor) -> Spec:
 def to_bytes(tensor: Tensor) -> memoryview:
     """View a tensor's values as bytes: its own memory, where it is contiguous and on the CPU."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+class Checkpoint(Protocol):
+    """Named tensors, read one at a time; names, shapes and dtypes are known without reading them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the tensors' names, sorted."""
+
+    def __contains__(self, name: str) -> bool:
+        """Tell whether there is a tensor of this name."""
+
+    def spec(self, name: str) -> Spec:
+        """Return one tensor's dtype and shape."""
+
+    def read(self, name: str) -> Tensor:
+        """Read one tensor."""
+
+
+class StoredCheckpoint(Checkpoint, Protocol):
+    """A checkpoint as its files have it."""
+
+    def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
+        """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
+
+    def memory(self, name: str) -> object:
+        """Return what tells the memory of one tensor from that of others; None where each has its own."""

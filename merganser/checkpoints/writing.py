@@ -4,7 +4,7 @@ import json
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,29 +12,66 @@ from torch import Tensor
 
 from merganser.checkpoints.tensors import DTYPES, Spec, spec_of, to_bytes
 
+MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
+PYTORCH = {"format": "pt"}  # transformers before version 5 refuses a file that does not say so
+
 
 def write_checkpoint(
     path: Path, specs: Mapping[str, Spec], tensors: Iterable[tuple[str, Tensor]], metadata: str | None = None
 ) -> None:
     """Stream tensors into a new safetensors file, one in memory at a time, in any order.
 
-    `metadata` goes into the header under the one key `merganser` (several keys have no fixed order in the format).
-    The file appears under its name only when whole and on disk.
+    `metadata` goes into the header under the key `merganser`. The file appears under its name only when whole and on
+    disk.
     """
-    order = sorted(specs, key=lambda name: (-DTYPES[specs[name].dtype].itemsize, name))  # as the format's own writer
-    header, offsets = layout(specs, metadata, order)
-    with replacing(path) as file:
-        file.write(header)
-        start = file.tell()
-        missing = set(specs)
+    _stream({path: specs}, tensors, {} if metadata is None else {"merganser": metadata})
+
+
+def write_single(path: Path, specs: Mapping[str, Spec], tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Stream a model into one file as `transformers` reads it."""
+    _stream({path: specs}, tensors, PYTORCH)
+
+
+def write_model(
+    folder: Path, specs: Mapping[str, Spec], tensors: Iterable[tuple[str, Tensor]], files: Mapping[str, str]
+) -> None:
+    """Stream a model into a folder as `transformers` reads it, one tensor in memory at a time, in any order.
+
+    `files`: the shard of each tensor; none for one `model.safetensors`. The index is written when all shards are there.
+    """
+    if not files:
+        write_single(folder / MODEL, specs, tensors)
+        return
+    shards: dict[Path, dict[str, Spec]] = {}
+    for name in sorted(specs):
+        shards.setdefault(folder / files[name], {})[name] = specs[name]
+    _stream(shards, tensors, PYTORCH)
+    size = sum(spec.nbytes for spec in specs.values())
+    index = {"metadata": {"total_size": size}, "weight_map": {name: files[name] for name in sorted(specs)}}
+    with replacing(folder / INDEX) as file:
+        file.write((json.dumps(index, indent=2) + "\n").encode())
+
+
+def _stream(
+    files: Mapping[Path, Mapping[str, Spec]], tensors: Iterable[tuple[str, Tensor]], metadata: Mapping[str, str]
+) -> None:
+    """Write each tensor to its place in its file; the files appear when all of them are whole."""
+    places: dict[str, tuple[BinaryIO, int, Spec]] = {}
+    with ExitStack() as stack:
+        for path, specs in files.items():
+            order = sorted(specs, key=lambda name: (-DTYPES[specs[name].dtype].itemsize, name))  # the format's own
+            header, offsets = layout(specs, metadata, order)
+            file = stack.enter_context(replacing(path))
+            file.write(header)
+            places |= {name: (file, len(header) + offsets[name], specs[name]) for name in specs}
         for name, tensor in tensors:
-            if spec_of(tensor) != specs[name]:
-                raise ValueError(f"{name}: announced as {specs[name]}, got {spec_of(tensor)}")
-            file.seek(start + offsets[name])
+            file, start, spec = places.pop(name)
+            if spec_of(tensor) != spec:
+                raise ValueError(f"{name}: announced as {spec}, got {spec_of(tensor)}")
+            file.seek(start)
             file.write(to_bytes(tensor))
-            missing.remove(name)
-        if missing:
-            raise ValueError(f"{path}: {sorted(missing)[0]} was announced and never written")
+        if places:
+            raise ValueError(f"{next(iter(files))}: {sorted(places)[0]} was announced and never written")
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: str | None = None) -> None:
@@ -42,12 +79,14 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: str | None
     write_checkpoint(path, {name: spec_of(t) for name, t in tensors.items()}, tensors.items(), metadata)
 
 
-def layout(specs: Mapping[str, Spec], metadata: str | None, order: Sequence[str]) -> tuple[bytes, dict[str, int]]:
+def layout(
+    specs: Mapping[str, Spec], metadata: Mapping[str, str], order: Sequence[str]
+) -> tuple[bytes, dict[str, int]]:
     """Make the header of a safetensors file whose tensors follow in this order, and each tensor's offset.
 
     The order must have falling alignment: readers view a tensor in place.
     """
-    header: dict[str, Any] = {} if metadata is None else {"__metadata__": {"merganser": metadata}}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offsets, position = {}, 0
     for name in order:
         spec = specs[name]

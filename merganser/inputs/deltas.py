@@ -13,7 +13,9 @@ from torch import Tensor
 
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter
+from merganser.checkpoints.architecture import known_ties
 from merganser.checkpoints.kinds import Kind, ParameterRules, as_matrix, delta_shape, is_merged, kind_of
+from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, read_into
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import Spec, spec_of
@@ -39,7 +41,7 @@ def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRu
     if isinstance(tuned, Adapter):
         bind(tuned, base, rules, task)
     else:
-        _check_whole(base, tuned, merged, rules, task)
+        _check_whole(base, matched(base, tuned, rules, task), merged, rules, task)
     return {name: kind_of(name, base.spec(name).shape, rules) for name in merged}
 
 
@@ -57,7 +59,9 @@ def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: 
             raise InputError(f"{task}: {name} has shape {list(theirs)}, in the base it has {list(ours)}")
     extra = [n for n in tuned.names if n not in base and is_merged(n, tuned.spec(n).dtype, rules)]
     if extra:
-        raise InputError(f"{task}: the parameter {extra[0]} is not in the base; exclude it by parameters.merged")
+        source = known_ties(tuned.names).get(extra[0])
+        tied = f": it ties it to {source}, from which the task's differs" if source in base.names else ""
+        raise InputError(f"{task}: the parameter {extra[0]} is not in the base{tied}; exclude it by parameters.merged")
 
 
 def _listed(names: list[str]) -> str:
@@ -75,6 +79,7 @@ def extract(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRules
     if isinstance(tuned, Adapter):
         _extract_adapter(base, bind(tuned, base, rules, task), kinds, task, out)
         return
+    tuned = matched(base, tuned, rules, task)
     norms = {name: checked_norm(tuned.read(name), name, task) for name in kinds}
     specs = {name: Spec("F32", base.spec(name).shape) for name in kinds}
     deltas = ((name, _delta(base, tuned, name)) for name in kinds)

@@ -10,6 +10,7 @@ from torch import Tensor
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.kinds import Kind, ParameterRules, delta_shape
+from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, read_into
 from merganser.inputs.deltas import check_pair, checked_norm
 from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerLowRank
@@ -123,7 +124,7 @@ def open_models(
     for task in sorted(models):
         kinds = check_pair(base, models[task], rules, task)
     bound = {
-        task: bind(model, base, rules, task) if isinstance(model, Adapter) else model
+        task: bind(model, base, rules, task) if isinstance(model, Adapter) else matched(base, model, rules, task)
         for task, model in sorted(models.items())
     }
     return ModelDeltas(base, bound, kinds, seed, embeddings or {})

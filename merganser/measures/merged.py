@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.inputs.deltas import Deltas
 from merganser.inputs.layers import LayerLowRank
 from merganser.linalg.svd import compact
 from merganser.measures.alignment import cosines, inner_products, leading_directions, subspace_alignment
 from merganser.measures.spectra import effective_rank
-from merganser.overlays import open_overlays, task_model
+from merganser.overlays import open_overlays, task_parameters
 
 
 def measure_merge(folder: Path, base: Checkpoint, deltas: Deltas) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def measure_merge(folder: Path, base: Checkpoint, deltas: Deltas) -> dict[str, A
     and cosine with the merge. Models per task: the relative error of each task's delta, by layer and over all layers.
     """
     if open_overlays(folder) is None:
-        return {"parts": False, **_one_model(open_checkpoint(folder), base, deltas)}
+        return {"parts": False, **_one_model(open_for_merging(folder), base, deltas)}
     return {"parts": True, **_models_per_task(folder, base, deltas)}
 
 
@@ -61,7 +61,7 @@ def _models_per_task(folder: Path, base: Checkpoint, deltas: Deltas) -> dict[str
     squares = torch.zeros(2, len(deltas.names), len(deltas.tasks), dtype=torch.float64)  # of the error, of the delta
     places = {name: place for place, name in enumerate(deltas.names)}
     for column, (task, file) in enumerate(deltas.files.items()):
-        for name, weights in task_model(folder, task):
+        for name, weights in task_parameters(folder, task):
             if name in places:
                 wanted = file.delta(name)
                 error = _difference(weights, base.read(name)) - wanted

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from merganser.checkpoints.kinds import added
 from merganser.checkpoints.reading import Checkpoint
-from merganser.checkpoints.writing import write_checkpoint
+from merganser.checkpoints.shards import shards_like, shards_of
+from merganser.checkpoints.views import as_stored, stored_specs
+from merganser.checkpoints.writing import write_model
 from merganser.errors import InputError
 from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers
 from merganser.merging.devices import CudaStreams, full_precision, on_device
 from merganser.merging.method import Method, Result
 from merganser.overlays import OverlayWriter, Parts
 from merganser.workers import one_blas_thread
-
-MODEL = "model.safetensors"
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -43,17 +43,20 @@ def merge(
     out: Path,
     device: torch.device,
     threads: int = 1,
+    max_shard_size: int | None = None,
 ) -> None:
-    """Merge every layer of the source onto the base and write `model.safetensors` (and the overlays) into a folder.
+    """Merge every layer of the source onto the base and write the model (and the overlays) into a folder.
 
-    `threads`: layers at once; the bytes written do not depend on it. A GPU takes one layer after another.
+    It is sharded as the base is, or into files of at most `max_shard_size` bytes. `threads`: layers at once; the bytes
+    written do not depend on it. A GPU takes one layer after another.
     """
     layers = ThreadedLayers(source, threads) if device.type == "cpu" else on_device(source, CudaStreams(device))
     with one_blas_thread(), full_precision(), torch.inference_mode():
         merge_layer = method.bind(values, layers)
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
-            specs = {name: base.spec(name) for name in base.names}
-            write_checkpoint(out / MODEL, specs, _merged(merge_layer, layers, base, overlay))
+            specs, tensors = stored_specs(base), _merged(merge_layer, layers, base, overlay)
+            files = shards_of(specs, max_shard_size) if max_shard_size else shards_like(base)
+            write_model(out, specs, ((name, as_stored(base, name, tensor)) for name, tensor in tensors), files)
 
 
 def _merged(

@@ -1,6 +1,6 @@
 """Overlays: the packed file of what each task adds to the shared model; written, read, and put back together."""
 
-from merganser.overlays.files import OverlayFile, open_overlays, task_model, write_task_model
+from merganser.overlays.files import OverlayFile, open_overlays, task_model, task_parameters, write_task_model
 from merganser.overlays.parts import Dense, LowRank, Part, Parts
 from merganser.overlays.writer import FILE, UNIFIED, OverlayWriter
 
@@ -15,5 +15,6 @@ __all__ = [
     "Parts",
     "open_overlays",
     "task_model",
+    "task_parameters",
     "write_task_model",
 ]

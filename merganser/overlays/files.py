@@ -6,10 +6,11 @@ from pathlib import Path
 from torch import Tensor
 
 from merganser.checkpoints.kinds import added
-from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import Spec
-from merganser.checkpoints.writing import write_checkpoint
+from merganser.checkpoints.views import as_stored, stored_specs
+from merganser.checkpoints.writing import write_single
 from merganser.errors import InputError
 from merganser.overlays.index import KINDS, Place, form_of, parse, places, stored_tensors
 from merganser.overlays.parts import mixed
@@ -75,9 +76,12 @@ def open_overlays(merged: Path) -> OverlayFile | None:
     return OverlayFile(merged / FILE) if (merged / FILE).is_file() else None
 
 
-def task_model(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
-    """Give a task's own model, parameter by parameter: the shared one plus the task's overlay, in the shared dtype."""
-    shared: Checkpoint = open_checkpoint(merged)
+def task_parameters(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
+    """Give a task's own model, parameter by parameter, linear maps as out x in: the shared one plus the task's overlay.
+
+    The dtype is the shared model's.
+    """
+    shared = open_for_merging(merged)
     overlays = open_overlays(merged)
     if overlays is not None and task not in overlays.tasks:
         raise InputError(f"{merged / FILE}: has no part for the task {task!r}; it has {', '.join(overlays.tasks)}")
@@ -87,8 +91,14 @@ def task_model(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
         yield name, tensor if delta is None else added(tensor, delta)
 
 
+def task_model(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
+    """Give a task's own model, parameter by parameter, as a file of the architecture has them."""
+    shared = open_for_merging(merged)
+    for name, tensor in task_parameters(merged, task):
+        yield name, as_stored(shared, name, tensor)
+
+
 def write_task_model(merged: Path, task: str, out: Path) -> None:
     """Write a task's own model as one safetensors file."""
-    shared = open_checkpoint(merged)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_checkpoint(out, {name: shared.spec(name) for name in shared.names}, task_model(merged, task))
+    write_single(out, stored_specs(open_for_merging(merged)), task_model(merged, task))

@@ -100,7 +100,7 @@ def stored_tensors(index: Index) -> dict[str, Spec]:
 
 def header_of(index: Index, specs: Mapping[str, Spec]) -> bytes:
     """Make the header of the file, which holds these tensors."""
-    return layout(specs, text_of(index), list(specs))[0]
+    return layout(specs, {"merganser": text_of(index)}, list(specs))[0]
 
 
 def file_size(index: Index) -> int:

@@ -74,7 +74,7 @@ class OverlayWriter:
                 specs = stored_tensors(index)
                 self._join(FILE, header_of(index, specs), list(specs))
                 if self._unified:
-                    self._join(UNIFIED, layout(self._unified, None, list(self._unified))[0], [UNIFIED])
+                    self._join(UNIFIED, layout(self._unified, {}, list(self._unified))[0], [UNIFIED])
 
     def _join(self, file_name: str, header: bytes, spools: list[str]) -> None:
         with replacing(self.folder / file_name) as file:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from merganser.checkpoints.kinds import added
-from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.views import as_stored
 from merganser.inputs.deltas import Deltas
 from merganser.inputs.factors import FactorSource
 from merganser.inputs.layers import LayerDeltas, LayerFactors
@@ -30,11 +31,11 @@ def truncated_model(
     for name in base.names:
         weights = base.read(name)
         if name not in deltas.kinds:
-            yield name, weights
+            yield name, as_stored(base, name, weights)
         elif fraction == WHOLE or deltas.kinds[name] == "vector":
-            yield name, added(weights, _whole(deltas, name))
+            yield name, as_stored(base, name, added(weights, _whole(deltas, name)))
         else:
-            yield name, added(weights, _truncated(factors, name, fraction))
+            yield name, as_stored(base, name, added(weights, _truncated(factors, name, fraction)))
 
 
 def _whole(deltas: Deltas, name: str) -> Tensor:

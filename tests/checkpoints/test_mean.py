@@ -65,10 +65,10 @@ def test_the_configuration_is_the_first_models(tmp_path: Path) -> None:
     for name in ("b", "a"):
         (tmp_path / name).mkdir()
         save_tensors(tmp_path / name / "model.safetensors", {"w": torch.ones(2)})
-        (tmp_path / name / "config.json").write_text(name)
+        (tmp_path / name / "config.json").write_text(f'{{"model": "{name}"}}')
     (tmp_path / "mean").mkdir()
     write_mean({name: tmp_path / name for name in ("b", "a")}, tmp_path / "mean")
-    assert (tmp_path / "mean/config.json").read_text() == "a"
+    assert (tmp_path / "mean/config.json").read_text() == '{"model": "a"}'
 
 
 def test_models_of_two_shapes_have_no_mean(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ DRILLS = {
     "fuzz": "10,000 broken or hostile inputs to each reader of foreign files",
     "repro": "all of `dvc repro`, whose hashes are the flow's",
     "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",
+    "architectures": "models of twelve architectures that transformers saved, merged by ten methods and loaded back",
     "versions": "the adapters' tests with the oldest and the newest DVC and Prefect of the declared ranges",
 }
 
@@ -30,7 +31,7 @@ def run(name: str, folder: Path, sample: bool) -> None:
 
 def main() -> int:
     """Run the drills of the command line; return the exit code."""
-    listed = "\n".join(f"  {name:8}{what}" for name, what in DRILLS.items())
+    listed = "\n".join(f"  {name:14}{what}" for name, what in DRILLS.items())
     parser = argparse.ArgumentParser(
         prog="python -m tests.drills", epilog=listed, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from merganser.checkpoints.adapters.files import Adapter
+from merganser.checkpoints.adapters.files import Adapter, Update
 from merganser.checkpoints.kinds import ParameterRules, is_merged
-from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.views import is_transposed, stored_spec
 from merganser.errors import InputError
 
 
@@ -61,7 +62,7 @@ def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: 
                 )
                 found.append(f"the adapter's {own} is not in the base; {remedy}")
             continue
-        shapes, ours = adapter.shapes(own), base.spec(name).shape
+        shapes, ours = adapter.shapes(own), stored_spec(base, name).shape
         if shapes != {ours}:
             theirs = " and ".join(str(list(shape)) for shape in sorted(shapes))
             found.append(f"the adapter's {own} is for shape {theirs}, in the base {name} has {list(ours)}")
@@ -70,6 +71,13 @@ def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: 
 
 def _bound(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: str) -> Adapter:
     named = {_target(adapter, base, prefix, own) or "": update for own, update in adapter.updates.items()}
-    updates = {name: named[name] for name in base.names if name in named}
+    updates = {name: _oriented(named[name], base, name) for name in base.names if name in named}
     merged = {name: update for name, update in updates.items() if is_merged(name, base.spec(name).dtype, rules)}
     return replace(adapter, updates=merged)
+
+
+def _oriented(update: Update, base: Checkpoint, name: str) -> Update:
+    """Turn an update round where the base shows its parameter so."""
+    if not is_transposed(base, name):
+        return update
+    return replace(update, transposed=not update.transposed, whole_transposed=update.whole is not None)

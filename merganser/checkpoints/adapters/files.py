@@ -30,6 +30,7 @@ class Update:
     added: str | None = None  # scale * this is added
     scale: float = 1.0
     transposed: bool = False  # the parameter is (N, M)
+    whole_transposed: bool = False  # `whole` is stored the other way round
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Adapter:
         """Return what an update adds to the base's weights of a parameter, in float32 and their shape."""
         update, delta = self.updates[name], torch.zeros(weights.shape)
         if update.whole is not None:
-            delta += self.tensors.read(update.whole).to(torch.float32) - weights.to(torch.float32)
+            whole = self.tensors.read(update.whole).to(torch.float32)
+            delta += (whole.mT if update.whole_transposed else whole) - weights.to(torch.float32)
         if update.factors is not None:
             left, right = self.factors(name)
             delta += (left @ right).reshape(weights.shape)

@@ -1,0 +1,90 @@
+"""See a task's checkpoint as its base has it: under the base's names, its linear maps the same way round."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+
+from merganser.checkpoints.architecture import is_buffer, known_ties
+from merganser.checkpoints.kinds import ParameterRules, is_merged
+from merganser.checkpoints.reading import dropped_of
+from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.views import View
+from merganser.errors import InputError
+
+Finder = Callable[[str], str | None]  # from the base's name to the task's
+
+
+def matched(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: str) -> Checkpoint:
+    """Return a task's checkpoint under the base's names.
+
+    All its names may have one prefix more than the base's, or one less (`model.`, `bert.`). A second name of a tied
+    weight, dropped when it was opened, is there again where the base has a weight of its own. Raises InputError where
+    two prefixes fit.
+    """
+    merged = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
+    find = _finder(base, tuned, merged, task)
+    stored = {name: found for name in base.names if (found := find(name) or _tied(tuned, name)) is not None}
+    used = set(stored.values())
+    stored |= {name: name for name in tuned.names if name not in used and not _is_surplus(base, tuned, name, rules)}
+    transposed = base.transposed if isinstance(base, View) else frozenset()
+    return View(tuned, stored, transposed & stored.keys(), dropped_of(tuned))
+
+
+def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: str) -> Finder:
+    """Choose how names are found: as they are, or under the one prefix where all merged ones are."""
+    plain = partial(_found, tuned, "", "")
+    missing = next((name for name in merged if plain(name) is None), None)
+    if missing is None:
+        return plain
+    fitting = {
+        prefixes: finder
+        for prefixes in _prefixes(tuned, missing)
+        if all((finder := partial(_found, tuned, *prefixes))(name) or _tied(tuned, name) for name in merged)
+    }
+    alike = {prefixes: finder for prefixes, finder in fitting.items() if _same_shapes(base, tuned, merged, finder)}
+    chosen = alike or fitting
+    if len(chosen) > 1:
+        places = " and ".join(repr(less or more) for less, more in chosen)
+        raise InputError(f"{task}: its names fit the base under {places}; take one off by `strip` in a pointer file")
+    return next(iter(chosen.values()), plain)
+
+
+def _prefixes(tuned: Checkpoint, missing: str) -> Iterator[tuple[str, str]]:
+    """List the prefixes that the base may have before a name and the task not, and the other way round."""
+    parts = missing.split(".")
+    for count in range(1, len(parts)):
+        if ".".join(parts[count:]) in tuned:
+            yield ".".join(parts[:count]) + ".", ""
+    yield from (("", name.removesuffix(missing)) for name in tuned.names if name.endswith(f".{missing}"))
+
+
+def _found(tuned: Checkpoint, less: str, more: str, name: str) -> str | None:
+    if name in tuned:
+        return name
+    changed = more + name.removeprefix(less)
+    return changed if name.startswith(less) and changed in tuned else None
+
+
+def _tied(tuned: Checkpoint, name: str) -> str | None:
+    """Return the name that a dropped second name stands for."""
+    return dropped_of(tuned).get(name)
+
+
+def _same_shapes(base: Checkpoint, tuned: Checkpoint, names: Sequence[str], find: Finder) -> bool:
+    """Tell whether all parameters have as many values: which way round they are is seen later."""
+
+    def sizes(checkpoint: Checkpoint, name: str) -> list[int]:
+        return sorted(checkpoint.spec(name).shape)
+
+    return all(sizes(base, name) == sizes(tuned, find(name) or _tied(tuned, name) or name) for name in names)
+
+
+def _is_surplus(base: Checkpoint, tuned: Checkpoint, name: str, rules: ParameterRules) -> bool:
+    """Tell whether a tensor that the base lacks is a constant, or a second name of one that it has."""
+    if name in base:
+        return True  # there under another name
+    spec, source = tuned.spec(name), known_ties(tuned.names).get(name)
+    if source is None or source not in base or not is_merged(name, spec.dtype, rules):
+        return is_buffer(name, spec)
+    return spec == tuned.spec(source) and torch.equal(tuned.read(name), tuned.read(source))

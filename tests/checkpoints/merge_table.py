@@ -1,0 +1,126 @@
+"""Merge what transformers saved, load it back, compare it with float64 formulas: a row a model, dtype and layout."""
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers.pytorch_utils import Conv1D
+
+from merganser import registry
+from merganser.checkpoints.kinds import ParameterRules, kind_of
+from tasks.standalone import merge_checkpoints
+from tests.laws.references import Given
+from tests.transformers_models import load, save_models, tiny
+
+METHODS = (
+    *("average", "task_arithmetic", "ties", "dare", "breadcrumbs"),
+    *("tsv_m", "iso_c", "knots", "drm_h", "drm_v"),
+)
+LAYOUTS = {"whole": "50GB", "sharded": "8KB"}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+COMPUTED = 1e-5  # of a merged delta's norm: what the methods' own tests allow
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was merged, and how far each method's model is from its formula, in roundings of the dtype."""
+
+    model: str
+    dtype: str
+    layout: str
+    files: int
+    errors: Mapping[str, float]  # by method; 1 is the error of rounding each number to the nearest at its worst
+
+
+def rows(
+    folder: Path, models: Sequence[str], methods: Sequence[str], dtypes: Sequence[str], layouts: Sequence[str]
+) -> Iterator[Row]:
+    """Merge each model in each dtype and layout by each method; raise AssertionError where one is not as it should."""
+    for model in models:
+        for dtype in dtypes:
+            for layout in layouts:
+                yield merged_row(folder / f"{model}-{dtype}-{layout}", model, dtype, layout, methods)
+
+
+def merged_row(folder: Path, model: str, dtype: str, layout: str, methods: Sequence[str]) -> Row:
+    """Merge three fine-tuned models of a kind by each method, and hold every parameter to the formula."""
+    paths = save_models(folder, model, dtype=DTYPES[dtype], shard=LAYOUTS[layout])
+    base = paths.pop("base")
+    modules = tiny(model).named_modules()
+    swapped = {f"{name}.weight" for name, module in modules if isinstance(module, Conv1D)}
+    given = given_of(base, paths, swapped)
+    files = sum(path.suffix == ".safetensors" for path in base.iterdir())
+    assert (files > 1) == (layout == "sharded")
+    errors = {}
+    for method in methods:
+        out = folder / method
+        merge_checkpoints(method, {}, base, paths, out, device="cpu")
+        assert weights_in(out) == weights_in(base)
+        loaded = load(tiny(model), out)
+        assert loaded.dtype == DTYPES[dtype]
+        errors[method] = error_of(method, given, swapped, stored(base), stored(out))
+    return Row(model, dtype, layout, files, errors)
+
+
+def stored(folder: Path) -> dict[str, Tensor]:
+    """Read all tensors of a folder by the format's own library."""
+    found: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        found |= load_file(path)
+    return found
+
+
+def weights_in(folder: Path) -> dict[str, set[str]]:
+    """Return which tensors are in which file."""
+    return {path.name: set(load_file(path)) for path in sorted(folder.glob("*.safetensors"))}
+
+
+def given_of(base: Path, paths: Mapping[str, Path], swapped: set[str]) -> list[Given]:
+    """Subtract in float64; `swapped`: linear maps that are stored as in x out, by the types of their modules."""
+    start, models = stored(base), [stored(path) for path in paths.values()]
+    layers = []
+    for name in sorted(start):
+        first, *weights = (each[name].double().numpy() for each in (start, *models))
+        if name in swapped:
+            first, *weights = (each.T for each in (first, *weights))
+        kind = kind_of(name, first.shape, ParameterRules())
+        shape = (first.shape[0], -1) if kind == "matrix" else first.shape
+        deltas = np.stack([(each - first).reshape(shape) for each in weights])
+        norms = tuple(float(np.sqrt((each**2).sum())) for each in weights)
+        layers.append(Given(name, kind, tuple(paths), deltas, norms, 0))
+    return layers
+
+
+def error_of(
+    method: str, layers: Sequence[Given], swapped: set[str], base: Mapping[str, Tensor], merged: Mapping[str, Tensor]
+) -> float:
+    """Return the largest error of a parameter in roundings; raise AssertionError where one is more than rounding."""
+    values: dict[str, Any] = registry.get(method).validate(method, {})
+    values.pop("coefficients", None)
+    expected = importlib.import_module(f"tests.laws.test_{method}").reference(layers, **values)
+    assert merged.keys() == base.keys() == {layer.name for layer in layers}
+    worst = 0.0
+    for layer, delta in zip(layers, map(np.asarray, expected), strict=True):
+        start, found = base[layer.name], merged[layer.name]
+        assert found.dtype == start.dtype
+        added = delta.T if layer.name in swapped else delta.reshape(start.shape)
+        wanted = start.double().numpy() + added
+        rounding = torch.finfo(start.dtype).eps / 2 * np.linalg.norm(wanted)
+        error = float(np.linalg.norm(found.double().numpy() - wanted))
+        assert error <= rounding + COMPUTED * np.linalg.norm(delta), f"{method}: {layer.name}"
+        worst = max(worst, error / rounding)
+    return worst
+
+
+def table(found: Sequence[Row]) -> str:
+    """Show rows as a table in Markdown."""
+    methods = list(found[0].errors)
+    lines = [["model", "dtype", "files", *methods], ["---"] * (3 + len(methods))]
+    lines += [[row.model, row.dtype, str(row.files), *(f"{row.errors[m]:.2g}" for m in methods)] for row in found]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

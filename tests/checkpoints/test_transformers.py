@@ -1,0 +1,46 @@
+"""Checkpoints that transformers itself saved: which tensors are parameters, which of these are matrices."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from merganser.checkpoints.architecture import Architecture
+from merganser.checkpoints.kinds import ParameterRules, kind_of
+from tests.checkpoints.merge_table import merged_row
+from tests.transformers_models import MODELS, tiny
+
+LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, Conv1D)
+HEADS = ("lm_head", "classifier", "score")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_linear_maps_are_matrices_and_nothing_else_is(name: str) -> None:
+    """By the types of the modules; heads apart, whose rows are tokens or classes."""
+    model = tiny(name)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for path, module in model.named_modules():
+        for own, parameter in module.named_parameters(recurse=False):
+            linear = isinstance(module, LINEAR) and own == "weight" and parameter.ndim in (2, 4)
+            wanted = linear and not path.startswith(HEADS) and names[id(parameter)] == f"{path}.{own}"
+            found = kind_of(names[id(parameter)], parameter.shape, ParameterRules())
+            assert found == ("matrix" if wanted else "vector"), f"{path}.{own}"
+            in_by_out = Architecture(model.config.model_type).is_in_by_out(f"{path}.{own}", parameter.shape)
+            assert in_by_out == (isinstance(module, Conv1D) and own == "weight")
+
+
+def test_open_clips_names_are_what_they_were() -> None:
+    shapes = {"visual.proj": "matrix", "text_projection": "matrix", "token_embedding.weight": "vector"}
+    shapes |= {"positional_embedding": "vector", "visual.head.proj.weight": "matrix", "proj": "matrix"}
+    shapes |= {"transformer.resblocks.0.mlp.c_proj.weight": "matrix", "visual.transformer.resblocks.0.ln_1": "vector"}
+    assert {name: kind_of(name, (8, 6), ParameterRules()) for name in shapes} == shapes
+    assert not Architecture().is_in_by_out("transformer.resblocks.0.mlp.c_proj.weight", torch.Size((8, 6)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_merge_loads_back_and_is_its_formula(name: str, tmp_path: Path) -> None:
+    """A sample: `python -m tests.drills architectures` tries ten methods in each dtype, whole and sharded."""
+    row = merged_row(tmp_path, name, "bfloat16", "sharded", ["dare", "tsv_m", "drm_h"])
+    assert max(row.errors.values()) < 1

@@ -1,0 +1,98 @@
+"""Tiny models of transformers, as it builds and saves them itself: two layers, width 16."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as tf
+from torch import Tensor
+
+WIDTH, VOCABULARY = 16, 40
+SIZES: dict[str, Any] = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 32,
+}
+DECODER = {**SIZES, "num_key_value_heads": 1, "bos_token_id": 1, "eos_token_id": 2}
+PICTURES = {key: SIZES[key] for key in list(SIZES)[:4]} | {"image_size": 16, "patch_size": 8}
+TEXTS = SIZES | {"bos_token_id": 1, "eos_token_id": 2}
+DEBERTA = {
+    "relative_attention": True,
+    "position_buckets": 8,
+    "pos_att_type": ["p2c", "c2p"],
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "position_biased_input": False,
+    "conv_kernel_size": 3,
+}
+T5 = {
+    "d_model": WIDTH,
+    "d_kv": 8,
+    "d_ff": 32,
+    "num_layers": 2,
+    "num_heads": 2,
+    "vocab_size": VOCABULARY,
+    "decoder_start_token_id": 0,
+}
+GPT2 = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "vocab_size": VOCABULARY, "n_positions": 32}
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "llama, tied": lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**DECODER, tie_word_embeddings=True)),
+    "llama, untied": lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**DECODER, tie_word_embeddings=False)),
+    "gpt2": lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT2, bos_token_id=1, eos_token_id=2)),
+    "t5": lambda: tf.T5ForConditionalGeneration(tf.T5Config(**T5)),
+    "bert": lambda: tf.BertForSequenceClassification(tf.BertConfig(**SIZES)),
+    "roberta": lambda: tf.RobertaForSequenceClassification(tf.RobertaConfig(**SIZES)),
+    "deberta-v3": lambda: tf.DebertaV2ForSequenceClassification(tf.DebertaV2Config(**SIZES, **DEBERTA)),
+    "mistral": lambda: tf.MistralForCausalLM(tf.MistralConfig(**DECODER)),
+    "qwen2": lambda: tf.Qwen2ForCausalLM(tf.Qwen2Config(**DECODER)),
+    "gemma": lambda: tf.GemmaForCausalLM(tf.GemmaConfig(**DECODER, head_dim=8)),
+    "clip": lambda: tf.CLIPModel(tf.CLIPConfig(text_config=TEXTS, vision_config=PICTURES, projection_dim=12)),
+    "vit": lambda: tf.ViTForImageClassification(tf.ViTConfig(**PICTURES)),
+}
+
+
+def tiny(name: str, seed: int = 0) -> Any:
+    """Build a model with weights of size one tenth, none of them constant."""
+    tf.utils.logging.set_verbosity_error()
+    tf.utils.logging.disable_progress_bar()
+    model = MODELS[name]()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def tuned(model: Any, seed: int, size: float = 0.02) -> Any:
+    """Change a model's weights in place, tied ones together."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data.add_(size * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def save_bin(model: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None:
+    """Save a model as older versions of transformers did: all names, tied ones sharing their memory."""
+    model.config.save_pretrained(folder)
+    torch.save(model.state_dict() if state is None else state, folder / "pytorch_model.bin")
+
+
+def save_models(
+    folder: Path, name: str, tasks: int = 3, dtype: torch.dtype = torch.float32, shard: str = "50GB"
+) -> dict[str, Path]:
+    """Save `base` and models fine-tuned from it, `task0`..., by `save_pretrained`."""
+    for t in range(-1, tasks):
+        model = tiny(name) if t < 0 else tuned(tiny(name), t + 1)
+        model.to(dtype).save_pretrained(folder / ("base" if t < 0 else f"task{t}"), max_shard_size=shard)
+    return {key: folder / key for key in ("base", *(f"task{t}" for t in range(tasks)))}
+
+
+def load(model: Any, folder: Path) -> Any:
+    """Load a folder as a class of model by `from_pretrained`, and hold it to have found exactly its own weights."""
+    loaded, found = type(model).from_pretrained(folder, output_loading_info=True, dtype="auto")
+    assert not any(found.values()), found
+    return loaded

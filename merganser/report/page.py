@@ -18,7 +18,7 @@ from merganser.report.studies import StudyResults
 from merganser.report.style import VARIABLES
 from merganser.report.wording import title_of
 
-EMBEDDED = "examples/suite/"
+EMBEDDED = "examples/"
 
 
 def render_page(

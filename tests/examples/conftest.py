@@ -1,6 +1,6 @@
-"""Make the suite's package importable: its stages run in its own folder, so it is not an installed one."""
+"""Make the suites' packages importable: their stages run in examples/, so they are not installed ones."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "suite"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))

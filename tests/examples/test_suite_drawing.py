@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import ndimage
+
 from suite import glyphs, tasks
 from suite.canvas import smooth_noise, to_pixels
 from suite.data import pixel_hash

@@ -1,14 +1,9 @@
 """The suite's stages on a tiny configuration, run by the very commands of its dvc.yaml."""
 
 import json
-import os
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import grimp
 import open_clip
 import pytest
 import torch
@@ -16,17 +11,18 @@ import yaml
 from datasets import load_from_disk
 from PIL import Image
 from safetensors.torch import load_file
+
+from common.stages import read_settings
+from common.training import epochs, learning_rate_share
 from suite import tasks
 from suite.data import pixel_hash, write_dataset
 from suite.finetune import finetune, read_split
 from suite.model import class_head, load_model, normalise
 from suite.pretrain import draw_pool, pretrain
-from suite.settings import read_settings
+from suite.settings import Settings
 from suite.tasks import SUBJECTS, TASKS
-from suite.training import epochs, learning_rate_share
+from tests.examples.stages import EXAMPLES, REPOSITORY, code_of, declared_code, differing, make_folder, run_stage
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-SUITE = REPOSITORY / "examples" / "suite"
 TASK = "signs"
 TINY = {
     "seed": 5,
@@ -39,20 +35,11 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run the three stages' commands in a folder of their own and return it."""
-    folder = tmp_path_factory.mktemp("suite")
-    (folder / "params.yaml").write_text(yaml.safe_dump(TINY))
-    environment = {
-        **os.environ,
-        "DVC_STAGE": f"dvc.yaml:stage@{TASK}",
-        "PYTHONPATH": str(SUITE),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    stages = yaml.safe_load((SUITE / "dvc.yaml").read_text())["stages"]
-    for stage in (stages["data"]["do"], stages["pretrain"], stages["finetune"]["do"]):
-        subprocess.run(shlex.split(stage["cmd"]), check=True, cwd=folder, env=environment)
-        assert (folder / stage["outs"][0].replace("${item}", TASK)).is_dir()
-    return folder
+    """Run the three stages' commands in a folder of their own and return the suite in it."""
+    folder = make_folder(tmp_path_factory.mktemp("suite"), "suite", TINY)
+    for name in ("data", "pretrain", "finetune"):
+        run_stage(folder, "suite", name, TASK)
+    return folder / "suite"
 
 
 @pytest.fixture
@@ -68,29 +55,18 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("stage", ["data", "pretrain", "finetune"])
 def test_a_stage_depends_on_all_the_code_it_runs(stage: str) -> None:
-    graph = grimp.build_graph("suite", cache_dir=None)
-    modules = {*graph.find_upstream_modules(f"suite.{stage}"), f"suite.{stage}", "suite.__main__", "suite.settings"}
-    files = {module.replace(".", "/") + ".py" for module in modules - {"suite"} if not module.startswith("suite.tasks")}
-    declared = yaml.safe_load((SUITE / "dvc.yaml").read_text())["stages"][stage]
-    code = {path for path in declared.get("do", declared)["deps"] if path.startswith("suite/")}
-    assert code == {*files, "suite/tasks"}
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert declared_code("suite", stage) == code_of("suite", f"suite.{stage}")
 
 
 @pytest.mark.usefixtures("one_thread")
 def test_building_again_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
-    settings = read_settings(built / "params.yaml")
+    settings = read_settings(built / "params.yaml", Settings)
     write_dataset(TASK, settings.seed, settings.data, tmp_path / "datasets" / TASK)
     pretrain(settings.seed, settings.pretrain, tmp_path / "hub" / "base")
     base, dataset = tmp_path / "hub" / "base", tmp_path / "datasets" / TASK
     finetune(TASK, settings.seed, settings.finetune, base, dataset, tmp_path / "hub" / TASK)
     for part in ("datasets", "hub"):
-        first, second = contents(built / part), contents(tmp_path / part)
-        assert first.keys() == second.keys()
-        assert [name for name in first if first[name] != second[name]] == []
+        assert differing(built / part, tmp_path / part) == []
 
 
 def test_a_saved_data_set_holds_the_drawn_pixels_and_the_names_of_its_classes(built: Path) -> None:
@@ -134,7 +110,7 @@ def test_a_class_head_is_the_scaled_mean_direction_of_the_class_s_prompts(built:
 
 
 def test_pretraining_sees_even_classes_only_of_the_tasks_own_style_and_no_handwriting() -> None:
-    settings = read_settings(SUITE / "params.yaml").pretrain
+    settings = read_settings(EXAMPLES / "suite/params.yaml", Settings).pretrain
     small = type(settings)(text_steps=0, image_steps=0, batch_size=1, clean_images=10, styled_images=40)
     pool = draw_pool(0, small)
     styled = {name: (tasks.draw(name, "train", 1000, 40)[1] % 2 == 0).sum() for name in TASKS if name != "digits"}
@@ -161,12 +137,12 @@ def test_a_pass_over_the_images_repeats_none() -> None:
 def test_an_unknown_setting_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({**TINY, "finetune": {**TINY["finetune"], "stepps": 3}}))
     with pytest.raises(TypeError, match="stepps"):
-        read_settings(tmp_path / "params.yaml")
+        read_settings(tmp_path / "params.yaml", Settings)
 
 
 def test_the_comparison_asks_with_the_prompts_that_the_tasks_were_trained_with() -> None:
     compared = yaml.safe_load((REPOSITORY / "params.yaml").read_text())["tasks"]
-    declared = yaml.safe_load((SUITE / "params.yaml").read_text())["tasks"]
+    declared = yaml.safe_load((EXAMPLES / "suite/params.yaml").read_text())["tasks"]
     assert list(compared) == declared == list(TASKS)
     for name, task in compared.items():
         assert task["source"] == f"examples/suite/hub/{name}"

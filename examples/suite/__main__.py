@@ -1,13 +1,14 @@
-"""Run one stage of the suite in the folder of its `params.yaml`: `python -m suite data|pretrain|finetune [TASK]`."""
+"""Run one stage of the suite in `examples/`: `python -m suite data|pretrain|finetune [TASK]`."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.settings import Settings, read_settings
+from common.stages import named, read_settings, use_one_thread
+from suite.settings import Settings
 
-HUB, DATASETS, BASE = Path("hub"), Path("datasets"), Path("hub/base")
+SUITE = Path("suite")
+HUB, DATASETS, BASE = SUITE / "hub", SUITE / "datasets", SUITE / "hub/base"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -18,27 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, summary in (("data", "draw a task's images"), ("finetune", "fine-tune the base on a task")):
         stages.add_parser(name, help=summary).add_argument("task", type=named, help="@: as DVC_STAGE has it")
     options = parser.parse_args(arguments)
-    settings = read_settings(Path("params.yaml"))
+    settings = read_settings(SUITE / "params.yaml", Settings)
     if options.stage == "data":
         from suite.data import write_dataset
 
         write_dataset(options.task, settings.seed, settings.data, DATASETS / options.task)
-    else:
-        _train(options, settings)
-
-
-def named(task: str) -> str:
-    """Return a task's name: for @, what DVC calls this instance of its stage after the @."""
-    return os.environ["DVC_STAGE"].partition("@")[2] if task == "@" else task
-
-
-def _train(options: argparse.Namespace, settings: Settings) -> None:
-    """Train with one thread: with more of them, the order of sums and so the bytes would depend on the machine."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    import torch
-
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+        return
+    use_one_thread()
     if options.stage == "pretrain":
         from suite.pretrain import pretrain
 

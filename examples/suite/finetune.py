@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.optim import AdamW
 
+from common.training import Trainer, epochs
 from suite.model import class_head, load_model, normalise, save_weights
 from suite.settings import Finetuning
 from suite.tasks import TASKS
-from suite.training import Trainer, epochs
 
 
 def finetune(task: str, seed: int, settings: Finetuning, base: Path, dataset: Path, out: Path) -> None:

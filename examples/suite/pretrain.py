@@ -8,12 +8,12 @@ import open_clip
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.optim import AdamW, Muon
+from torch.optim import AdamW
 
+from common.training import Trainer, pretraining_optimisers
 from suite.model import Tokenizer, new_model, normalise, prompts, save_weights, text_features
 from suite.settings import Pretraining
 from suite.tasks import PRETRAINING_ONLY, SUBJECTS, TASKS, draw
-from suite.training import Trainer
 
 TEXT_SCALE = 14.3
 STYLED_SEED_OFFSET = 1000  # keeps pretraining's draws apart from the tasks' own train splits
@@ -90,8 +90,9 @@ def train_image_tower(
 ) -> None:
     """Classify images among all concepts, whose text features stay as they are."""
     targets = text_features(model, tokens)
-    trained = [*model.visual.parameters(), model.logit_scale]
-    trainer = Trainer(_image_optimisers(model), trained, settings.image_steps, warm_up=50)
+    trained = dict(model.visual.named_parameters()) | {"logit_scale": model.logit_scale}
+    optimisers = pretraining_optimisers(trained, blocks="resblocks")
+    trainer = Trainer(optimisers, trained.values(), settings.image_steps, warm_up=50)
     generator = torch.Generator().manual_seed(seed)
     model.train()
     for step in range(settings.image_steps):
@@ -103,15 +104,3 @@ def train_image_tower(
             model.logit_scale.clamp_(0, math.log(100))
         if (step + 1) % REPORT_EVERY == 0:
             print(f"pretrain: step {step + 1} of {settings.image_steps}, loss {loss.item():.3f}", flush=True)
-
-
-def _image_optimisers(model: open_clip.CLIP) -> list[torch.optim.Optimizer]:
-    """Return Muon for the matrices of the transformer blocks and AdamW for everything else."""
-    block_matrices: list[Tensor] = []
-    others: list[Tensor] = []
-    for name, weight in model.visual.named_parameters():
-        (block_matrices if weight.ndim == 2 and "resblocks" in name else others).append(weight)
-    return [
-        Muon(block_matrices, lr=0.01, weight_decay=0.05, momentum=0.95),
-        AdamW([*others, model.logit_scale], lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01),
-    ]

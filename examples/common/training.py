@@ -1,11 +1,11 @@
-"""What the training loops share: the learning rate schedule, one optimisation step, seeded batches."""
+"""What the training loops share: optimisers, the learning rate schedule, one optimisation step, seeded batches."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import AdamW, Muon, Optimizer
 
 
 def learning_rate_share(step: int, steps: int, warm_up: int) -> float:
@@ -13,6 +13,17 @@ def learning_rate_share(step: int, steps: int, warm_up: int) -> float:
     if step < warm_up:
         return (step + 1) / warm_up
     return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
+
+
+def pretraining_optimisers(parameters: Mapping[str, Tensor], blocks: str) -> list[Optimizer]:
+    """Return Muon for the matrices whose names hold `blocks` (those of the layers), and AdamW for the rest."""
+    inner = {name for name, value in parameters.items() if value.ndim == 2 and blocks in name}
+    return [
+        Muon([parameters[name] for name in parameters if name in inner], lr=0.01, weight_decay=0.05, momentum=0.95),
+        AdamW(
+            [parameters[name] for name in parameters if name not in inner], 1e-3, betas=(0.9, 0.98), weight_decay=0.01
+        ),
+    ]
 
 
 class Trainer:

@@ -1,0 +1,1 @@
+"""The encoder suite: a tiny RoBERTa, a head for each task."""

@@ -1,0 +1,166 @@
+"""The text suites' stages on a tiny configuration, run by the very commands of their dvc.yaml."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from datasets import ClassLabel, load_from_disk
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+import texts.__main__
+from common.stages import read_settings
+from tests.examples.stages import EXAMPLES, REPOSITORY, code_of, declared_code, differing, make_folder, stages_of
+from texts.causal.model import encode, loss
+from texts.drawing import draw
+from texts.settings import Adapting, Settings
+from texts.tasks import TASKS
+from texts.tokenizer import causal_tokenizer
+
+PAIRS = "entail"
+TASKS_BUILT = (PAIRS, "count")
+TINY = {
+    "seed": 5,
+    "tasks": list(TASKS),
+    "data": {"train": 40, "validation": 12, "test": 15},
+    "encoder": {
+        "pretrain": {"steps": 3, "batch_size": 4, "texts": 20, "plain": 0.4},
+        "finetune": {"steps": 3, "batch_size": 8, "learning_rate": 5.0e-4},
+    },
+    "causal": {
+        "pretrain": {"steps": 3, "batch_size": 4, "texts": 20, "plain": 0.4},
+        "adapt": {"steps": 3, "batch_size": 8, "learning_rate": 2.0e-3, "rank": 2},
+    },
+}
+MODULES = {
+    "data": "texts.data",
+    "encoder_pretrain": "texts.encoder.pretrain",
+    "encoder_finetune": "texts.encoder.finetune",
+    "causal_pretrain": "texts.causal.pretrain",
+    "causal_adapt": "texts.causal.adapt",
+}
+
+
+TASK_STAGES = ("data", "encoder_finetune", "causal_adapt")
+
+
+def arguments(name: str) -> list[str]:
+    """Return what a stage's command says after `python -m texts`."""
+    return shlex.split(stages_of("texts")[name]["cmd"])[3:]
+
+
+def build(folder: Path) -> None:
+    """Run the stages' commands, one after the other in this process, in the folder."""
+    os.chdir(folder)
+    for task in TASKS_BUILT:
+        os.environ["DVC_STAGE"] = f"examples/texts/dvc.yaml:stage@{task}"
+        for name in MODULES:
+            if name in TASK_STAGES or task == TASKS_BUILT[0]:
+                texts.__main__.main(arguments(name))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder of a tiny suite; all is as it was before the stages afterwards."""
+    folder = make_folder(tmp_path_factory.mktemp("texts"), "texts", TINY)
+    before, threads, environment = Path.cwd(), torch.get_num_threads(), dict(os.environ)
+    try:
+        build(folder)
+    finally:
+        os.chdir(before)
+        os.environ.clear()
+        os.environ.update(environment)
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+    return folder / "texts"
+
+
+def test_every_stage_writes_what_its_dvc_yaml_says(built: Path) -> None:
+    for name in MODULES:
+        for out in stages_of("texts")[name]["outs"]:
+            assert all((built.parent / out.replace("${item}", task)).is_dir() for task in TASKS_BUILT)
+
+
+def test_building_again_in_another_process_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    """Another seed of Python's hashes: the order of sets must not be in a file."""
+    make_folder(tmp_path, "texts", TINY)
+    code = (
+        f"from pathlib import Path; from tests.examples.test_text_stages import build; build(Path({str(tmp_path)!r}))"
+    )
+    variables = {"PYTHONPATH": f"{REPOSITORY}:{EXAMPLES}", "PYTHONHASHSEED": "7"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | variables, capture_output=True)
+    assert differing(built, tmp_path / "texts") == []
+
+
+@pytest.mark.parametrize("stage", MODULES)
+def test_a_stage_depends_on_all_the_code_it_runs(stage: str) -> None:
+    assert declared_code("texts", stage) == code_of("texts", MODULES[stage])
+
+
+def test_a_saved_data_set_holds_what_was_drawn(built: Path) -> None:
+    for task in TASKS_BUILT:
+        for split, rows in load_from_disk(built / "datasets" / task).items():
+            drawn = draw(task, split, TINY["seed"], TINY["data"][split])
+            assert rows["text"] == [example.text for example in drawn]
+            assert [int(label) for label in rows["label"]] == [x.answer + (task == "count") for x in drawn]
+    test = load_from_disk(built / "datasets" / PAIRS)["test"]
+    assert test.features["label"] == ClassLabel(names=TASKS[PAIRS].ANSWERS)
+    assert test["text_pair"][0] == draw(PAIRS, "test", TINY["seed"], 1)[0].second
+
+
+def test_transformers_opens_a_fine_tuned_encoder_whose_layers_alone_have_moved(built: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(built / "hub/encoder" / PAIRS)
+    assert model.config.id2label == dict(enumerate(TASKS[PAIRS].ANSWERS))
+    tuned, base = model.state_dict(), load_file(built / "hub/encoder/base/model.safetensors")
+    head = load_file(built / "hub/encoder_heads" / f"{PAIRS}.safetensors")
+    assert tuned.keys() == base.keys() | head.keys()
+    moved = {name for name, value in tuned.items() if not torch.equal(value, (base | head)[name])}
+    assert moved
+    assert all(".layer." in name for name in moved)
+    assert all(name in moved for name in base if ".layer." in name and base[name].ndim == 2)
+    tokenizer = AutoTokenizer.from_pretrained(built / "hub/encoder" / PAIRS)
+    assert tokenizer("all dogs run", "some dogs run").input_ids[0] == model.config.bos_token_id
+
+
+def test_the_regression_answers_in_the_labels_own_numbers(built: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(built / "hub/encoder/count").eval()
+    tokenizer = AutoTokenizer.from_pretrained(built / "hub/encoder/count")
+    rows = load_from_disk(built / "datasets/count")["train"]
+    with torch.no_grad():
+        answers = model(**tokenizer(list(rows["text"]), padding=True, return_tensors="pt")).logits
+    assert answers.shape == (40, 1)
+    assert abs(answers.mean().item() - torch.tensor(rows["label"]).mean().item()) < 2
+
+
+def test_peft_opens_an_adapter_on_the_base_and_merges_it(built: Path) -> None:
+    base = AutoModelForCausalLM.from_pretrained(built / "hub/causal/base")
+    before = {name: value.clone() for name, value in base.state_dict().items()}
+    merged = PeftModel.from_pretrained(base, built / "hub/causal" / PAIRS).merge_and_unload().state_dict()
+    moved = {name for name in before if not torch.equal(before[name], merged[name])}
+    assert moved == {name for name in before if ".layers." in name and before[name].ndim == 2}
+    assert sorted(path.name for path in (built / "hub/causal" / PAIRS).iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+
+
+def test_the_causal_loss_counts_the_answer_alone_where_the_text_weighs_nothing(built: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(built / "hub/causal/base")
+    rows = encode(causal_tokenizer(), PAIRS, draw(PAIRS, "train", 0, 2))
+    with torch.no_grad():
+        answers = [model(torch.tensor([row])).logits[0, len(row) - 3].log_softmax(-1)[row[-2]].item() for row in rows]
+        assert loss(model, rows, text_weight=0.0).item() == pytest.approx(-sum(answers) / 2, rel=1e-5)
+
+
+def test_the_settings_are_those_of_the_file(tmp_path: Path) -> None:
+    assert read_settings(EXAMPLES / "texts/params.yaml", Settings).tasks == list(TASKS)
+    assert isinstance(read_settings(EXAMPLES / "texts/params.yaml", Settings).causal.adapt, Adapting)
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({**TINY, "causal": {"pretrian": {}}}))
+    with pytest.raises(TypeError, match="pretrian"):
+        read_settings(tmp_path / "params.yaml", Settings)

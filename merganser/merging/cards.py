@@ -6,14 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merganser.checkpoints.origins import Origin
+from merganser.hashes import sha256_of
 from merganser.merging.method import Method
+from merganser.merging.tokenizers import read_settings, tokenizer_of
 
 if TYPE_CHECKING:
     from huggingface_hub.repocard_data import ModelCardData
 
-LIBRARIES = {  # what loads a checkpoint, and for what, by the configuration beside the weights
-    "open_clip_config.json": ("open_clip", "zero-shot-image-classification"),
-    "config.json": ("transformers", None),
+OPEN_CLIP, TRANSFORMERS = "open_clip_config.json", "config.json"
+# what a model of transformers is for, by how the name of its architecture ends
+PIPELINES = {
+    "ForSequenceClassification": "text-classification",
+    "ForCausalLM": "text-generation",
+    "ForConditionalGeneration": "text2text-generation",
+    "LMHeadModel": "text-generation",
+    "CLIPModel": "zero-shot-image-classification",
 }
 
 
@@ -30,19 +37,20 @@ def model_card(
 
     It is a function of the merge's inputs alone: no times, no hosts.
     """
-    sections = (
+    sections = [
         f"# {entry}",
         _about(method, len(origins) - 1),
         "## Merge",
         _table(("", ""), _choices(method, values, reads, seed)),
         "## Made of",
         _table(("model", "from", "file", "sha256"), _sources(origins)),
+        *_text(base),
         "## Files",
         _files(method),
         "## Lineage",
         "In the repository that made it, `merganser lineage show DIR` gives the revision of each source and all stages "
         "between them and this folder; `merganser lineage verify DIR` recomputes their hashes.",
-    )
+    ]
     return "---\n" + _metadata(method, base, origins).to_yaml() + "\n---\n\n" + "\n\n".join(sections) + "\n"
 
 
@@ -50,8 +58,7 @@ def _metadata(method: Method, base: Path, origins: Mapping[str, Origin]) -> "Mod
     from huggingface_hub.repocard_data import ModelCardData
 
     hub = list(dict.fromkeys(origin.name for origin in origins.values() if origin.kind == "hub"))
-    found = (known for name, known in LIBRARIES.items() if (base / name).is_file())
-    library, pipeline = next(found, (None, None))
+    library, pipeline = _library(base)
     relation = "merge" if hub else None
     return ModelCardData(
         base_model=hub or None,
@@ -60,6 +67,31 @@ def _metadata(method: Method, base: Path, origins: Mapping[str, Origin]) -> "Mod
         tags=["merge", "merganser", method.name],
         base_model_relation=relation,
     )
+
+
+def _library(base: Path) -> tuple[str | None, str | None]:
+    """Return what loads a checkpoint, and for what, by the configuration beside the weights."""
+    if (base / OPEN_CLIP).is_file():
+        return "open_clip", "zero-shot-image-classification"
+    if not (base / TRANSFORMERS).is_file():
+        return None, None
+    architectures = read_settings(base / TRANSFORMERS).get("architectures") or [""]
+    found = (use for ending, use in PIPELINES.items() if str(architectures[0]).endswith(ending))
+    return "transformers", next(found, None)
+
+
+def _text(base: Path) -> list[str]:
+    """Name the tokenizer and the chat template of a model of transformers that has one."""
+    tokenizer = tokenizer_of(base)
+    if tokenizer is None or (base / OPEN_CLIP).is_file():
+        return []
+    size = read_settings(base / TRANSFORMERS).get("vocab_size")
+    words = f", for {size} tokens" if isinstance(size, int) else ""
+    named = _code(tokenizer.kind) if tokenizer.kind else "not named"
+    template = f"in {_code(tokenizer.template)}" if tokenizer.template else "none; texts are given as they are"
+    files = [(_code(name), _code(sha256_of(base / name))) for name in tokenizer.files]
+    facts = f"The base's, unchanged. Class: {named}{words}. Chat template: {template}."
+    return ["## Tokenizer", facts, _table(("file", "sha256"), files)]
 
 
 def _about(method: Method, tasks: int) -> str:

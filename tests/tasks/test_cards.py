@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from merganser import registry
 from merganser.checkpoints.kinds import ParameterRules
@@ -108,7 +111,7 @@ def made(origins: dict[str, Origin], folder: Path) -> ModelCard:
 
 
 def test_models_of_a_hub_are_the_base_models(tmp_path: Path) -> None:
-    (tmp_path / "config.json").touch()
+    (tmp_path / "config.json").write_text("{}")
     hub = {
         "(base)": Origin("org/base", "hub", {"model.safetensors": "0" * 64}),
         "a": Origin("org/a", "hub", {"one.safetensors": "1" * 64, "two.safetensors": "2" * 64}),
@@ -120,6 +123,53 @@ def test_models_of_a_hub_are_the_base_models(tmp_path: Path) -> None:
     assert data["base_model_relation"] == "merge"
     assert data["library_name"] == "transformers"
     assert [row[0] for row in rows(made(hub, tmp_path).text, "Made of")] == ["(base)", "a", "a", "b", "c"]
+
+
+def write_language_model(folder: Path, template: str | None) -> None:
+    """Write the configuration of a decoder and a tokenizer of five words, as transformers does."""
+    words = {word: number for number, word in enumerate(("<pad>", "<unk>", "</s>", "a", "b"))}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<unk>")), pad_token="<pad>", eos_token="</s>"
+    )
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    LlamaConfig(vocab_size=5, architectures=["LlamaForCausalLM"]).save_pretrained(folder)
+
+
+def test_a_language_models_card_names_its_tokenizer_and_its_chat_template(tmp_path: Path) -> None:
+    write_language_model(tmp_path, "{% for m in messages %}{{ m.content }}{% endfor %}")
+    found = made({"(base)": Origin("base"), "a": Origin("a")}, tmp_path)
+    assert found.data.to_dict()["pipeline_tag"] == "text-generation"
+    kind = json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"]
+    assert f"Class: `{kind}`, for 5 tokens. Chat template: in `chat_template.jinja`." in found.text
+    section = found.text.split("## Tokenizer\n")[1].split("\n## ")[0]
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert f"| `{name}` | `{sha256_of(tmp_path / name)}` |" in section
+
+
+def test_a_tokenizer_without_a_template_is_said_to_have_none(tmp_path: Path) -> None:
+    write_language_model(tmp_path, None)
+    text = made({"(base)": Origin("base"), "a": Origin("a")}, tmp_path).text
+    assert "Chat template: none" in text
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": "{{ messages }}"}))
+    assert "Chat template: in `tokenizer_config.json`" in made({"(base)": Origin("base")}, tmp_path).text
+
+
+@pytest.mark.parametrize(
+    ("architecture", "use"),
+    [
+        ("RobertaForSequenceClassification", "text-classification"),
+        ("T5ForConditionalGeneration", "text2text-generation"),
+        ("GPT2LMHeadModel", "text-generation"),
+        ("CLIPVisionModel", None),
+    ],
+)
+def test_a_card_says_what_a_model_of_transformers_is_for(tmp_path: Path, architecture: str, use: str | None) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    found = made({"(base)": Origin("base")}, tmp_path)
+    assert found.data.to_dict().get("pipeline_tag") == use
+    assert "## Tokenizer" not in found.text
 
 
 def test_a_hostile_source_stays_in_its_cell_and_out_of_the_metadata(tmp_path: Path) -> None:

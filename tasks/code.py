@@ -1,4 +1,4 @@
-"""Write the digests of the code that stages and methods run; every other stage depends on its own, by dvc.yaml."""
+"""Write the digests of the code that stages run; every other stage depends on its own, by dvc.yaml."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,17 +8,22 @@ from merganser.errors import InputError
 from tasks.paths import CODE
 from tasks.stage import end_well, fresh_folder
 
+# By their folder in data/code, the packages of what is found by its name; a whole name would count as an import.
+_PACKAGES = {"families": "models.families", "kinds": "evaluation.kinds", "methods": "methods"}
+FOUND_BY_NAME = {folder: f"merganser.{package}" for folder, package in _PACKAGES.items()}
+
 
 def digests(root: Path) -> Mapping[str, str]:
-    """Return a file's text for each stage (`<module>.txt`) and each method (`methods/<name>.txt`): a line a module.
+    """Return a file's text for each stage (`<module>.txt`) and each module found by its name: a line a module.
 
-    A method's digest is not part of its stages': they depend on both.
+    The digest of a method (`methods/<name>.txt`), a family or a kind is not part of its stages': they depend on both.
     """
     code = CodeTree(root)
     stages = [name for name in code.names("tasks") if code.runs_by_itself(f"tasks.{name}")]
-    methods = code.names("merganser.methods")
     listed = {f"{name}.txt": code.listing(f"tasks.{name}") for name in stages}
-    return listed | {f"methods/{name}.txt": code.listing(f"merganser.methods.{name}") for name in methods}
+    for folder, package in FOUND_BY_NAME.items():
+        listed |= {f"{folder}/{name}.txt": code.listing(f"{package}.{name}") for name in code.names(package)}
+    return listed
 
 
 def main(argv: list[str]) -> None:
@@ -27,10 +32,11 @@ def main(argv: list[str]) -> None:
         raise InputError(f"tasks.code: takes no arguments, got {' '.join(argv)}")
     found = digests(Path())
     with fresh_folder(CODE) as folder:
-        (folder / "methods").mkdir()
+        for kind in FOUND_BY_NAME:
+            (folder / kind).mkdir()
         for name, text in found.items():
             (folder / name).write_text(text, encoding="utf-8")
-    print(f"{CODE}: digests of the code of {len(found)} stages and methods")
+    print(f"{CODE}: digests of the code of {len(found)} stages, methods, families and kinds of task")
 
 
 if __name__ == "__main__":

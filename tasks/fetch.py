@@ -6,11 +6,12 @@ from pathlib import Path
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import origin_of
 from merganser.config.loading import load_params
-from merganser.config.params import declared
+from merganser.config.params import Task, declared
 from merganser.errors import InputError
+from merganser.evaluation.evaluator import open_evaluator
 from merganser.sources.fetching import describe, fetch_checkpoint, fetch_data_set
 from tasks.paths import BASE, CHECKPOINTS, DATASETS, SOURCES
-from tasks.stage import fresh_folder, run, write_json
+from tasks.stage import check_kind, fresh_folder, run, write_json
 
 
 def fetch_model(source: Path, out: Path) -> None:
@@ -19,10 +20,12 @@ def fetch_model(source: Path, out: Path) -> None:
         fetch_checkpoint(source, folder)
 
 
-def fetch_data(source: Path, out: Path) -> None:
-    """Fetch a data set into a folder that appears when it is whole."""
+def fetch_data(task: Task, out: Path) -> None:
+    """Fetch a task's data set into a folder that appears when it is whole; refuse one of another kind."""
+    check_kind(task.kind)
+    evaluator = open_evaluator(task.kind, task.data.own, task.data.metric)
     with fresh_folder(out) as folder:
-        fetch_data_set(source, folder)
+        fetch_data_set(Path(task.data.source), folder, evaluator.check_data, task.data.columns)
 
 
 def average_models(tasks: list[str], out: Path) -> None:
@@ -44,7 +47,7 @@ def main(argv: list[str]) -> None:
             fetch_model(Path(declared(params.tasks, name, "tasks").source), CHECKPOINTS / name)
             write_json(SOURCES / f"{name}.json", asdict(origin_of(CHECKPOINTS / name)))
         case ["data", name]:
-            fetch_data(Path(declared(params.tasks, name, "tasks").data.source), DATASETS / name)
+            fetch_data(declared(params.tasks, name, "tasks"), DATASETS / name)
         case _:
             raise InputError(f"tasks.fetch: expected base, task NAME or data NAME, got {' '.join(argv) or 'nothing'}")
 

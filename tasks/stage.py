@@ -76,6 +76,16 @@ def check_method(name: str) -> None:
     check_code(f"merganser.methods.{name}", f"methods/{name}.txt")
 
 
+def check_family(name: str) -> None:
+    """Refuse to run a family whose code DVC has another digest of."""
+    check_code(f"merganser.models.families.{name}", f"families/{name}.txt")
+
+
+def check_kind(name: str) -> None:
+    """Refuse to run a kind of task whose code DVC has another digest of."""
+    check_code(f"merganser.evaluation.kinds.{name}", f"kinds/{name}.txt")
+
+
 def _lack(error: Exception) -> str | None:
     """Say what the machine has too little of; None where an error is about something else."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

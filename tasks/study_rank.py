@@ -5,28 +5,31 @@ from pathlib import Path
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Params, RankStudy, declared
-from merganser.evaluation.image_classification import open_examples, score
+from merganser.evaluation.evaluator import open_evaluator
+from merganser.evaluation.scoring import score_of
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
 from merganser.models import open_network
 from merganser.studies.rank import fractions_of, truncated_model
 from tasks.paths import BASE, DATASETS, DELTAS, FACTORS, RANK_STUDIES
-from tasks.stage import run, two_names, write_json
+from tasks.stage import check_family, check_kind, run, two_names, write_json
 
 
 def study_rank(params: Params, task: str) -> None:
     """Measure one task's model at every share of params.yaml and whole; write the curve as JSON."""
-    examples = open_examples(
-        DATASETS / task, params.evaluation.split, declared(params.tasks, task, "tasks").data.templates
-    )
-    base, network = open_for_merging(BASE), open_network(params.base.family, BASE)
+    about = declared(params.tasks, task, "tasks")
+    check_family(params.base.family)
+    check_kind(about.kind)
+    base, evaluator = open_for_merging(BASE), open_evaluator(about.kind, about.data.own, about.data.metric)
+    network = open_network(params.base.family, BASE, outputs=evaluator.outputs(evaluator.classes(DATASETS / task)))
+    prepared = evaluator.prepare(DATASETS / task, params.split_of(task), network)
     deltas, factors = open_deltas(DELTAS, [task]), open_factors(FACTORS, [task])
     curve = []
     for fraction in fractions_of(params.studies.rank.fractions):
         network.load(truncated_model(base, deltas, factors, fraction))
-        found = score(network.classifier(examples.prompts), examples, params.evaluation.batch_size)
-        curve.append({"fraction": fraction, **found})
-        print(f"{task}: {found['value']:.4f} with the first {fraction:g} of each spectrum", flush=True)
+        score = score_of(evaluator.metric, evaluator.results(network, prepared, params.evaluation.batch_size))
+        curve.append({"fraction": fraction, **score})
+        print(f"{task}: {score['value']:.4f} with the first {fraction:g} of each spectrum", flush=True)
     write_json(RANK_STUDIES / f"{task}.json", {"curve": curve})
 
 

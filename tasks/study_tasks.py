@@ -17,17 +17,17 @@ from merganser.checkpoints.reading import open_for_merging
 from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, declared
-from merganser.evaluation.image_classification import open_examples
+from merganser.evaluation.evaluator import open_evaluator
 from merganser.hashes import sha256_of_tree
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
 from merganser.inputs.layers import LayerSource
 from merganser.merging.method import Method
-from merganser.models import open_network
+from merganser.models import Network, open_network
 from merganser.studies.merges import Bench, score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.paths import BASE, DATASETS, DELTAS, FACTORS, TASK_STUDIES
-from tasks.stage import check_method, only_name, run, write_json
+from tasks.stage import check_family, check_kind, check_method, only_name, run, write_json
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,9 @@ def study_entry(params: Params, key: str) -> None:
     """Measure every subset of one entry that is not there yet; remove what is no subset's."""
     entry, out = declared(params.studies.tasks.methods, key, "studies.tasks.methods"), TASK_STUDIES / key
     check_method(entry.method)
+    check_family(params.base.family)
+    for kind in sorted({task.kind for task in params.tasks.values()}):
+        check_kind(kind)
     method = registry.get(entry.method)
     values = method.validate(f"studies.tasks.methods.{key}", entry.values)
     subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.seed)
@@ -66,16 +69,20 @@ def study_entry(params: Params, key: str) -> None:
 
 
 def _open_bench(params: Params) -> Bench:
-    """Open the base, the architecture and every task's examples."""
-    split = params.evaluation.split
-    return Bench(
-        base=open_for_merging(BASE),
-        network=open_network(params.base.family, BASE),
-        examples={
-            name: open_examples(DATASETS / name, split, task.data.templates) for name, task in params.tasks.items()
-        },
-        batch_size=params.evaluation.batch_size,
-    )
+    """Open the base, and every task's architecture and prepared data."""
+    evaluators = {
+        name: open_evaluator(task.kind, task.data.own, task.data.metric) for name, task in params.tasks.items()
+    }
+    outputs = {name: evaluator.outputs(evaluator.classes(DATASETS / name)) for name, evaluator in evaluators.items()}
+    built: dict[int | None, Network] = {
+        count: open_network(params.base.family, BASE, outputs=count) for count in dict.fromkeys(outputs.values())
+    }
+    networks = {name: built[count] for name, count in outputs.items()}
+    prepared = {
+        name: evaluator.prepare(DATASETS / name, params.split_of(name), networks[name])
+        for name, evaluator in evaluators.items()
+    }
+    return Bench(open_for_merging(BASE), networks, evaluators, prepared, params.evaluation.batch_size)
 
 
 def _source(method: Method, subset: Subset, seed: int) -> LayerSource:
@@ -91,7 +98,12 @@ def _origins(params: Params, entry: Entry) -> Origins:
         base=sha256_of_tree(BASE),
         read={task: sha256_of_tree(path) for task, path in read.items()},
         data={task: sha256_of_tree(DATASETS / task) for task in params.tasks},
-        code=code_digest("tasks.study_tasks", f"merganser.methods.{entry.method}"),
+        code=code_digest(
+            "tasks.study_tasks",
+            f"merganser.methods.{entry.method}",
+            f"merganser.models.families.{params.base.family}",
+            *sorted({f"merganser.evaluation.kinds.{task.kind}" for task in params.tasks.values()}),
+        ),
     )
 
 
@@ -101,10 +113,16 @@ def _fingerprint(params: Params, entry: Entry, values: dict[str, Any], subset: S
         "method": [entry.method, values, params.seed],
         "evaluation": [params.base.family, params.evaluation.model_dump()],
         "base": origins.base,
-        "tasks": {task: [origins.read[task], origins.data[task], params.tasks[task].data.templates] for task in subset},
+        "tasks": {task: [origins.read[task], origins.data[task], _scored(params, task)] for task in subset},
         "code": origins.code,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _scored(params: Params, task: str) -> list[Any]:
+    """Return what is declared of how a task is scored."""
+    about = params.tasks[task]
+    return [about.kind, about.data.model_dump(exclude={"source"})]
 
 
 def _fingerprint_of(path: Path) -> str | None:

@@ -15,15 +15,16 @@ import yaml
 import merganser.config
 from merganser import registry
 from merganser.code_digest import NEUTRAL, PACKAGES, CodeTree
+from tasks.code import FOUND_BY_NAME
 
 ROOT = Path(__file__).parent.parent
 DIGESTS = "data/code/"
-METHODS = "merganser.methods."
 DOCUMENT = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 STAGES: dict[str, dict[str, Any]] = {name: stage.get("do", stage) for name, stage in DOCUMENT["stages"].items()}
 CODE = STAGES.pop("code")
-# What finds modules by names that are made up while it runs: methods have digests of their own, families are strings.
-FINDERS = {"merganser/registry.py", "merganser/models/__init__.py"}
+# What finds modules by names that are made up while it runs: all that they find have digests of their own.
+FINDERS = {"merganser/evaluation/__init__.py", "merganser/models/__init__.py", "merganser/registry.py"}
+FOUND = [f"{package}.{name}" for package in FOUND_BY_NAME.values() for name in CodeTree(ROOT).names(package)]
 
 
 def commands_of(stage: dict[str, Any]) -> list[str]:
@@ -36,7 +37,7 @@ MODULES = sorted({module for stage in STAGES.values() for module in commands_of(
 
 @pytest.fixture(scope="module")
 def graph() -> grimp.ImportGraph:
-    return grimp.build_graph(*PACKAGES, cache_dir=None)
+    return grimp.build_graph(*PACKAGES, cache_dir=None, exclude_type_checking_imports=True)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,8 @@ def followed(code: CodeTree, module: str) -> set[str]:
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_depends_on_the_digests_of_what_its_commands_run(name: str) -> None:
     wanted = {f"{DIGESTS}{module.removeprefix('tasks.')}.txt" for module in commands_of(STAGES[name])}
-    declared = {dep for dep in STAGES[name]["deps"] if dep.startswith(DIGESTS) and "methods" not in dep}
+    found = tuple(f"{DIGESTS}{folder}" for folder in FOUND_BY_NAME)
+    declared = {dep for dep in STAGES[name]["deps"] if dep.startswith(DIGESTS) and not dep.startswith(found)}
     assert declared == wanted
 
 
@@ -80,9 +82,11 @@ def test_all_that_a_stage_imports_is_in_its_digest(module: str, graph: grimp.Imp
     assert reached(graph, module) - followed(code, module) == set()
 
 
-@pytest.mark.parametrize("method", registry.names())
-def test_all_that_a_method_imports_is_in_its_digest(method: str, graph: grimp.ImportGraph, code: CodeTree) -> None:
-    assert reached(graph, f"{METHODS}{method}") - followed(code, f"{METHODS}{method}") == set()
+@pytest.mark.parametrize("module", FOUND)
+def test_all_that_is_imported_by_what_is_found_by_name_is_in_its_digest(
+    module: str, graph: grimp.ImportGraph, code: CodeTree
+) -> None:
+    assert reached(graph, module) - followed(code, module) == set()
 
 
 LOADED = """
@@ -120,7 +124,7 @@ def test_all_that_python_loads_for_a_stage_is_in_its_digest(
     assert loaded[module] - brought - followed(code, module) == set()
 
 
-def test_only_methods_and_families_are_found_by_name() -> None:
+def test_only_methods_families_and_kinds_are_found_by_name() -> None:
     """Anything else that makes up a module's name while it runs would be outside the digests."""
     found = set()
     for file in (file for package in PACKAGES if package != "dvcfleet" for file in (ROOT / package).rglob("*.py")):
@@ -132,7 +136,7 @@ def test_only_methods_and_families_are_found_by_name() -> None:
 
 
 def test_the_stage_that_digests_depends_on_all_that_it_digests(code: CodeTree) -> None:
-    names = [*MODULES, *commands_of(CODE), *(f"{METHODS}{method}" for method in registry.names())]
+    names = [*MODULES, *commands_of(CODE), *FOUND]
     modules = set().union(*(followed(code, name) for name in names))
     folders, files = [dep for dep in CODE["deps"] if (ROOT / dep).is_dir()], CODE["deps"]
     paths = {name: str(path.relative_to(ROOT)) for name in modules if (path := path_of(name))}
@@ -152,6 +156,18 @@ def test_stages_that_merge_depend_on_their_own_method_and_the_report_on_all() ->
         "merge": own,
         "study_tasks": own,
         "report": [f"{DIGESTS}methods"],
+    }
+
+
+def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> None:
+    family, kinds = f"{DIGESTS}families/${{base.family}}.txt", f"{DIGESTS}kinds"
+    named = {name: [dep for dep in stage["deps"] if dep in (family, kinds)] for name, stage in STAGES.items()}
+    assert {name: deps for name, deps in named.items() if deps} == {
+        "fetch_data": [kinds],
+        "describe": [family],
+        "evaluate": [family, kinds],
+        "study_tasks": [family, kinds],
+        "study_rank": [family, kinds],
     }
 
 

@@ -1,6 +1,7 @@
 """A tiny open_clip model and a tiny labelled image data set, made on the spot."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,12 @@ from PIL import Image as Picture
 from torch import Tensor
 
 from merganser.checkpoints.writing import save_tensors
+from merganser.evaluation import get_kind
+from merganser.evaluation.evaluator import Evaluator
+from merganser.evaluation.examples import Results
+from merganser.models import open_network
 
+KIND = "image_classification"
 CLASSES = ["dark", "light", "red"]
 CONFIG = {
     "model_cfg": {
@@ -59,3 +65,14 @@ def write_data_set(folder: Path, counts: dict[str, int], size: int = 16, arrays:
         column = list(images) if arrays else [Picture.fromarray(image) for image in images]
         splits[split] = Dataset.from_dict({"image": column, "label": labels}, features=features)
     DatasetDict(splits).save_to_disk(folder)
+
+
+def score_clip(
+    model: Path, parameters: Iterable[tuple[str, Tensor]], data: Path, split: str = "test", batch_size: int = 8
+) -> Results:
+    """Run a model with the configuration in a folder on one split of a saved data set."""
+    settings = get_kind(KIND).Settings.model_validate({"templates": ["a {} image."]})
+    network, evaluator = open_network("open_clip", model), Evaluator(KIND, settings, "accuracy")
+    prepared = evaluator.prepare(data, split, network)
+    network.load(parameters)
+    return evaluator.results(network, prepared, batch_size)

@@ -1,17 +1,15 @@
 """Load `params.yaml` and refuse every mistake in it before any work, all of them in one message."""
 
-import re
 from collections import Counter
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
+from merganser.config.explaining import explain, shown
 from merganser.config.params import NAME, Params
-from merganser.errors import InputError, did_you_mean
+from merganser.errors import InputError
 from merganser.limits import read_yaml
-
-NEEDED = (("tasks",), ("methods",))
 
 
 def load_params(path: Path) -> Params:
@@ -22,9 +20,10 @@ def load_params(path: Path) -> Params:
     mistakes = [*_name_mistakes(content), *_shape_mistakes(content), *_clash_mistakes(content)]
     if not mistakes:
         from merganser.config.entries import usage_mistakes  # imports torch: only when the rest of the file is right
+        from merganser.config.tasks import task_mistakes
 
         params = Params.model_validate(content)
-        mistakes = usage_mistakes(params)
+        mistakes = [*task_mistakes(params), *usage_mistakes(params)]
     if mistakes:
         raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
     return params
@@ -33,14 +32,14 @@ def load_params(path: Path) -> Params:
 def _name_mistakes(content: dict[Any, Any]) -> list[str]:
     """Check names: they become folders and words of a shell command, which they must not leave."""
     mistakes = []
-    for section in ("tasks", "joints", "differences", "methods", "studies.tasks.methods"):
+    for section in ("tasks", "joints", "differences", "embeddings", "methods", "studies.tasks.methods"):
         names = _section(content, section)
         for name in names if isinstance(names, dict) else []:
             if not isinstance(name, str):
-                mistakes.append(f'{section}.{name}: a name must be text, got {_shown(name)}; write "{name}"')
+                mistakes.append(f'{section}.{name}: a name must be text, got {shown(name)}; write "{name}"')
             elif not NAME.fullmatch(name):
                 rule = "use at most 100 letters, digits, - and _, the first a letter or digit"
-                mistakes.append(f"{section}.{name}: not a name, got {_shown(name)}; {rule}")
+                mistakes.append(f"{section}.{name}: not a name, got {shown(name)}; {rule}")
     return mistakes
 
 
@@ -68,47 +67,5 @@ def _shape_mistakes(content: dict[Any, Any]) -> list[str]:
     try:
         Params.model_validate(content)
     except ValidationError as error:
-        return [_explain(mistake) for mistake in error.errors() if "[key]" not in mistake["loc"]]
+        return [explain(mistake, Params) for mistake in error.errors() if "[key]" not in mistake["loc"]]
     return []
-
-
-def _explain(mistake: Any) -> str:
-    place, kind, got = mistake["loc"], mistake["type"], mistake["input"]
-    where = ".".join(str(part) for part in place)
-    if kind == "extra_forbidden":
-        return f"{where}: unknown key{did_you_mean(str(place[-1]), _keys_at(place[:-1]))}"
-    if kind == "missing":
-        return f"{where}: missing; expected {', '.join(_keys_at(place[:-1]))}"
-    if kind == "too_short" or (got is None and place in NEEDED):
-        return f"{where}: there are none; declare at least one"
-    if kind in ("dict_type", "model_type"):
-        none = "; leave it out for none" if got is None and _may_be_left_out(place) else ""
-        return f"{where}: expected a mapping, got {_shown(got)}{none}"
-    if kind == "string_pattern_mismatch":
-        return f"{where}: must have {{}} once, where the class name goes, and no other brace, got {_shown(got)}"
-    near = did_you_mean(str(got)[:200], re.findall("'(.+?)'", mistake["msg"]))
-    return f"{where}: {mistake['msg']}, got {_shown(got)}{near}"
-
-
-def _may_be_left_out(place: tuple[str | int, ...]) -> bool:
-    kind = _kind_at(place[:-1])
-    return hasattr(kind, "model_fields") and not kind.model_fields[place[-1]].is_required()
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-def _keys_at(place: tuple[str | int, ...]) -> list[str]:
-    """List the keys of the section at a place in the file."""
-    return list(_kind_at(place).model_fields)
-
-
-def _kind_at(place: tuple[str | int, ...]) -> Any:
-    """Return the type of what stands at a place in the file."""
-    kind: Any = Params
-    for part in place:
-        # A map of names (tasks, methods) has any keys, all of one kind.
-        kind = kind.model_fields[part].annotation if hasattr(kind, "model_fields") else get_args(kind)[-1]
-    return kind

@@ -1,7 +1,7 @@
 """What stands in `params.yaml`: its sections, their keys and types.
 
 The file holds choices only: defaults live in the methods' signatures, paths of outputs in `dvc.yaml`. Every key must be
-there, but for whole sections of what a comparison need not have: `joints`, `differences`, `studies` and its parts.
+there, but for what a comparison need not have: the sections and keys that have a default here.
 """
 
 import re
@@ -17,6 +17,7 @@ T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # with what is put before and behind it, it must fit a file's name
 OWN_MODELS = Path("data/checkpoints")  # as base.source: the mean of the tasks' own models
 Text = Annotated[str, Field(min_length=1)]
+DeviceName = Literal["cpu", "cuda"]
 
 
 class Strict(BaseModel):
@@ -26,10 +27,14 @@ class Strict(BaseModel):
 
 
 class Base(Strict):
-    """The model that all tasks were fine-tuned from, or the mean of the tasks' own."""
+    """The model that all tasks were fine-tuned from, or the mean of the tasks' own.
+
+    `heads`: patterns of the names of parameters that are each task's own: read from its checkpoint, never merged.
+    """
 
     source: Text
-    family: Literal["open_clip"]
+    family: Text
+    heads: list[Text] = []
 
     @property
     def is_mean(self) -> bool:
@@ -45,16 +50,29 @@ class Parameters(Strict):
 
 
 class Data(Strict):
-    """A task's data set, and the prompts (with `{}` for the class name) that make its zero-shot head."""
+    """A task's data set; the keys of the task's kind stand here too.
+
+    `split`: in place of evaluation.split. `columns`: the data set's own name of each column that the kind reads.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     source: Text
-    templates: Annotated[list[Annotated[str, Field(pattern=r"^[^{}]*\{\}[^{}]*$")]], Field(min_length=1)]
+    split: Text | None = None
+    columns: dict[Text, Text] = {}
+    metric: Text | None = None
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The kind's own keys, as written."""
+        return dict(self.model_extra or {})
 
 
 class Task(Strict):
-    """A fine-tuned checkpoint and its data."""
+    """A fine-tuned checkpoint and its data, of some kind."""
 
     source: Text
+    kind: Text = "image_classification"
     data: Data
 
 
@@ -105,11 +123,25 @@ class Joint(Strict):
     side: Literal["rows", "columns"]
 
 
+class Merge(Strict):
+    """Where merges run: it can change bytes."""
+
+    device: DeviceName = "cpu"
+
+
 class Evaluation(Strict):
-    """The split that is measured on, and the images per batch."""
+    """The split that is measured on, the examples per batch, where networks run and in which precision."""
 
     split: Literal["validation", "test"]
     batch_size: Annotated[int, Field(ge=1)]
+    device: DeviceName = "cpu"
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+
+
+class Embedding(Strict):
+    """Text embeddings of the tasks' class names, beside what they are read with."""
+
+    of: Text
 
 
 class TaskStudy(Strict):
@@ -142,9 +174,15 @@ class Params(Strict):
     decompose: Decompose
     joints: dict[str, Joint] = {}
     differences: dict[str, Difference] = {}
+    embeddings: dict[str, Embedding] = {}
+    merge: Merge = Merge()
     methods: Annotated[dict[str, Entry], Field(min_length=1)]
     evaluation: Evaluation
     studies: Studies = Studies()
+
+    def split_of(self, task: str) -> str:
+        """Return the split that a task is measured on."""
+        return self.tasks[task].data.split or self.evaluation.split
 
 
 def declared(section: Mapping[str, T], name: str, where: str) -> T:

@@ -1,1 +1,66 @@
-"""Evaluation: data sets and scores, by kind of task."""
+"""Evaluation: kinds of task, each of which checks its data, prepares a network's inputs and sets what comes out
+against the labels.
+
+A kind is a module of `merganser/evaluation/kinds/`, found by its file name; params.yaml names it as `kind` of a task.
+"""
+
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from merganser.errors import InputError, did_you_mean
+from merganser.evaluation import kinds
+
+if TYPE_CHECKING:  # this module is part of all that lies beside it, which need not depend on each other
+    from torch import Tensor
+
+    from merganser.evaluation.examples import Results
+    from merganser.evaluation.prepared import Prepared
+    from merganser.evaluation.settings import KindSettings
+    from merganser.models import Network
+
+
+class Kind(Protocol):
+    """What the module of a kind holds. Its data has the columns that it names, renamed by `data.columns` at fetch."""
+
+    Settings: type["KindSettings"]  # of the kind's own keys under `data:`
+    METRICS: Sequence[str]  # the first is the default
+
+    def check_data(self, splits: Mapping[str, Any], settings: Any, source: Path) -> None:
+        """Refuse a data set that is not of this kind; raise InputError naming the split and the column."""
+
+    def classes(self, features: Mapping[str, Any], settings: Any) -> list[str]:
+        """Name the classes by their labels, from the features of a data set; none for a kind without classes."""
+
+    def outputs(self, classes: Sequence[str]) -> int | None:
+        """Return how many outputs the network has, for `open_network`, given the classes' names."""
+
+    def prepare(self, rows: Any, settings: Any, network: "Network") -> "Iterator[Mapping[str, Tensor]]":
+        """Give arrays of one row an example by name, some examples at a time, all that `results` reads of the data.
+
+        The network is built, and has no parameters. Raises InputError for a network that lacks an ability.
+        """
+
+    def results(
+        self, network: "Network", prepared: "Prepared", settings: Any, metric: str, batch_size: int
+    ) -> "Results":
+        """Run a loaded network on prepared data; return what it made of each example."""
+
+
+def kind_names() -> list[str]:
+    """List the kinds of task, by their files."""
+    return sorted(module.name for module in pkgutil.iter_modules(kinds.__path__))
+
+
+def get_kind(name: str) -> Kind:
+    """Return a kind's module; raise InputError with the nearest name when there is none of this one."""
+    if name not in kind_names():
+        raise InputError(f"{name!r} is not a kind of task; known: {', '.join(kind_names())}{_near(name)}")
+    kind: Kind = import_module(f"{kinds.__name__}.{name}")
+    return kind
+
+
+def _near(name: str) -> str:
+    return did_you_mean(name, kind_names())

@@ -1,54 +1,145 @@
-"""Model families: how to build a model from its configuration, load a task's parameters and classify images.
+"""Model families: how to build a network from its configuration, give it a model's parameters and run it.
 
-A family is a module with one function, `open_network`; params.yaml names it as `base.family`.
+A family is a module of `merganser/models/families/` with `open_network` and `check`, found by its file name;
+params.yaml names it as `base.family`. What it may do beyond a `Network` are protocols of their own (`TakesImages`,
+`TakesTexts`, `EmbedsTexts`, `Generates`), asked for by `isinstance`.
+Shape legend: B examples, C classes, D features, N rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
+from torch.nn import Module
 
-from merganser.checkpoints.reading import open_checkpoint
-from merganser.errors import InputError
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.errors import InputError, did_you_mean
+from merganser.models import families
 
-FAMILIES = {"open_clip": "merganser.models.open_clip"}
-
-
-class Classifier(Protocol):
-    """A model with its class heads. B images, C classes."""
-
-    def pixels(self, images: Sequence[Any]) -> Tensor:
-        """Turn PIL images or uint8 arrays (height, width, 3) into the model's input (B, 3, H, W)."""
-
-    def logits(self, pixels: Tensor) -> Tensor:
-        """Score every class: (B, C)."""
+DeviceName = Literal["cpu", "cuda"]
+Precision = Literal["float32", "bfloat16", "float16"]
+Take = Callable[[str, Tensor], None]
+Inputs = Mapping[str, Tensor]
 
 
 class Network(Protocol):
-    """An architecture, built once, that takes the parameters of one model after another."""
+    """An architecture, built once, that takes the parameters of one model after another.
+
+    Parameters have the checkpoint's names everywhere: a family maps them to its module's own inside.
+    """
+
+    module: Module
+    device: torch.device
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Take all parameters of a model."""
+        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
 
-    def classifier(self, prompts: Sequence[Sequence[str]]) -> Classifier:
-        """Make a head of each class's prompts. The classifier is the loaded model's: good until the next `load`."""
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every class, for inference: (B, C)."""
+
+    def features(self, inputs: Inputs) -> Tensor:
+        """Return what the head sees, for inference: (B, D)."""
+
+    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
+        """Score every class with these parameters in place of the loaded ones; differentiable: (B, C)."""
+
+    def linear_maps(self) -> tuple[str, ...]:
+        """Name the weights of linear maps, sorted."""
+
+    def watch(self, take: Take) -> AbstractContextManager[None]:
+        """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
+
+
+@runtime_checkable
+class TakesImages(Protocol):
+    """A network whose inputs are `pixels`, uint8 (B, 3, H, W)."""
+
+    def pixels(self, images: Sequence[Any]) -> Tensor:
+        """Resize and crop PIL images or uint8 arrays (height, width, 3) as the family's own transform does."""
+
+
+@runtime_checkable
+class TakesTexts(Protocol):
+    """A network whose inputs are what its tokenizer makes of texts."""
+
+    tokenizer: Any
+
+    def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
+        """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""
+
+
+@runtime_checkable
+class EmbedsTexts(Protocol):
+    """A network that embeds texts where its features are, so that texts can make a class head."""
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Return the loaded model's unit embedding of each of N texts (N, D)."""
+        """Return the loaded model's unit embedding of each text (N, D)."""
+
+    def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Make the class head (C, D) of each class's prompts, which `logits` uses from now on, until the next one."""
 
 
-def open_network(family: str, folder: Path) -> Network:
-    """Build what the configuration in a folder describes; raise InputError for a family that is not known."""
-    if family not in FAMILIES:
-        raise InputError(f"base.family: {family!r} is not a model family; known: {', '.join(FAMILIES)}")
-    network: Network = import_module(FAMILIES[family]).open_network(folder)
-    return network
+@runtime_checkable
+class Generates(Protocol):
+    """A network that writes text."""
+
+    def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
+        """Continue each input greedily."""
+
+    def rank(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
+        """Return the log-likelihood of each option as the continuation of each input (B, options)."""
+
+
+class Family(Protocol):
+    """What a family's module holds."""
+
+    def open_network(
+        self, folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
+    ) -> Network:
+        """Build what the configuration in a folder describes, without weights."""
+
+    def check(self, folder: Path, checkpoint: Checkpoint) -> None:
+        """Refuse a checkpoint that is not of this family, from its configuration and headers alone."""
+
+
+def family_names() -> list[str]:
+    """List the families, by their files."""
+    return sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+
+
+def get_family(name: str) -> Family:
+    """Return a family's module; raise InputError with the nearest name when there is none of this one."""
+    if name not in family_names():
+        known = f"known: {', '.join(family_names())}"
+        raise InputError(f"base.family: {name!r} is not a model family; {known}{did_you_mean(name, family_names())}")
+    family: Family = import_module(f"{families.__name__}.{name}")
+    return family
+
+
+def open_network(
+    family: str,
+    folder: Path,
+    *,
+    outputs: int | None = None,
+    device: DeviceName = "cpu",
+    precision: Precision = "float32",
+) -> Network:
+    """Build what the configuration in a folder describes; raise InputError for a family that is not known.
+
+    `outputs`: the classes of a task's own head, 1 for regression; None for the language model or the dual encoder.
+    """
+    return get_family(family).open_network(folder, outputs=outputs, device=device, precision=precision)
 
 
 def embed_classes(family: str, base: Path, classes: Mapping[str, Sequence[str]]) -> dict[str, Tensor]:
     """Return the mean of the unit text embeddings of each task's class names (D,), by the model in a folder."""
     checkpoint, network = open_checkpoint(base), open_network(family, base)
+    if not isinstance(network, EmbedsTexts):
+        raise InputError(f"base.family: {family} embeds no texts, which the class names of the tasks need")
     network.load((name, checkpoint.read(name)) for name in checkpoint.names)
     return {task: network.embed(names).mean(dim=0) for task, names in classes.items()}

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,9 +22,11 @@ from merganser.checkpoints.reading import ADAPTER_FILES, DESCRIPTION, config_nam
 from merganser.checkpoints.safetensors_file import HEADER_LIMIT
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError
-from merganser.evaluation.images import check_data_set, check_pictures, load_saved
+from merganser.evaluation.images import check_pictures
+from merganser.evaluation.saved import load_saved
 from merganser.hashes import sha256_of
 from merganser.limits import check_link, parse_json, read_small, read_yaml
+from merganser.sources.columns import rename_columns
 
 POINTER_SUFFIXES = (".yaml", ".yml")
 SHARDS = ("*.safetensors.index.json", "*-of-*.safetensors")
@@ -66,6 +68,7 @@ class OpenClipPointer(BaseModel):
 
 
 Pointer = HubPointer | OpenClipPointer
+DataCheck = Callable[[Mapping[str, Any], Path], None]  # of the splits of a data set; refuses by its source
 
 
 def read_pointer(source: Path) -> Pointer | None:
@@ -113,15 +116,18 @@ def fetch_checkpoint(source: Path, folder: Path) -> None:
     describe(source, pointer, folder)
 
 
-def fetch_data_set(source: Path, folder: Path) -> None:
-    """Bring a labelled image data set into an empty folder as `datasets` saves it, with `source.json` beside it."""
+def fetch_data_set(source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str] | None = None) -> None:
+    """Bring a data set into an empty folder as `datasets` saves it, with `source.json` beside it.
+
+    `check` refuses one that is not of the task's kind; `columns`: what a column is renamed to, and from.
+    """
     pointer = read_pointer(source)
     if isinstance(pointer, OpenClipPointer):
         raise InputError(f"{source}: open_clip names models, not data sets; point at a hub repository")
     if pointer is None:
-        _copy_saved_data_set(source, folder)
+        _copy_saved_data_set(source, folder, check, columns or {})
     else:
-        _save_hub_data_set(pointer, source, folder)
+        _save_hub_data_set(pointer, source, folder, check, columns or {})
     describe(source, pointer, folder)
 
 
@@ -275,12 +281,16 @@ def _install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> 
     (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _copy_saved_data_set(source: Path, folder: Path) -> None:
+def _copy_saved_data_set(source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str]) -> None:
     if not (source / "dataset_dict.json").is_file():
         raise InputError(f"{source}: no saved data set; expected a folder written by DatasetDict.save_to_disk")
     loaded = load_saved(source)
-    check_data_set(loaded, source)
+    renamed = rename_columns(loaded, columns, source)
+    check(renamed, source)
     check_pictures(loaded, source)
+    if columns:
+        _save(renamed, folder)
+        return
     for path in sorted(source.rglob("*")):
         target = folder / path.relative_to(source)
         check_link(path, source)
@@ -290,7 +300,9 @@ def _copy_saved_data_set(source: Path, folder: Path) -> None:
             shutil.copyfile(path, target)
 
 
-def _save_hub_data_set(pointer: HubPointer, source: Path, folder: Path) -> None:
+def _save_hub_data_set(
+    pointer: HubPointer, source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str]
+) -> None:
     from datasets import DatasetDict, config, load_dataset
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub import constants
@@ -304,9 +316,14 @@ def _save_hub_data_set(pointer: HubPointer, source: Path, folder: Path) -> None:
         raise InputError(f"{source}: {pointer.hub} cannot be loaded as a data set: {error}") from error
     if not isinstance(loaded, DatasetDict):
         raise InputError(f"{source}: {pointer.hub} is not a data set with named splits")
-    check_data_set(loaded, source)
+    renamed = rename_columns(loaded, columns, source)
+    check(renamed, source)
     check_pictures(loaded, source, (config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE))
-    loaded.save_to_disk(folder)
+    _save(renamed, folder)
+
+
+def _save(data: Any, folder: Path) -> None:
+    data.save_to_disk(folder)
     for state in folder.glob("*/state.json"):
         _settle_fingerprint(state)
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.reading import Checkpoint
-from merganser.evaluation.image_classification import Examples, score
-from merganser.evaluation.scoring import Score
+from merganser.evaluation.evaluator import Evaluator
+from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.scoring import Score, score_of
 from merganser.inputs.layers import LayerSource
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
@@ -20,8 +21,9 @@ class Bench:
     """What every merge is measured on, opened once."""
 
     base: Checkpoint
-    network: Network
-    examples: Mapping[str, Examples]  # by task
+    networks: Mapping[str, Network]  # by task; tasks of as many outputs share one
+    evaluators: Mapping[str, Evaluator]
+    prepared: Mapping[str, Prepared]
     batch_size: int
 
 
@@ -31,11 +33,14 @@ def score_merge(
     """Merge a source's tasks into a folder, as the merge stage does; return the merge's score on each of them."""
     merge(method, dict(values), source, bench.base, folder, choose_device("cpu"))
     scores: dict[str, Score] = {}
+    loaded: Network | None = None
     for task in source.tasks:
-        if method.overlay or not scores:  # without parts per task it is one model for all
-            bench.network.load(task_model(folder, task))
-        examples = bench.examples[task]
-        scores[task] = score(bench.network.classifier(examples.prompts), examples, bench.batch_size)
+        network = bench.networks[task]
+        if method.overlay or network is not loaded:  # without parts per task it is one model for all
+            network.load(task_model(folder, task))
+            loaded = network
+        evaluator = bench.evaluators[task]
+        scores[task] = score_of(evaluator.metric, evaluator.results(network, bench.prepared[task], bench.batch_size))
     return scores
 
 

@@ -9,29 +9,22 @@ import torch
 from PIL import Image
 
 from merganser.errors import InputError
-from merganser.evaluation.image_classification import evaluate
-from merganser.evaluation.scoring import Score
+from merganser.evaluation.examples import Results
+from merganser.evaluation.scoring import score_of
 from tasks import evaluate as stage
 from tests.tasks.comparison import inside
-from tests.tiny_clip import CLASSES, clip_parameters, pictures, write_data_set
+from tests.tiny_clip import CLASSES, clip_parameters, pictures, score_clip, write_data_set
 
 
-def measure(folder: Path, data: str = "data", split: str = "test", batch_size: int = 8) -> Score:
-    """Evaluate the tiny model of a folder on data beside it."""
-    return evaluate(
-        folder / "model",
-        clip_parameters(folder / "model").items(),
-        folder / data,
-        family="open_clip",
-        templates=["a {} image."],
-        split=split,
-        batch_size=batch_size,
-    )
+def measure(folder: Path, data: str = "data", split: str = "test", batch_size: int = 8) -> Results:
+    """Run the tiny model of a folder on data beside it."""
+    parameters = clip_parameters(folder / "model").items()
+    return score_clip(folder / "model", parameters, folder / data, split, batch_size)
 
 
 def test_the_score_counts_the_images_open_clip_itself_classifies_correctly(tmp_path: Path) -> None:
     write_data_set(tmp_path / "data", {"test": 31})
-    score = measure(tmp_path)
+    found = measure(tmp_path)
     model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'model'}", load_weights=False)
     model.load_state_dict(clip_parameters(tmp_path / "model"))
     images, labels = pictures(31)
@@ -39,10 +32,18 @@ def test_the_score_counts_the_images_open_clip_itself_classifies_correctly(tmp_p
     with torch.inference_mode():
         pixels = torch.stack([transform(Image.fromarray(image)) for image in images])
         scores = model.eval().encode_image(pixels, normalize=True) @ model.encode_text(tokens, normalize=True).T
+    assert predicted(found) == scores.argmax(1).tolist()
+    assert found.label is not None
+    assert found.label.tolist() == labels
     correct = int((scores.argmax(1) == torch.tensor(labels)).sum())
     share = correct / 31
     error = pytest.approx(math.sqrt(share * (1 - share) / 30))
-    assert score == {"metric": "accuracy", "value": share, "count": 31, "stderr": error}
+    assert score_of("accuracy", found) == {"metric": "accuracy", "value": share, "count": 31, "stderr": error}
+
+
+def predicted(found: Results) -> list[float]:
+    assert found.prediction is not None
+    return list(found.prediction.tolist())
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 100])
@@ -51,9 +52,9 @@ def test_the_score_does_not_depend_on_the_batch_size_or_on_how_images_are_stored
 ) -> None:
     write_data_set(tmp_path / "pictures", {"test": 20})
     write_data_set(tmp_path / "arrays", {"test": 20}, arrays=True)
-    expected = measure(tmp_path, "pictures")
-    assert measure(tmp_path, "pictures", batch_size=batch_size) == expected
-    assert measure(tmp_path, "arrays", batch_size=batch_size) == expected
+    expected = predicted(measure(tmp_path, "pictures"))
+    assert predicted(measure(tmp_path, "pictures", batch_size=batch_size)) == expected
+    assert predicted(measure(tmp_path, "arrays", batch_size=batch_size)) == expected
 
 
 def test_an_unknown_split_is_refused_with_those_that_exist(tmp_path: Path) -> None:

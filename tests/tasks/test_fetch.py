@@ -17,6 +17,7 @@ from PIL import Image as Picture
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
+from merganser.config.params import Task
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.sources.fetching import weight_names
@@ -263,7 +264,8 @@ def test_a_hub_data_set_is_fetched_with_the_same_bytes_each_time(tmp_path: Path,
     """In processes of their own, with caches of their own: `datasets` reads its settings when it is imported."""
     write_pointer(tmp_path, "org/rows")
     command = (
-        "from pathlib import Path; from tasks.fetch import fetch_data; fetch_data(Path('pointer.yaml'), Path('{}'))"
+        "from pathlib import Path; from tasks.fetch import fetch_data; from tests.tasks.test_fetch import task_of;"
+        "fetch_data(task_of(Path('pointer.yaml')), Path('{}'))"
     )
     for name in ("first", "second"):
         cache = {"HF_HOME": str(tmp_path / f"cache-{name}"), "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(ROOT)}
@@ -296,9 +298,14 @@ def test_an_open_clip_tag_is_fetched_by_open_clips_own_downloader(
 # data sets
 
 
+def task_of(data: Path, **about: Any) -> Task:
+    """Declare a task of pictures with this data."""
+    return Task.model_validate({"source": "none", "data": {"source": str(data), "templates": ["a {}."], **about}})
+
+
 def test_a_saved_data_set_is_copied_whole_with_its_description(tmp_path: Path) -> None:
     write_data_set(tmp_path / "rows", {"validation": 3, "test": 5})
-    fetch.fetch_data(tmp_path / "rows", tmp_path / "out")
+    fetch.fetch_data(task_of(tmp_path / "rows"), tmp_path / "out")
     copied = content(tmp_path / "out")
     copied.pop("source.json")
     assert copied == content(tmp_path / "rows")
@@ -320,13 +327,39 @@ def test_a_data_set_without_labelled_images_is_refused(
     rows = Dataset.from_dict({name: values[name] for name in features}, features=Features(features))
     DatasetDict({"test": rows}).save_to_disk(tmp_path / "rows")
     with pytest.raises(InputError, match=complaint):
-        fetch.fetch_data(tmp_path / "rows", tmp_path / "out")
+        fetch.fetch_data(task_of(tmp_path / "rows"), tmp_path / "out")
+
+
+def test_columns_are_renamed_to_what_the_kind_reads(tmp_path: Path) -> None:
+    write_data_set(tmp_path / "rows", {"test": 4})
+    saved = load_from_disk(tmp_path / "rows")
+    coarse = saved.rename_columns({"image": "img", "label": "fine"})
+    other = coarse.map(lambda row: {"label": 7}, remove_columns=[])
+    other.save_to_disk(tmp_path / "other")
+    fetch.fetch_data(task_of(tmp_path / "other", columns={"image": "img", "label": "fine"}), tmp_path / "out")
+    fetched = load_from_disk(tmp_path / "out")["test"]
+    assert sorted(fetched.column_names) == ["image", "label"]
+    assert fetched["label"] == saved["test"]["label"]
+    assert fetched.features["label"].names == CLASSES
+    with pytest.raises(InputError, match=r"data\.columns\.image: split test of .* has no column 'imgs'.*\"img\"\?"):
+        fetch.fetch_data(task_of(tmp_path / "other", columns={"image": "imgs"}), tmp_path / "out")
+
+
+def test_labels_without_names_need_as_many_declared_ones(tmp_path: Path) -> None:
+    write_data_set(tmp_path / "rows", {"test": 4})
+    saved = load_from_disk(tmp_path / "rows")
+    saved.cast_column("label", Value("int64")).save_to_disk(tmp_path / "plain")
+    fetch.fetch_data(task_of(tmp_path / "plain", classes=["a", "b", "c"]), tmp_path / "out")
+    with pytest.raises(InputError, match=r"has the label 2, data\.classes names 2"):
+        fetch.fetch_data(task_of(tmp_path / "plain", classes=["a", "b"]), tmp_path / "out")
+    with pytest.raises(InputError, match=r"has 3 classes, data\.classes names 2"):
+        fetch.fetch_data(task_of(tmp_path / "rows", classes=["a", "b"]), tmp_path / "out")
 
 
 def test_a_folder_that_is_no_saved_data_set_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     with pytest.raises(InputError, match="no saved data set"):
-        fetch.fetch_data(tmp_path / "rows", tmp_path / "out")
+        fetch.fetch_data(task_of(tmp_path / "rows"), tmp_path / "out")
 
 
 @pytest.mark.parametrize("kept", [0, 0.5])
@@ -335,7 +368,7 @@ def test_a_data_set_that_is_not_whole_is_refused(tmp_path: Path, kept: float) ->
     (file,) = (tmp_path / "rows/test").glob("*.arrow")
     file.write_bytes(file.read_bytes()[: int(kept * file.stat().st_size)])
     with pytest.raises(InputError, match="not a whole saved data set"):
-        fetch.fetch_data(tmp_path / "rows", tmp_path / "out")
+        fetch.fetch_data(task_of(tmp_path / "rows"), tmp_path / "out")
 
 
 # the command

@@ -19,7 +19,7 @@ from torch import Tensor
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
 from merganser.errors import InputError
-from merganser.evaluation.image_classification import evaluate
+from merganser.evaluation.scoring import score_of
 from merganser.inputs.deltas import DeltaFile
 from merganser.report.scores import read_scores
 from merganser.report.studies import read_studies
@@ -27,6 +27,7 @@ from merganser.report.study_tables import write_studies
 from tasks import study_rank, study_tasks
 from tasks.paths import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
 from tests.tasks.comparison import STUDIES, TASKS, inside
+from tests.tiny_clip import score_clip
 
 ROOT = Path(__file__).resolve().parents[2]
 PAIR = ("dark", "light")
@@ -82,16 +83,9 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def measured(folder: Path, task: str, parameters: dict[str, Tensor]) -> dict[str, Any]:
-    """Evaluate a model given by its parameters as the comparison does."""
-    return evaluate(
-        folder / "data/base",
-        parameters.items(),
-        folder / "data/datasets" / task,
-        family="open_clip",
-        templates=["a {} image."],
-        split="test",
-        batch_size=8,
-    )
+    """Score a model given by its parameters as the comparison does."""
+    results = score_clip(folder / "data/base", parameters.items(), folder / "data/datasets" / task)
+    return dict(score_of("accuracy", results))
 
 
 def read(path: Path) -> dict[str, Tensor]:

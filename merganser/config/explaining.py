@@ -1,0 +1,60 @@
+"""Say in one line what pydantic found wrong at a place of `params.yaml`, what stands there and what is expected."""
+
+import re
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from merganser.errors import did_you_mean
+
+NEEDED = ("tasks", "methods")
+Place = tuple[str | int, ...]
+
+
+def explain(mistake: Any, model: type[BaseModel], above: Place = (), beside: tuple[str, ...] = ()) -> str:
+    """Explain one of the errors of a model's validation.
+
+    `above`: where in the file the model stands; `beside`: keys that may stand there and are not the model's.
+    """
+    place, kind, got = mistake["loc"], mistake["type"], mistake["input"]
+    where = ".".join(str(part) for part in (*above, *place))
+    if kind == "extra_forbidden":
+        known = [*(beside if len(place) == 1 else ()), *_keys_at(model, place[:-1])]
+        return f"{where}: unknown key{did_you_mean(str(place[-1]), known)}"
+    if kind == "missing":
+        return f"{where}: missing; expected {', '.join(_keys_at(model, place[:-1]))}"
+    if kind == "too_short" or (got is None and where in NEEDED):
+        return f"{where}: there are none; declare at least one"
+    if kind in ("dict_type", "model_type"):
+        none = "; leave it out for none" if got is None and _may_be_left_out(model, place) else ""
+        return f"{where}: expected a mapping, got {shown(got)}{none}"
+    if kind == "string_pattern_mismatch":
+        return f"{where}: must have {{}} once, where the class name goes, and no other brace, got {shown(got)}"
+    near = did_you_mean(str(got)[:200], re.findall("'(.+?)'", mistake["msg"]))
+    return f"{where}: {mistake['msg']}, got {shown(got)}{near}"
+
+
+def shown(value: Any) -> str:
+    """Show a value as it stands in the file, the beginning of a long one."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _may_be_left_out(model: type[BaseModel], place: Place) -> bool:
+    kind = _kind_at(model, place[:-1])
+    return hasattr(kind, "model_fields") and not kind.model_fields[place[-1]].is_required()
+
+
+def _keys_at(model: type[BaseModel], place: Place) -> list[str]:
+    """List the keys of the section at a place in the model."""
+    kind = _kind_at(model, place)
+    return list(getattr(kind, "model_fields", []))
+
+
+def _kind_at(model: type[BaseModel], place: Place) -> Any:
+    """Return the type of what stands at a place in the model."""
+    kind: Any = model
+    for part in place:
+        # A map of names (tasks, methods) has any keys, all of one kind.
+        kind = kind.model_fields[part].annotation if hasattr(kind, "model_fields") else get_args(kind)[-1]
+    return kind

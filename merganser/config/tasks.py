@@ -1,0 +1,45 @@
+"""Check the family and the tasks of a `params.yaml` against the modules they name."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from merganser.config.explaining import explain
+from merganser.config.params import Data, Params, Task
+from merganser.errors import InputError, did_you_mean
+from merganser.evaluation import get_kind
+from merganser.evaluation.settings import KindSettings
+from merganser.models import get_family
+
+
+def task_mistakes(params: Params) -> list[str]:
+    """List the mistakes in the family and in the tasks' kinds, each with its place."""
+    mistakes = []
+    try:
+        get_family(params.base.family)
+    except InputError as error:
+        mistakes += [str(error)]
+    for name, task in params.tasks.items():
+        mistakes += _kind_mistakes(f"tasks.{name}", task)
+    return mistakes
+
+
+def _kind_mistakes(where: str, task: Task) -> list[str]:
+    try:
+        kind = get_kind(task.kind)
+    except InputError as error:
+        return [f"{where}.kind: {error}"]
+    mistakes = []
+    if task.data.metric is not None and task.data.metric not in kind.METRICS:
+        known = f"{task.kind} has {', '.join(kind.METRICS)}{did_you_mean(task.data.metric, kind.METRICS)}"
+        mistakes.append(f"{where}.data.metric: {task.data.metric!r} is no metric of this kind of task; {known}")
+    return [*mistakes, *_settings_mistakes(f"{where}.data", kind.Settings, task.data.own)]
+
+
+def _settings_mistakes(where: str, settings: type[KindSettings], own: dict[str, Any]) -> list[str]:
+    try:
+        settings.model_validate(own)
+    except ValidationError as error:
+        beside = tuple(Data.model_fields)
+        return [explain(mistake, settings, tuple(where.split(".")), beside) for mistake in error.errors()]
+    return []

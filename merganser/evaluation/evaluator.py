@@ -1,0 +1,53 @@
+"""How one task is evaluated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from merganser.evaluation import Kind, get_kind
+from merganser.evaluation.examples import Results
+from merganser.evaluation.prepared import InMemory, Prepared, in_memory
+from merganser.evaluation.saved import features_of, open_split
+from merganser.models import Network
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """A task's kind, the kind's settings, and the metric."""
+
+    name: str
+    settings: Any
+    metric: str
+
+    @property
+    def kind(self) -> Kind:
+        """Return the kind's module."""
+        return get_kind(self.name)
+
+    def check_data(self, splits: Mapping[str, Any], source: Path) -> None:
+        """Refuse a data set that is not of this kind."""
+        self.kind.check_data(splits, self.settings, source)
+
+    def classes(self, data: Path) -> list[str]:
+        """Name the classes of a saved data set."""
+        return self.kind.classes(features_of(data), self.settings)
+
+    def outputs(self, classes: Sequence[str]) -> int | None:
+        """Return how many outputs the network has."""
+        return self.kind.outputs(classes)
+
+    def prepare(self, data: Path, split: str, network: Network) -> InMemory:
+        """Prepare one split of a saved data set, in memory."""
+        chunks = self.kind.prepare(open_split(data, split), self.settings, network)
+        return in_memory(chunks, self.classes(data))
+
+    def results(self, network: Network, prepared: Prepared, batch_size: int) -> Results:
+        """Run a loaded network on prepared data."""
+        return self.kind.results(network, prepared, self.settings, self.metric, batch_size)
+
+
+def open_evaluator(kind: str, own: Mapping[str, Any], metric: str | None) -> Evaluator:
+    """Bind a kind to its own keys, which were checked when params.yaml was loaded, and to a metric or its first."""
+    module = get_kind(kind)
+    return Evaluator(kind, module.Settings.model_validate(dict(own)), metric or module.METRICS[0])

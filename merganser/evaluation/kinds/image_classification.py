@@ -1,0 +1,62 @@
+"""Pictures of one class each: the class with the highest score is compared with the label."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.evaluation.examples import Results, compare
+from merganser.evaluation.images import batches, check_images
+from merganser.evaluation.labels import check_labels, label_names
+from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.settings import KindSettings, Text
+from merganser.models import EmbedsTexts, Network, TakesImages
+
+METRICS = ("accuracy", "macro_f1")
+CHUNK = 512  # pictures decoded at a time
+
+Template = Annotated[str, Field(pattern=r"^[^{}]*\{\}[^{}]*$")]
+
+
+class Settings(KindSettings):
+    """The prompts that make the class head, with `{}` for the class name, and the names if not the data's own."""
+
+    templates: Annotated[list[Template], Field(min_length=1)]
+    classes: Annotated[list[Text], Field(min_length=1)] | None = None
+
+
+def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
+    """Refuse a data set without an `image` column (pictures or uint8 arrays) or a `label` with class names."""
+    check_labels(splits, settings.classes, source)
+    check_images(splits, source)
+
+
+def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
+    """Name the classes by their labels."""
+    return label_names(features, settings.classes)
+
+
+def outputs(classes: Sequence[str]) -> int | None:
+    """Return None: the class head is made of prompts, and is no part of the network."""
+    return None
+
+
+def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
+    """Give each picture's `pixels`, decoded and resized, and its `label`."""
+    if not isinstance(network, TakesImages):
+        raise InputError("image_classification: the model's family takes no images; choose another kind for the task")
+    for batch in batches(rows, CHUNK):
+        labels = torch.tensor([int(label) for label in batch["label"]], dtype=torch.int64)
+        yield {"pixels": network.pixels(batch["image"]), "label": labels}
+
+
+def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
+    """Compare the likeliest class of each picture with its label."""
+    if isinstance(network, EmbedsTexts):
+        network.head([[template.format(name) for template in settings.templates] for name in prepared.classes])
+    found = [network.logits(batch).argmax(dim=1).cpu() for batch in prepared.batches(["pixels"], batch_size)]
+    return compare(metric, torch.cat(found).numpy(), prepared.array("label").numpy())

@@ -1,0 +1,217 @@
+"""open_clip dual encoders: the text tower makes the class heads, the image tower the features.
+
+Built from `open_clip_config.json` beside the weights; nothing is downloaded.
+Shape legend: B images, C classes, P prompts, D embedding.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import torch
+from open_clip.transform import PreprocessCfg, image_transform_v2
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import Module
+from torch.nn.functional import normalize
+from torchvision.transforms import Compose, Normalize, ToTensor
+
+from merganser.checkpoints.kinds import ParameterRules, kind_of
+from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.tensors import to_bytes
+from merganser.errors import InputError
+from merganser.limits import parse_json, read_small
+from merganser.models import DeviceName, Inputs, Precision, Take
+from merganser.models.loading import DTYPES, load_strictly
+from merganser.models.watching import watched
+
+CONFIG = "open_clip_config.json"
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+TOKENIZER_SETTINGS = {"clean", "strip_sep_token", "language"}  # others reach code that runs what a repository brings
+TEXT_BATCH = 256
+HEADS_KEPT = 64
+RULES = ParameterRules()  # a linear map is what is merged as a matrix by default
+
+_heads: dict[str, Tensor] = {}  # by what they were computed from
+
+
+class OpenClipNetwork:
+    """A dual encoder: the image tower gives the features, the text tower the class heads."""
+
+    def __init__(self, folder: Path, device: DeviceName, precision: Precision) -> None:
+        """Build the architecture that a folder describes, without weights."""
+        if not (folder / CONFIG).is_file():
+            raise InputError(f"{folder}: no {CONFIG}; the base checkpoint's folder must hold one")
+        self.folder, self.device, self.dtype = folder, torch.device(device), DTYPES[precision]
+        self.module = _build(folder).to(device=self.device, dtype=self.dtype)
+        self.preprocess: dict[str, Any] = self.module.visual.preprocess_cfg
+        mean, std = (torch.tensor(self.preprocess[key]).view(1, -1, 1, 1) for key in ("mean", "std"))
+        self._mean, self._std = mean.to(self.device), std.to(self.device)
+        self._head: Tensor | None = None
+
+    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
+        load_strictly(self.module, parameters, f"{self.folder}", CONFIG)
+        self._text, self._head = _text_digest(self.module, self.folder), None
+
+    def pixels(self, images: Sequence[Any]) -> Tensor:
+        """Resize and crop PIL images or uint8 arrays (height, width, 3): uint8 (B, 3, H, W)."""
+        size = self.preprocess["size"]
+        height, width = (size, size) if isinstance(size, int) else size
+        if all(isinstance(image, np.ndarray) and image.shape == (height, width, 3) for image in images):
+            arrays = [_checked(image) for image in images]
+        else:
+            resize = self._resize
+            arrays = [_checked(np.asarray(resize(_picture(image)))) for image in images]
+        return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
+
+    @cached_property
+    def _resize(self) -> Callable[[Any], Any]:
+        """Return open_clip's own transform up to where it leaves pictures: without the scaling and normalisation."""
+        *steps, scaling, normalisation = image_transform_v2(PreprocessCfg(**self.preprocess), is_train=False).transforms
+        assert isinstance(scaling, ToTensor)
+        assert isinstance(normalisation, Normalize)
+        return Compose(steps)
+
+    @torch.inference_mode()
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every class: (B, C)."""
+        return self.features(inputs) @ self._class_head().T
+
+    @torch.inference_mode()
+    def features(self, inputs: Inputs) -> Tensor:
+        """Return the unit embeddings of images (B, D)."""
+        return self.module.encode_image(self._normalised(inputs), normalize=True)
+
+    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
+        """Score every class with these parameters in place of the loaded ones of their names; differentiable."""
+        found = functional_call(self.module, dict(parameters), kwargs={"image": self._normalised(inputs)})
+        features = found["image_features"] if isinstance(found, dict) else found[0]
+        return features @ self._class_head().clone().T
+
+    def linear_maps(self) -> tuple[str, ...]:
+        """Name the weights of linear maps, sorted."""
+        shapes = {name: value.shape for name, value in self.module.named_parameters()}
+        return tuple(sorted(name for name, shape in shapes.items() if kind_of(name, shape, RULES) == "matrix"))
+
+    def watch(self, take: Take) -> AbstractContextManager[None]:
+        """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
+        return watched({name: self.module.get_parameter(name) for name in self.linear_maps()}, take)
+
+    def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Make the class head of each class's prompts, once a process for one text tower and one set of prompts.
+
+        The text tower is frozen in most comparisons, and its prompts can take longer to encode than the images.
+        """
+        key = sha256(json.dumps([prompts, str(self.device), str(self.dtype)]).encode() + self._text).hexdigest()
+        if key not in _heads:
+            if len(_heads) == HEADS_KEPT:
+                del _heads[next(iter(_heads))]
+            _heads[key] = self._heads(prompts)
+        self._head = _heads[key]
+        return self._head
+
+    @torch.inference_mode()
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Return the unit embedding of each of N texts (N, D)."""
+        tokens = self._tokenizer()(list(texts)).to(self.device)
+        encode: Any = self.module.encode_text
+        return torch.cat([encode(batch, normalize=True) for batch in tokens.split(TEXT_BATCH)])
+
+    def _normalised(self, inputs: Inputs) -> Tensor:
+        """Scale and normalise pixels, as open_clip's transform does once they are tensors."""
+        pixels = inputs["pixels"].to(self.device).float().div_(255)
+        return pixels.sub_(self._mean).div_(self._std).to(self.dtype)
+
+    def _class_head(self) -> Tensor:
+        assert self._head is not None, "logits need a class head: call `head` after each `load`"
+        return self._head
+
+    def _tokenizer(self) -> Any:
+        try:
+            return open_clip.get_tokenizer(f"local-dir:{self.folder}")
+        except Exception as error:  # what a tokenizer's files may lack is told in many ways
+            raise InputError(f"{self.folder}: open_clip cannot make the tokenizer: {error}") from error
+
+    @torch.inference_mode()
+    def _heads(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Return each class's unit vector, the mean direction of its prompts' embeddings, times the scale (C, D)."""
+        embeddings = self.embed([text for of_class in prompts for text in of_class])
+        means = [group.mean(dim=0) for group in embeddings.split([len(of_class) for of_class in prompts])]
+        return normalize(torch.stack(means), dim=-1) * self.module.logit_scale.exp()
+
+
+def open_network(
+    folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
+) -> OpenClipNetwork:
+    """Build the architecture that a folder describes; its class heads are made of prompts, whatever their number."""
+    return OpenClipNetwork(folder, device, precision)
+
+
+def check(folder: Path, checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint without open_clip's configuration, or with one that leads elsewhere."""
+    if not (folder / CONFIG).is_file():
+        raise InputError(f"{folder}: no {CONFIG}, which a model of the family open_clip has beside its weights")
+    _check_config(folder / CONFIG)
+
+
+def _text_digest(model: Module, folder: Path) -> bytes:
+    """Hash the text tower: its configuration and its parameters."""
+    digest = sha256((folder / CONFIG).read_bytes())
+    for name, value in model.state_dict().items():
+        if not name.startswith("visual."):
+            digest.update(name.encode())
+            digest.update(to_bytes(value))
+    return digest.digest()
+
+
+def _build(folder: Path) -> Any:
+    """Build the architecture without weights (open_clip would warn, on the root logger, that there are none)."""
+    _check_config(folder / CONFIG)
+    level = logging.getLogger().level
+    logging.getLogger().setLevel(logging.ERROR)
+    try:
+        return open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False).eval()
+    except Exception as error:  # sizes that do not fit are told in many ways
+        raise InputError(f"{folder / CONFIG}: open_clip cannot build this model: {error}") from error
+    finally:
+        logging.getLogger().setLevel(level)
+
+
+def _check_config(path: Path) -> None:
+    """Refuse a configuration that makes open_clip look elsewhere or run foreign code; it came with a checkpoint."""
+    try:
+        config = parse_json(read_small(path))["model_cfg"]
+        vision, text = config["vision_cfg"], config["text_cfg"]
+        named = [vision.get("timm_model_name") or "x", text.get("hf_model_name") or "x"]
+        strange = [name for name in named if not HUB_NAME.fullmatch(name) or name.startswith(".")]
+        strange += sorted(set(text.get("tokenizer_kwargs") or {}) - TOKENIZER_SETTINGS)
+        beside = [path.with_name(name) for name in ("config.json", "tokenizer_config.json")]
+        strange += [
+            file.name for file in beside if file.is_file() and "auto_map" in parse_json(read_small(file, 2**25))
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: not the configuration of a model ({error}); fetch it again") from error
+    if strange:
+        raise InputError(f"{path}: {strange[0]!r} could lead out of the checkpoint or run code that came with it")
+
+
+def _picture(image: Any) -> Any:
+    """Return a PIL image, of a uint8 array (height, width, 3) too."""
+    from PIL import Image
+
+    return Image.fromarray(_checked(image)) if isinstance(image, np.ndarray) else image
+
+
+def _checked(array: np.ndarray) -> np.ndarray:
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+        raise InputError(f"an image is {array.dtype} {list(array.shape)}; expected uint8 (height, width, 3)")
+    return array

@@ -1,0 +1,66 @@
+"""Watch what a network's linear maps are applied to, whatever its modules are called and built of."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import unfold
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from merganser.models import Take
+
+_aten = torch.ops.aten
+# Where an operation has its rows, and the matrix that they are multiplied by.
+_PRODUCTS = {_aten.mm.default: (0, 1), _aten.addmm.default: (1, 2), _aten.bmm.default: (0, 1)}
+
+
+class _Watch(TorchDispatchMode):
+    """Find weights by where their values lie: a transposed or cut one lies there too."""
+
+    def __init__(self, names: Mapping[int, str], take: Take) -> None:
+        super().__init__()
+        self.names, self.take = names, take
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _PRODUCTS:
+            rows, weight = (args[place] for place in _PRODUCTS[func])
+            self._seen(weight, lambda: rows.reshape(-1, rows.shape[-1]))
+        elif func is _aten.convolution.default:
+            images, kernel, _, stride, padding, dilation, *_ = args
+            if kernel.dim() == 4:
+                self._seen(kernel, lambda: _patches(images, kernel, stride, padding, dilation))
+        else:
+            with self:  # what inference mode leaves whole, such as `linear`, into what it is made of
+                parts = func.decompose(*args, **(kwargs or {}))
+            if parts is not NotImplemented:
+                return parts
+        return func(*args, **(kwargs or {}))
+
+    def _seen(self, weight: Tensor, rows: Any) -> None:
+        name = self.names.get(weight.untyped_storage().data_ptr())
+        if name is not None:
+            self.take(name, rows().detach())
+
+
+def _patches(images: Tensor, kernel: Tensor, stride: Any, padding: Any, dilation: Any) -> Tensor:
+    """Cut images into what a kernel is multiplied by: (N, in * height * width)."""
+    cut = unfold(images, kernel.shape[2:], tuple(dilation), tuple(padding), tuple(stride))
+    return cut.transpose(1, 2).reshape(-1, cut.shape[1])
+
+
+@contextmanager
+def watched(weights: Mapping[str, Tensor], take: Take) -> Iterator[None]:
+    """Give the input rows (N, in) of the named weights to `take` whenever one of them is applied.
+
+    Attention is computed step by step meanwhile: in one piece its maps would not be seen.
+    """
+    names = {weight.untyped_storage().data_ptr(): name for name, weight in weights.items()}
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with _Watch(names, take):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

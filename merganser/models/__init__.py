@@ -51,7 +51,7 @@ class Network(Protocol):
     def linear_maps(self) -> tuple[str, ...]:
         """Name the weights of linear maps, sorted."""
 
-    def watch(self, take: Take) -> AbstractContextManager[None]:
+    def watch(self, take: Take) -> AbstractContextManager[object]:
         """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
 
 

@@ -1,6 +1,6 @@
 """Watch what a network's linear maps are applied to, whatever its modules are called and built of."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,9 @@ _PRODUCTS = {_aten.mm.default: (0, 1), _aten.addmm.default: (1, 2), _aten.bmm.de
 
 
 class _Watch(TorchDispatchMode):
-    """Find weights by where their values lie: a transposed or cut one lies there too."""
+    """Find weights by where their values lie: a transposed one lies there too."""
 
-    def __init__(self, names: Mapping[int, str], take: Take) -> None:
+    def __init__(self, names: dict[int, str], take: Take) -> None:
         super().__init__()
         self.names, self.take = names, take
 
@@ -38,8 +38,8 @@ class _Watch(TorchDispatchMode):
                 return parts
         return func(*args, **(kwargs or {}))
 
-    def _seen(self, weight: Tensor, rows: Any) -> None:
-        name = self.names.get(weight.untyped_storage().data_ptr())
+    def _seen(self, weight: Tensor, rows: Callable[[], Tensor]) -> None:
+        name = self.names.get(weight.data_ptr())
         if name is not None:
             self.take(name, rows().detach())
 
@@ -50,17 +50,23 @@ def _patches(images: Tensor, kernel: Tensor, stride: Any, padding: Any, dilation
     return cut.transpose(1, 2).reshape(-1, cut.shape[1])
 
 
+def places(weights: Mapping[str, Tensor]) -> dict[int, str]:
+    """Return the names of weights by where their values lie."""
+    return {weight.data_ptr(): name for name, weight in weights.items()}
+
+
 @contextmanager
-def watched(weights: Mapping[str, Tensor], take: Take) -> Iterator[None]:
+def watched(weights: Mapping[str, Tensor], take: Take) -> Iterator[dict[int, str]]:
     """Give the input rows (N, in) of the named weights to `take` whenever one of them is applied.
 
-    Attention is computed step by step meanwhile: in one piece its maps would not be seen.
+    Gives their names by where their values lie, to which other values of theirs may be added. Attention is computed
+    step by step meanwhile: in one piece its maps would not be seen.
     """
-    names = {weight.untyped_storage().data_ptr(): name for name, weight in weights.items()}
+    names = places(weights)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with _Watch(names, take):
-            yield
+            yield names
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

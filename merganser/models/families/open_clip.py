@@ -102,7 +102,7 @@ class OpenClipNetwork:
         shapes = {name: value.shape for name, value in self.module.named_parameters()}
         return tuple(sorted(name for name, shape in shapes.items() if kind_of(name, shape, RULES) == "matrix"))
 
-    def watch(self, take: Take) -> AbstractContextManager[None]:
+    def watch(self, take: Take) -> AbstractContextManager[object]:
         """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
         return watched({name: self.module.get_parameter(name) for name in self.linear_maps()}, take)
 

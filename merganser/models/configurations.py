@@ -1,0 +1,111 @@
+"""Read the configurations that transformers writes beside a checkpoint, and build what they describe.
+
+Nothing that came with a checkpoint is run, nothing is downloaded.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+from transformers.initialization import no_init_weights
+from transformers.models.auto import modeling_auto
+
+from merganser.checkpoints.architecture import CONFIG
+from merganser.checkpoints.reading import Checkpoint
+from merganser.errors import InputError
+from merganser.limits import parse_json, read_small
+from merganser.models import DeviceName, Precision
+from merganser.models.loading import DTYPES
+from merganser.models.named_module import tied_names
+from merganser.models.naming import naming_of
+
+LARGEST = 2**25  # bytes: a tokenizer's configuration lists its added tokens
+CLIP = ("clip", "clip_vision_model")
+
+Make = Callable[..., Any]  # of a configuration and a dtype, a module
+
+
+def read_config(family: str, folder: Path) -> Any:
+    """Read a folder's configuration.
+
+    Raises InputError where there is none, where it asks for foreign code, or naming the right family where it is of
+    another one.
+    """
+    if not (folder / CONFIG).is_file():
+        other = "; set base.family to open_clip" if (folder / "open_clip_config.json").is_file() else ""
+        raise InputError(f"{folder}: no {CONFIG}, which a model of the family {family} has beside its weights{other}")
+    for file in sorted(folder.glob("*config.json")):
+        _refuse_code(file)
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # what a configuration may lack is told in many ways
+        raise InputError(f"{folder / CONFIG}: transformers cannot read it: {first_line(error)}") from error
+    fits = _family_of(config.model_type)
+    if fits != family:
+        hint = f"set base.family to {fits}" if fits else "no family builds it"
+        raise InputError(f"{folder}: {config.model_type} is not of the family {family}; {hint}")
+    return config
+
+
+def _family_of(kind: str) -> str | None:
+    if kind in CLIP:
+        return "clip"
+    if kind in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        return "seq2seq"
+    if kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return "encoder"
+    return "causal" if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else None
+
+
+def _refuse_code(file: Path) -> None:
+    """Refuse a configuration that names code, that of the checkpoint's own repository or of another one."""
+    try:
+        content = parse_json(read_small(file, LARGEST))
+        parts = [content, *(value for value in content.values() if isinstance(value, dict))]
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{file}: not a configuration ({error}); fetch it again") from error
+    for part in parts:
+        if "auto_map" in part:
+            raise InputError(f"{file}: 'auto_map' asks for code that came with the checkpoint; such code is never run")
+        elsewhere = [key for key, value in part.items() if key.endswith("_implementation") and "/" in str(value)]
+        if elsewhere:
+            raise InputError(f"{file}: {elsewhere[0]!r} asks for code of another repository; such code is never run")
+    if "quantization_config" in content:
+        raise InputError(f"{file}: a quantised checkpoint, which cannot be merged; take the one it was made from")
+
+
+def build(make: Make, config: Any, folder: Path, device: DeviceName = "cpu", precision: Precision = "float32") -> Any:
+    """Build an architecture for inference, without weights; on the CPU, where its buffers are computed."""
+    try:
+        with no_init_weights():
+            module = make(config, dtype=DTYPES[precision])
+    except Exception as error:  # sizes that do not fit are told in many ways
+        raise InputError(f"{folder / CONFIG}: transformers cannot build this model: {first_line(error)}") from error
+    module.tie_weights()
+    return module.eval() if device == "cpu" else module.eval().to(device)
+
+
+def check_names(
+    make: Make,
+    config: Any,
+    folder: Path,
+    checkpoint: Checkpoint,
+    *,
+    left_out: Sequence[str] = (),
+    may_lack: Sequence[str] = (),
+    prefix: str | None = None,
+) -> None:
+    """Refuse a checkpoint with a missing, strange or misshapen parameter, from its headers and configuration alone."""
+    with torch.device("meta"):
+        module = build(make, config, folder)
+    naming = naming_of(module, folder, left_out, prefix)
+    ties = tied_names(module)
+    own = {naming.own(name, checkpoint.spec(name).shape) for name in checkpoint.names}
+    naming.check_missing([*ties, *(ties.get(name, name) for name in own if name), *filter(None, own)], may_lack)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message: transformers' go on for pages."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,112 @@
+"""Decoders: GPT-2, Llama, Mistral, Qwen2, Gemma and others of transformers, as language models or as classifiers.
+
+Shape legend: B texts, D features, V words: a language model's classes are the words that may come next.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from merganser.checkpoints.reading import Checkpoint
+from merganser.models import DeviceName, Inputs, Network, Precision
+from merganser.models.configurations import build, check_names, read_config
+from merganser.models.generation import generated, greedy, log_likelihood
+from merganser.models.named_module import NamedModule
+from merganser.models.naming import naming_of
+from merganser.models.sequence_classifier import open_classifier
+from merganser.models.texts import Texts, encode, open_tokenizer, ready
+
+WORDS = ("lm_head.*",)  # a language model's output, which a classifier does without
+HEADS = ("score.*",)  # a task's own
+MAKE = AutoModelForCausalLM.from_config
+
+
+class CausalNetwork(NamedModule):
+    """A language model that continues texts, padded on the left."""
+
+    def __init__(self, module: Any, folder: Path) -> None:
+        """Take a module as it was built, with the tokenizer of its folder."""
+        super().__init__(module, naming_of(module, folder, HEADS))
+        self.tokenizer = open_tokenizer(folder, module.config, padding_side="left")
+        self._settings = greedy(folder, module.config)
+
+    def encode(self, texts: Texts, max_length: int) -> dict[str, Tensor]:
+        """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""
+        return encode(self.tokenizer, texts, max_length)
+
+    @torch.inference_mode()
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every word as the next one (B, V)."""
+        return self._run(inputs)
+
+    @torch.inference_mode()
+    def features(self, inputs: Inputs) -> Tensor:
+        """Return the state that the next word is chosen by (B, D)."""
+        found = self.module(**_placed(ready(inputs, self.device)), output_hidden_states=True, logits_to_keep=1)
+        states: Tensor = found.hidden_states[-1]
+        return states[:, -1]
+
+    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
+        """Score every word with these parameters in place of the loaded ones of their names; differentiable (B, V)."""
+        return self.with_parameters(parameters, lambda: self._run(inputs))
+
+    @torch.inference_mode()
+    def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
+        """Continue each text greedily; only what is new is returned."""
+        batch = ready(inputs, self.device)
+        tokens = generated(self.module, batch, self._settings, max_new_tokens)
+        new = tokens[:, batch["input_ids"].shape[1] :]
+        texts: list[str] = self.tokenizer.batch_decode(new, skip_special_tokens=True)
+        return texts
+
+    @torch.inference_mode()
+    def rank(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
+        """Return the log-likelihood of each option as the continuation of each text (B, options)."""
+        batch = ready(inputs, self.device)
+        return torch.stack([self._likelihood(batch, option) for option in options], dim=1)
+
+    def _likelihood(self, batch: Inputs, option: str) -> Tensor:
+        tokens = self.tokenizer(option, add_special_tokens=False, return_tensors="pt").input_ids.to(self.device)
+        answers = tokens.expand(len(batch["input_ids"]), -1)
+        both = {
+            "input_ids": torch.cat([batch["input_ids"], answers], dim=1),
+            "attention_mask": torch.cat([batch["attention_mask"], torch.ones_like(answers)], dim=1),
+        }
+        logits = self.module(**_placed(both), logits_to_keep=answers.shape[1] + 1).logits
+        return log_likelihood(logits[:, :-1], answers)
+
+    def _run(self, inputs: Inputs) -> Tensor:
+        logits: Tensor = self.module(**_placed(ready(inputs, self.device)), logits_to_keep=1).logits
+        return logits[:, -1]
+
+
+def _placed(batch: Inputs) -> dict[str, Tensor]:
+    """Add the tokens' places, counted from the first that is no padding, where there is any."""
+    told = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    if batch["attention_mask"].all():
+        return told
+    return told | {"position_ids": (batch["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)}
+
+
+def open_network(
+    folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
+) -> Network:
+    """Build the language model that a folder describes, or a classifier with so many outputs, without weights."""
+    config = read_config("causal", folder)
+    if outputs is not None:
+        return open_classifier(config, folder, outputs, device, precision, WORDS)
+    return CausalNetwork(build(MAKE, config, folder, device, precision), folder)
+
+
+def check(folder: Path, checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint that is no decoder, or lacks a parameter of one, from its configuration and headers alone."""
+    config = read_config("causal", folder)
+    if any(name.startswith("score.") for name in checkpoint.names):
+        make = AutoModelForSequenceClassification.from_config
+        check_names(make, config, folder, checkpoint, left_out=WORDS)
+    else:
+        check_names(MAKE, config, folder, checkpoint, may_lack=WORDS)

@@ -1,0 +1,168 @@
+"""CLIP as transformers has it: the text side makes the class heads, the vision side the features.
+
+A task's checkpoint is often the vision side alone (`CLIPVisionModel`), with or without `vision_model.` before its
+names; the text side and both projections are then the base's. Shape legend: B images, C classes, D features.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+from transformers import AutoImageProcessor, AutoModel, CLIPModel
+
+from merganser.checkpoints.architecture import CONFIG
+from merganser.checkpoints.reading import Checkpoint
+from merganser.errors import InputError
+from merganser.models import DeviceName, Inputs, Precision
+from merganser.models.configurations import build, check_names, first_line, read_config
+from merganser.models.named_module import NamedModule
+from merganser.models.naming import naming_of
+from merganser.models.texts import open_tokenizer
+
+PREFIX = "vision_model"
+TEXT_SIDE = ("text_model.*", "*_projection.*", "logit_scale")  # what a vision model's checkpoint does without
+TEXT_BATCH = 256
+MAKE = CLIPModel._from_config
+
+
+class ClipNetwork(NamedModule):
+    """A dual encoder."""
+
+    reads = "vis*"  # vision_model.*, visual_projection.weight
+
+    def __init__(self, module: Any, folder: Path) -> None:
+        """Take a module as it was built, with the tokenizer and the image processor of its folder."""
+        super().__init__(module, naming_of(module, folder, prefix=PREFIX))
+        self.folder, self._config = folder, module.config.text_config
+        self._head: Tensor | None = None
+
+    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
+        super().load(parameters)
+        self._head = None
+
+    def pixels(self, images: Sequence[Any]) -> Tensor:
+        """Resize and crop PIL images or uint8 arrays (height, width, 3), as the folder's processor: (B, 3, H, W)."""
+        pixels: Tensor = self._processor(
+            [_picture(image) for image in images], do_rescale=False, do_normalize=False, return_tensors="pt"
+        ).pixel_values
+        return pixels
+
+    @torch.inference_mode()
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every class: (B, C)."""
+        return self._features(inputs) @ self._class_head().T
+
+    @torch.inference_mode()
+    def features(self, inputs: Inputs) -> Tensor:
+        """Return the unit embeddings of images (B, D)."""
+        return self._features(inputs)
+
+    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
+        """Score every class with these parameters in place of the loaded ones of their names; differentiable (B, C).
+
+        The class heads stay those of the loaded text side.
+        """
+        return self.with_parameters(parameters, lambda: self._features(inputs)) @ self._class_head().clone().T
+
+    def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Make the class head (C, D): the mean direction of each class's prompts, times the scale."""
+        self._head = self._heads(prompts)
+        return self._head
+
+    @torch.inference_mode()
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Return the unit embedding of each of N texts (N, D)."""
+        found = [self._embedded(list(texts[i : i + TEXT_BATCH])) for i in range(0, len(texts), TEXT_BATCH)]
+        return torch.cat(found)
+
+    @torch.inference_mode()
+    def _heads(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        embeddings = self.embed([text for of_class in prompts for text in of_class])
+        means = [group.mean(dim=0) for group in embeddings.split([len(of_class) for of_class in prompts])]
+        return _unit(torch.stack(means)) * self.module.logit_scale.exp()
+
+    def _embedded(self, texts: list[str]) -> Tensor:
+        length = self._config.max_position_embeddings
+        tokens = self._tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
+        return _unit(self.module.get_text_features(**tokens.to(self.device)).pooler_output)
+
+    def _features(self, inputs: Inputs) -> Tensor:
+        return _unit(self.module.get_image_features(pixel_values=self._normalised(inputs)).pooler_output)
+
+    def _normalised(self, inputs: Inputs) -> Tensor:
+        """Scale and normalise pixels by what the processor makes of each level: bit for bit its own."""
+        levels = self._levels
+        pixels = inputs["pixels"].to(self.device)
+        channels = [embedding(pixels[:, i].int(), levels[:, i : i + 1]).squeeze(-1) for i in range(pixels.shape[1])]
+        return torch.stack(channels, dim=1).to(self.module.dtype)
+
+    @cached_property
+    def _levels(self) -> Tensor:
+        """Return what the processor makes of each level of each channel: (256, 3)."""
+        ramp = np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, axis=2)
+        found = self._processor([_picture(ramp)], do_resize=False, do_center_crop=False, return_tensors="pt")
+        return found.pixel_values[0, :, :, 0].T.contiguous().to(self.device)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return open_tokenizer(self.folder, self._config)
+
+    @cached_property
+    def _processor(self) -> Any:
+        """Open the folder's image processor: the one over PIL, which OpenAI's and open_clip's transforms agree with.
+
+        The one over torchvision, the default of transformers 5, resizes to levels that are one higher or lower.
+        """
+        try:
+            return AutoImageProcessor.from_pretrained(
+                self.folder, backend="pil", local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:  # what such a file may lack is told in many ways
+            raise InputError(
+                f"{self.folder}: transformers cannot make the image processor: {first_line(error)}"
+            ) from error
+
+    def _class_head(self) -> Tensor:
+        assert self._head is not None, "logits need a class head: call `head` after each `load`"
+        return self._head
+
+
+def open_network(
+    folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
+) -> ClipNetwork:
+    """Build the dual encoder that a folder describes; its class heads are made of prompts, whatever their number."""
+    config = read_config("clip", folder)
+    if config.model_type != "clip":
+        raise InputError(f"{folder / CONFIG}: the vision side of a CLIP alone; as a base take the whole model")
+    return ClipNetwork(build(MAKE, config, folder, device, precision), folder)
+
+
+def check(folder: Path, checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint that is no CLIP nor the vision side of one, from its configuration and headers alone."""
+    config = read_config("clip", folder)
+    if config.model_type == "clip":
+        check_names(MAKE, config, folder, checkpoint, may_lack=TEXT_SIDE, prefix=PREFIX)
+    else:
+        make = AutoModel.from_config
+        check_names(make, config, folder, checkpoint, prefix=PREFIX)
+
+
+def _unit(embeddings: Tensor) -> Tensor:
+    return embeddings / embeddings.norm(p=2, dim=-1, keepdim=True)
+
+
+def _picture(image: Any) -> Any:
+    """Return a PIL image, of a uint8 array (height, width, 3) too."""
+    from PIL import Image
+
+    if not isinstance(image, np.ndarray):
+        return image
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise InputError(f"an image is {image.dtype} {list(image.shape)}; expected uint8 (height, width, 3)")
+    return Image.fromarray(image)

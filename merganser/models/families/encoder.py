@@ -1,0 +1,27 @@
+"""Encoders with a task's own head over one or two texts: BERT, RoBERTa, DeBERTa-v3 and others of transformers."""
+
+from pathlib import Path
+
+from transformers import AutoModelForSequenceClassification
+
+from merganser.checkpoints.reading import Checkpoint
+from merganser.models import DeviceName, Precision
+from merganser.models.configurations import check_names, read_config
+from merganser.models.sequence_classifier import SequenceClassifier, open_classifier
+
+# Heads of the pretraining, and the pooler that only some architectures have.
+LEFT_OUT = ("cls.*", "lm_head.*", "*pooler.*", "lm_predictions.*", "mask_predictions.*", "generator_*")
+HEADS = ("classifier.*", "*pooler.*")  # a task's own, which a base need not have
+
+
+def open_network(
+    folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
+) -> SequenceClassifier:
+    """Build the classifier that a folder describes, without weights."""
+    return open_classifier(read_config("encoder", folder), folder, outputs, device, precision, LEFT_OUT)
+
+
+def check(folder: Path, checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint that is no encoder, or lacks a parameter of one, from its configuration and headers alone."""
+    make = AutoModelForSequenceClassification.from_config
+    check_names(make, read_config("encoder", folder), folder, checkpoint, left_out=LEFT_OUT, may_lack=HEADS)

@@ -1,0 +1,104 @@
+"""Encoders with a decoder that write text: T5, Flan-T5 and others of transformers.
+
+Shape legend: B texts, D features, V words: the classes are the first words of the answer.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM
+from transformers.modeling_outputs import BaseModelOutput
+
+from merganser.checkpoints.reading import Checkpoint
+from merganser.errors import InputError
+from merganser.models import DeviceName, Inputs, Precision
+from merganser.models.configurations import build, check_names, read_config
+from merganser.models.generation import generated, greedy, log_likelihood
+from merganser.models.named_module import NamedModule
+from merganser.models.naming import naming_of
+from merganser.models.texts import Texts, encode, open_tokenizer, ready
+
+MAKE = AutoModelForSeq2SeqLM.from_config
+
+
+class Seq2SeqNetwork(NamedModule):
+    """A model that reads a text and writes another."""
+
+    def __init__(self, module: Any, folder: Path) -> None:
+        """Take a module as it was built, with the tokenizer of its folder."""
+        super().__init__(module, naming_of(module, folder))
+        self.tokenizer = open_tokenizer(folder, module.config)
+        self._settings = greedy(folder, module.config)
+        self._start = self._settings.decoder_start_token_id
+        if self._start is None:
+            raise InputError(f"{folder}: config.json has no decoder_start_token_id, with which every answer begins")
+
+    def encode(self, texts: Texts, max_length: int) -> dict[str, Tensor]:
+        """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""
+        return encode(self.tokenizer, texts, max_length)
+
+    @torch.inference_mode()
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every word as the first of the answer (B, V)."""
+        return self._run(inputs)
+
+    @torch.inference_mode()
+    def features(self, inputs: Inputs) -> Tensor:
+        """Return the decoder's state at the first word of the answer (B, D)."""
+        batch = ready(inputs, self.device)
+        found = self.module(**batch, decoder_input_ids=self._starts(batch), output_hidden_states=True)
+        states: Tensor = found.decoder_hidden_states[-1]
+        return states[:, 0]
+
+    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
+        """Score every word with these parameters in place of the loaded ones of their names; differentiable (B, V)."""
+        return self.with_parameters(parameters, lambda: self._run(inputs))
+
+    @torch.inference_mode()
+    def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
+        """Answer each text greedily."""
+        tokens = generated(self.module, ready(inputs, self.device), self._settings, max_new_tokens)
+        texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return texts
+
+    @torch.inference_mode()
+    def rank(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
+        """Return the log-likelihood of each option as the whole answer to each text (B, options)."""
+        batch = ready(inputs, self.device)
+        states: Tensor = self.module.get_encoder()(**batch).last_hidden_state
+        return torch.stack([self._likelihood(batch, states, option) for option in options], dim=1)
+
+    def _likelihood(self, batch: Inputs, states: Tensor, option: str) -> Tensor:
+        tokens = self.tokenizer(text_target=option, return_tensors="pt").input_ids.to(self.device)
+        answers = tokens.expand(len(states), -1)
+        before = torch.cat([self._starts(batch), answers[:, :-1]], dim=1)
+        found = self.module(
+            encoder_outputs=BaseModelOutput(last_hidden_state=states),
+            attention_mask=batch["attention_mask"],
+            decoder_input_ids=before,
+        )
+        return log_likelihood(found.logits, answers)
+
+    def _run(self, inputs: Inputs) -> Tensor:
+        batch = ready(inputs, self.device)
+        logits: Tensor = self.module(**batch, decoder_input_ids=self._starts(batch)).logits
+        return logits[:, 0]
+
+    def _starts(self, batch: Inputs) -> Tensor:
+        return torch.full((len(batch["input_ids"]), 1), self._start, device=self.device)
+
+
+def open_network(
+    folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
+) -> Seq2SeqNetwork:
+    """Build the model that a folder describes, without weights; what it writes are words, whatever `outputs` says."""
+    config = read_config("seq2seq", folder)
+    return Seq2SeqNetwork(build(MAKE, config, folder, device, precision), folder)
+
+
+def check(folder: Path, checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint that is no such model, or lacks a parameter, from its configuration and headers alone."""
+    check_names(MAKE, read_config("seq2seq", folder), folder, checkpoint)

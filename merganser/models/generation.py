@@ -1,0 +1,39 @@
+"""Continue texts greedily, and weigh given continuations. Shape legend: B texts, L tokens, V words."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import log_softmax
+from transformers import GenerationConfig
+
+from merganser.errors import InputError
+from merganser.models.configurations import first_line
+
+GENERATION_CONFIG = "generation_config.json"
+# What a folder's generation_config.json may say: where a text starts and ends. How to sample is not its business.
+TOKENS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
+
+
+def greedy(folder: Path, config: Any) -> GenerationConfig:
+    """Return the settings of greedy decoding, with the tokens that a folder names."""
+    try:
+        named: Any = config
+        if (folder / GENERATION_CONFIG).is_file():
+            named = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        tokens = {name: getattr(named, name, None) for name in TOKENS}
+        return GenerationConfig(**tokens, pad_token_id=config.pad_token_id, do_sample=False, num_beams=1)
+    except Exception as error:  # what such a file may lack is told in many ways
+        raise InputError(f"{folder / GENERATION_CONFIG}: transformers cannot read it: {first_line(error)}") from error
+
+
+def generated(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig, max_new_tokens: int) -> Tensor:
+    """Continue each text (B, L) by at most so many tokens; a decoder's answer begins with its inputs."""
+    tokens: Tensor = module.generate(**inputs, generation_config=settings, max_new_tokens=max_new_tokens)
+    return tokens
+
+
+def log_likelihood(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return the log-likelihood (B,) of tokens (B, L), each by the logits (B, L, V) at its place."""
+    each = log_softmax(logits.float(), dim=-1).gather(-1, tokens.unsqueeze(-1))
+    return each.squeeze(-1).sum(dim=-1)

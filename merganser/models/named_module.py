@@ -1,0 +1,127 @@
+"""A module of transformers that takes parameters by the names that checkpoints give them, and keeps what is tied tied.
+
+A checkpoint may leave out what is tied to another parameter, or hold such an alias alone. Shape legend: N rows.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import Conv2d, Linear, Module, Parameter
+from transformers.pytorch_utils import Conv1D
+
+from merganser.checkpoints.kinds import ParameterRules, kind_of
+from merganser.errors import InputError
+from merganser.models import Inputs, Take
+from merganser.models.naming import Naming
+from merganser.models.watching import places, watched
+
+
+class NamedModule:
+    """A module with the names of the checkpoint that was loaded last."""
+
+    reads = "*"  # the pattern of the parameters that a forward pass reads
+
+    def __init__(self, module: Any, naming: Naming) -> None:
+        """Take a module as it was built, with its ties."""
+        self.module, self.naming = module, naming
+        self.device: torch.device = next(module.parameters()).device
+        self._ties = tied_names(module)
+        self._watched: dict[int, str] = {}  # where the values of linear maps lie, while they are watched
+        self._names: dict[str, str] = {}  # a module's name to the checkpoint's
+
+    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
+        for alias, source in self._ties.items():
+            _set(self.module, alias, self.module.get_parameter(source))
+        state = self.module.state_dict(keep_vars=True)
+        names, tied = dict[str, str](), dict[str, dict[str, Tensor]]()
+        with torch.no_grad():
+            for name, value in parameters:
+                own = self.naming.own(name, value.shape)
+                if own is None:
+                    continue
+                if own in names:
+                    raise InputError(
+                        f"{self.naming.where}: {names[own]} and {name} are one parameter; keep one of them"
+                    )
+                names[own] = name
+                source = self._ties.get(own, own)
+                if source in self._ties.values():
+                    tied.setdefault(source, {})[own] = value
+                else:
+                    state[own].copy_(value)
+            self._load_tied(tied)
+        self.naming.check_missing({*names, *self._ties, *tied})
+        self._names = names
+
+    def linear_maps(self) -> tuple[str, ...]:
+        """Name the weights of linear maps, sorted: of those that are merged as matrices, so of no head."""
+        return tuple(sorted(self._named_maps()))
+
+    @contextmanager
+    def watch(self, take: Take) -> Iterator[None]:
+        """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
+        try:
+            with watched(self._named_maps(), take) as self._watched:
+                yield
+        finally:
+            self._watched = {}
+
+    def with_parameters(self, parameters: Inputs, run: Callable[[], Tensor]) -> Tensor:
+        """Run with these parameters in place of the loaded ones of their names; differentiable, nothing is copied."""
+        own = {self.naming.own(name, value.shape): value for name, value in parameters.items()}
+        other = places({name: parameters[name] for name in self.linear_maps() if name in parameters})
+        self._watched |= other
+        try:
+            return functional_call(_Run(self.module, run), {f"module.{name}": own[name] for name in own if name}, ())
+        finally:
+            for place in other:
+                del self._watched[place]
+
+    def _load_tied(self, tied: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Fill what several names share from those that are there; where they differ, they are no longer tied."""
+        for source, values in tied.items():
+            shared = self.module.get_parameter(source)
+            first = values[source] if source in values else next(iter(values.values()))
+            shared.copy_(first)
+            for own, value in values.items():
+                if not torch.equal(value, first):
+                    _set(self.module, own, Parameter(value.to(shared.device, shared.dtype, copy=True)))
+
+    def _named_maps(self) -> dict[str, Tensor]:
+        parts = self.module.named_modules()
+        maps = {f"{name}.weight": part.weight for name, part in parts if isinstance(part, Linear | Conv1D | Conv2d)}
+        own = [name for name in maps if fnmatchcase(name, self.reads) and _is_matrix(name, maps[name])]
+        return {self._names.get(name, name): maps[name] for name in own}
+
+
+class _Run(Module):
+    """A function of a module, as a module: what `functional_call` can run with other parameters."""
+
+    def __init__(self, module: Module, run: Callable[[], Tensor]) -> None:
+        super().__init__()
+        self.module, self.run = module, run
+
+    def forward(self) -> Tensor:
+        return self.run()
+
+
+def _is_matrix(name: str, weight: Tensor) -> bool:
+    return kind_of(name, weight.shape, ParameterRules()) == "matrix"
+
+
+def tied_names(module: Module) -> dict[str, str]:
+    """Return the first name of each parameter that has several, by the others."""
+    first: dict[int, str] = {}
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(value)] for name, value in named if first.setdefault(id(value), name) != name}
+
+
+def _set(module: Module, name: str, value: Parameter) -> None:
+    owner, _, attribute = name.rpartition(".")
+    setattr(module.get_submodule(owner), attribute, value)

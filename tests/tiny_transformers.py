@@ -1,0 +1,80 @@
+"""Tiny random models of transformers with their heads and a tokenizer of a few words, as transformers saves them."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    CLIPModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+)
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from tests.transformers_models import MODELS, T5, VOCABULARY
+
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "yes", "no", "red", "dark", "light", "of", "image", "."]
+SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+ENCODERS = ("bert", "roberta", "deberta-v3")
+DECODERS = ("gpt2", "llama, untied", "llama, tied", "mistral", "qwen2", "gemma")
+FAMILIES = (
+    dict.fromkeys(ENCODERS, "encoder")
+    | dict.fromkeys(DECODERS, "causal")
+    | {"t5": "seq2seq", "flan-t5": "seq2seq", "clip": "clip"}
+)
+MAKERS = {
+    "encoder": AutoModelForSequenceClassification.from_config,
+    "causal": AutoModelForCausalLM.from_config,
+    "seq2seq": AutoModelForSeq2SeqLM.from_config,
+    "clip": CLIPModel,
+}
+
+
+@cache
+def tokenizer() -> Any:
+    """Make a tokenizer of whole words that ends each text with `</s>`."""
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(SPECIAL + WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", SPECIAL.index("</s>"))]
+    )
+    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=words, model_input_names=["input_ids", "attention_mask"], **names)
+
+
+def random_model(kind: str, outputs: int | None = None, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
+    """Draw a model with weights that no initialisation would give; one for so many classes where that is asked."""
+    torch.manual_seed(seed)
+    flan = T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    config = flan if kind == "flan-t5" else MODELS[kind]().config
+    for part in (config, *(getattr(config, name) for name in config.sub_configs)):
+        for name, token in TOKENS.items():
+            setattr(part, name, token)
+    if outputs is not None:
+        config.num_labels = outputs
+    model = MAKERS["encoder" if outputs else FAMILIES[kind]](config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.to(dtype).eval()
+
+
+def write_model(
+    folder: Path, kind: str, outputs: int | None = None, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> Any:
+    """Draw a model and write it, its tokenizer and its image processor."""
+    model = random_model(kind, outputs, dtype, seed)
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    if kind == "clip":
+        CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=16).save_pretrained(folder)
+    return model
+
+
+__all__ = ["DECODERS", "ENCODERS", "FAMILIES", "VOCABULARY", "random_model", "tokenizer", "write_model"]

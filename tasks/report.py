@@ -12,11 +12,13 @@ from merganser.report.page import render_page
 from merganser.report.plots import make_plots
 from merganser.report.rows import make_rows
 from merganser.report.scores import read_scores
+from merganser.report.significance import read_significance
 from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.study_tables import write_studies
-from merganser.report.tables import summary, write_changes, write_measures, write_tables
+from merganser.report.tables import summary, write_changes, write_measures, write_significance, write_tables
 from tasks.paths import (
+    EXAMPLES,
     MERGE_MEASURES,
     MERGE_PROFILES,
     METRICS,
@@ -39,6 +41,7 @@ def write_report(params: Params) -> None:
     measured = read_measures(TASK_MEASURES, MERGE_MEASURES, [row.entry for row in rows])
     tasks = list(params.tasks)
     studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)
+    significance = read_significance(rows, EXAMPLES)
     plots = make_plots(rows, measured, tasks) | draw_studies(studies, rows[0].wording)
     numbers = summary(rows)
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), numbers)
@@ -47,10 +50,11 @@ def write_report(params: Params) -> None:
         write_tables(folder, rows, tasks)
         write_measures(folder, measured)
         write_studies(folder, studies)
+        write_significance(folder, significance)
         write_changes(folder, changes)
         for name, svg in plots.items():
             (folder / "plots" / f"{name}.svg").write_text(svg)
-        (folder / "index.html").write_text(render_page(params, rows, measured, studies, plots, changes))
+        (folder / "index.html").write_text(render_page(params, rows, measured, studies, significance, plots, changes))
     write_json(SUMMARY, numbers)
     print(f"{REPORT}/index.html: {len(rows)} entries on {len(tasks)} tasks")
 

@@ -14,6 +14,7 @@ from merganser.report.layers import short_names
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.rows import GROUPS, Row, best, best_values, by_family, fingerprint, in_group, sampling_error
 from merganser.report.scores import INDIVIDUAL
+from merganser.report.significance import MEAN, Significance
 from merganser.report.studies import StudyResults
 from merganser.report.style import VARIABLES
 from merganser.report.wording import title_of
@@ -26,6 +27,7 @@ def render_page(
     rows: Sequence[Row],
     measured: Measured,
     studies: StudyResults,
+    significance: Significance,
     plots: Mapping[str, str],
     changes: Changes | None,
 ) -> str:
@@ -45,6 +47,7 @@ def render_page(
         "digits": digits,
         "signed": signed,
         "sentence": sentence,
+        "p": p_value,
     }
     page = environment.get_template("page.html.j2").render(
         params=params,
@@ -62,6 +65,8 @@ def render_page(
         by_layer=list(BY_LAYER),
         layers=_layers(measured),
         studies=studies,
+        verdicts=significance.verdicts,
+        ties=significance.ties(MEAN),
         changes=changes,
         plots={name: inline(svg) for name, svg in plots.items()},
     )
@@ -130,6 +135,11 @@ def signed(value: float | None) -> str:
 def digits(value: float) -> str:
     """Format a measure with three significant digits, a dash for none."""
     return "–" if isnan(value) else f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:.0f}"
+
+
+def p_value(value: float | None) -> str:
+    """Format a p-value with the digits that matter, a dash for none."""
+    return "–" if value is None else f"{value:.3f}" if value >= 0.001 else f"{value:.0e}"
 
 
 def seconds(value: float) -> str:

@@ -47,11 +47,6 @@ class Summary(NamedTuple):
         """Tell whether the first entry's lead counts as more than chance."""
         return self.p is not None and self.p < LEVEL
 
-    @property
-    def p_text(self) -> str:
-        """Write the p-value with the digits that matter, a dash for none."""
-        return "–" if self.p is None else f"{self.p:.3f}" if self.p >= 0.001 else f"{self.p:.0e}"
-
 
 class RankPoint(NamedTuple):
     """One task's own model with its delta cut to a share of the rank; 1 is the delta itself."""

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from merganser.report.changes import Changes
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.rows import Row
 from merganser.report.scores import Scores
+from merganser.report.significance import MEAN, Significance, Verdict
 
 IDENTITY = ("entry", "method", "reads", "family", "group")
 MEASURES = ("mean", "normalised_score", "score_drop_rate", "amr", "wall_s", "peak_rss_bytes")
@@ -45,6 +47,18 @@ def write_measures(folder: Path, measured: Measured) -> None:
         found = [zip(measured.tasks, measured.overall(entry).tolist(), strict=True) for entry in entries]
         lines = [[entry, *pair] for entry, pairs in zip(entries, found, strict=True) for pair in pairs]
         write_csv(plots / f"{name}.csv", ["entry", "task", measure], lines)
+
+
+def write_significance(folder: Path, significance: Significance) -> None:
+    """Write `significance.csv`, entries against the best of their group, and `pairs.csv`, all pairs of entries."""
+    verdicts = sorted(significance.verdicts.values(), key=lambda v: (v.column != MEAN, v.column, v.group))
+    write_csv(folder / "significance.csv", Verdict._fields, verdicts)
+    lines = [
+        [column, first, second, float(pairs.difference[i, j]), float(pairs.p[i, j])]
+        for column, pairs in significance.pairs.items()
+        for (i, first), (j, second) in combinations(enumerate(significance.entries), 2)
+    ]
+    write_csv(folder / "pairs.csv", ["column", "entry", "other", "difference", "p"], lines)
 
 
 def write_changes(folder: Path, changes: Changes | None) -> None:

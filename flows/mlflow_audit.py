@@ -23,8 +23,8 @@ from tasks.record import (
     Store,
     content_key,
     content_tags,
-    metric_hashes,
     parameters,
+    score_hashes,
     score_metrics,
 )
 
@@ -87,7 +87,7 @@ def _check_receipt(store: Store, params: Params, stage: str, file: Path) -> Iter
         state = "is deleted" if run else "is not there"
         yield differs(Kind.NO_RUN, str(file), f"names MLflow run {run_id}, which {state}; remove the file, run again")
         return
-    hashes = metric_hashes(params, entry)
+    hashes = score_hashes(params, entry)
     expected = content_key(params, entry, hashes)
     if receipt.get("content") != expected:
         yield differs(Kind.MLFLOW, str(file), f"is the receipt of another result than that of {entry} here")

@@ -26,7 +26,7 @@ from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.report.scores import Scores, read_json, read_metrics, read_scores
 from merganser.report.wording import wording_of
-from tasks.paths import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT
+from tasks.paths import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT
 from tasks.stage import run, write_json
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def record_entry(params: Params, entry: str) -> None:
 
     metrics = score_metrics(params, entry)
     profile = read_json(MERGE_PROFILES / f"{entry}.json")
-    hashes = metric_hashes(params, entry)
+    hashes = score_hashes(params, entry)
     key = content_key(params, entry, hashes)
     LOCK.parent.mkdir(exist_ok=True)
     with FileLock(LOCK):  # several entries are recorded at once; one store, one parent, no result twice
@@ -108,9 +108,10 @@ def record_entry(params: Params, entry: str) -> None:
     print(f"{entry}: MLflow run {run_id}")
 
 
-def metric_hashes(params: Params, entry: str) -> dict[str, str]:
-    """Return the sha256 of each metric file of an entry, by its path."""
-    files = [METRICS / entry / f"{task}.json" for task in params.tasks]
+def score_hashes(params: Params, entry: str) -> dict[str, str]:
+    """Return the sha256 of each file with an entry's scores or its examples' results, by its path."""
+    scores = [METRICS / entry / f"{task}.json" for task in params.tasks]
+    files = [*scores, *(EXAMPLES / entry / f"{task}.safetensors" for task in params.tasks)]
     return {str(file): sha256_of(file) for file in files}
 
 

@@ -102,6 +102,11 @@ TAMPERINGS = {
         "data/merged/dts_d/overlays.safetensors",
     ),
     "a metric": (_flip("data/metrics/ties/dark.json"), Kind.CHANGED, "data/metrics/ties/dark.json"),
+    "an example's result": (
+        _flip("data/examples/ties/dark.safetensors"),
+        Kind.CHANGED,
+        "data/examples/ties/dark.safetensors",
+    ),
     "a receipt": (_flip("data/records/ties.json"), Kind.CHANGED, "data/records/ties.json"),
     "a score in MLflow": (_score, Kind.MLFLOW, "run "),
     "a parameter": (_param, Kind.PARAMS, "params.yaml"),

@@ -54,7 +54,7 @@ def test_scores_between_right_and_wrong_are_tested_as_paired_means() -> None:
 def test_the_bootstrap_errs_as_often_as_its_level_says(metric: str) -> None:
     """Two models alike: one test in twenty finds a difference; two that differ much are always told apart."""
     found = []
-    for seed in range(100):
+    for seed in range(60):
         generator = np.random.default_rng(seed)
         labels = generator.integers(0, 2, 150)
         noise = generator.normal(0, (0.8, 0.8, 4.0), (150, 3)).T
@@ -79,7 +79,7 @@ def test_the_paired_test_sees_more_than_the_errors_of_the_scores() -> None:
 
 
 def test_the_mean_over_tasks_of_one_size_is_tested_as_one_larger_task() -> None:
-    tasks = [models([0.85, 0.8], seed) for seed in range(4)]
+    tasks = [models([0.82, 0.8], seed) for seed in range(4)]
     mean = mean_of_tasks([compare_models("accuracy", found) for found in tasks])
     wins, losses = (
         sum(int((sign * (a.score - b.score) > 0).sum()) for a, b in tasks)  # type: ignore[operator]

@@ -67,6 +67,7 @@ def test_a_record_holds_scores_parameters_costs_and_origins(folder: Path) -> Non
     assert run.data.params["scaling"] == "0.5"
     assert run.data.params["coefficients"] == "None"
     assert len(run.data.tags["sha256.data/metrics/sum/dark.json"]) == 64
+    assert len(run.data.tags["sha256.data/examples/sum/dark.safetensors"]) == 64
     assert run.info.status == "FINISHED"
 
 

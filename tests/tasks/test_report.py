@@ -3,15 +3,18 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from markupsafe import escape
+from scipy.stats import binomtest
 
 from merganser import registry
 from merganser.errors import InputError
+from merganser.evaluation.examples import read_results, write_results
 from merganser.report.labels import LINE, place_labels, spread
 from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.style import VARIABLES
@@ -97,6 +100,47 @@ def test_the_best_of_a_group_is_marked_and_references_never_are(folder: Path, pa
     means = {row["entry"]: float(row["mean"]) for row in csv.DictReader((folder / "report/results.csv").open())}
     single = max(means["average"], means["sum"])
     assert marked == {"tsv_c"} | {entry for entry in ("average", "sum") if means[entry] == single}
+
+
+def test_entries_are_tested_against_the_best_of_their_group_example_by_example(folder: Path, page: str) -> None:
+    found = list(csv.DictReader((folder / "report/significance.csv").open()))
+    assert {row["group"] for row in found} == {"single"}  # of parts per task there is one entry
+    assert [row["column"] for row in found] == ["mean", *sorted(TASKS)]
+    metrics = {row["entry"]: row for row in csv.DictReader((folder / "report/results.csv").open())}
+    for row in found:
+        assert float(row["difference"]) == pytest.approx(
+            float(metrics[row["entry"]][row["column"]]) - float(metrics[row["best"]][row["column"]])
+        )
+        assert float(row["difference"]) <= 0
+        assert row["p"] == row["corrected"]  # one test a column
+        if row["column"] == "mean":
+            continue
+        files = [folder / f"data/examples/{row[name]}/{row['column']}.safetensors" for name in ("entry", "best")]
+        other, best = (read_results(file).score for file in files)
+        assert other is not None
+        assert best is not None
+        wins, losses = int((other > best).sum()), int((other < best).sum())
+        p = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+        assert float(row["p"]) == pytest.approx(p)
+    mean = found[0]
+    assert (f"Not to be told from <b>{mean['best']}</b> in the mean: {mean['entry']}" in page) == (
+        float(mean["corrected"]) >= 0.05
+    )
+    pairs = list(csv.DictReader((folder / "report/pairs.csv").open()))
+    assert len(pairs) == (1 + len(TASKS)) * len(METHODS) * (len(METHODS) - 1) // 2
+
+
+def test_results_on_other_examples_are_refused(folder: Path) -> None:
+    file = Path("data/examples/sum/red.safetensors")
+    content = file.read_bytes()
+    results = read_results(file)
+    assert results.label is not None
+    try:
+        write_results(file, replace(results, label=1 - results.label))
+        with pytest.raises(InputError, match=r"red\.safetensors: has other examples than data/examples/.*/red"):
+            report.main([])
+    finally:
+        file.write_bytes(content)
 
 
 def test_the_runs_and_parameters_of_each_entry_are_shown(page: str) -> None:

@@ -1,4 +1,4 @@
-"""Decompositions of matrices of one shape: all together on a GPU, which one alone leaves idle.
+"""Batched decompositions of matrices of one shape: one matrix alone does not fill a GPU.
 
 Shape legend: T tasks, M rows, N columns, R = min(M, N), K singular vectors.
 """
@@ -9,20 +9,20 @@ from torch import Tensor, linalg
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise, is_accurate, numerical_rank
 
-SHARE = 0.5  # of the GPU's free memory, to be filled at once
-GRAM_COPIES = 6  # Gram matrices' worth of memory for each: itself, its eigenvectors, both again, and workspace
+SHARE = 0.5  # of the GPU's free memory that one batch may fill
+GRAM_COPIES = 6  # memory per matrix, in Gram matrices: the matrix and its eigenvectors, a copy of both, and workspace
 
 
 def factorise_all(matrices: Tensor, rank: int | None = None) -> tuple[Factors, ...]:
     """Decompose each of T matrices (T, M, N) as `factorise` does."""
     if not matrices.is_cuda or matrices.dtype == torch.float64:
         return tuple(factorise(matrix, rank) for matrix in matrices)
-    pieces = matrices.split(at_once(matrices))
+    pieces = matrices.split(batch_size(matrices))
     return tuple(factors for piece in pieces for factors in factorise_together(piece, rank))
 
 
-def at_once(matrices: Tensor) -> int:
-    """Return how many of the matrices (T, M, N) on a GPU can be decomposed in the memory that is free there."""
+def batch_size(matrices: Tensor) -> int:
+    """Return how many of the matrices (T, M, N) can be decomposed together in the GPU's free memory."""
     _, rows, columns = matrices.shape
     free, _ = torch.cuda.mem_get_info(matrices.device)
     kept = torch.cuda.memory_reserved(matrices.device) - torch.cuda.memory_allocated(matrices.device)
@@ -31,9 +31,9 @@ def at_once(matrices: Tensor) -> int:
 
 
 def factorise_together(matrices: Tensor, rank: int | None = None) -> list[Factors]:
-    """Decompose T matrices (T, M, N), of float32 or less, by one call for all their Gram matrices in float64.
+    """Decompose T matrices (T, M, N), of float32 or less, from their Gram matrices in float64, in one batched call.
 
-    One for which that is not exact enough is decomposed by itself.
+    A matrix for which that is not exact enough is decomposed by itself.
 
     >>> first, second = factorise_together(torch.tensor([[[2.0, 0.0], [0.0, 1.0]], [[0.0, 3.0], [0.0, 0.0]]]))
     >>> first.s, second.s, second.u.shape

@@ -1,4 +1,4 @@
-"""Take a layer in blocks that stay in a processor's cache with what is made of them: memory is passed over once.
+"""Work through a layer in blocks that fit into the CPU's cache together with their intermediate results.
 
 Legend: T tasks, C entries of a block.
 """
@@ -13,7 +13,7 @@ LOOPED = (torch.float32, torch.float64)
 
 
 def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
-    """Cut the tasks' tensors (T, ...) into blocks (T, C), in reading order; on a GPU all is one block.
+    """Cut the tasks' tensors (T, ...) into blocks (T, C), in reading order; on a GPU into a single block.
 
     C is a multiple of `unit`.
 
@@ -25,7 +25,7 @@ def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
 
 
 def is_looped(values: Tensor) -> bool:
-    """Tell whether values are such as the compiled loops of `merganser.linalg.loops` take."""
+    """Tell whether the compiled loops of `merganser.linalg.loops` accept these values."""
     return values.device.type == "cpu" and values.dtype in LOOPED
 
 
@@ -43,7 +43,7 @@ def by_blocks(reduce: Callable[[Tensor], Tensor], stack: Tensor, dtype: torch.dt
 
 
 def joined(pieces: Iterable[Tensor], shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Lay pieces (C,) of one tensor, made in turn, side by side in a tensor of this shape.
+    """Write consecutive pieces (C,) into a tensor of this shape.
 
     >>> joined([torch.zeros(3), torch.ones(1)], (2, 2), torch.float32, torch.device("cpu"))
     tensor([[0., 0.],

@@ -1,4 +1,4 @@
-"""What decompositions give.
+"""The results of decompositions.
 
 Shape legend: M rows, N columns, R = min(M, N), K stored singular vectors (K <= R).
 """
@@ -17,7 +17,7 @@ class Factors(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """What the tasks' matrices side by side share: the left part of the SVD of [D_1 .. D_T], on its numerical rank."""
+    """The left singular vectors and singular values of [D_1 .. D_T], up to its numerical rank."""
 
-    u: Tensor  # (M, K), in float64, column after column in memory: products of other strides have other last digits
+    u: Tensor  # (M, K), float64, stored column by column: products with other strides differ in their last digits
     s: Tensor  # (K,)

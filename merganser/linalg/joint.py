@@ -18,14 +18,14 @@ class JointFactors(NamedTuple):
 
     u: Tensor  # (M, K), orthonormal columns
     s: Tensor  # (K,), descending
-    coordinates: Callable[[int], Tensor]  # of task t: S V_t^T (K, N), the caller's own
-    is_product: bool  # the coordinates of task t are U^T D_t, so one entry is a dot product
+    coordinates: Callable[[int], Tensor]  # task t: S V_t^T (K, N), a new tensor
+    is_product: bool  # whether the coordinates of task t are U^T D_t, so that one entry is a dot product
 
 
 def joint(deltas: Tensor, basis: Basis | None = None) -> JointFactors:
-    """Decompose T matrices (T, M, N) side by side on their numerical rank. What is returned holds on to them.
+    """Decompose T matrices (T, M, N) side by side, up to their numerical rank. The result keeps a reference to them.
 
-    `basis`: that of float32 matrices, where `joint` gave it before; the coordinates are the same to the last digit.
+    `basis`: the basis that an earlier call found for the same float32 matrices; the coordinates are bit-identical.
 
     >>> found = joint(torch.tensor([[[3.0, 0.0]], [[0.0, 4.0]]]))  # [3 0 0 4]
     >>> found.s.float(), found.coordinates(1).abs().float()
@@ -37,9 +37,8 @@ def joint(deltas: Tensor, basis: Basis | None = None) -> JointFactors:
 
     def coordinates(task: int) -> Tensor:
         rows, columns = deltas.shape[1:]
-        workspace = s.new_empty(
-            rows + len(s), columns
-        )  # in one piece, of a size that the allocator gives back when it is freed
+        # One allocation, large enough for the allocator to return it to the system when it is freed.
+        workspace = s.new_empty(rows + len(s), columns)
         exact, found = workspace[:rows].copy_(deltas[task]), workspace[rows:]
         return torch.mm(u.mT, exact, out=found)
 
@@ -47,12 +46,12 @@ def joint(deltas: Tensor, basis: Basis | None = None) -> JointFactors:
 
 
 def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor]) -> JointFactors:
-    """Decompose T products left[t] (M, Q) @ right[t] (Q, N) as `joint` does, without multiplying one of them out."""
+    """Decompose T products left[t] (M, Q) @ right[t] (Q, N) as `joint` does, without computing the products."""
     return of_factors(svd.joint_low_rank(left, right), len(left))
 
 
 def of_factors(factors: Factors, tasks: int) -> JointFactors:
-    """Cut factors (M, K), (K,), (K, T * N) into tasks."""
+    """Split factors (M, K), (K,), (K, T * N) by task."""
     u, s, vh = factors
     rows = vh.unflatten(1, (tasks, -1))
     return JointFactors(u, s, lambda task: rows[:, task] * s.unsqueeze(1), is_product=False)
@@ -68,7 +67,10 @@ def _by_svd(deltas: Tensor) -> Basis:
 
 
 def _by_gram(deltas: Tensor) -> Basis | None:
-    """Find the basis of T float32 matrices by the sum of their Gram matrices; None where that is of no use."""
+    """Find the basis of T float32 matrices from the sum of their Gram matrices.
+
+    Return None if that is larger than the other Gram matrix or not exact enough.
+    """
     tasks, rows, columns = deltas.shape
     if rows > tasks * columns:
         return None

@@ -1,13 +1,12 @@
-"""Gram matrices, eigenvectors, Cholesky factors, in a way that lets layers be decomposed in parallel threads.
+"""Gram matrices and eigenvectors, computed without the GIL so that threads can decompose layers in parallel.
 
-On the CPU these are the LAPACK and BLAS routines that SciPy brings (OpenBLAS), called through the pointers that SciPy
-publishes: ctypes gives Python's lock up for the time of a call, which SciPy's and numpy's own wrappers do not. Calls
-are to be made with one BLAS thread (`merganser.workers`): then a result has the same bits wherever it is computed. Only
-a BLAS that is loaded can be told so: SciPy is imported with this module, not by the first call. On a GPU they are
-torch's.
+On the CPU this calls the LAPACK and BLAS routines bundled with SciPy (OpenBLAS), through the pointers that SciPy
+publishes: ctypes releases the GIL during a call, SciPy's and numpy's own wrappers do not. Call them with one BLAS
+thread (`merganser.workers`): a result then has the same bits on every machine. The number of threads can only be set
+once the BLAS is loaded, so this module imports SciPy at the top. On a GPU, torch's routines are used.
 
-Legend: a *Gram matrix* (N, N) is symmetric, in float64 and contiguous; only the entries on and above its diagonal are
-ever read or written. Functions whose name ends in `_` overwrite what they are given. Eigenvalues ascend.
+Legend: a *Gram matrix* (N, N) is symmetric, float64 and contiguous; only its upper triangle is read or written.
+Functions whose name ends in `_` overwrite their input. Eigenvalues ascend.
 """
 
 import ctypes
@@ -19,17 +18,16 @@ import torch
 from scipy.linalg import cython_blas, cython_lapack
 from torch import Tensor, linalg
 
-ROWS = 512  # of a matrix that are in float64 at a time
-PANEL = 64  # columns LAPACK may work on at a time
-FEW = 4  # up to a FEW-th of the vectors are found faster one by one than all together: 33 ms, not 63, for 96 of 768
-MANY = 2048  # from so many vectors on they are found in little memory: another N x N would be 75 MB for 3072
-LETTERS = {torch.float32: "s", torch.float64: "d"}
+ROWS = 512  # rows converted to float64 at a time
+PANEL = 64  # LAPACK's block size, in columns
+FEW = 4  # for at most N / FEW vectors inverse iteration is faster: 33 ms, not 63, for 96 of 768
+MANY = 2048  # from this N on, use the algorithm without an N x N workspace (75 MB for N = 3072)
 
 
 def gram(matrix: Tensor, out: Tensor | None = None, sign: float = 1.0) -> Tensor:
     """Return matrix^T matrix (N, N) of an M x N matrix, or add it, times `sign`, to a Gram matrix `out` in place.
 
-    Rows are turned to float64 a block at a time. For the Gram matrix of the rows give the matrix's transpose.
+    Rows are converted to float64 block by block. For the Gram matrix of the rows, pass the transpose.
 
     >>> gram(torch.tensor([[1.0, 2.0], [0.0, 1.0]])).triu()
     tensor([[1., 2.],
@@ -45,7 +43,7 @@ def gram(matrix: Tensor, out: Tensor | None = None, sign: float = 1.0) -> Tensor
             continue
         if 1 not in exact.stride():
             exact = exact.contiguous()
-        as_rows = exact.stride(1) == 1  # to Fortran, the transpose of what is stored row by row
+        as_rows = exact.stride(1) == 1  # Fortran reads a row-major matrix as its transpose
         leading = max(1, size if as_rows else len(rows), exact.stride(0 if as_rows else 1))
         trans = b"N" if as_rows else b"T"
         _call("dsyrk", b"L", trans, size, len(rows), sign, exact, leading, 1.0, out, max(1, size))
@@ -53,7 +51,7 @@ def gram(matrix: Tensor, out: Tensor | None = None, sign: float = 1.0) -> Tensor
 
 
 def product(matrix: Tensor, right: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return matrix (M, N) @ right (N, K), computed in float64; rows are turned to it a block at a time.
+    """Return matrix (M, N) @ right (N, K), computed in float64; rows are converted block by block.
 
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]], dtype=torch.float64))
     tensor([[11.]], dtype=torch.float64)
@@ -98,8 +96,8 @@ def eigh_top_(gram: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     size = len(gram)
     count = min(count, size)
-    if not bool(gram.diagonal().isfinite().all()):  # LAPACK may not come back from it
-        raise ValueError("a matrix to decompose holds NaN or infinity")
+    if not bool(gram.diagonal().isfinite().all()):  # LAPACK may loop forever
+        raise ValueError("cannot decompose a matrix that holds NaN or infinity")
     if gram.is_cuda:
         values, vectors = linalg.eigh(gram, UPLO="U") if count else (linalg.eigvalsh(gram, UPLO="U"), gram[:, :0])
         return values, vectors[:, size - count :]
@@ -117,44 +115,11 @@ def eigh_top_(gram: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, rows.mT
 
 
-def cholesky_(gram: Tensor) -> Tensor:
-    """Return the upper triangular R with R^T R = gram, of a positive definite matrix in float32 or float64.
-
-    Raises torch.linalg.LinAlgError where it is not positive definite.
-
-    >>> cholesky_(torch.tensor([[4.0, 2.0], [2.0, 10.0]]))
-    tensor([[2., 1.],
-            [0., 3.]])
-    """
-    if gram.is_cuda:
-        return linalg.cholesky(gram, upper=True)
-    info = ctypes.c_int()
-    _call(f"{LETTERS[gram.dtype]}potrf", b"L", len(gram), gram, max(1, len(gram)), info)
-    if info.value:
-        raise linalg.LinAlgError(f"not positive definite: its leading minor of order {info.value} is not")
-    return gram.triu_()
-
-
-def solve_(upper: Tensor, right: Tensor, *, transposed: bool = False) -> Tensor:
-    """Return X (N, K) with R X = right, or R^T X = right, for an upper triangular R (N, N) of the same dtype.
-
-    >>> solve_(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([[4.0], [6.0]]))
-    tensor([[1.],
-            [2.]])
-    """
-    if upper.is_cuda:
-        return linalg.solve_triangular(upper.mT if transposed else upper, right, upper=not transposed)
-    rows, columns = right.shape
-    assert right.is_contiguous()
-    sides = (b"R", b"L", b"T" if transposed else b"N", b"N")  # X^T stands left of what Fortran reads as R^T
-    one = ctypes.c_float(1.0) if upper.dtype == torch.float32 else ctypes.c_double(1.0)
-    leading = (max(1, rows), max(1, columns))
-    _call(f"{LETTERS[upper.dtype]}trsm", *sides, columns, rows, one, upper, leading[0], right, leading[1])
-    return right
-
-
 def _tridiagonal_(gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Reduce a Gram matrix; return the diagonal (N,), what is beside it and the scales of the reflectors left in it."""
+    """Reduce a Gram matrix to tridiagonal form; return its diagonal, its off-diagonal and the reflectors' scales (N,).
+
+    The reflectors themselves overwrite the Gram matrix.
+    """
     size = len(gram)
     diagonal, beside, reflectors = (gram.new_zeros(size) for _ in range(3))
     workspace, info = gram.new_empty(PANEL * size), ctypes.c_int()
@@ -165,7 +130,7 @@ def _tridiagonal_(gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _some_vectors(diagonal: Tensor, beside: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
     """Return the eigenvalues (N,) of a tridiagonal matrix, and in rows the eigenvectors (K, N) of the `count` largest.
 
-    By inverse iteration; None where the matrix falls into parts, or an iteration does not converge.
+    By inverse iteration; None if the matrix is block diagonal, or an iteration does not converge.
     """
     size, values, info = len(diagonal), diagonal.clone(), ctypes.c_int()
     _call("dsterf", size, values, beside.clone(), info)
@@ -195,9 +160,9 @@ def _all_vectors(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _in_little_memory(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the same by relatively robust representations, a tenth slower; None where that fails.
+    """Return what `_all_vectors` does by relatively robust representations (MRRR), which takes a tenth longer.
 
-    It does where many eigenvalues are equal. The vectors are orthogonal to 1e-12, not 1e-14.
+    None if it fails, as it does when many eigenvalues are equal. The vectors are orthogonal to 1e-12, not 1e-14.
     """
     size, counted, info = len(diagonal), ctypes.c_int(), ctypes.c_int()
     values, rows, checked = torch.empty_like(diagonal), diagonal.new_empty(size, size), ctypes.c_int(1)
@@ -209,20 +174,20 @@ def _in_little_memory(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """Call a routine; every argument goes by its address, as Fortran has it."""
+    """Call a Fortran routine, which takes every argument by its address."""
     _routine(name)(*map(_address, arguments))
 
 
 @cache
 def _routine(name: str) -> Callable[..., None]:
-    """Find a routine by the pointer that SciPy publishes; its C declaration is the pointer's name."""
+    """Return a routine from the capsule that SciPy publishes; the capsule's name is the routine's C declaration."""
     table = {**cython_blas.__pyx_capi__, **cython_lapack.__pyx_capi__}
     declaration, pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
     declaration.restype, declaration.argtypes = ctypes.c_char_p, [ctypes.py_object]
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     declared = declaration(table[name])
     if b", int *" not in declared:
-        raise ImportError(f"scipy.linalg declares {name} as {declared!r}: it counts in other than 32-bit integers")
+        raise ImportError(f"scipy.linalg declares {name} as {declared!r}: its integers are not 32 bits wide")
     prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (declared.count(b",") + 1))
     return prototype(pointer(table[name], declared))
 

@@ -1,6 +1,6 @@
-"""Compiled loops over the entries of one layer: what `thresholds`, `elect_sign` and `disjoint_mean` run on a CPU.
+"""Compiled loops over the entries of one layer, used by `thresholds`, `elect_sign` and `disjoint_mean` on a CPU.
 
-Legend: T tasks, C entries, of which W are in work at a time. Sums are in float64, over the tasks in their order.
+Legend: T tasks, C entries, processed W at a time. Sums are in float64, over the tasks in their order.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def compiled(*arguments: str) -> Callable[[Callable], Callable]:
     def compile_(function: Callable) -> Callable:
         try:
             return numba.njit(signatures, nogil=True, error_model="numpy", cache=True)(function)
-        except RuntimeError:  # there is no folder to keep it in that can be written to
+        except RuntimeError:  # numba finds no writable cache folder
             return numba.njit(signatures, nogil=True, error_model="numpy")(function)
 
     return compile_
@@ -65,7 +65,7 @@ def agreeing_mean(values: NDArray, levels: NDArray, signs: NDArray, means: NDArr
 
 @compiled("I[::1]", "int64", "int64", "int64", "int64", "int64[::1]")
 def count(numbers: NDArray, mask: int, before: int, leading: int, following: int, counts: NDArray) -> None:
-    """Count the numbers' patterns (C,), their bits in the mask, with these leading bits, by the bits that come next.
+    """Histogram the patterns (C,), numbers & mask, that start with these leading bits, by the bits that come next.
 
     `before` bits come after the leading ones, `following` after those that are counted.
     """
@@ -82,6 +82,6 @@ def take(numbers: NDArray, mask: int, before: int, leading: int, taken: NDArray)
     size = 0
     for i in range(len(numbers)):
         pattern = numbers[i] & mask
-        taken[size] = pattern  # and again over it, unless it counts: faster than a branch
+        taken[size] = pattern  # overwritten by the next one unless it matches: faster than a branch
         size += pattern >> before == leading
     return size

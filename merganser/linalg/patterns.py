@@ -21,9 +21,9 @@ def patterns_of(values: Tensor) -> Tensor:
 
 
 def levels_of(patterns: Sequence[int], values: Tensor) -> Tensor:
-    """Return the magnitudes (T) of patterns, in the values' dtype and on their device: of -1 what is below them all.
+    """Return the magnitudes (T) of patterns, in the values' dtype and on their device.
 
-    Of a pattern that no magnitude has it is infinity.
+    The pattern -1 gives a number below all magnitudes, a pattern that no magnitude has gives infinity.
 
     >>> levels_of([-1, 1065353216], torch.zeros(2, 1))
     tensor([-1.,  1.])
@@ -33,7 +33,7 @@ def levels_of(patterns: Sequence[int], values: Tensor) -> Tensor:
 
 
 def column(numbers: Sequence[int], patterns: Tensor) -> Tensor:
-    """Set one number a task (T, 1) beside the patterns (T, C)."""
+    """Return one number per task as a column (T, 1) that broadcasts over the patterns (T, C)."""
     return torch.tensor(numbers, dtype=patterns.dtype, device=patterns.device).unsqueeze(1)
 
 

@@ -11,10 +11,10 @@ from merganser.linalg.svd import is_accurate, numerical_rank, of_gram
 
 
 def polar(matrix: Tensor, exact_to: torch.dtype | None = None) -> Tensor:
-    """Return the nearest matrix with orthonormal columns (or rows, of a wide one): P Q^T, where the SVD is P S Q^T.
+    """Return P Q^T of the SVD P S Q^T: the nearest matrix with orthonormal columns (rows, if it is wide).
 
     Linearly dependent columns give a partial isometry on the numerical rank, the same for every LAPACK driver.
-    `exact_to`: the dtype a float64 matrix was computed from, if it is another.
+    `exact_to`: the dtype that a float64 matrix was computed from.
 
     >>> polar(torch.tensor([[0.0, -3.0], [2.0, 0.0]]))
     tensor([[ 0., -1.],
@@ -27,10 +27,10 @@ def polar(matrix: Tensor, exact_to: torch.dtype | None = None) -> Tensor:
 
 
 def polar_factors(matrix: Tensor, exact_to: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return left (M, .), the singular values S (K,) and right (., N), where P Q^T is left @ right.
+    """Return left (M, .), the singular values S (K,) and right (., N) with left @ right = P Q^T.
 
-    One of the two is the matrix itself, the other, in float64, Q S^-1 Q^T or P S^-1 P^T on its smaller side: a product
-    with more than the polar factor need not form it.
+    One of the two is the matrix itself, the other, in float64, Q S^-1 Q^T or P S^-1 P^T on its smaller side. A caller
+    that multiplies the polar factor by another matrix need not form it.
 
     >>> left, s, right = polar_factors(torch.tensor([[3.0, 0.0], [4.0, 0.0]]))
     >>> s, left @ right.float()

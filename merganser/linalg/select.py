@@ -1,4 +1,4 @@
-"""The largest entries of a vector that is never in memory as a whole: exact selection over a stream.
+"""Select the largest entries of a vector exactly, over a stream: the whole vector is never in memory.
 
 Legend: T tasks, C entries; a *stack* is a tensor (T, ...) of all tasks.
 """
@@ -18,14 +18,14 @@ from merganser.linalg.thresholds import Change, InMemory, StackSource, threshold
 
 @dataclass(frozen=True)
 class Cut:
-    """Where each task's magnitudes are cut: those above are kept, and the first few of those equal to it."""
+    """The magnitude at which each task is cut: larger ones are kept, and the first few of those equal to it."""
 
     patterns: tuple[int, ...]  # T bit patterns; -1 is below them all
-    ties: tuple[int, ...]  # T: how many entries with just this pattern are kept, in reading order
+    ties: tuple[int, ...]  # T: how many entries with exactly this pattern are kept, in reading order
 
 
 def cut_at(read: Callable[[], Iterable[Tensor]], density: float) -> Cut:
-    """Find, per task, the cut that keeps floor(density * n) of the n entries of the stacks that `read` gives.
+    """Find, per task, the cut that keeps floor(density * n) of the n entries of the stacks that `read` yields.
 
     >>> stack = torch.tensor([[0.5, -2.0, 0.5, 1.0]])
     >>> kept(stack, cut_at(lambda: [stack], 0.75))  # of the two equal ones the first
@@ -37,14 +37,14 @@ def cut_at(read: Callable[[], Iterable[Tensor]], density: float) -> Cut:
 def whole_cut(stacks: StackSource, count: Callable[[int], int], change: Change | None = None) -> Cut:
     """Find, per task, the cut that keeps `count(n)` of the n entries of all stacks.
 
-    `change` makes of each block (T, C), entry by entry, what is cut in its place.
+    `change` maps each block (T, C) to the values that are compared, entry by entry.
     """
     found = thresholds(stacks, count, change)
     return Cut(found.patterns, found.ties)
 
 
 def cuts(stacks: StackSource, count: Callable[[int], int], change: Change | None = None) -> list[Cut]:
-    """Find the cut as it applies to each stack: of the entries equal to it, the first of the whole stream are kept."""
+    """Find the cut for each stack: of the entries equal to the threshold, the first in the whole stream are kept."""
     found = thresholds(stacks, count, change)
     cuts_, left = [], list(found.ties)
     for equal in found.equal:
@@ -54,7 +54,7 @@ def cuts(stacks: StackSource, count: Callable[[int], int], change: Change | None
 
 
 def each_trimmed(stack: Tensor, cut: Cut) -> Iterator[Tensor]:
-    """Give a stack (T, ...) block by block (T, C), with zeros for the entries that the cut does not keep.
+    """Yield a stack (T, ...) block by block (T, C), with zeros for the entries that the cut does not keep.
 
     >>> stack = torch.tensor([[0.5, -2.0, 0.5, 1.0]])
     >>> torch.cat(list(each_trimmed(stack, cut_at(lambda: [stack], 0.5))), dim=1)
@@ -74,7 +74,7 @@ def each_trimmed(stack: Tensor, cut: Cut) -> Iterator[Tensor]:
 
 
 def kept(stack: Tensor, cut: Cut, change: Change | None = None) -> Tensor:
-    """Mark the entries of a stack (T, ...) that the cut keeps: by what `change` makes of them, where it is given."""
+    """Mark the entries of a stack (T, ...) that the cut keeps, comparing `change` of them if it is given."""
     masks = torch.empty(stack.shape, dtype=torch.bool, device=stack.device)
     for block, out in zip(blocks(stack), blocks(masks), strict=True):
         changed = change(block) if change else block
@@ -88,7 +88,7 @@ def kept(stack: Tensor, cut: Cut, change: Change | None = None) -> Tensor:
 
 
 def after(stack: Tensor, cut: Cut) -> Cut:
-    """Return the cut for what follows this stack in the stream: fewer entries equal to it are still to be kept."""
+    """Return the cut for the rest of the stream after this stack: its kept ties are deducted."""
     if not any(cut.ties):
         return cut
     rows = zip(stack, cut.patterns, cut.ties, strict=True)
@@ -97,9 +97,9 @@ def after(stack: Tensor, cut: Cut) -> Cut:
 
 
 def _within(patterns: Sequence[int], ties: Sequence[int], equal: Sequence[int]) -> Cut:
-    """Return the cut for one stack, of which so many entries equal the patterns, and `ties` of all to come are kept.
+    """Return the cut for one stack with `equal` entries at the threshold, of which the first `ties` are kept.
 
-    Where all or none of them are, no ties are left to tell apart.
+    Where all of them are kept the cut moves just below the threshold, and has no ties.
     """
     pairs = [
         (pattern - 1, 0) if own <= left else (pattern, left)

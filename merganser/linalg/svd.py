@@ -2,8 +2,8 @@
 
 Shape legend: T tasks, M rows, N columns, R = min(M, N), K singular vectors, Q rank of an adapter.
 
-The vectors of zero singular values are arbitrary: two LAPACK drivers return different ones. Whoever uses singular
-vectors for more than multiplying the factors out works on the numerical rank only: `compact`, `leading`, `joint.joint`.
+The vectors of zero singular values are arbitrary: two LAPACK drivers return different ones. To use singular vectors for
+more than multiplying the factors out, stay within the numerical rank: `compact`, `leading`, `joint.joint`.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from merganser.errors import InputError
 from merganser.linalg import lapack
 from merganser.linalg.decompositions import Factors
 
-LEAST_FROM_GRAM = 1e-4  # of the largest singular value: from a float64 Gram matrix its vectors are exact to eps / 1e-8
-ROUNDING = 1e-6  # of a singular value: weighting may put one that is as small as rounding on the other side of it
+LEAST_FROM_GRAM = 1e-4  # of the largest singular value: a float64 Gram matrix gives its vectors exact to eps / 1e-8
+ROUNDING = 1e-6  # relative: weighting the values may move one at the numerical rank's limit across it
 
 
 def factorise(matrix: Tensor, rank: int | None = None) -> Factors:
@@ -39,7 +39,7 @@ def factorise(matrix: Tensor, rank: int | None = None) -> Factors:
 def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None) -> Factors:
     """Decompose an M x N matrix on its numerical rank K, or less: U (M, K), S (K), Vh (K, N), in float64.
 
-    `rank` caps K. `exact_to`: what a float64 matrix was computed from, if from less: it needs no better vectors.
+    `rank` caps K. `exact_to`: the dtype that a float64 matrix was computed from; the vectors need no more precision.
     """
     if matrix.shape[0] < matrix.shape[1]:
         return _transposed(compact(matrix.mT, rank, exact_to))
@@ -52,8 +52,8 @@ def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | Non
 def truncation(matrix: Tensor, rank: int, exact_to: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
     """Return left (M, K) and right (K, N) in float64 whose product is the best approximation of this rank.
 
-    Projects on the leading singular vectors of one side. Where a Gram matrix cannot tell two small singular values
-    apart, neither does the approximation care: its error is about eps * largest**2 / smallest kept, whatever the gap.
+    Projects on the leading singular vectors of one side. A Gram matrix may not separate two small singular values; here
+    that does no harm: the error is about eps * largest**2 / smallest kept, however close they are.
 
     >>> left, right = truncation(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), 1)
     >>> (left @ right).float()
@@ -81,15 +81,15 @@ def factorise_low_rank(left: Tensor, right: Tensor) -> Factors:
 def compact_low_rank(
     left: Tensor, right: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None
 ) -> Factors:
-    """Decompose left (M, Q) @ right (Q, N) as `compact` does the product: on its numerical rank, in float64."""
+    """Decompose left (M, Q) @ right (Q, N) up to its numerical rank, in float64, without computing the product."""
     u, s, vh = joint_low_rank([left], [right], exact_to)
     return Factors(u[:, :rank], s[:rank], vh[:rank])
 
 
 def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor], exact_to: torch.dtype | None = None) -> Factors:
-    """Decompose T products left[t] (M, Q) @ right[t] (Q, N) side by side, without multiplying one of them out.
+    """Decompose T products left[t] (M, Q) @ right[t] (Q, N) side by side, without computing the products.
 
-    Q may differ from task to task. The SVD is that of a core as small as the sum of the ranks.
+    Q may differ from task to task. The SVD runs on a square core of the size of the sum of the ranks.
     """
     basis, columns = linalg.qr(torch.cat([side.double() for side in left], 1))
     bases, rows = zip(*(linalg.qr(side.double().mT) for side in right), strict=True)
@@ -104,7 +104,7 @@ def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor], exact_to: to
 def numerical_rank(s: Tensor, shape: tuple[int, int], largest: Tensor | None = None) -> int:
     """Count the singular values of an M x N matrix above max(M, N) * eps * largest, eps of their dtype.
 
-    `largest`: that of the matrix which this one is a part of; by default the matrix's own.
+    `largest`: by default the matrix's own; for a part of a matrix, the largest singular value of the whole.
 
     >>> numerical_rank(torch.tensor([1.0, 1e-3, 1e-7]), (100, 3))  # 1.2e-5 and less is rounding
     2
@@ -141,9 +141,9 @@ def leading(factors: Factors, count: int) -> Factors:
 
 
 def oriented(factors: Factors) -> Factors:
-    """Turn each triple so that the largest entry of its left vector is positive.
+    """Flip the sign of each triple so that the largest entry of its left vector is positive.
 
-    The sign is the LAPACK driver's choice: whatever looks at the signs of entries orients the triples first.
+    Each LAPACK driver chooses its own signs: orient the triples before using the signs of entries.
     """
     u, s, vh = factors
     signs = orientation(u)
@@ -184,9 +184,9 @@ def complement(basis: Tensor, count: int) -> Tensor:
 
 
 def of_gram(gram: Tensor, longer: int, count: int | None = None) -> tuple[Tensor, Tensor, int]:
-    """Return a float32 matrix's singular values, `count` leading vectors (all by default) in columns, and its rank.
+    """Return a float32 matrix's singular values, `count` leading vectors (default: all) in columns, and numerical rank.
 
-    Given its smaller Gram matrix, which is overwritten, and its longer side. The rank is the numerical one.
+    `gram` is its smaller Gram matrix, which is overwritten, `longer` the length of its longer side.
     """
     squares, vectors = lapack.eigh_top_(gram, len(gram) if count is None else count)
     s = squares.flip(0).clamp_(min=0).sqrt_()
@@ -194,14 +194,14 @@ def of_gram(gram: Tensor, longer: int, count: int | None = None) -> tuple[Tensor
 
 
 def is_accurate(s: Tensor) -> bool:
-    """Tell whether the vectors of these singular values are exact enough, although a Gram matrix squares the values."""
+    """Tell whether a Gram matrix, which squares the singular values, gives exact enough vectors for all of these."""
     return len(s) == 0 or bool(s[-1] >= LEAST_FROM_GRAM * s[0])
 
 
 def _by_gram(tall: Tensor, rank: int | None, exact_to: torch.dtype, dtype: torch.dtype) -> Factors | None:
-    """Decompose a tall matrix of float32 precision by its Gram matrix; None where that is not exact enough.
+    """Decompose a tall matrix of float32 precision by its Gram matrix; None if that is not exact enough.
 
-    Gives the whole spectrum, and vectors on the numerical rank in `dtype`.
+    Returns the whole spectrum, and the vectors up to the numerical rank in `dtype`.
     """
     s, vectors, known = of_gram(lapack.gram(tall), len(tall), rank)
     v = vectors[:, :known]

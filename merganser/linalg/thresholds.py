@@ -1,8 +1,8 @@
 """Find each task's n-th largest magnitude in a stream of stacks, by histograms of bit patterns.
 
-A pass over the stream counts the leading bits of all magnitudes' patterns, which tells the bin of the wanted one. The
-next takes the entries in that bin out; where they are too many, it counts the bits that follow first. Exact, in the
-memory of a few pieces of a stack, a histogram a task and the entries taken.
+A first pass over the stream counts the leading bits of all magnitudes' patterns, which gives the bin of the wanted one.
+A second pass collects the entries in that bin; if there are too many, passes that count the following bits come first.
+The result is exact; memory holds a few pieces of a stack, one histogram per task and the collected entries.
 
 Legend: T tasks, C entries; a *stack* is a tensor (T, ...) of all tasks.
 """
@@ -25,21 +25,21 @@ DIGITS = {
     2: 15,
     4: 16,
     8: 18,
-}  # bits counted in a pass, by bytes of a number: its exponent and more
-LIMIT = 1 << 23  # entries of all tasks that are taken out of the stream
-PIECE = 1 << 18  # entries of each task in work at once
+}  # bits counted in a pass, by bytes of a number: its exponent and some of its mantissa
+LIMIT = 1 << 23  # entries of all tasks that may be collected
+PIECE = 1 << 18  # entries of each task processed at a time
 
 
 class StackSource(Protocol):
-    """Stacks (T, ...), read as often as asked, always in the same order."""
+    """Stacks (T, ...) that can be read repeatedly, always in the same order."""
 
     def each(self, function: Callable[[Tensor], R], /) -> Iterable[R]:
-        """Apply a function that keeps nothing of a stack to each; results in order."""
+        """Apply a function to each stack; return the results in order. The function must not keep the stack."""
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """Stacks that a function gives."""
+    """Stacks that a function returns."""
 
     read: Callable[[], Iterable[Tensor]]
 
@@ -49,38 +49,38 @@ class InMemory:
 
 
 class Thresholds(NamedTuple):
-    """The magnitude of a rank, as a bit pattern, and how many entries have it."""
+    """The magnitude at a rank, as a bit pattern, and how many entries have it."""
 
     patterns: tuple[int, ...]  # T
-    ties: tuple[int, ...]  # T: how many of the entries with this pattern are up to the rank
+    ties: tuple[int, ...]  # T: how many of the entries with this pattern are within the rank
     equal: list[list[int]]  # by stack and task: how many entries have it
 
 
 class Bins(NamedTuple):
-    """A range of patterns for each task: those that begin with its leading bits."""
+    """A range of patterns for each task: those that start with its leading bits."""
 
     leading: tuple[int, ...]  # T
     following: int  # how many bits follow
 
 
 class Histogram(NamedTuple):
-    """How many patterns in a task's bin have the same bits after the leading ones."""
+    """The number of patterns in a task's bin for each value of the bits after the leading ones."""
 
     counts: Tensor  # (T, 2 ** bits counted)
     following: int  # how many bits follow those
 
 
 class Distinct(NamedTuple):
-    """The patterns of one task in its bin, each once, and how many entries have it."""
+    """The distinct patterns of one task in its bin, and how many entries have each."""
 
     patterns: Tensor
     counts: Tensor
 
 
 def thresholds(stacks: StackSource, count: Callable[[int], int], change: Change | None = None) -> Thresholds:
-    """Find each task's magnitude of rank `count(n)` among its n, from the top; of rank 0 it is above all.
+    """Find each task's `count(n)`-th largest of its n magnitudes; for rank 0, a pattern above all of them.
 
-    `change` makes of each block (T, C), entry by entry, what is ranked in its place.
+    `change` maps each block (T, C) to the values that are ranked, entry by entry.
 
     >>> stack = torch.tensor([[0.5, -2.0, 0.5, 1.0]])
     >>> found = thresholds(InMemory(lambda: [stack]), lambda n: 3)
@@ -104,7 +104,7 @@ def thresholds(stacks: StackSource, count: Callable[[int], int], change: Change 
 
 
 def _histogram(stack: Tensor, change: Change | None, bins: Bins | None) -> Histogram:
-    """Count a stack's patterns in the bins by the bits that come next; all patterns by their leading bits at first."""
+    """Count a stack's patterns in the bins by the bits that come next; without bins, all patterns by the first bits."""
     total = None
     for piece in _pieces(stack, change):
         leading, before = bins or _everything(piece)
@@ -117,7 +117,7 @@ def _histogram(stack: Tensor, change: Change | None, bins: Bins | None) -> Histo
 
 
 def _count(row: Tensor, leading: int, before: int, following: int, counts: Tensor) -> None:
-    """Count the patterns (C,) that have these leading bits into `counts`, by the bits that come next."""
+    """Add the patterns (C,) that have these leading bits to `counts`, by the bits that come next."""
     if row.device.type == "cpu":
         from merganser.linalg import loops
 
@@ -130,7 +130,7 @@ def _count(row: Tensor, leading: int, before: int, following: int, counts: Tenso
 
 
 def _distinct(stack: Tensor, change: Change | None, bins: Bins) -> list[Distinct]:
-    """List the different patterns of each task in its bin."""
+    """List the distinct patterns of each task in its bin."""
     pieces = [
         [_take(*each, bins.following) for each in zip(piece, bins.leading, strict=True)]
         for piece in _pieces(stack, change)
@@ -151,18 +151,18 @@ def _take(row: Tensor, leading: int, before: int) -> Tensor:
 
 
 def _numbers(row: Tensor) -> tuple[NDArray, int]:
-    """View values (C,) as integers, and the mask that leaves out the sign."""
+    """Return values (C,) viewed as integers, and the mask that clears the sign bit."""
     numbers = row.contiguous().view(INTEGERS[row.itemsize]).numpy()
     return numbers, int(np.iinfo(numbers.dtype).max)
 
 
 def _everything(values: Tensor) -> Bins:
-    """Return the bins that hold all patterns: no leading bits are told apart yet."""
+    """Return the bins that hold all patterns: no leading bits are fixed yet."""
     return Bins((0,) * len(values), 8 * values.itemsize - 1)
 
 
 def _pieces(stack: Tensor, change: Change | None) -> Iterator[Tensor]:
-    """Cut a stack (T, ...) into pieces (T, C), changed if they are to be."""
+    """Cut a stack (T, ...) into pieces (T, C), and apply `change` to each."""
     for piece in stack.reshape(len(stack), -1).split(PIECE, dim=1):
         yield change(piece) if change else piece
 
@@ -177,7 +177,7 @@ def _total(histograms: Iterable[Histogram]) -> Histogram:
 
 
 def _exact(stacks: Sequence[Sequence[Distinct]], bins: Bins, ranks: Sequence[int]) -> Thresholds:
-    """Find the pattern of each task's rank, counted from the top of its bin, among those of all stacks."""
+    """Find the pattern at each task's rank, counted from the top of its bin, over all stacks."""
     last = [(own + 1 << bins.following) - 1 for own in bins.leading]
     found = [_nth([stack[t] for stack in stacks], rank) if rank else (last[t], 0) for t, rank in enumerate(ranks)]
     patterns, ties = zip(*found, strict=True)
@@ -197,7 +197,7 @@ def _nth(stacks: Sequence[Distinct], rank: int) -> tuple[int, int]:
 
 
 def _place(counts: Tensor, rank: int) -> tuple[int, int]:
-    """Return the place in counts (n,) of the one at this rank from the end, and its rank from the end of that place.
+    """Return which of the counted bins (n,) holds the item at this rank from the end, and its rank within that bin.
 
     >>> _place(torch.tensor([5, 3, 1]), 3)
     (1, 2)

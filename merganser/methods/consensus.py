@@ -7,7 +7,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Count, NonNegative, PositiveFraction, Scaling, method
 from merganser.operators.combine import Combine, scaling_of, unscaled_merge
-from merganser.operators.masks import wanted_by
+from merganser.operators.masks import mask_counts
 
 
 @method(
@@ -42,7 +42,7 @@ def consensus(
 
     def merge(layer: LayerDeltas) -> Tensor:
         merged = inner_merge(layer)
-        wanted = wanted_by(layer.deltas, merged, tall_lambda) >= k
+        wanted = mask_counts(layer.deltas, merged, tall_lambda) >= k
         return (merged * wanted).mul_(scaling_of(inner, scaling)).to(layer.dtype)
 
     return merge

@@ -10,10 +10,10 @@ from merganser.linalg.thresholds import InMemory
 
 
 def each_band(deltas: Tensor, low: float, high: float) -> Iterator[Tensor]:
-    """Give the deltas (T, ...) in blocks (T, C), with zeros for the entries outside the band.
+    """Yield the deltas (T, ...) in blocks (T, C), with zeros for the entries outside the band.
 
-    In it are the entries whose rank from the smallest is in [floor(low * n), ceil(high * n)). Ranks count from 0 among
-    the task's n magnitudes; of equal ones the first has the highest rank.
+    The band holds the entries whose rank from the smallest is in [floor(low * n), ceil(high * n)). Ranks count from 0
+    among the task's n magnitudes; of equal ones the first has the highest rank.
 
     >>> import torch
     >>> list(each_band(torch.tensor([[0.1, -3.0, 0.5, 9.0]]), 0.25, 0.75))
@@ -26,6 +26,6 @@ def each_band(deltas: Tensor, low: float, high: float) -> Iterator[Tensor]:
 
 
 def _each_of_largest(deltas: Tensor, count: int) -> Iterator[Tensor]:
-    """Give each task's `count` largest entries, in blocks (T, C) with zeros for the others."""
+    """Yield each task's `count` largest entries, in blocks (T, C) with zeros for the others."""
     (cut,) = cuts(InMemory(lambda: [deltas]), lambda _: count)
     return each_trimmed(deltas, cut)

@@ -8,15 +8,15 @@ from typing import Any
 
 from merganser.errors import InputError
 
-INVERSE_NORM = "inverse_norm"  # of `coefficients`: those of NAN
+INVERSE_NORM = "inverse_norm"  # value of `coefficients`: weight the tasks as NAN does
 
 
 def task_coefficients(
     tasks: Sequence[str], coefficients: Mapping[str, float] | None, key: str = "coefficients"
 ) -> tuple[float, ...]:
-    """List the tasks' coefficients in their order, 1 for a task that is not named.
+    """Return the tasks' coefficients in the tasks' order, 1 for a task that is not named.
 
-    Raises InputError naming every task that does not exist.
+    Raises InputError that names every unknown task.
 
     >>> task_coefficients(["svhn", "dtd"], {"dtd": 0.5})
     (1.0, 0.5)
@@ -29,9 +29,9 @@ def task_coefficients(
 
 
 def check_maps(values: Mapping[str, Any], tasks: Sequence[str], place: str = "") -> None:
-    """Raise InputError when a map from tasks, such as `coefficients`, names a task that does not exist.
+    """Raise InputError if a map by task, such as `coefficients`, names an unknown task.
 
-    `place`: where the values stand, as the message's beginning.
+    `place`: where the values are, the start of the message.
     """
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -41,9 +41,9 @@ def check_maps(values: Mapping[str, Any], tasks: Sequence[str], place: str = "")
 def task_weights(
     values: Mapping[str, Any], tasks: Sequence[str]
 ) -> Callable[[Sequence[float]], tuple[float, ...]] | None:
-    """Return what gives each task's weight from the norms of its weights: its coefficient times its own scaling.
+    """Return a function from norms to each task's weight: its coefficient times its own scaling.
 
-    None where an entry's values hold neither: the deltas stay as they are.
+    None if the entry sets neither: the deltas are not weighted.
 
     >>> task_weights({"coefficients": {"dtd": 0.5}, "scaling": {"svhn": 2.0}}, ["svhn", "dtd"])([7.0, 9.0])
     (2.0, 0.5)
@@ -61,7 +61,7 @@ def task_weights(
 def norm_coefficients(norms: Sequence[float]) -> tuple[float, ...]:
     """Return T/2 times each task's share of the inverse norms of one parameter's fine-tuned weights.
 
-    Tasks are weighted equally, by 1/2, where a norm is zero.
+    If a norm is zero, every task's weight is 1/2.
 
     >>> norm_coefficients([1.0, 3.0])
     (0.75, 0.25)

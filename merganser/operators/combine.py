@@ -9,7 +9,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import cuts_and_winner, elect_sign
-from merganser.operators.passes import Walkable
+from merganser.operators.passes import Layers
 from merganser.operators.sums import total
 from merganser.operators.trim import trim
 
@@ -18,7 +18,7 @@ SCALINGS: dict[Combine, float] = {"task_arithmetic": 0.4, "ties": 1.0}
 
 
 def scaling_of(combine: Combine, scaling: float | None) -> float:
-    """Return the scaling given, or else the default of the way to combine.
+    """Return the given scaling, or the default of `combine`.
 
     >>> scaling_of("ties", None), scaling_of("ties", 0.7)
     (1.0, 0.7)
@@ -26,10 +26,10 @@ def scaling_of(combine: Combine, scaling: float | None) -> float:
     return SCALINGS[combine] if scaling is None else scaling
 
 
-def unscaled_merge(layers: Walkable, combine: Combine, density: float) -> Callable[[LayerDeltas], Tensor]:
-    """Return what merges a layer for masks over it: task arithmetic or TIES, unscaled and in float64.
+def unscaled_merge(layers: Layers, combine: Combine, density: float) -> Callable[[LayerDeltas], Tensor]:
+    """Return a function that merges a layer for its masks: by task arithmetic or TIES, unscaled and in float64.
 
-    A mask compares a delta with the merge less that delta, which rounding the merge would change.
+    A mask compares a delta with the merge minus that delta, which rounding the merge would change.
     """
     if combine == "task_arithmetic":
         return lambda layer: total(layer.deltas)

@@ -1,8 +1,8 @@
-"""How much each entry counts within its task and among the tasks (PCB-Merging, arXiv:2410.02396).
+"""Scores of each entry within its task and among the tasks (PCB-Merging, arXiv:2410.02396).
 
-The scores are softmaxes over whole task vectors, of the products of two tasks' deltas brought to [0, 1]. Two passes
-over the layers learn what those need to know of all entries: each product's range, then each softmax's log-sum-exp.
-Everything is in float64. Products of i and j and of j and i are one: pairs have i <= j.
+The scores are softmaxes, over whole task vectors, of the products of two tasks' deltas, normalised to [0, 1]. They need
+two passes over all layers: one for the range of each pair's products, one for the log-sum-exp of each softmax.
+Everything is in float64. The products of a pair are symmetric, so pairs have i <= j.
 Legend: T tasks, C entries of a block, P pairs of tasks.
 """
 
@@ -23,20 +23,20 @@ Pair = tuple[int, int]
 
 
 class Range(NamedTuple):
-    """The least and the largest of a pair's products."""
+    """The smallest and the largest of a pair's products."""
 
     low: float
     high: float
 
     def normalised(self, products: Tensor, times: float, less: float) -> Tensor:
-        """Bring products to [0, 1], to 0 where all are the same; return so many times that, less a number."""
+        """Normalise products to [0, 1], to 0 if all are equal; return that multiplied by `times`, minus `less`."""
         times = times / (self.high - self.low) if self.high > self.low else 0.0
         return (products - self.low).mul_(times).sub_(less)
 
 
 @dataclass(frozen=True)
 class Softmaxes:
-    """What the softmaxes need to know of the whole vectors."""
+    """The ranges and log-sum-exps over the whole vectors that the softmaxes need."""
 
     ranges: dict[Pair, Range]
     within: dict[int, float]  # a task's log-sum-exp of T times its own normalised squares
@@ -56,7 +56,7 @@ def softmaxes(layers: LayerSource) -> Softmaxes:
 
 
 def pairs_of(tasks: int) -> list[Pair]:
-    """List the P pairs of tasks, each with itself too.
+    """List the P pairs of tasks, including each task with itself.
 
     >>> pairs_of(2)
     [(0, 0), (0, 1), (1, 1)]
@@ -65,7 +65,7 @@ def pairs_of(tasks: int) -> list[Pair]:
 
 
 def extremes(deltas: Tensor) -> Tensor:
-    """Find the least and the largest product of each pair of tasks in one layer (T, ...): (2, P), on the CPU.
+    """Find the smallest and the largest product of each pair of tasks in one layer (T, ...): (2, P), on the CPU.
 
     >>> extremes(torch.tensor([[1.0, 2.0], [-3.0, 0.5]]))
     tensor([[ 1.0000, -3.0000,  0.2500],
@@ -77,9 +77,9 @@ def extremes(deltas: Tensor) -> Tensor:
 
 
 def exponentials(deltas: Tensor, ranges: dict[Pair, Range]) -> Tensor:
-    """Sum the exponentials of each pair's normalised products in one layer (T, ...), and T times them: (P, 2).
+    """Sum exp(x - 1) and, for a task with itself, exp(T x - T) over one layer (T, ...) of normalised products x.
 
-    Each less its largest, so that none overflows; the latter only for a task with itself. On the CPU.
+    Returns (P, 2), on the CPU; the second column is 0 for two different tasks.
     """
     sums = torch.zeros(len(ranges), 2, dtype=torch.float64, device=deltas.device)
     for block in blocks(deltas):

@@ -1,8 +1,8 @@
 """The steps of Decom-Renorm-Merge (Chaichana et al., 2025, arXiv:2505.23117), exact to float64 where it matters.
 
-Which entries are pruned and which signs are elected depends on last digits. In float32 the tasks' unit rows take as
-much memory as the deltas, in float64 twice that: so they are kept in float32, and the few entries in doubt are computed
-again in float64. Rounding keeps the order of magnitudes: in doubt at the cut are only those rounded to the same.
+Which entries are pruned and which signs are elected depends on last digits. The tasks' unit rows are kept in float32,
+which halves their memory, and the few entries that rounding may decide are recomputed in float64. Rounding preserves
+the order of magnitudes, so at the cut these are only the entries that round to the same value.
 Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side, P places in (T, K, N).
 """
 
@@ -18,11 +18,11 @@ from merganser.linalg.joint import JointFactors
 from merganser.linalg.select import cut_at
 from merganser.operators.joint_layers import NO_LENGTH, NOTHING, joint_factors
 
-INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}  # as wide
-SAME = 1e-9  # relative: magnitudes that differ by rounding
+INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}  # of the same width
+SAME = 1e-9  # relative difference up to which two magnitudes count as equal
 BLOCK = 2**18  # entries of each task that are averaged at a time
-PLACES = 64  # entries that are computed again at a time
-DOUBTS = 2**11  # so many are worth a dot product each; with more, all are kept in float64
+PLACES = 64  # entries that are recomputed at a time
+DOUBTS = 2**11  # the most entries to recompute, each by a dot product; beyond that everything is redone in float64
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class JointSpace:
     u: Tensor  # (M, K)
     s: Tensor  # (T, K)
     vh: Tensor  # (T, K, N), in float64, or rounded to float32
-    deltas: Tensor | None = None  # (T, M, N): what rounded entries can be computed from again
+    deltas: Tensor | None = None  # (T, M, N): to recompute rounded entries from
 
     def exact(self, places: Tensor) -> Tensor:
         """Return the entries s * vh of rounded rows at P places (P, 3) before they were rounded, in float64."""
@@ -47,7 +47,7 @@ def joint_space(layer: LayerDeltas | LayerLowRank) -> JointSpace:
 
 
 def renormalised(space: JointFactors, layer: LayerDeltas | LayerLowRank, dtype: torch.dtype) -> JointSpace:
-    """Give each task's rows unit length. They are rounded to the dtype only if they can be computed again."""
+    """Scale each task's rows to unit length. They are rounded to the dtype only if they can be recomputed."""
     deltas = layer.deltas if space.is_product and dtype != torch.float64 and isinstance(layer, LayerDeltas) else None
     tasks, rank = len(layer.tasks), len(space.s)
     s = space.s.new_empty(tasks, rank)
@@ -57,15 +57,15 @@ def renormalised(space: JointFactors, layer: LayerDeltas | LayerLowRank, dtype: 
         torch.linalg.vector_norm(rows, dim=1, out=lengths)
         lengths[lengths <= NO_LENGTH * space.s] = 0
         unit.copy_(rows.div_(torch.where(lengths > 0, lengths, torch.inf).unsqueeze(1)))
-        del rows  # before the next are computed
+        del rows  # free the memory before the next task's are computed
     return JointSpace(space.u, s, vh, deltas)
 
 
 def prune_(space: JointSpace, density: float) -> bool:
-    """Zero all but the floor(density * n) largest of the n unit rows' entries, and those that equal the least of them.
+    """Zero all but the floor(density * n) largest of the n unit rows' entries and those equal to the smallest kept.
 
-    Equal but for rounding: so identical tasks are pruned alike, and the order of the tasks changes nothing.
-    Returns False, the work half done, where too many entries were rounded to the same.
+    Entries that differ by rounding count as equal, so that the order of the tasks does not matter.
+    Returns False, with the rows half pruned, if too many entries round to the same value.
     """
     cut = cut_at(lambda: (part.reshape(1, -1) for part in space.vh), density)
     pattern = torch.tensor(cut.patterns, dtype=INTEGERS[space.vh.dtype], device=space.vh.device)
@@ -87,12 +87,12 @@ def prune_(space: JointSpace, density: float) -> bool:
 
 
 def _placed(task: int, mask: Tensor) -> Tensor:
-    """Return the places of a task's marked entries (K, N)."""
+    """Return the indices (P, 3) of a task's marked entries (K, N)."""
     return torch.nn.functional.pad(mask.nonzero(), (1, 0), value=task)
 
 
 def pruned(space: JointSpace, density: float) -> Tensor:
-    """Keep the largest of all tasks' renormalised entries together, then give the rows their scale back: (T, K, N).
+    """Prune the renormalised entries of all tasks together, then rescale the rows: (T, K, N).
 
     >>> unit = torch.tensor([[[0.6, 0.8]], [[0.0, 1.0]]], dtype=torch.float64)
     >>> pruned(JointSpace(torch.eye(1), torch.tensor([[5.0], [2.0]], dtype=torch.float64), unit), 0.5)
@@ -106,7 +106,10 @@ def pruned(space: JointSpace, density: float) -> Tensor:
 
 
 def averaged(space: JointSpace) -> Tensor | None:
-    """Elect a sign per entry of S V^T and average the tasks that agree: (K, N). None where too many are in doubt."""
+    """Elect a sign per entry of S V^T and average the tasks that agree: (K, N).
+
+    Returns None if rounding may decide the sign of too many entries.
+    """
     tasks, rank, columns = space.vh.shape
     s, doubts = space.s.to(space.vh.dtype).unsqueeze(2), []
     merged = space.vh.new_empty(rank, columns)
@@ -131,9 +134,9 @@ def averaged(space: JointSpace) -> Tensor | None:
 
 
 def _mean_of_majority(units: Tensor, scales: Tensor, out: Tensor) -> Tensor:
-    """Average the entries units * scales (T, K, N) on the side of zero that weighs more; 0 where both weigh the same.
+    """Write to `out` the mean of the entries units * scales (T, K, N) of the sign with the larger sum; 0 on a draw.
 
-    Returns where, beyond that, rounding may have decided between the sides.
+    Returns a mask of the other entries whose sign rounding may have decided.
     """
     sums, counts = out.new_zeros(2, *out.shape), out.new_zeros(2, *out.shape)
     for unit, scale in zip(units, scales, strict=True):

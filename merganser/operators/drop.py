@@ -1,7 +1,7 @@
 """Drop entries at random and rescale the rest (DARE, arXiv:2311.03099; by magnitude: DELLA, arXiv:2406.11617).
 
-The random numbers depend on the seed, the task's name and the parameter's name alone: neither the order of tasks and
-layers, nor the device, nor a resumed run changes them, and related methods draw the same ones.
+The random numbers depend only on the seed, the task's name and the parameter's name, not on the order of tasks and
+layers, the device or a resumed run. Related methods draw the same numbers.
 Legend: T tasks, C entries of a block.
 """
 
@@ -19,15 +19,15 @@ INDEX = 32  # bits
 
 
 def generator_of(seed: int, task: str, parameter: str) -> torch.Generator:
-    """Make the source of one task's random numbers for one parameter; drawn in blocks or at once, they are the same."""
+    """Return the random generator of one task and parameter; drawn in blocks or at once, its numbers are the same."""
     digest = sha256("\0".join((str(seed), task, parameter)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def drop_and_rescale(deltas: Tensor, drop_rate: float | Tensor, numbers: Tensor) -> Tensor:
-    """Drop each entry whose random number is below its `drop_rate`; divide it otherwise by 1 - drop_rate.
+    """Drop each entry whose random number is below its `drop_rate`; divide the others by 1 - drop_rate.
 
-    That keeps the expectation. `drop_rate` is one number, or one for each entry.
+    This preserves the expectation. `drop_rate` is one number, or one for each entry.
 
     >>> drop_and_rescale(torch.tensor([1.0, 2.0, 3.0]), 0.5, torch.tensor([0.7, 0.1, 0.9]))
     tensor([2., 0., 6.])
@@ -63,10 +63,10 @@ def dropped_by_magnitude(layer: LayerDeltas, drop_rate: float, eps: float) -> Te
 
 
 def rates_by_magnitude(deltas: Tensor, drop_rate: float, eps: float) -> Tensor:
-    """Spread the drop rate (...) over each row: from drop_rate - eps/2 for its largest entry, by eps/N down the ranks.
+    """Return a drop rate per entry (...): drop_rate - eps/2 for the largest of its row, eps/N more for each rank below.
 
-    A row is what the last dimension holds, N entries. The larger of two magnitudes is dropped less, of equal ones the
-    first. The rates are float32, as the random numbers they are compared with.
+    A row is the N entries along the last dimension. Larger magnitudes are dropped less often; of equal ones the first
+    ranks higher. The rates are float32 like the random numbers that they are compared with.
 
     >>> rates_by_magnitude(torch.tensor([[1.0, -3.0]]), drop_rate=0.5, eps=0.25)
     tensor([[0.5000, 0.3750]])
@@ -79,9 +79,9 @@ def rates_by_magnitude(deltas: Tensor, drop_rate: float, eps: float) -> Tensor:
 
 
 def by_magnitude(rows: Tensor) -> Tensor:
-    """Return the places of each row's entries (..., N) from the largest magnitude down; of equal ones the first first.
+    """Return the indices that sort each row (..., N) by magnitude, largest first; a stable sort.
 
-    On a CPU, float32 patterns and places are sorted as one number: by numpy, ten times as fast as torch.
+    On a CPU, numpy sorts float32 patterns and indices packed into one integer: ten times as fast as torch's sort.
 
     >>> by_magnitude(torch.tensor([[1.0, -3.0, 2.0]]))
     tensor([[1, 2, 0]])
@@ -94,7 +94,7 @@ def by_magnitude(rows: Tensor) -> Tensor:
 
 
 def _drawn(layer: LayerDeltas, unit: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give a layer's deltas in blocks (T, C) of so many entries or a multiple, and their random numbers."""
+    """Yield a layer's deltas in blocks (T, C), C a multiple of `unit`, with their random numbers."""
     generators = [generator_of(layer.seed, task, layer.name) for task in layer.tasks]
     for block in blocks(layer.deltas, unit):
         numbers = torch.stack([torch.rand(block.shape[1], generator=generator) for generator in generators])
@@ -102,7 +102,7 @@ def _drawn(layer: LayerDeltas, unit: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _written(parts: Iterable[Tensor], deltas: Tensor) -> Tensor:
-    """Write blocks (T, C) side by side into a tensor like the deltas (T, ...)."""
+    """Concatenate blocks (T, C) into a tensor like the deltas (T, ...)."""
     out, start = torch.empty(deltas.shape, dtype=deltas.dtype, device=deltas.device), 0
     flat = out.view(len(out), -1)
     for part in parts:

@@ -8,7 +8,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import joined
 from merganser.linalg.select import Cut
-from merganser.operators.passes import Walkable, over_deltas
+from merganser.operators.passes import Layers, over_deltas
 from merganser.operators.sums import total
 from merganser.operators.trim import Sparse, blocks_of, layer_cuts, loop_arguments, trim
 
@@ -33,16 +33,16 @@ def _sign(block: Tensor, draw: int) -> Tensor:
     return sign.masked_fill_(sign == 0, draw) if draw else sign
 
 
-def winning_sign(layers: Walkable, sparse: Callable[[LayerDeltas], Sparse]) -> int:
-    """Elect over all layers, of which `sparse` gives what is merged; return the sign that won more entries.
+def winning_sign(layers: Layers, sparse: Callable[[LayerDeltas], Sparse]) -> int:
+    """Elect signs in all layers, on the deltas as `sparse` returns them; return the sign that wins more entries.
 
-    That is 1 where both won as many.
+    1 on a draw.
     """
     return _winner(sum(over_deltas(layers, lambda layer: balance_of(elect_sign(sparse(layer))))))
 
 
-def cuts_and_winner(layers: Walkable, density: float) -> tuple[dict[str, Cut], int]:
-    """Find where each task's whole vector is cut, as it applies to each layer, and the sign that wins more entries."""
+def cuts_and_winner(layers: Layers, density: float) -> tuple[dict[str, Cut], int]:
+    """Find the cut of each task's whole vector, by layer, and the sign that wins more entries."""
     cuts = layer_cuts(layers, density)
     return cuts, winning_sign(layers, lambda layer: trim(layer.deltas, cuts[layer.name]))
 

@@ -24,9 +24,9 @@ from merganser.operators.sums import total
 
 
 def own_directions(rank: int, tasks: int, common_fraction: float) -> int:
-    """Return how many of R directions each task has to itself: what the common part leaves, shared out by T.
+    """Return how many of R directions each task gets for itself: those outside the common part, divided by T.
 
-    Rounded half to even, as the authors' code does; rounded down where T times as many would be more than R.
+    Rounded half to even, as in the authors' code; rounded down if T times the result exceeds R.
 
     >>> [own_directions(10, tasks, 0.5) for tasks in (2, 3, 8)]  # 2.5, 1.67 and 0.625
     [2, 2, 1]
@@ -39,7 +39,7 @@ def own_directions(rank: int, tasks: int, common_fraction: float) -> int:
 
 
 def whitened_sum(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, Tensor, Tensor]:
-    """Return U Vh of the sum of the tasks' matrices, on its numerical rank, as two factors with S (K,) between them.
+    """Return U Vh of the sum of the tasks' matrices, up to its numerical rank, as left factor, S (K,), right factor.
 
     >>> layer = LayerDeltas("proj", "matrix", ("a", "b"), torch.diag(torch.tensor([3.0, -1.0])).repeat(2, 1, 1))
     >>> left, s, right = whitened_sum(layer)
@@ -53,7 +53,7 @@ def whitened_sum(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, Tensor, Ten
 
 
 def summed(layer: LayerDeltas | LayerLowRank, rank: int | None = None) -> Factors:
-    """Decompose the sum of the tasks' matrices on its numerical rank, or less; adapters add up to one of all ranks.
+    """Decompose the sum of the tasks' matrices up to its numerical rank; adapters are concatenated, not multiplied out.
 
     >>> summed(LayerDeltas("proj", "matrix", ("a", "b"), torch.ones(2, 3, 3))).s.round(decimals=5)
     tensor([6.], dtype=torch.float64)
@@ -66,7 +66,8 @@ def summed(layer: LayerDeltas | LayerLowRank, rank: int | None = None) -> Factor
 def specifics(layer: LayerDeltas | LayerLowRank, common: Tensor, count: int) -> list[Factors]:
     """Return each task's `count` leading triples outside the span of common left directions (M, K); fewer at low rank.
 
-    What projecting leaves of a direction within the span is rounding: the rank is judged by the whole matrix's size.
+    Projecting leaves rounding errors of the directions within the span, so the rank's threshold is relative to the
+    largest singular value of the whole matrix.
 
     >>> layer = LayerDeltas("proj", "matrix", ("a",), torch.diag(torch.tensor([3.0, 2.0, 1.0])).unsqueeze(0))
     >>> specifics(layer, torch.eye(3, 1, dtype=torch.float64), 1)[0].s.round(decimals=5)
@@ -77,21 +78,21 @@ def specifics(layer: LayerDeltas | LayerLowRank, common: Tensor, count: int) -> 
     if isinstance(layer, LayerLowRank):
         return [_of_adapter(*sides, common, count) for sides in zip(layer.left, layer.right, strict=True)]
     rows, known = common.shape
-    if 2 * (rows - known) < rows:  # little is left: into its own coordinates
+    if 2 * (rows - known) < rows:  # few directions remain: work in their coordinates
         rest = complement(common, rows - known)
         return [_within(delta, rest, count) for delta in layer.deltas]
     return [_by_gram(delta, common, count) or _outside(delta, common, count) for delta in layer.deltas]
 
 
 def _within(delta: Tensor, rest: Tensor, count: int) -> Factors:
-    """Decompose what a matrix has within the span of orthonormal columns (M, K)."""
+    """Decompose the part of a matrix within the span of orthonormal columns (M, K)."""
     u, s, vh = compact(product(delta.mT, rest).mT, count, delta.dtype)
     known = _count(s, delta)
     return Factors(rest @ u[:, :known], s[:known], vh[:known])
 
 
 def _by_gram(delta: Tensor, common: Tensor, count: int) -> Factors | None:
-    """Decompose what a tall matrix has outside the span, by Gram matrices; None where their difference is inexact."""
+    """Decompose the part of a tall matrix outside the span, by Gram matrices; None if their difference is inexact."""
     rows, columns = delta.shape
     if delta.dtype == torch.float64 or rows < columns:
         return None
@@ -105,7 +106,7 @@ def _by_gram(delta: Tensor, common: Tensor, count: int) -> Factors | None:
 
 
 def _outside(delta: Tensor, common: Tensor, count: int) -> Factors:
-    """Project a matrix and decompose what is left."""
+    """Project a matrix off the span and decompose the rest."""
     exact = delta.double()
     u, s, vh = compact(exact - common @ (common.mT @ exact), count, delta.dtype)
     known = _count(s, delta)
@@ -120,9 +121,9 @@ def _of_adapter(left: Tensor, right: Tensor, common: Tensor, count: int) -> Fact
 
 
 def _count(s: Tensor, delta: Tensor) -> int:
-    """Count what is more than rounding beside the largest singular value of a whole matrix."""
+    """Count the singular values that exceed the whole matrix's rounding error."""
     known = 0
-    for norm in (_frobenius_norm, spectral_norm):  # the first is an upper bound that costs less, and often suffices
+    for norm in (_frobenius_norm, spectral_norm):  # the first is a cheaper upper bound, which often suffices
         known = numerical_rank(s.to(delta.dtype), (delta.shape[0], delta.shape[1]), norm(delta))
         if known == len(s):
             break

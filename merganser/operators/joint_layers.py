@@ -17,16 +17,16 @@ from merganser.linalg.svd import orientation
 from merganser.operators.spool import Spool
 
 R = TypeVar("R")
-NO_LENGTH = 1e-7  # of a unit row: what rounding leaves of the row of a task that has no part in a direction
-NOTHING = 1e-12  # of a unit row: what rounding leaves of a column that a task did not change
+NO_LENGTH = 1e-7  # relative: a shorter row is rounding error, of a task with no part in this direction
+NOTHING = 1e-12  # of a unit row: a smaller entry is rounding error, in a column that the task did not change
 
 
 @dataclass(frozen=True)
 class JointLayers(InTurn):
-    """The layers with the tasks' matrices in joint coordinates S V_t (T, K, N), vectors as they are.
+    """The layers with the tasks' matrices in joint coordinates S V_t (T, K, N); vectors are unchanged.
 
-    The coordinates and the bases U^T (K, M) are on disk: only the layers in work are in memory. Each row of U^T is
-    turned so that its largest entry is positive: the sign is the LAPACK driver's choice.
+    The coordinates and the bases U^T (K, M) are on disk: memory holds only the layers being processed. The sign of each
+    row of U^T is set so that its largest entry is positive, since LAPACK drivers differ in it.
     """
 
     layers: LayerSource
@@ -40,7 +40,7 @@ class JointLayers(InTurn):
         return self.layers.names
 
     def add(self, layer: Layer) -> None:
-        """Decompose a matrix of all tasks and set it aside."""
+        """Decompose the tasks' matrices of one layer and write the result to disk."""
         if isinstance(layer, LayerDeltas) and layer.kind == "vector":
             return
         assert isinstance(layer, LayerDeltas | LayerLowRank)
@@ -48,7 +48,7 @@ class JointLayers(InTurn):
         signs = orientation(space.u).unsqueeze(1)
         self.bases.put(layer.name, space.u.mT.to(layer.dtype) * signs.to(layer.dtype))
         tasks = len(layer.tasks)
-        rows = (known_(space.coordinates(task), space.s).mul_(signs).to(layer.dtype) for task in range(tasks))
+        rows = (zero_rounding_(space.coordinates(task), space.s).mul_(signs).to(layer.dtype) for task in range(tasks))
         self.coordinates.put_stack(layer.name, rows, tasks)
         self.seeds[layer.name] = layer.seed
 
@@ -68,7 +68,7 @@ class JointLayers(InTurn):
 
 
 def joint_layers(layers: LayerSource) -> JointLayers:
-    """Decompose each matrix once, and keep what the decompositions give on disk."""
+    """Decompose each layer once and keep the results on disk."""
     found = JointLayers(layers)
     deque(layers.map(found.add), maxlen=0)
     return found
@@ -81,12 +81,13 @@ def joint_factors(layer: LayerDeltas | LayerLowRank) -> JointFactors:
     return joint(layer.deltas, layer.basis)
 
 
-def known_(rows: Tensor, s: Tensor) -> Tensor:
-    """Zero what rounding leaves of a task's rows (K, N) of S [V_1 .. V_T], whose whole rows are of length s.
+def zero_rounding_(rows: Tensor, s: Tensor) -> Tensor:
+    """Zero the rounding errors in a task's rows (K, N) of S [V_1 .. V_T], whose full rows have the lengths s.
 
-    That is where the task has no part in a direction, or did not change a column: no entry to elect a sign by.
+    These are the rows of directions in which the task has no part and the columns that it did not change; sign election
+    must not count them.
 
-    >>> known_(torch.tensor([[1.0, 1e-15], [1e-9, 0.0]]), torch.tensor([1.0, 1.0]))
+    >>> zero_rounding_(torch.tensor([[1.0, 1e-15], [1e-9, 0.0]]), torch.tensor([1.0, 1.0]))
     tensor([[1., 0.],
             [0., 0.]])
     """

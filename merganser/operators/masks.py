@@ -1,4 +1,4 @@
-"""Which entries of a merged task vector a task wants (TALL masks, arXiv:2405.07813). Legend: T tasks."""
+"""Masks of the entries of a merged task vector that matter to a task (TALL masks, arXiv:2405.07813). T tasks."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,9 @@ from merganser.linalg.blocks import blocks, joined
 
 
 def tall_masks(deltas: Tensor, merged: Tensor, tall_lambda: float | Tensor) -> Tensor:
-    """Mark each task's entries (T, ...) that are at least `tall_lambda` times what the merge (...) has beside them.
+    """Mark each task's entries (T, ...) with |delta| >= tall_lambda * |merged - delta|.
 
-    `tall_lambda` is one number, or one for each task (T). The comparison is made in the merge's dtype.
+    `tall_lambda` is one number, or one for each task (T). The comparison is in the dtype of `merged` (...).
 
     >>> tall_masks(torch.tensor([[1.0, 4.0], [4.0, 1.0]]), torch.tensor([5.0, 5.0]), 1.0)
     tensor([[False,  True],
@@ -23,10 +23,10 @@ def tall_masks(deltas: Tensor, merged: Tensor, tall_lambda: float | Tensor) -> T
     return masks
 
 
-def wanted_by(deltas: Tensor, merged: Tensor, tall_lambda: float) -> Tensor:
+def mask_counts(deltas: Tensor, merged: Tensor, tall_lambda: float) -> Tensor:
     """Count, entry by entry, the tasks (T, ...) whose TALL mask over the merged vector (...) is set.
 
-    >>> wanted_by(torch.tensor([[1.0, 4.0], [4.0, 1.0]]), torch.tensor([5.0, 5.0]), 0.2)
+    >>> mask_counts(torch.tensor([[1.0, 4.0], [4.0, 1.0]]), torch.tensor([5.0, 5.0]), 0.2)
     tensor([2, 2], dtype=torch.int32)
     """
     counts = (mask.sum(0, dtype=torch.int32) for mask in _each_mask(deltas, merged, tall_lambda))
@@ -34,7 +34,7 @@ def wanted_by(deltas: Tensor, merged: Tensor, tall_lambda: float) -> Tensor:
 
 
 def _each_mask(deltas: Tensor, merged: Tensor, tall_lambda: float | Tensor) -> Iterator[Tensor]:
-    """Give the masks (T, C) block by block."""
+    """Yield the masks (T, C) block by block."""
     factors = tall_lambda.to(deltas.device).unsqueeze(1) if isinstance(tall_lambda, Tensor) else tall_lambda
     start, flat = 0, merged.flatten()
     for block in blocks(deltas):

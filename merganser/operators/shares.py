@@ -1,4 +1,4 @@
-"""How many singular triples of each task a method keeps: a fraction of the spectrum, by default a T-th."""
+"""The number of singular triples that a method keeps of each task: a fraction of the spectrum, by default 1/T."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tensors set aside on disk from one pass over the layers to the next."""
+"""A temporary store on disk for tensors that a later pass over the layers reads."""
 
 import os
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from merganser.errors import InputError
 
-ROOMY = "/var/tmp"  # a disk where /tmp is memory, as on many systems
+LARGE_FILES = "/var/tmp"  # on disk, where many systems keep /tmp in memory
 
 
 class Place(NamedTuple):
-    """Where a tensor lies in the file, and what makes a tensor of its bytes."""
+    """Where a tensor's bytes are in the file, and how to read them."""
 
     offset: int
     shape: torch.Size
@@ -27,16 +27,16 @@ class Place(NamedTuple):
 
 
 class Spool:
-    """Tensors by name, in a file without a name: it is gone with the spool or the process, however that ends.
+    """Tensors by name in an unnamed temporary file, which the system deletes with the spool or the process.
 
-    The file is in $TMPDIR if that is set, otherwise in /var/tmp or where the system keeps temporary files. Threads may
-    put and get at the same time.
+    The file is in $TMPDIR if that is set, otherwise in /var/tmp or the system's temporary folder. Threads may put and
+    get at the same time.
     """
 
     def __init__(self) -> None:
-        roomy = "TMPDIR" not in os.environ and os.access(ROOMY, os.W_OK)
-        # Without a buffer: what a full disk refused is not tried again when the file is closed.
-        self._file = TemporaryFile(buffering=0, dir=ROOMY if roomy else None)  # noqa: SIM115 (closed by finalize)
+        folder = LARGE_FILES if "TMPDIR" not in os.environ and os.access(LARGE_FILES, os.W_OK) else None
+        # Unbuffered: otherwise closing the file would retry the write that a full disk refused.
+        self._file = TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 (closed by finalize)
         self._places: dict[str, Place] = {}
         self._size, self._lock = 0, Lock()
         finalize(self, self._file.close)
@@ -46,7 +46,7 @@ class Spool:
         self._put(name, iter([tensor]), 1, ())
 
     def put_stack(self, name: str, parts: Iterator[Tensor], count: int) -> None:
-        """Write `count` tensors of one shape, each as it comes; they are read as one (count, ...)."""
+        """Write `count` tensors of one shape as the iterator yields them; `get` returns them as one (count, ...)."""
         self._put(name, parts, count, (count,))
 
     def _put(self, name: str, parts: Iterator[Tensor], count: int, leading: tuple[int, ...]) -> None:
@@ -58,7 +58,7 @@ class Spool:
                     start, self._size = self._size, self._size + count * len(data)
                 place = Place(start, torch.Size([*leading, *part.shape]), part.dtype, part.device)
             self._write(data, start + number * len(data))
-            del part, data  # before the next is made
+            del part, data  # free the memory before the next is computed
         self._places[name] = place
 
     def _write(self, left: memoryview, offset: int) -> None:
@@ -70,7 +70,7 @@ class Spool:
             if error.errno not in (ENOSPC, EDQUOT):
                 raise
             raise InputError(
-                "no space left for temporary files: set TMPDIR to a folder with room for the tasks' models"
+                "no space left for temporary files: set TMPDIR to a folder with space for the tasks' models"
             ) from error
 
     def get(self, name: str) -> Tensor:

@@ -8,7 +8,7 @@ from merganser.operators.trim import Sparse, blocks_of
 
 
 def stitch(regions: Sparse) -> Tensor:
-    """Take each entry from the tasks (T, ...) where it is not zero, their mean where there are several.
+    """Average each entry (T, ...) over the tasks in which it is not zero.
 
     >>> stitch(torch.tensor([[2.0, 0.0, 0.0], [4.0, 1.0, 0.0]]))
     tensor([3., 1., 0.])

@@ -1,7 +1,7 @@
 """Sums over tasks, accumulated in float64.
 
-Legend: T tasks. A float64 sum of float32 deltas is exact for all practical purposes, so the order of the tasks does not
-decide whether opposite deltas cancel, which sign wins, or on which side of a threshold an entry falls.
+Legend: T tasks. A float64 sum of float32 deltas is practically exact, so the order of the tasks does not decide whether
+opposite deltas cancel, which sign wins, or on which side of a threshold an entry falls.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Solve for the strengths of all tasks' singular triples together (SFTM, arXiv:2502.10698).
 
 Equation 4 with b = s * alpha: u_i^T (sum_j b_j u_j v_j^T) v_i = s_i for the triples i of all tasks. With unit vectors
-the system (U^T U) * (V^T V) is positive semidefinite. The triples of one task are at right angles, so its diagonal
-blocks are the identity; of the others only those below the diagonal are ever made.
+the system (U^T U) * (V^T V) is positive semidefinite. The triples of one task are orthogonal, so its diagonal blocks
+are the identity; of the others only those below the diagonal are computed.
 Shape legend: T tasks, K triples of all tasks, C right-hand sides.
 """
 
@@ -17,17 +17,17 @@ from merganser.linalg.decompositions import Factors
 
 RIDGE = 1e-6  # on the system's unit diagonal: tasks that share a feature make it singular
 RESIDUAL = 1e-9  # of the right-hand side's norm
-STEPS = 50  # a step takes a hundredth of the time of making the system; where these are not enough, neither is float32
-EXACT = 5e-7  # of the merged matrix's norm: what rounding is expected to cost at most
-PROBES = 7  # they are as quick as one
+STEPS = 50  # a step takes a hundredth of the time to build the system; if these do not suffice, float32 does not either
+EXACT = 5e-7  # of the merged matrix's norm: the largest rounding error accepted
+PROBES = 7  # random right-hand sides; solving for 7 takes no longer than for one
 
 Blocks = list[list[Tensor]]  # row by row, the T * (T - 1) / 2 blocks below the diagonal
 
 
 def strengths(features: Sequence[Factors]) -> tuple[Tensor, ...] | None:
-    """Return each task's strengths b in float64, of features in float64.
+    """Return each task's strengths b in float64.
 
-    Of features in float32 only where that is exact enough, else None.
+    None if the features are float32 and that is not exact enough.
 
     >>> axis = torch.eye(2, 1, dtype=torch.float64)
     >>> same = Factors(axis, torch.tensor([4.0], dtype=torch.float64), axis.mT)
@@ -51,7 +51,7 @@ def overlaps(features: Sequence[Factors]) -> Blocks:
     """
     pairs = [(one, other) for task, one in enumerate(features) for other in features[:task]]
     shapes = [(len(one.s), len(other.s)) for one, other in pairs]
-    memory = features[0].u.new_empty(sum(map(prod, shapes)))  # in one piece: given back as one when it is freed
+    memory = features[0].u.new_empty(sum(map(prod, shapes)))  # one allocation: freed as a whole
     blocks = [part.view(shape) for part, shape in zip(memory.split([*map(prod, shapes)]), shapes, strict=True)]
     for (one, other), block in zip(pairs, blocks, strict=True):
         torch.mm(one.u.mT, other.u, out=block).mul_(one.vh @ other.vh.mT)
@@ -60,11 +60,11 @@ def overlaps(features: Sequence[Factors]) -> Blocks:
 
 
 def _by_steps(blocks: Blocks, right: Tensor, sizes: Sequence[int]) -> Tensor | None:
-    """Solve by conjugate gradients; None where that is not exact enough.
+    """Solve by conjugate gradients; None if the result is not exact enough.
 
-    Rounding the system's entries is as good as changing the right-hand side a little in a random direction. So random
-    right-hand sides are solved for at the same time: in the norm that the system defines, which is the Frobenius norm
-    of the merged matrix, the error grows as they do.
+    Rounding the system's entries acts like a small random change of the right-hand side. The norm of the solutions for
+    random right-hand sides therefore estimates the error, in the norm that the system defines: the Frobenius norm of
+    the merged matrix.
     """
     generator = torch.Generator().manual_seed(0)
     probes = torch.randint(0, 2, (PROBES, len(right)), generator=generator).mul_(2).sub_(1).to(right)
@@ -89,7 +89,7 @@ def _by_steps(blocks: Blocks, right: Tensor, sizes: Sequence[int]) -> Tensor | N
 
 
 def _product(blocks: Blocks, x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Multiply the system with the rows of x (C, K), the identity in float64 and the rest in the blocks' dtype."""
+    """Multiply the system by the rows of x (C, K): its identity part in float64, the rest in the blocks' dtype."""
     out = x * (1 + RIDGE)
     parts, outs = [each.split(sizes, 1) for each in (x, out)]
     for task, row in enumerate(blocks):

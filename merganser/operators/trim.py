@@ -1,6 +1,6 @@
 """Trim each task's whole vector to its largest entries, one layer at a time (TIES, arXiv:2306.01708).
 
-Legend: T tasks, C entries of a block. The share is of the whole vector: a parameter may lose all its entries.
+Legend: T tasks, C entries of a block. The density applies to the whole vector: a parameter may lose all its entries.
 """
 
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ from merganser.linalg.counts import count_of
 from merganser.linalg.patterns import levels_of
 from merganser.linalg.select import Cut, cuts, each_trimmed
 from merganser.linalg.thresholds import Change
-from merganser.operators.passes import Stacks, Walkable
+from merganser.operators.passes import Layers, Stacks
 
 
 @dataclass(frozen=True)
 class Trimmed:
-    """The tasks' deltas (T, ...) of one layer with zeros for what a cut drops: a view, nothing is copied."""
+    """The tasks' deltas (T, ...) of one layer with zeros for the entries that a cut drops: a lazy view, not a copy."""
 
     deltas: Tensor
     cut: Cut
@@ -56,7 +56,7 @@ def trim(deltas: Tensor, cut: Cut) -> Trimmed:
 
 
 def dense(sparse: Sparse) -> Tensor:
-    """Write the entries out, zeros and all: (T, ...)."""
+    """Return the entries as a plain tensor (T, ...), zeros included."""
     return torch.cat(list(blocks_of(sparse)), 1).view(sparse.shape)
 
 
@@ -66,9 +66,9 @@ def blocks_of(sparse: Sparse) -> Iterable[Tensor]:
 
 
 def loop_arguments(sparse: Sparse) -> tuple[Tensor, Tensor] | None:
-    """Return values (T, C) and the level (T) that a magnitude has to be above, for the compiled loops.
+    """Return values (T, C) and the level (T) that kept magnitudes exceed, for the compiled loops.
 
-    None where these cannot take them: on a GPU, in another dtype, or where a level does not tell what is kept.
+    None if the loops cannot be used: on a GPU, for other dtypes, or if only some entries at a level are kept.
     """
     values, cut = (sparse.deltas, sparse.cut) if isinstance(sparse, Trimmed) else (sparse, None)
     if not is_looped(values) or (cut and any(cut.ties)):
@@ -77,7 +77,7 @@ def loop_arguments(sparse: Sparse) -> tuple[Tensor, Tensor] | None:
     return values.reshape(len(values), -1).contiguous(), levels
 
 
-def layer_cuts(layers: Walkable, density: float, change: Change | None = None) -> dict[str, Cut]:
-    """Find where each task's whole vector is cut, as it applies to each layer; or what `change` makes of its blocks."""
+def layer_cuts(layers: Layers, density: float, change: Change | None = None) -> dict[str, Cut]:
+    """Find the cut of each task's whole vector, by layer; `change` maps blocks to the values that are compared."""
     found = cuts(Stacks(layers), partial(count_of, density), change)
     return dict(zip(layers.names, found, strict=True))

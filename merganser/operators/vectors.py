@@ -1,4 +1,4 @@
-"""What becomes of parameters that are no linear maps, for methods that work on matrices."""
+"""How methods that work on matrices merge the parameters that are not linear maps."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from merganser.overlays.parts import Dense, Parts
 
 
 def scaled_mean(layer: LayerDeltas, *, scaling: float = 1.0, **_: Any) -> Tensor:
-    """Average the tasks' deltas, times the method's scaling.
+    """Average the tasks' deltas and multiply by the method's scaling.
 
     >>> import torch
     >>> scaled_mean(LayerDeltas("bias", "vector", ("a", "b"), torch.tensor([[1.0], [3.0]])), scaling=0.5)
@@ -30,7 +30,7 @@ def mean(layer: LayerDeltas, **_: Any) -> Tensor:
 
 
 def whole(layer: LayerDeltas, **_: Any) -> Parts:
-    """Keep each task's own delta whole, in float32, beside the base.
+    """Keep each task's own complete delta, in float32, next to the base.
 
     >>> import torch
     >>> whole(LayerDeltas("bias", "vector", ("a", "b"), torch.tensor([[1.0], [3.0]]))).tasks["b"].values

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from merganser.linalg import lapack
-from merganser.linalg.lapack import cholesky_, eigenvalues_, eigh_, eigh_top_, gram, solve_
+from merganser.linalg.lapack import eigenvalues_, eigh_, eigh_top_, gram
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -64,18 +64,17 @@ def test_the_largest_eigenvalues_have_orthonormal_vectors(spectrum: list[float],
 
 
 @pytest.mark.parametrize("matrix", [torch.eye(12), torch.diag(torch.arange(12.0)), torch.zeros(12, 12)])
-def test_a_matrix_that_falls_into_parts_is_decomposed_too(matrix: Tensor) -> None:
+def test_a_block_diagonal_matrix_is_decomposed_too(matrix: Tensor) -> None:
     exact = matrix.double()
     values, vectors = eigh_top_(exact.clone(), 2)
     torch.testing.assert_close(exact @ vectors, vectors * values[-2:])
     torch.testing.assert_close(vectors.mT @ vectors, torch.eye(2, dtype=torch.float64))
 
 
-def test_whatever_is_below_the_diagonal_is_not_read() -> None:
+def test_entries_below_the_diagonal_are_not_read() -> None:
     matrix = with_eigenvalues([1.0, 2.0, 5.0, 9.0])
     spoilt = matrix.triu() + torch.full((4, 4), float("nan"), dtype=torch.float64).tril(-1)
-    torch.testing.assert_close(eigenvalues_(spoilt.clone()), eigenvalues_(matrix.clone()))
-    torch.testing.assert_close(cholesky_(spoilt), torch.linalg.cholesky(matrix, upper=True))
+    torch.testing.assert_close(eigenvalues_(spoilt), eigenvalues_(matrix.clone()))
 
 
 @pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
@@ -94,20 +93,6 @@ def test_nan_and_infinity_are_refused(wrong: float) -> None:
     matrix[2, 2] = wrong
     with pytest.raises(ValueError, match="NaN or infinity"):
         eigh_(matrix)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_cholesky_factors_solve(dtype: torch.dtype) -> None:
-    matrix, right = with_eigenvalues([1.0, 2.0, 3.0, 4.0]).to(dtype), drawn(4, 7).to(dtype)
-    upper = cholesky_(matrix.clone())
-    torch.testing.assert_close(upper.mT @ upper, matrix)
-    torch.testing.assert_close(upper @ solve_(upper, right.clone()), right)
-    torch.testing.assert_close(upper.mT @ solve_(upper, right.clone(), transposed=True), right)
-
-
-def test_a_matrix_that_is_not_positive_definite_is_refused() -> None:
-    with pytest.raises(torch.linalg.LinAlgError, match="order 2"):
-        cholesky_(torch.diag(torch.tensor([1.0, -1.0])))
 
 
 def test_threads_at_the_same_time_give_the_same_bits() -> None:

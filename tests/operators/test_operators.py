@@ -7,7 +7,7 @@ from merganser.operators.coefficients import task_coefficients
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.drop import drop_and_rescale
 from merganser.operators.elect import elect_sign
-from merganser.operators.masks import tall_masks, wanted_by
+from merganser.operators.masks import mask_counts, tall_masks
 from merganser.operators.sums import scaled_sum, total
 from tests.laws.layers import uniforms
 
@@ -81,5 +81,5 @@ def test_what_is_not_dropped_is_rescaled() -> None:
 def test_a_task_wants_what_the_others_do_not_drown() -> None:
     deltas = torch.tensor([[1.0, 4.0], [4.0, 1.0], [1.0, 1.0]])
     assert tall_masks(deltas, deltas.sum(0), 1.0)[0].tolist() == [False, True]
-    assert wanted_by(deltas, deltas.sum(0), 1.0).tolist() == [1, 1]
-    assert wanted_by(deltas, deltas.sum(0), 0.2).tolist() == [3, 3]
+    assert mask_counts(deltas, deltas.sum(0), 1.0).tolist() == [1, 1]
+    assert mask_counts(deltas, deltas.sum(0), 0.2).tolist() == [3, 3]

@@ -29,7 +29,8 @@ def greedy(folder: Path, config: Any) -> GenerationConfig:
 
 def generated(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig, max_new_tokens: int) -> Tensor:
     """Continue each text (B, L) by at most so many tokens; a decoder's answer begins with its inputs."""
-    tokens: Tensor = module.generate(**inputs, generation_config=settings, max_new_tokens=max_new_tokens)
+    limited = GenerationConfig(**settings.to_dict() | {"max_new_tokens": max_new_tokens})
+    tokens: Tensor = module.generate(**inputs, generation_config=limited)
     return tokens
 
 

@@ -1,0 +1,146 @@
+"""Texts that a model answers in words: what it writes, or the likeliest of given answers, against the right one.
+
+The prompt is a template over the data's columns. The right answer is the text in the column `answer`, or that of
+`answers` which the column `label` numbers. Numbers in `answer` are written with one decimal, as STS-B's are for T5.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from string import Formatter
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.evaluation.examples import Results, compare
+from merganser.evaluation.packed_texts import pack, unpack
+from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.settings import KindSettings, Text
+from merganser.models import Generates, Network, TakesTexts
+
+METRICS = ("exact_match", "accuracy", "matthews", "f1", "macro_f1", "spearman", "pearson")
+NUMBERS = ("spearman", "pearson")
+TEXTS = ("exact_match", "accuracy")
+UNREADABLE = 0.0  # what an answer that is no number counts as
+INPUTS = ("input_ids", "attention_mask")
+
+
+class Settings(KindSettings):
+    """The prompt and how its answer is found."""
+
+    prompt: Text
+    answers: Annotated[list[Text], Field(min_length=2)] | None = None
+    scoring: Literal["generate", "rank"] = "generate"
+    max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 10
+    max_length: Annotated[int, Field(ge=1, le=2**17)] = 512  # tokens of the prompt
+
+    @field_validator("prompt")
+    @classmethod
+    def _plain_columns(cls, prompt: str) -> str:
+        try:
+            parts = [(name, spec, how) for _, name, spec, how in Formatter().parse(prompt) if name is not None]
+        except ValueError as error:
+            raise ValueError(f"not a template ({error}); write a brace that is no column twice") from None
+        if not parts or any(not name.isidentifier() or spec or how for name, spec, how in parts):
+            raise ValueError("must name columns of the data in braces, such as {sentence}, and nothing else in them")
+        return prompt
+
+    @model_validator(mode="after")
+    def _ranked_answers(self) -> "Settings":
+        if self.scoring == "rank" and self.answers is None:
+            raise ValueError("scoring: rank needs `answers`, the texts to choose from")
+        return self
+
+
+def columns_of(prompt: str) -> list[str]:
+    """Name the columns that a template asks for.
+
+    >>> columns_of("{premise} Does it follow that {hypothesis}?")
+    ['premise', 'hypothesis']
+    """
+    return [name for _, name, _, _ in Formatter().parse(prompt) if name is not None]
+
+
+def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
+    """Refuse a data set without the prompt's columns or the right answers."""
+    for split, rows in splits.items():
+        wanted = [*columns_of(settings.prompt), "answer" if settings.answers is None else "label"]
+        missing = [name for name in wanted if name not in rows.column_names]
+        if missing:
+            raise InputError(f"{source}: split {split} has no column {missing[0]!r}; it has {rows.column_names}")
+        if settings.answers is not None:
+            _check_labels(rows, len(settings.answers), f"{source}: split {split}")
+
+
+def _check_labels(rows: Any, count: int, where: str) -> None:
+    for label in rows.data.column("label").unique().to_pylist():
+        if not isinstance(label, int) or not 0 <= label < count:
+            raise InputError(f"{where} has the label {label!r}, data.answers gives {count} answers")
+
+
+def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
+    """Name the answers by their labels, if they are given."""
+    return list(settings.answers or [])
+
+
+def outputs(classes: Sequence[str]) -> int | None:
+    """Return None: a language model answers in words."""
+    return None
+
+
+def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
+    """Give each prompt's tokens, and its `label` or its right answer as bytes."""
+    if not isinstance(network, TakesTexts) or not isinstance(network, Generates):
+        raise InputError("text_generation: the model's family writes no text; choose another kind for the task")
+    encoded = network.encode([settings.prompt.format(**row) for row in rows], settings.max_length)
+    tokens = {name: encoded[name] for name in INPUTS}
+    if settings.answers is not None:
+        yield tokens | {"label": torch.tensor(list(rows["label"]), dtype=torch.int64)}
+    else:
+        yield tokens | {"answer": pack([_written(answer) for answer in rows["answer"]])}
+
+
+def _written(answer: Any) -> str:
+    return f"{answer:.1f}" if isinstance(answer, float) else str(answer)
+
+
+def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
+    """Compare each answer with the right one: texts without the spaces around them, labels, or numbers."""
+    assert isinstance(network, Generates)
+    batches = prepared.batches(INPUTS, batch_size)
+    if settings.answers is None:
+        right = unpack(prepared.array("answer"))
+        if metric not in (*TEXTS, *NUMBERS):
+            raise InputError(f"data.metric: {metric} needs `answers`, the texts that the labels stand for")
+        if metric in NUMBERS:
+            labels = [_number(text, strict=True) for text in right]
+            found = [_number(text) for batch in batches for text in network.generate(batch, settings.max_new_tokens)]
+            return compare(metric, found, labels)
+        texts = [text for batch in batches for text in network.generate(batch, settings.max_new_tokens)]
+        return compare(metric, [text.strip() for text in texts], [text.strip() for text in right])
+    chosen = np.concatenate([_chosen(network, batch, settings, settings.answers) for batch in batches])
+    return compare(metric, chosen, prepared.array("label").numpy())
+
+
+def _chosen(network: Generates, batch: Mapping[str, Tensor], settings: Settings, answers: Sequence[str]) -> Any:
+    """Number the answer that each prompt got (B,), -1 for one that is none of them."""
+    if settings.scoring == "rank":
+        return network.rank(batch, answers).argmax(dim=1).cpu().numpy()
+    number = {answer.strip(): i for i, answer in enumerate(answers)}
+    written = network.generate(batch, settings.max_new_tokens)
+    return np.array([number.get(text.strip(), -1) for text in written], dtype=np.int64)
+
+
+def _number(text: str, strict: bool = False) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if np.isfinite(value):
+        return value
+    if strict:
+        raise InputError(f"data.metric: {text!r} in the column answer is no number; choose exact_match")
+    return UNREADABLE

@@ -1,0 +1,158 @@
+"""Text generation with tiny models against a plain loop over transformers' own `generate`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from pydantic import ValidationError
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.errors import InputError
+from merganser.evaluation.examples import Results
+from merganser.evaluation.kinds import text_generation as kind
+from merganser.evaluation.kinds.text_generation import Settings
+from merganser.evaluation.prepared import in_memory
+from merganser.evaluation.scoring import score_of
+from merganser.models import open_network
+from tests.tiny_transformers import FAMILIES, tokenizer, write_model
+
+SENTENCES = ["the cat sat on the mat .", "a dog", "the dog ran on a red mat", "yes", "a dark image of the cat"]
+PROMPT = "the {sentence} yes no"
+KINDS = ("t5", "llama, untied")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = {name: tmp_path_factory.mktemp(name) for name in KINDS}
+    for name, folder in made.items():
+        write_model(folder, name)
+    return made
+
+
+def evaluated(folder: Path, name: str, rows: Dataset, metric: str, **settings: Any) -> Results:
+    network = open_network(FAMILIES[name], folder)
+    checkpoint = open_checkpoint(folder)
+    checked = Settings(prompt=PROMPT, **settings)
+    kind.check_data({"test": rows}, checked, folder)
+    prepared = in_memory(kind.prepare(rows, checked, network), kind.classes(rows.features, checked))
+    network.load((parameter, checkpoint.read(parameter)) for parameter in checkpoint.names)
+    return kind.results(network, prepared, checked, metric, batch_size=2)
+
+
+def written(folder: Path, name: str, count: int) -> list[str]:
+    """Answer each prompt by transformers, one by one."""
+    make = AutoModelForSeq2SeqLM if name == "t5" else AutoModelForCausalLM
+    model, texts = make.from_pretrained(folder), []
+    for sentence in SENTENCES:
+        tokens = tokenizer()(PROMPT.format(sentence=sentence), return_tensors="pt").input_ids
+        found = model.generate(tokens, max_new_tokens=count, do_sample=False)[0]
+        texts.append(tokenizer().decode(found if name == "t5" else found[tokens.shape[1] :], skip_special_tokens=True))
+    return texts
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_answer_is_right_where_it_is_the_given_text_but_for_spaces(folders: dict[str, Path], name: str) -> None:
+    texts = written(folders[name], name, 4)
+    answers = [f" {text}\n" if i % 2 else f"{text}x" for i, text in enumerate(texts)]
+    rows = Dataset.from_dict({"sentence": SENTENCES, "answer": answers})
+    found = evaluated(folders[name], name, rows, "exact_match", max_new_tokens=4)
+    assert found.score is not None
+    assert found.score.tolist() == [0, 1, 0, 1, 0]
+    assert score_of("exact_match", found)["value"] == 2 / 5
+
+
+def test_labels_stand_for_answers_and_others_are_none_of_them(folders: dict[str, Path]) -> None:
+    texts = written(folders["t5"], "t5", 4)
+    answers = [texts[1], "no such answer"]
+    rows = Dataset.from_dict({"sentence": SENTENCES, "label": [0, 0, 1, 1, 0]})
+    found = evaluated(folders["t5"], "t5", rows, "accuracy", answers=answers, max_new_tokens=4)
+    assert found.prediction is not None
+    assert found.prediction.tolist() == [0 if text == texts[1] else -1 for text in texts]
+    assert score_of("matthews", evaluated(folders["t5"], "t5", rows, "matthews", answers=answers))["count"] == 5
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_likeliest_of_the_given_answers_is_chosen(folders: dict[str, Path], name: str) -> None:
+    answers = ["yes", "no", "red cat"]
+    rows = Dataset.from_dict({"sentence": SENTENCES, "label": [0, 1, 2, 0, 1]})
+    found = evaluated(folders[name], name, rows, "accuracy", answers=answers, scoring="rank")
+    network, checkpoint = open_network(FAMILIES[name], folders[name]), open_checkpoint(folders[name])
+    network.load((parameter, checkpoint.read(parameter)) for parameter in checkpoint.names)
+    alone = [
+        int(network.rank(network.encode([PROMPT.format(sentence=one)], 50), answers).argmax())  # type: ignore[attr-defined]
+        for one in SENTENCES
+    ]
+    assert found.prediction is not None
+    assert found.prediction.tolist() == alone
+
+
+def test_numbers_are_read_from_answers_and_what_is_none_counts_as_zero(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Dataset.from_dict({"sentence": SENTENCES, "answer": [3.84, 0.0, 5.0, 1.25, 2.0]})
+    settings = Settings(prompt=PROMPT)
+    network = open_network("seq2seq", folders["t5"])
+    prepared = in_memory(kind.prepare(rows, settings, network))
+    said = iter([["3.5", " 1.0 "], ["yes", "nan"], ["4"]])
+    monkeypatch.setattr(network, "generate", lambda batch, count: next(said))
+    found = kind.results(network, prepared, settings, "spearman", batch_size=2)
+    assert found.prediction is not None
+    assert found.label is not None
+    assert found.prediction.tolist() == [3.5, 1.0, 0.0, 0.0, 4.0]
+    assert found.label.tolist() == [3.8, 0.0, 5.0, 1.2, 2.0]
+
+
+def test_prompts_are_cut_to_the_length_that_is_given(folders: dict[str, Path]) -> None:
+    rows = Dataset.from_dict({"sentence": SENTENCES, "answer": ["yes"] * 5})
+    network = open_network("seq2seq", folders["t5"])
+    (prepared,) = kind.prepare(rows, Settings(prompt=PROMPT, max_length=6), network)
+    assert prepared["input_ids"].shape == (5, 6)
+    assert prepared["answer"].dtype == torch.uint8
+    assert np.array(prepared["attention_mask"]).sum() == 6 * 4 + 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prompt": "no columns"}, "must name columns of the data in braces"),
+        ({"prompt": "{sentence.__class__}"}, "must name columns of the data in braces"),
+        ({"prompt": "{sentence!r}"}, "and nothing else in them"),
+        ({"prompt": "{sentence"}, "not a template"),
+        ({"prompt": PROMPT, "scoring": "rank"}, "scoring: rank needs `answers`"),
+        ({"prompt": PROMPT, "answers": ["yes"]}, "at least 2 items"),
+        ({"prompt": PROMPT, "max_new_tokens": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Settings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "message"),
+    [
+        ({"text": SENTENCES, "answer": SENTENCES}, {}, "split test has no column 'sentence'"),
+        ({"sentence": SENTENCES, "label": [0] * 5}, {}, "split test has no column 'answer'"),
+        ({"sentence": SENTENCES, "label": [0, 2, 0, 0, 0]}, {"answers": ["yes", "no"]}, "the label 2, data.answers"),
+    ],
+)
+def test_data_without_what_the_prompt_or_the_answers_need_is_refused(
+    columns: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        kind.check_data({"test": Dataset.from_dict(columns)}, Settings(prompt=PROMPT, **settings), Path("data"))
+
+
+def test_what_does_not_fit_is_refused_before_the_model_runs(folders: dict[str, Path], tmp_path: Path) -> None:
+    rows = Dataset.from_dict({"sentence": SENTENCES, "answer": SENTENCES})
+    with pytest.raises(InputError, match=r"'the cat sat on the mat \.' in the column answer is no number"):
+        evaluated(folders["t5"], "t5", rows, "spearman")
+    with pytest.raises(InputError, match="matthews needs `answers`"):
+        evaluated(folders["t5"], "t5", rows, "matthews")
+    write_model(tmp_path, "bert")
+    with pytest.raises(InputError, match="the model's family writes no text"):
+        list(kind.prepare(rows, Settings(prompt=PROMPT), open_network("encoder", tmp_path)))

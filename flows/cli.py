@@ -177,10 +177,14 @@ def merge(
     threads: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Layers at once; OMP_NUM_THREADS or the CPUs if not given.")
     ] = None,
+    max_shard_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of a file of weights, such as 5GB; as the base's if not given.")
+    ] = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write time, memory and bytes as JSON.")] = None,
 ) -> None:
-    """Merge checkpoints on disk into DIR/model.safetensors, and DIR/overlays.safetensors for parts per task."""
+    """Merge checkpoints on disk into DIR: model.safetensors or shards, and overlays.safetensors for parts per task."""
     from merganser.checkpoints.kinds import ParameterRules
+    from merganser.checkpoints.shards import parse_size
     from merganser.config.params import NAME
     from merganser.limits import parse_yaml
 
@@ -198,7 +202,7 @@ def merge(
     paths = {name: Path(path) for name, path in models.items()}
     named = {name: _lines("--classes", Path(path)) for name, path in _pairs("--classes", classes or []).items()}
     rules = ParameterRules(merged=tuple(only or ["*"]))
-    merge_checkpoints(
+    notes = merge_checkpoints(
         method,
         values,
         base,
@@ -209,7 +213,9 @@ def merge(
         device=device,
         profile=profile,
         threads=threads or threads_wanted(),
+        max_shard_size=parse_size(max_shard_size) if max_shard_size else None,
     )
+    print(*notes, sep="\n", end="\n" if notes else "")
     print(f"{method} of {len(models)} models is in {out}")
 
 

@@ -13,11 +13,19 @@ from merganser.sources.fetching import describe, fetch_checkpoint, fetch_data_se
 from tasks.paths import BASE, CHECKPOINTS, DATASETS, SOURCES
 from tasks.stage import check_kind, fresh_folder, run, write_json
 
+LEFT = {
+    "tied": "second names of tied weights, left out",
+    "constants": "constants, left out",
+    "left_out": "files that a model does not need, or that would run, left out",
+}
+
 
 def fetch_model(source: Path, out: Path) -> None:
-    """Fetch a checkpoint into a folder that appears when it is whole."""
+    """Fetch a checkpoint into a folder that appears when it is whole, and say what was left out of it."""
     with fresh_folder(out) as folder:
-        fetch_checkpoint(source, folder)
+        left = fetch_checkpoint(source, folder)
+    for kind, names in left.items():
+        print(f"{source}: {LEFT[kind]}: {', '.join(names)}")
 
 
 def fetch_data(task: Task, out: Path) -> None:

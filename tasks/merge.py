@@ -2,15 +2,15 @@
 
 import platform
 import resource
-import shutil
 import time
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from merganser import registry
+from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.origins import origin_of, read_origin
-from merganser.checkpoints.reading import Checkpoint, config_names, open_for_merging
+from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, declared
 from merganser.inputs.deltas import open_deltas
@@ -19,7 +19,6 @@ from merganser.inputs.factorised import factorised
 from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.joints import open_joint
 from merganser.inputs.layers import LayerSource
-from merganser.limits import check_link
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
@@ -39,15 +38,17 @@ def merge_entry(
     card: str,
     device: str = "cpu",
     threads: int = 1,
+    max_shard_size: int | None = None,
 ) -> None:
-    """Merge a source's layers onto the base into a fresh folder, with its card and the base's configuration."""
+    """Merge a source's layers onto the base into a fresh folder, with its card and what stands beside the base.
+
+    It is sharded as the base is where no size of a file is given.
+    """
     start_wall, start_cpu = time.perf_counter(), time.process_time()
     checkpoint = open_for_merging(base)
     with fresh_folder(out) as folder:
-        merge(method, values, source, checkpoint, folder, choose_device(device), threads)
-        for name in config_names(path.name for path in base.iterdir() if path.is_file()) if base.is_dir() else []:
-            check_link(base / name, base)
-            shutil.copyfile(base / name, folder / name)
+        merge(method, values, source, checkpoint, folder, choose_device(device), threads, max_shard_size)
+        copy_companions(base, folder)
         (folder / CARD).write_text(card, encoding="utf-8")
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}

@@ -8,10 +8,11 @@ from typing import Any
 from merganser import registry
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.companions import companion_names, left_out, names_in, refuse_code
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import Origin
-from merganser.checkpoints.reading import Checkpoint, open_for_merging
+from merganser.checkpoints.reading import Checkpoint, dropped_of, open_checkpoint, open_for_merging
 from merganser.errors import InputError
 from merganser.inputs.model_deltas import open_models
 from merganser.merging.cards import model_card
@@ -19,6 +20,7 @@ from merganser.merging.driver import choose_device
 from merganser.merging.method import Method
 from merganser.models import embed_classes
 from merganser.operators.coefficients import check_maps
+from merganser.sources.weights import weight_names
 from tasks.merge import as_taken, merge_entry
 
 FAMILY = "open_clip"  # of the text encoder in the base's folder
@@ -36,12 +38,14 @@ def merge_checkpoints(
     device: str = "auto",
     profile: Path | None = None,
     threads: int = 1,
-) -> None:
-    """Merge models on disk onto their base, or onto their mean where there is none.
+    max_shard_size: int | None = None,
+) -> list[str]:
+    """Merge models on disk onto their base, or onto their mean where there is none; return what a user should know.
 
     `values`: the method's parameters; `merged`, a method whose merge takes the base's place (difference vectors); and
     `seed`, of random masks (0).
-    `classes`: each task's class names, for a method that needs them. `threads`: layers at once.
+    `classes`: each task's class names, for a method that needs them. `threads`: layers at once. `max_shard_size`: bytes
+    of a file of weights; shards as the base has them where not given.
     """
     method, own = registry.get(name), dict(values)
     merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
@@ -49,6 +53,9 @@ def merge_checkpoints(
     check_maps(filled, list(models), f"{name}.")
     _check_classes(method, models, classes or {})
     choose_device(device)
+    for path in (base, *models.values()):
+        if path is not None and path.is_dir():
+            refuse_code(path)
     rules = rules or ParameterRules()
     out.parent.mkdir(parents=True, exist_ok=True)
     sources = _origins(base, models)
@@ -64,7 +71,8 @@ def merge_checkpoints(
         source = as_taken(method, filled, deltas)
         shown = filled | ({"merged": merged} if merged else {})
         card = model_card(name, method, shown, method.reads, seed, base, sources)
-        merge_entry(method, filled, source, start, out, profile, card, device, threads)
+        merge_entry(method, filled, source, start, out, profile, card, device, threads, max_shard_size)
+        return _notes(base)
 
 
 def _start_of(method: Method, merged: str | None) -> str | None:
@@ -106,6 +114,17 @@ def _mean_of(models: Mapping[str, Path], folder: Path) -> Path:
     folder.mkdir()
     write_mean(models, folder)
     return folder
+
+
+def _notes(base: Path) -> list[str]:
+    """Say what of the base's folder the merge does not have."""
+    if not base.is_dir():
+        return []
+    names = names_in(base)
+    left = left_out(names, {*weight_names(names), *companion_names(names)})
+    dropped = dropped_of(open_checkpoint(base))
+    notes = {"left out": left, "second names of tied weights and constants, left out": sorted(dropped)}
+    return [f"{base}: {note}: {', '.join(found)}" for note, found in notes.items() if found]
 
 
 def _opened(path: Path, base: Path, start: Path, rules: ParameterRules, task: str) -> Checkpoint | Adapter:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+TOKEN = "hf_of_one_who_accepted"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LARGE = (".safetensors", ".bin", ".parquet")  # kept by their sha256, as the hub keeps large files
 
@@ -20,15 +21,25 @@ class Hub:
     """Repositories by kind and name, as their branch main has them, at COMMIT unless `heads` says otherwise.
 
     `earlier` has other commits by repository and commit; `asked` lists what was asked, `spoilt` the files sent with a
-    byte changed.
+    byte changed. Large files are sent from another place, as the hub does it; listings come in pages of `page` entries.
+    Files of `gated` repositories are for who brings TOKEN, and `refused` answers 403 to everybody.
     """
 
-    folders: dict[str, Path]  # "models/org/name" or "datasets/org/name"
+    folders: dict[str, Path]  # "models/org/name", "models/name" or "datasets/org/name"
     url: str = ""
     asked: list[str] = field(default_factory=list)
     spoilt: set[str] = field(default_factory=set)
     heads: dict[str, str] = field(default_factory=dict)
     earlier: dict[tuple[str, str], Path] = field(default_factory=dict)
+    gated: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    page: int = 1000
+
+    def split(self, path: str) -> tuple[str, str]:
+        """Split a path into the name of a repository, of one part or two, and the rest."""
+        parts = path.split("/")
+        count = 3 if "/".join(parts[:3]) in self.folders else 2 if "/".join(parts[:2]) in self.folders else 3
+        return "/".join(parts[:count]), "/".join(parts[count:])
 
     def find(self, repository: str, revision: str) -> tuple[Path | None, str]:
         """Return a repository's folder at a revision, None if there is none, and the commit."""
@@ -74,12 +85,18 @@ class Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path).strip("/")
         self.hub.asked.append(path)
         if path.startswith("api/"):
-            kind, org, name, *rest = path.removeprefix("api/").split("/")
-            self.describe(f"{kind}/{org}/{name}", rest, paths)
+            repository, rest = self.hub.split(path.removeprefix("api/"))
+            self.describe(repository, rest.split("/") if rest else [], paths)
+        elif path.startswith("store/"):
+            self.send_file(*self.place(path.removeprefix("store/")), stored=True)
         else:
-            parts = path.split("/")
-            kind = parts.pop(0) if parts[0] == "datasets" else "models"
-            self.send_file(f"{kind}/{parts[0]}/{parts[1]}", parts[3], "/".join(parts[4:]))
+            self.send_file(*self.place(path))
+
+    def place(self, path: str) -> tuple[str, str, str]:
+        """Split the path of a file into its repository, revision and name: <repository>/resolve/<revision>/<name>."""
+        repository, rest = self.hub.split(path if path.startswith("datasets/") else f"models/{path}")
+        _, revision, name = rest.split("/", 2)
+        return repository, revision, name
 
     def describe(self, repository: str, rest: list[str], paths: list[str]) -> None:
         """Send a repository's description, tree, or the description of some paths."""
@@ -93,17 +110,31 @@ class Handler(BaseHTTPRequestHandler):
             under = folder / "/".join(rest[2:])
             deep = "recursive=true" in self.path.lower()
             shown = [path for path in files if (under in path.parents if deep else path.parent == under)]
-            return self.send_json([self.hub.entry(folder, path) for path in shown])
+            return self.send_page([self.hub.entry(folder, path) for path in shown])
         if rest[:1] == ["paths-info"]:
             return self.send_json([self.hub.entry(folder, folder / path) for path in paths if (folder / path).exists()])
         siblings = [{"rfilename": path.relative_to(folder).as_posix()} for path in files if path.is_file()]
-        name = repository.split("/", 1)[1]
+        name = repository.partition("/")[2]
         return self.send_json({"id": name, "sha": commit, "siblings": siblings, "private": False, "tags": []})
 
-    def send_file(self, repository: str, revision: str, name: str) -> None:
-        """Send a file's content, or for HEAD only what the client checks."""
+    def send_page(self, entries: list[Any]) -> None:
+        """Send a page of a listing, with the address of the next one in the header."""
+        start = int(parse_qs(urlsplit(self.path).query).get("cursor", ["0"])[0])
+        headers, end = {"Content-Type": "application/json"}, start + self.hub.page
+        if end < len(entries):
+            separator = "&" if "?" in self.path else "?"
+            address = f"{self.hub.url}{self.path.partition('&cursor=')[0]}{separator}cursor={end}"
+            headers["Link"] = f'<{address}>; rel="next"'
+        self.send(200, json.dumps(entries[start:end]).encode(), headers)
+
+    def send_file(self, repository: str, revision: str, name: str, stored: bool = False) -> None:
+        """Send a file's content, or for HEAD only what the client checks; of a large one only where it is stored."""
         if repository not in self.hub.folders:
             return self.refuse("RepoNotFound")
+        if repository in self.hub.refused:
+            return self.send(403, b"", {})
+        if repository in self.hub.gated and self.headers.get("Authorization") != f"Bearer {TOKEN}" and not stored:
+            return self.send(401, b"", {"X-Error-Code": "GatedRepo"})
         folder, commit = self.hub.find(repository, revision)
         if folder is None:
             return self.refuse("RevisionNotFound")
@@ -115,6 +146,10 @@ class Handler(BaseHTTPRequestHandler):
             content[-1] ^= 1
         etag = entry["lfs"]["oid"] if "lfs" in entry else entry["oid"]
         headers = {"ETag": f'"{etag}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
+        if "lfs" in entry and not stored:
+            kept = {"X-Linked-Etag": headers.pop("ETag"), "X-Linked-Size": str(entry["size"])}
+            path = urlsplit(self.path).path
+            return self.send(302, b"", headers | kept | {"Location": f"{self.hub.url}/store{path}"})
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
         return self.send(200 if start == 0 else 206, bytes(content[start:]), headers)
 

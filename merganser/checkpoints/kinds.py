@@ -22,16 +22,12 @@ EMBEDDINGS = (
     *("*.wte.weight", "wte.weight", "*.wpe.weight", "wpe.weight"),  # GPT-2's
     *("shared.weight", "*.shared.weight"),  # T5's and BART's
 )
-HEADS = (  # of language models and classifiers: rows are tokens or classes, as an embedding's are
-    *(
-        "lm_head.weight",
-        "*.lm_head.weight",
-        "embed_out.weight",
-        "lm_head.decoder.weight",
-        "*predictions.decoder.weight",
-    ),
-    *("score.weight", "classifier.*", "classification_head.*", "qa_outputs.*", "vocab_projector.*"),
+# of language models and classifiers: their rows are tokens or classes, as an embedding's are
+_HEADS = (
+    *("lm_head.weight", "embed_out.weight", "lm_head.decoder.weight", "predictions.decoder.weight", "score.weight"),
+    *("classifier.*", "classification_head.*", "qa_outputs.*", "vocab_projector.*"),
 )
+HEADS = (*_HEADS, *(f"*.{name}" for name in _HEADS))
 NOT_LINEAR = (*EMBEDDINGS, *HEADS, *NORMS)
 LINEAR = ("*.embed_proj.weight", "*.embedding_hidden_mapping_in.weight")  # maps from an embedding to a wider model
 

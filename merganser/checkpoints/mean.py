@@ -1,6 +1,5 @@
 """The mean of checkpoints: it takes the base's place where the base is not to be had."""
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,9 +9,10 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
-from merganser.checkpoints.reading import Checkpoint, config_names
-from merganser.checkpoints.tensors import DTYPES, Spec
-from merganser.checkpoints.writing import write_checkpoint
+from merganser.checkpoints.companions import copy_companions
+from merganser.checkpoints.shards import shards_like
+from merganser.checkpoints.tensors import DTYPES, Checkpoint, Spec
+from merganser.checkpoints.writing import write_model
 from merganser.errors import InputError
 
 
@@ -72,13 +72,15 @@ def whole(model: Checkpoint | Adapter, name: str) -> Checkpoint:
 
 
 def write_mean(models: Mapping[str, Path], folder: Path) -> None:
-    """Write the mean of models into a folder as `model.safetensors`, with the first model's configuration files.
+    """Write the mean of models into a folder, sharded as the first model is and with what stands beside its weights.
 
     The order is that of the models' names, whatever the one given.
     """
     ordered = {name: models[name] for name in sorted(models)}
     mean = MeanCheckpoint({name: whole(open_model(path), name) for name, path in ordered.items()})
-    write_checkpoint(folder / "model.safetensors", mean.specs, ((name, mean.read(name)) for name in mean.names))
-    first = next(iter(ordered.values()))
-    for name in config_names(path.name for path in first.iterdir()) if first.is_dir() else ():
-        shutil.copyfile(first / name, folder / name)
+    first = next(iter(ordered))
+    files = shards_like(mean.models[first])
+    last = max(files.values(), default="")
+    shards = {name: files.get(name, last) for name in mean.names} if files else {}
+    write_model(folder, mean.specs, ((name, mean.read(name)) for name in mean.names), shards)
+    copy_companions(ordered[first], folder)

@@ -5,7 +5,7 @@ of shards of either kind with their index. Names, shapes and dtypes come from th
 asked for. What transformers stores twice, or stored once beside the parameters, is left out: see `surplus`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -28,7 +28,6 @@ TORCH_SUFFIXES = (".bin", ".pt", ".pth")
 INDICES = ("*.safetensors.index.json", "*.bin.index.json")
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
-CONFIG_SUFFIXES = (".json", ".txt", ".model")  # never .py: nothing that came with a checkpoint is run
 DESCRIPTION = "source.json"  # where a fetched checkpoint came from
 
 
@@ -164,12 +163,6 @@ def open_stored(path: Path) -> StoredCheckpoint:
         if (path / name).is_file():
             return _open_torch(path / name)
     raise InputError(f"{path}: no checkpoint in this folder; expected one of {', '.join(SINGLE_FILES + TORCH_FILES)}")
-
-
-def config_names(names: Iterable[str]) -> list[str]:
-    """Pick the small files beside the weights, configuration and tokenizer, from the names in a checkpoint's folder."""
-    others = (".index.json", DESCRIPTION)
-    return [name for name in sorted(names) if name.endswith(CONFIG_SUFFIXES) and not name.endswith(others)]
 
 
 def is_index(path: Path) -> bool:

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Literal
 
 from ruamel.yaml import YAML
 
-from merganser.checkpoints.adapters.files import adapter_names
-from merganser.checkpoints.reading import config_names
 from merganser.checkpoints.writing import replacing
 from merganser.errors import InputError
-from merganser.sources.fetching import HubPointer, hub_errors, missing, read_pointer, weight_names
+from merganser.sources.hub import hub_errors, missing, names_at
+from merganser.sources.pointers import HubPointer, read_pointer
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -38,37 +37,38 @@ def follow(source: Path, kind: Kind) -> str | None:
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     try:
         head = str(api.repo_info(pointer.hub, revision=pointer.follow, repo_type=kind).sha)
-        if not _differs(api, pointer, head, kind):
+        if not _differs(api, pointer, head, kind, source):
             return None
     except hub_errors() as error:
-        raise InputError(missing(source, pointer.hub, pointer.follow)) from error
+        raise InputError(missing(source, pointer.hub, pointer.follow, error)) from error
     except (HTTPError, OSError) as error:
         raise HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})") from error
     _pin(source, head)
     return head
 
 
-def _differs(api: "HfApi", pointer: HubPointer, head: str, kind: Kind) -> bool:
+def _differs(api: "HfApi", pointer: HubPointer, head: str, kind: Kind, source: Path) -> bool:
     from huggingface_hub.errors import RevisionNotFoundError
 
     if pointer.revision in (None, head):
         return pointer.revision is None
     try:
-        before = _contents(api, pointer.hub, str(pointer.revision), kind)
+        before = _contents(api, pointer, str(pointer.revision), kind, source)
     except RevisionNotFoundError:  # the branch was rewritten
         return True
-    return before != _contents(api, pointer.hub, head, kind)
+    return before != _contents(api, pointer, head, kind, source)
 
 
-def _contents(api: "HfApi", hub: str, revision: str, kind: Kind) -> dict[str, str]:
+def _contents(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, source: Path) -> dict[str, str]:
     """Return the checksum of each file that would be fetched at a commit."""
     from huggingface_hub import RepoFile
 
-    tree = api.list_repo_tree(hub, revision=revision, repo_type=kind, recursive=kind == "dataset")
+    tree = api.list_repo_tree(pointer.hub, revision=revision, repo_type=kind, recursive=True)
     sums = {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in tree if isinstance(file, RepoFile)}
     if kind == "dataset":
         return {name: digest for name, digest in sums.items() if name not in _NOT_READ}
-    return {name: sums[name] for name in adapter_names(sums) or [*weight_names(sums), *config_names(sums)]}
+    place, names, _ = names_at(pointer, sums, source)
+    return {name: sums[f"{place}/{name}" if place else name] for name in names}
 
 
 def _pin(source: Path, revision: str) -> None:

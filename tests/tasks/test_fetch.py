@@ -20,9 +20,9 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.config.params import Task
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
-from merganser.sources.fetching import weight_names
+from merganser.sources.weights import weight_names
 from tasks import fetch
-from tests.hub import COMMIT, Hub, serve
+from tests.hub import COMMIT, TOKEN, Hub, serve
 from tests.tasks.comparison import inside, write_params, write_sources
 from tests.tiny_clip import CLASSES, CONFIG, clip_parameters, pictures, write_clip, write_data_set
 
@@ -258,6 +258,84 @@ def test_a_repository_or_commit_the_hub_does_not_have_is_the_users_mistake(
 ) -> None:
     with pytest.raises(InputError, match=f"the hub has no {repository} at revision {revision}"):
         fetch.fetch_model(write_pointer(tmp_path, repository, revision), tmp_path / "out")
+
+
+def test_a_large_file_is_fetched_from_where_the_hub_stores_it(tmp_path: Path, hub: Hub) -> None:
+    fetch.fetch_model(write_pointer(tmp_path, "org/clip"), tmp_path / "out")
+    assert f"store/org/clip/resolve/{COMMIT}/open_clip_model.safetensors" in hub.asked
+    assert not any(path.startswith("store/") and path.endswith(".json") for path in hub.asked)
+
+
+def test_a_name_without_an_owner_is_fetched(tmp_path: Path, hub: Hub) -> None:
+    hub.folders["models/gpt2"] = tmp_path / "repo"
+    fetch.fetch_model(write_pointer(tmp_path, "gpt2"), tmp_path / "out")
+    assert_holds(tmp_path / "out", clip_parameters(tmp_path / "repo"))
+
+
+def test_a_listing_in_pages_is_read_to_its_end(tmp_path: Path, hub: Hub) -> None:
+    hub.page = 1
+    fetch.fetch_model(write_pointer(tmp_path, "org/clip"), tmp_path / "out")
+    assert_holds(tmp_path / "out", clip_parameters(tmp_path / "repo"))
+    assert sum("/tree/" in path for path in hub.asked) >= sum(1 for _ in (tmp_path / "repo").iterdir())
+
+
+def test_a_gated_repository_is_named_and_opens_with_a_token(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.gated.add("models/org/clip")
+    pointer = write_pointer(tmp_path, "org/clip")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(InputError, match=r"org/clip is gated: accept its terms .* then set HF_TOKEN"):
+        fetch.fetch_model(pointer, tmp_path / "out")
+    monkeypatch.setenv("HF_TOKEN", "hf_of_another")
+    with pytest.raises(InputError, match="the token in HF_TOKEN is not of one who has"):
+        fetch.fetch_model(pointer, tmp_path / "out")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    fetch.fetch_model(pointer, tmp_path / "out")
+    assert_holds(tmp_path / "out", clip_parameters(tmp_path / "repo"))
+
+
+def test_a_hub_that_refuses_is_the_users_to_settle(tmp_path: Path, hub: Hub) -> None:
+    hub.refused.add("models/org/clip")
+    with pytest.raises(InputError, match=r"the hub refuses org/clip \(403\): check the token in HF_TOKEN"):
+        fetch.fetch_model(write_pointer(tmp_path, "org/clip"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("path", ["runs/best", "runs/best/weights.bin"])
+def test_a_path_names_a_folder_or_a_file_of_a_repository(tmp_path: Path, hub: Hub, path: str) -> None:
+    inner = tmp_path / "repo/runs/best"
+    inner.mkdir(parents=True)
+    torch.save({"a.weight": torch.ones(2, 2)}, inner / "weights.bin")
+    (inner / "config.json").write_text("{}")
+    (tmp_path / "pointer.yaml").write_text(f"{{hub: org/clip, revision: {COMMIT}, path: {path}}}")
+    fetch.fetch_model(tmp_path / "pointer.yaml", tmp_path / "out")
+    assert_holds(tmp_path / "out", {"a.weight": torch.ones(2, 2)})
+    assert (tmp_path / "out/config.json").is_file() == (path == "runs/best")
+    assert description(tmp_path / "out")["path"] == path
+    assert not any("open_clip" in asked for asked in hub.asked)
+
+
+def test_a_path_that_is_not_there_is_refused(tmp_path: Path, hub: Hub) -> None:
+    (tmp_path / "pointer.yaml").write_text(f"{{hub: org/clip, revision: {COMMIT}, path: runs}}")
+    with pytest.raises(InputError, match="path: org/clip has no file or folder runs"):
+        fetch.fetch_model(tmp_path / "pointer.yaml", tmp_path / "out")
+
+
+def test_a_prefix_is_taken_off_the_names(tmp_path: Path, hub: Hub) -> None:
+    parameters = {"a.weight": torch.ones(2, 2), "b.weight": torch.zeros(3)}
+    (tmp_path / "wrapped").mkdir()
+    save_tensors(tmp_path / "wrapped/model.safetensors", {f"model.{name}": t for name, t in parameters.items()})
+    hub.folders["models/org/wrapped"] = tmp_path / "wrapped"
+    pointer = tmp_path / "pointer.yaml"
+    pointer.write_text(f"{{hub: org/wrapped, revision: {COMMIT}, strip: model.}}")
+    fetch.fetch_model(pointer, tmp_path / "out")
+    assert_holds(tmp_path / "out", parameters)
+    pointer.write_text(f"{{hub: org/wrapped, revision: {COMMIT}, strip: module.}}")
+    with pytest.raises(InputError, match=r"strip: no parameter begins with 'module\.', the first is model\.a"):
+        fetch.fetch_model(pointer, tmp_path / "out")
+    pointer.write_text(f"{{hub: org/clip, revision: {COMMIT}, strip: visual.}}")
+    with pytest.raises(InputError, match=r"strip: without 'visual\.' in front two parameters have one name"):
+        fetch.fetch_model(pointer, tmp_path / "out")
 
 
 def test_a_hub_data_set_is_fetched_with_the_same_bytes_each_time(tmp_path: Path, hub: Hub) -> None:

@@ -1,0 +1,74 @@
+"""What stands beside the weights in a model's folder: configuration, tokenizer, chat template, licence.
+
+Nothing that came with a checkpoint is run, so code stays behind; so do weights in other formats and what training left.
+"""
+
+import re
+import shutil
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.reading import DESCRIPTION
+from merganser.errors import InputError
+from merganser.limits import check_link
+
+SUFFIXES = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".vocab", ".bpe", ".spm")
+INDEX_SUFFIX = ".index.json"
+LICENCES = re.compile(r"(licen[cs]e|notice|copying|use_policy)([._-].*)?", re.IGNORECASE)
+NOT_OURS = re.compile(
+    r"\.git.*|readme(\..*)?", re.IGNORECASE
+)  # neither kept nor worth a word: a merge has its own card
+# Folders of a sentence encoder's further modules, and of a tokenizer's further chat templates.
+FOLDERS = re.compile(r"([0-9]+_\w+|additional_chat_templates)")
+CODE_KEY = "auto_map"
+CONFIGURATIONS = (CONFIG, "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
+
+
+def companion_names(names: Iterable[str]) -> list[str]:
+    """Pick what a model needs beside its weights from the names in its folder, those in folders as `folder/name`."""
+    return [name for name in sorted(names) if _is_companion(name)]
+
+
+def left_out(names: Iterable[str], taken: Collection[str]) -> list[str]:
+    """List what is not taken along from a model's folder, but for what every repository has."""
+    return [
+        name for name in sorted(names) if name not in taken and not NOT_OURS.fullmatch(name) and name != DESCRIPTION
+    ]
+
+
+def names_in(folder: Path) -> list[str]:
+    """List the files of a model's folder, and those in the folders that may belong to it."""
+    inner = [path for path in folder.iterdir() if path.is_dir() and FOLDERS.fullmatch(path.name)]
+    files = [path for place in (folder, *inner) for path in place.iterdir() if path.is_file()]
+    return sorted(path.relative_to(folder).as_posix() for path in files)
+
+
+def copy_companions(origin: Path, folder: Path) -> list[str]:
+    """Copy what a model needs beside its weights; return the names of what is neither that nor weights' own."""
+    if not origin.is_dir():
+        return []
+    names = names_in(origin)
+    taken = companion_names(names)
+    for name in taken:
+        check_link(origin / name, origin)
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(origin / name, folder / name)
+    return left_out(names, taken)
+
+
+def refuse_code(folder: Path) -> None:
+    """Raise InputError where a model's configuration asks for code that came with it."""
+    for name in CONFIGURATIONS:
+        if CODE_KEY in (read_config(folder / name) or {}):
+            raise InputError(
+                f"{folder / name}: {CODE_KEY!r} asks for code that came with the checkpoint; such code is never run"
+            )
+
+
+def _is_companion(name: str) -> bool:
+    place, _, own = name.rpartition("/")
+    if place:
+        return FOLDERS.fullmatch(place) is not None and own.endswith((*SUFFIXES, ".safetensors"))
+    kept = own.endswith(SUFFIXES) and not own.endswith(INDEX_SUFFIX)
+    return own != DESCRIPTION and (kept or LICENCES.fullmatch(own) is not None)

@@ -1,0 +1,72 @@
+"""Bring a model into a folder: safetensors weights, and what stands beside them."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from merganser.checkpoints.adapters.files import adapter_names, open_model
+from merganser.checkpoints.companions import companion_names, copy_companions, left_out, names_in, refuse_code
+from merganser.checkpoints.reading import ADAPTER_FILES
+from merganser.checkpoints.writing import MODEL
+from merganser.errors import InputError
+from merganser.limits import check_link
+from merganser.sources.pointers import OpenClipPointer
+from merganser.sources.weights import WEIGHTS, install_weights, weight_names
+
+
+def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> dict[str, Any]:
+    """Bring a model's folder or file here; return what was left out of it."""
+    if origin.is_file():
+        return _left(install_weights(origin, folder, strip), [])
+    names = names_in(origin)
+    if adapter := adapter_names(names):
+        _install_adapter(origin, adapter, folder)
+        return {}
+    weights = weight_names(names)
+    if not weights:
+        raise InputError(f"{source}: no weights found; expected one of {', '.join(p[0] for p in WEIGHTS)}")
+    refuse_code(origin)
+    check_link(origin / weights[0], origin)
+    dropped = install_weights(origin / weights[0], folder, strip)
+    copy_companions(origin, folder)
+    return _left(dropped, left_out(names, {*weights, *companion_names(names)}))
+
+
+def _left(dropped: Mapping[str, str | None], files: list[str]) -> dict[str, Any]:
+    """Say what was left out, by its kind; nothing of a kind that there is none of."""
+    aliases = {alias: name for alias, name in dropped.items() if name is not None}
+    constants = [name for name, first in dropped.items() if first is None]
+    found = {"tied": aliases, "constants": constants, "left_out": files}
+    return {kind: what for kind, what in found.items() if what}
+
+
+def _install_adapter(origin: Path, names: list[str], folder: Path) -> None:
+    config, tensors = names
+    open_model(origin)  # refuses what is more than a low-rank update
+    for name in names:
+        check_link(origin / name, origin)
+    shutil.copyfile(origin / config, folder / config)
+    install_weights(origin / tensors, folder)
+    (folder / MODEL).rename(folder / ADAPTER_FILES[0])
+
+
+def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> None:
+    """Fetch one of open_clip's pretrained models by open_clip's own downloader, with the configuration it implies."""
+    import open_clip
+
+    known = open_clip.list_pretrained()
+    if (pointer.open_clip, pointer.pretrained) not in known:
+        near = get_close_matches(f"{pointer.open_clip} {pointer.pretrained}", [f"{m} {t}" for m, t in known])
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        raise InputError(f"{source}: open_clip has no {pointer.open_clip} pretrained as {pointer.pretrained}{hint}")
+    pretrained = open_clip.get_pretrained_cfg(pointer.open_clip, pointer.pretrained)
+    install_weights(Path(open_clip.download_pretrained(pretrained)), folder)
+    model = open_clip.get_model_config(pointer.open_clip)
+    if pretrained.get("quick_gelu"):
+        model["quick_gelu"] = True  # the tag says which activation it was trained with; the bare model name does not
+    image = {key: pretrained[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in pretrained}
+    config = {"model_cfg": model, "preprocess_cfg": image}
+    (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -1,0 +1,79 @@
+"""Pointer files: a few lines of YAML that name something remote at a pinned revision."""
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from merganser.errors import InputError
+from merganser.limits import read_yaml
+
+POINTER_SUFFIXES = (".yaml", ".yml")
+
+
+class HubPointer(BaseModel):
+    """Names a repository of a Hugging Face hub at one commit; `name` picks one of a data set's configurations.
+
+    `follow` names a branch or tag, whose commit `merganser run` writes into the file as the revision when it starts.
+    `path`: a model's folder or file in the repository; `strip`: what its parameters' names lose in front.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    hub: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")]
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", description="a full commit, not a branch")] | None = None
+    follow: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$")] | None = None
+    name: str | None = None
+    path: Annotated[str, Field(pattern=r"^\w[\w.+=-]*(/\w[\w.+=-]*)*$")] | None = None
+    strip: Annotated[str, Field(pattern=r"^(\w+\.)+$", description="with its dot")] | None = None
+
+    @model_validator(mode="after")
+    def _says_which(self) -> Self:
+        if self.revision is None and self.follow is None:
+            raise ValueError("needs a revision, a full 40-digit commit, or a branch to follow")
+        return self
+
+
+class OpenClipPointer(BaseModel):
+    """Names a pretrained model by open_clip's own tags."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    open_clip: str
+    pretrained: str
+
+
+Pointer = HubPointer | OpenClipPointer
+
+
+def read_pointer(source: Path) -> Pointer | None:
+    """Read a pointer file; return None for anything that lies here itself; raise InputError for a bad pointer."""
+    if not source.exists():
+        raise InputError(f"{source}: no such source; give a folder, a file, or a pointer file ({{hub, revision}})")
+    if source.suffix not in POINTER_SUFFIXES or source.is_dir():
+        return None
+    content = read_yaml(source)
+    if not isinstance(content, dict) or not {"hub", "open_clip"} & content.keys():
+        raise InputError(f"{source}: a pointer says either {{hub, revision}} or {{open_clip, pretrained}}")
+    kind: type[Pointer] = HubPointer if "hub" in content else OpenClipPointer
+    try:
+        return TypeAdapter(kind).validate_python(content)
+    except ValidationError as error:
+        raise InputError(_explain(source, error)) from error
+
+
+def _explain(source: Path, error: ValidationError) -> str:
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    if not key:
+        return f"{source}: {problem['ctx']['error']}"
+    if key == "revision" and problem["type"] == "string_pattern_mismatch":
+        moves = "branches and tags move: `follow` names one"
+        return f"{source}: revision: must be a full 40-digit commit, got {problem['input']!r}; {moves}"
+    return f"{source}: {key}: {problem['msg']}, got {problem['input']!r}"
+
+
+def pinned(pointer: HubPointer, source: Path) -> str:
+    if pointer.revision is None:
+        raise InputError(
+            f"{source}: follows {pointer.follow}, and has no revision yet; `merganser run` writes it there"
+        )
+    return pointer.revision

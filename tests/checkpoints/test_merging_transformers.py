@@ -1,0 +1,206 @@
+"""Merges of what people saved with transformers, old and new: ties, prefixes, shards, which way round a map is."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.shards import parse_size
+from merganser.errors import InputError
+from merganser.overlays import task_model
+from tasks.standalone import merge_checkpoints
+from tests.checkpoints.merge_table import stored
+from tests.transformers_models import load, save_bin, save_models, tiny, tuned
+
+TIED = ["llama, tied", "gpt2", "t5"]
+RANDOM = ["tsv_m", "iso_c", "dare", "knots"]  # which pulled tied weights apart
+
+
+def in_bin(folder: Path, name: str, tasks: int = 2) -> dict[str, Path]:
+    """Save a base and fine-tuned models with all their names, as torch weights."""
+    for t in range(-1, tasks):
+        save_bin(tiny(name) if t < 0 else tuned(tiny(name), t + 1), folder / ("base" if t < 0 else f"task{t}"))
+    return {key: folder / key for key in ("base", *(f"task{t}" for t in range(tasks)))}
+
+
+def merge(method: str, paths: dict[str, Path], out: Path, **options: Any) -> list[str]:
+    """Merge models onto their base on the CPU."""
+    models = {name: path for name, path in paths.items() if name != "base"}
+    return merge_checkpoints(method, {}, paths["base"], models, out, device="cpu", **options)
+
+
+@pytest.mark.parametrize("method", RANDOM)
+@pytest.mark.parametrize("name", TIED)
+def test_tied_weights_of_torch_files_stay_tied(name: str, method: str, tmp_path: Path) -> None:
+    notes = merge(method, in_bin(tmp_path, name), tmp_path / "merged")
+    loaded = load(tiny(name), tmp_path / "merged")
+    assert torch.equal(loaded.get_output_embeddings().weight, loaded.get_input_embeddings().weight)
+    assert any("second names of tied weights" in note and "lm_head.weight" in note for note in notes)
+    merge(method, save_models(tmp_path / "new", name, tasks=2), tmp_path / "expected")
+    assert all(torch.equal(stored(tmp_path / "merged")[key], t) for key, t in stored(tmp_path / "expected").items())
+
+
+@pytest.mark.parametrize("older", ["base", "task0"])
+def test_a_second_name_on_one_side_alone_changes_nothing(older: str, tmp_path: Path) -> None:
+    new, old = save_models(tmp_path / "new", "gpt2", tasks=2), in_bin(tmp_path / "old", "gpt2")
+    merge("tsv_m", new, tmp_path / "expected")
+    merge("tsv_m", new | {older: old[older]}, tmp_path / "merged")
+    assert all(torch.equal(stored(tmp_path / "merged")[key], t) for key, t in stored(tmp_path / "expected").items())
+
+
+def test_a_second_name_in_a_file_without_a_configuration_is_known_by_the_base(tmp_path: Path) -> None:
+    paths, old = save_models(tmp_path / "new", "gpt2", tasks=1), in_bin(tmp_path / "old", "gpt2")
+    shutil.copyfile(old["task0"] / "pytorch_model.bin", tmp_path / "alone.bin")
+    merge("average", paths, tmp_path / "expected")
+    merge("average", paths | {"task0": tmp_path / "alone.bin"}, tmp_path / "merged")
+    assert all(torch.equal(stored(tmp_path / "merged")[key], t) for key, t in stored(tmp_path / "expected").items())
+
+
+def test_an_untied_model_on_a_tied_base_is_refused_by_the_weights_name(tmp_path: Path) -> None:
+    paths = in_bin(tmp_path, "gpt2")
+    state = {key: value.clone() for key, value in tiny("gpt2").state_dict().items()}
+    state["lm_head.weight"] += 0.1
+    save_bin(tiny("gpt2"), paths["task1"], state)
+    expected = r"task1: the parameter lm_head\.weight is not in the base: it ties it to transformer\.wte\.weight"
+    with pytest.raises(InputError, match=expected):
+        merge("average", paths, tmp_path / "merged")
+
+
+def test_a_tied_model_on_an_untied_base_is_merged_as_the_weights_it_has(tmp_path: Path) -> None:
+    paths = in_bin(tmp_path, "llama, tied", tasks=1)
+    state = {key: value.clone() for key, value in tiny("llama, tied").state_dict().items()}
+    state["lm_head.weight"] += 0.1
+    save_bin(tiny("llama, untied"), paths["base"], state)
+    merge("average", paths, tmp_path / "merged")
+    theirs, ours = open_checkpoint(paths["task0"]), stored(tmp_path / "merged")
+    torch.testing.assert_close(ours["lm_head.weight"], theirs.read("model.embed_tokens.weight"))
+    torch.testing.assert_close(ours["model.embed_tokens.weight"], theirs.read("model.embed_tokens.weight"))
+
+
+# prefixes
+
+Rename = Callable[[str], str]
+
+
+@pytest.mark.parametrize(
+    ("name", "rename"),
+    [
+        ("gpt2", lambda name: name.removeprefix("transformer.")),
+        ("llama, untied", lambda name: f"module.{name}"),
+        ("llama, tied", lambda name: name.removeprefix("model.")),
+        ("vit", lambda name: f"model.{name}"),
+    ],
+)
+@pytest.mark.parametrize("side", ["base", "task"])
+def test_one_prefix_more_or_less_is_found(name: str, rename: Rename, side: str, tmp_path: Path) -> None:
+    paths = save_models(tmp_path, name, tasks=2)
+    merge("tsv_m", paths, tmp_path / "expected")
+    for path in (path for key, path in paths.items() if key.startswith(side)):
+        state = load_file(path / "model.safetensors")
+        save_file({rename(key): value for key, value in state.items()}, path / "model.safetensors")
+    merge("tsv_m", paths, tmp_path / "merged")
+    ours = stored(tmp_path / "merged")
+    for key, value in stored(tmp_path / "expected").items():
+        assert torch.equal(ours[rename(key) if side == "base" else key], value)
+
+
+def test_two_prefixes_that_fit_are_refused(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "vit", tasks=1)
+    state = load_file(paths["task0"] / "model.safetensors")
+    twice = {f"{who}.{key}": value.clone() for key, value in state.items() for who in ("student", "teacher")}
+    save_file(twice, paths["task0"] / "model.safetensors")
+    with pytest.raises(InputError, match=r"task0: its names fit the base under 'student\.' and 'teacher\.'.*`strip`"):
+        merge("average", paths, tmp_path / "merged")
+
+
+def test_a_flattened_vision_tower_is_merged_onto_a_full_clip(tmp_path: Path) -> None:
+    """transformers saves a CLIPVisionModel without the prefix that the tower has in a CLIPModel."""
+    paths = save_models(tmp_path, "clip", tasks=1)
+    state = load_file(paths["task0"] / "model.safetensors")
+    tower = {k.removeprefix("vision_model."): v for k, v in state.items() if k.startswith("vision_model.")}
+    save_file(tower, paths["task0"] / "model.safetensors")
+    merge("average", paths, tmp_path / "merged", rules=ParameterRules(merged=["vision_model.*"]))
+    name = "vision_model.encoder.layers.1.mlp.fc1.weight"
+    torch.testing.assert_close(stored(tmp_path / "merged")[name], state[name])
+
+
+# what is written
+
+
+def test_a_merge_can_be_sharded_and_is_whole_with_overlays(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "gpt2", tasks=2)
+    merge("emr", paths, tmp_path / "whole")
+    merge("emr", paths, tmp_path / "shards", max_shard_size=parse_size("8KB"))
+    files = sorted(path.name for path in (tmp_path / "shards").glob("model-*"))
+    assert files == [f"model-{n:05}-of-{len(files):05}.safetensors" for n in range(1, len(files) + 1)]
+    assert len(files) > 3
+    index = json.loads((tmp_path / "shards/model.safetensors.index.json").read_text())
+    size = sum(tensor.nbytes for tensor in stored(tmp_path / "whole").values() if tensor.dtype == torch.float32)
+    assert index["metadata"]["total_size"] <= size
+    load(tiny("gpt2"), tmp_path / "shards")
+    for (name, whole), (same, sharded) in zip(
+        task_model(tmp_path / "whole", "task1"), task_model(tmp_path / "shards", "task1"), strict=True
+    ):
+        assert name == same
+        assert torch.equal(whole, sharded)
+
+
+def test_each_models_own_parts_give_it_back_with_its_maps_the_right_way_round(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "gpt2", tasks=2)
+    merge("individual", paths, tmp_path / "merged")
+    theirs = stored(paths["task1"])
+    for name, value in task_model(tmp_path / "merged", "task1"):
+        torch.testing.assert_close(value, theirs[name], atol=1e-7, rtol=0)
+
+
+def test_a_merge_names_its_format_as_transformers_expects_it(tmp_path: Path) -> None:
+    merge("average", save_models(tmp_path, "bert", tasks=1), tmp_path / "merged")
+    with safe_open(tmp_path / "merged/model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_dtypes_that_are_mixed_stay_as_they_are(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "llama, untied", tasks=1, dtype=torch.float16)
+    state = load_file(paths["base"] / "model.safetensors")
+    kept = {name: value.float() if "norm" in name else value for name, value in state.items()}
+    save_file(kept, paths["base"] / "model.safetensors")
+    merge("average", paths, tmp_path / "merged")
+    assert {name: value.dtype for name, value in stored(tmp_path / "merged").items()} == {
+        name: value.dtype for name, value in kept.items()
+    }
+
+
+def test_what_stands_beside_the_base_comes_along_and_the_rest_is_named(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "bert", tasks=1)
+    (paths["base"] / "chat_template.jinja").write_text("{{ messages }}")
+    (paths["base"] / "flax_model.msgpack").write_text("other weights")
+    notes = merge("average", paths, tmp_path / "merged")
+    assert (tmp_path / "merged/chat_template.jinja").read_text() == "{{ messages }}"
+    assert notes == [f"{paths['base']}: left out: flax_model.msgpack"]
+
+
+def test_code_that_came_with_a_model_is_refused_before_work(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "bert", tasks=1)
+    (paths["task0"] / "config.json").write_text('{"auto_map": {"AutoModel": "own.Own"}}')
+    with pytest.raises(InputError, match=r"task0/config\.json: 'auto_map' asks for code"):
+        merge("average", paths, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize(("text", "size"), [("5GB", 5 * 10**9), ("500MiB", 500 * 2**20), ("1.5 kB", 1500), ("7", 7)])
+def test_sizes_are_read(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "5 apples", "-1GB", "0.1"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--max-shard-size: expected a size such as 5GB"):
+        parse_size(text)

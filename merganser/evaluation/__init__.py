@@ -34,7 +34,7 @@ class Kind(Protocol):
     def classes(self, features: Mapping[str, Any], settings: Any) -> list[str]:
         """Name the classes by their labels, from the features of a data set; none for a kind without classes."""
 
-    def outputs(self, classes: Sequence[str]) -> int | None:
+    def outputs(self, classes: Sequence[str], settings: Any) -> int | None:
         """Return how many outputs the network has, for `open_network`, given the classes' names."""
 
     def prepare(self, rows: Any, settings: Any, network: "Network") -> "Iterator[Mapping[str, Tensor]]":

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from merganser.errors import InputError
 from merganser.evaluation import Kind, get_kind
 from merganser.evaluation.examples import Results
+from merganser.evaluation.metrics import METRICS
 from merganser.evaluation.prepared import InMemory, Prepared, in_memory
 from merganser.evaluation.saved import features_of, open_split
 from merganser.models import Network
@@ -26,8 +28,14 @@ class Evaluator:
         return get_kind(self.name)
 
     def check_data(self, splits: Mapping[str, Any], source: Path) -> None:
-        """Refuse a data set that is not of this kind."""
+        """Refuse a data set that is not of this kind, or that the metric does not fit."""
         self.kind.check_data(splits, self.settings, source)
+        wanted = METRICS[self.metric].classes if self.metric in METRICS else None
+        for split, rows in splits.items():
+            found = len(self.kind.classes(rows.features, self.settings))
+            if wanted is not None and found != wanted:
+                has = f"split {split} of {source} has {found or 'no'} classes"
+                raise InputError(f"data.metric: {self.metric} is of {wanted} classes; {has}: choose another metric")
 
     def classes(self, data: Path) -> list[str]:
         """Name the classes of a saved data set."""
@@ -35,7 +43,7 @@ class Evaluator:
 
     def outputs(self, classes: Sequence[str]) -> int | None:
         """Return how many outputs the network has."""
-        return self.kind.outputs(classes)
+        return self.kind.outputs(classes, self.settings)
 
     def prepare(self, data: Path, split: str, network: Network) -> InMemory:
         """Prepare one split of a saved data set, in memory."""

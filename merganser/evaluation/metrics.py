@@ -97,13 +97,14 @@ class Metric(NamedTuple):
     title: str
     is_mean: bool = False  # over the examples, of 1 for a prediction that equals its label and 0 for any other
     is_share: bool = False  # from 0 to 1, so that it may be given in per cent
+    classes: int | None = None  # that it is of; any number for None
 
 
 METRICS = {
     "accuracy": Metric(accuracy, "accuracy", is_mean=True, is_share=True),
     "exact_match": Metric(exact_match, "exact match", is_mean=True, is_share=True),
     "matthews": Metric(matthews, "Matthews"),
-    "f1": Metric(f1, "F1", is_share=True),
+    "f1": Metric(f1, "F1", is_share=True, classes=2),
     "macro_f1": Metric(macro_f1, "macro F1", is_share=True),
     "pearson": Metric(pearson, "Pearson"),
     "spearman": Metric(spearman, "Spearman"),

@@ -40,7 +40,7 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
     return label_names(features, settings.classes)
 
 
-def outputs(classes: Sequence[str]) -> int | None:
+def outputs(classes: Sequence[str], settings: Settings) -> int | None:
     """Return None: the class head is made of prompts, and is no part of the network."""
     return None
 

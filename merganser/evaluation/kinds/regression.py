@@ -1,0 +1,63 @@
+"""Texts, or pairs of texts, of one number each: the head's one output against the number in the column `label`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.evaluation.examples import Results, compare
+from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.texts import LABEL, TextSettings, check_texts, encode_rows, logits_of
+from merganser.models import Network
+
+METRICS = ("spearman", "pearson")
+NUMBERS = ("int", "uint", "float")
+
+
+class Settings(TextSettings):
+    """What all kinds of texts have."""
+
+
+def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
+    """Refuse a data set without texts, or without numbers in `label`."""
+    from datasets import ClassLabel
+
+    check_texts(splits, source)
+    for split, rows in splits.items():
+        if LABEL not in rows.column_names:
+            raise InputError(f"{source}: split {split} has no column {LABEL!r}; it has {rows.column_names}")
+        feature = rows.features[LABEL]
+        kind = "classes" if isinstance(feature, ClassLabel) else str(getattr(feature, "dtype", feature))
+        if not kind.startswith(NUMBERS):
+            raise InputError(f"{source}: split {split}: the label column holds {kind}, no numbers")
+
+
+def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
+    """Return none: a number has no class."""
+    return []
+
+
+def outputs(classes: Sequence[str], settings: Settings) -> int | None:
+    """Return one, the number."""
+    return 1
+
+
+def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
+    """Give each example's tokens and its `label`."""
+    given = list(rows[LABEL])
+    if None in given:
+        raise InputError(f"the data set's example {given.index(None)} has no label; leave it out")
+    labels = torch.tensor([float(label) for label in given], dtype=torch.float64)
+    if not labels.isfinite().all():
+        number = int((~labels.isfinite()).nonzero()[0])
+        raise InputError(f"the data set's example {number} has the label {labels[number]:g}; leave it out")
+    yield encode_rows(rows, network, settings.max_length) | {LABEL: labels}
+
+
+def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
+    """Set the output for each example against its number."""
+    found = logits_of(network, prepared, batch_size)[:, 0].double()
+    return compare(metric, found.numpy(), prepared.array(LABEL).numpy())

@@ -1,0 +1,62 @@
+"""Texts, or pairs of texts, of one class each: the class with the highest output of the head against the label."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.evaluation.examples import Results, compare
+from merganser.evaluation.labels import check_labels, label_names
+from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.settings import Text
+from merganser.evaluation.texts import LABEL, TextSettings, check_texts, encode_rows, logits_of
+from merganser.models import Network
+
+METRICS = ("accuracy", "matthews", "f1", "macro_f1")
+
+
+class Settings(TextSettings):
+    """The classes' names if not the data's own, and the numbers of the head's outputs that are none of the classes.
+
+    The other outputs, in their order, are the classes: with `masked: [1]` a head of three outputs has two.
+    """
+
+    classes: Annotated[list[Text], Field(min_length=2)] | None = None
+    masked: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+
+
+def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
+    """Refuse a data set without texts, or without a `label` whose classes have names."""
+    check_texts(splits, source)
+    check_labels(splits, settings.classes, source)
+
+
+def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
+    """Name the classes by their labels."""
+    return label_names(features, settings.classes)
+
+
+def outputs(classes: Sequence[str], settings: Settings) -> int | None:
+    """Count the classes and the outputs that are none."""
+    return len(classes) + len(set(settings.masked))
+
+
+def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
+    """Give each example's tokens and its `label`."""
+    labels, known = list(rows[LABEL]), range(len(classes(rows.features, settings)))
+    for number, label in enumerate(labels):
+        if label not in known:
+            raise InputError(f"the data set's example {number} has the label {label}; the classes are 0 to {known[-1]}")
+    label = torch.tensor([int(label) for label in labels], dtype=torch.int64)
+    yield encode_rows(rows, network, settings.max_length) | {LABEL: label}
+
+
+def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
+    """Compare the likeliest class of each example with its label."""
+    logits = logits_of(network, prepared, batch_size)
+    kept = [number for number in range(logits.shape[1]) if number not in settings.masked]
+    return compare(metric, logits[:, kept].argmax(dim=1).numpy(), prepared.array(LABEL).numpy())

@@ -1,0 +1,63 @@
+"""Data sets of one text an example, in the column `text`, or of two, the second one in the column `pair`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from pydantic import Field
+
+from merganser.errors import InputError
+from merganser.evaluation.settings import KindSettings
+from merganser.models import TakesTexts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from merganser.evaluation.prepared import Prepared
+    from merganser.models import Network
+
+TEXT, PAIR, LABEL = "text", "pair", "label"
+
+
+class TextSettings(KindSettings):
+    """The most tokens an example may have; longer ones are cut."""
+
+    max_length: Annotated[int, Field(ge=1, le=2**17)] = 128
+
+
+def check_texts(splits: Mapping[str, Any], source: Path) -> None:
+    """Refuse a data set without a column `text`, or whose texts are none."""
+    for split, rows in splits.items():
+        if TEXT not in rows.column_names:
+            has = f"it has {rows.column_names}; data.columns says which one it is"
+            raise InputError(f"{source}: split {split} has no column {TEXT!r}; {has}")
+        for column in _texts_of(rows):
+            kind = getattr(rows.features[column], "dtype", rows.features[column])
+            if kind not in ("string", "large_string"):
+                raise InputError(f"{source}: split {split}: the column {column!r} holds {kind}, no texts")
+
+
+def encode_rows(rows: Any, network: "Network", max_length: int) -> "dict[str, Tensor]":
+    """Tokenise every example: arrays of int32, one row an example; raise InputError for one without a text."""
+    if not isinstance(network, TakesTexts):
+        raise InputError("the model's family takes no texts; choose another kind for the task")
+    columns = [list(rows[column]) for column in _texts_of(rows)]
+    for column in columns:
+        if None in column:
+            raise InputError(f"the data set's example {column.index(None)} has no text; leave it out")
+    texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+    encoded = network.encode(texts, max_length)
+    return {name: values.to(torch.int32) for name, values in encoded.items()}
+
+
+def logits_of(network: "Network", prepared: "Prepared", batch_size: int) -> "Tensor":
+    """Run a loaded network on prepared texts: (N, C) in float32, on the CPU."""
+    assert isinstance(network, TakesTexts)
+    names: Sequence[str] = network.tokenizer.model_input_names
+    batches: Iterable[Mapping[str, Tensor]] = prepared.batches(names, batch_size)
+    return torch.cat([network.logits(batch).float().cpu() for batch in batches])
+
+
+def _texts_of(rows: Any) -> list[str]:
+    return [TEXT, PAIR] if PAIR in rows.column_names else [TEXT]

@@ -1,0 +1,152 @@
+"""Classes of texts against what transformers itself says of them one by one, and the data that is refused."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Value
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from merganser.errors import InputError
+from merganser.evaluation import get_kind
+from merganser.evaluation.evaluator import open_evaluator
+from merganser.evaluation.heads import check_head
+from merganser.evaluation.scoring import score_of
+from merganser.models import open_network
+from tests.evaluation.kinds.texts import COUNT, check, classes, data_set, run, sentences
+from tests.tiny_clip import clip_parameters
+from tests.tiny_transformers import write_model
+
+KIND = "text_classification"
+NAMES = ["no", "maybe", "yes"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder of an encoder with a head of three outputs."""
+    folder = tmp_path_factory.mktemp("encoder")
+    network = write_model(folder, "roberta", 3)
+    with torch.no_grad():  # a bias that lets every class be the likeliest one of some texts
+        network.classifier.out_proj.bias -= torch.tensor(logits_one_by_one(folder, [(t,) for t in sentences()]).mean(0))
+    network.save_pretrained(folder)
+    return folder
+
+
+def logits_one_by_one(model: Path, texts: Sequence[Any], **options: Any) -> np.ndarray:
+    """Run transformers on each text alone: nothing is padded."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    network = AutoModelForSequenceClassification.from_pretrained(model)
+    with torch.inference_mode():
+        rows = [network(**tokenizer(*text, return_tensors="pt", **options)).logits[0].numpy() for text in texts]
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_each_text_or_pair_gets_the_class_that_transformers_gives_it_alone(
+    model: Path, tmp_path: Path, pairs: bool
+) -> None:
+    results = run(data_set(*classes(COUNT, NAMES), pairs=pairs), tmp_path / "data", model, KIND)
+    texts = zip(sentences(), sentences(seed=1), strict=True) if pairs else [(text,) for text in sentences()]
+    expected = logits_one_by_one(model, list(texts)).argmax(1)
+    labels = np.arange(COUNT) % 3
+    assert len(set(expected)) > 1
+    assert results.prediction is not None
+    assert results.label is not None
+    assert results.score is not None
+    assert results.prediction.tolist() == expected.tolist()
+    assert results.label.tolist() == labels.tolist()
+    assert results.score.tolist() == (expected == labels).tolist()
+    assert score_of("accuracy", results)["value"] == (expected == labels).mean()
+
+
+def test_longer_texts_are_cut(model: Path, tmp_path: Path) -> None:
+    results = run(data_set(*classes(COUNT, NAMES)), tmp_path / "data", model, KIND, max_length=4)
+    texts = [(text,) for text in sentences()]
+    expected = logits_one_by_one(model, texts, truncation=True, max_length=4).argmax(1)
+    assert results.prediction is not None
+    assert results.prediction.tolist() == expected.tolist()
+    assert expected.tolist() != logits_one_by_one(model, texts).argmax(1).tolist()
+
+
+def test_masked_outputs_are_no_classes(model: Path, tmp_path: Path) -> None:
+    data = data_set(*classes(COUNT, ["no", "yes"]))
+    results = run(data, tmp_path / "data", model, KIND, "f1", masked=[1])
+    expected = logits_one_by_one(model, [(text,) for text in sentences()])[:, [0, 2]].argmax(1)
+    assert results.prediction is not None
+    assert results.prediction.tolist() == expected.tolist()
+    assert results.score is None
+    score = score_of("f1", results)
+    labels = np.arange(COUNT) % 2
+    assert score["value"] == pytest.approx(2 * (expected & labels).sum() / (expected.sum() + labels.sum()))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (data_set(*classes(4, NAMES), text=None, sentence=["a"] * 4), "has no column 'text'; it has .*data.columns"),
+        (data_set(*classes(4, NAMES), text=[1, 2, 3, 4]), "the column 'text' holds int64, no texts"),
+        (data_set(*classes(4, NAMES), pair=[1, 2, 3, 4]), "the column 'pair' holds int64, no texts"),
+        (data_set(Value("int64"), [0, 1, 2, 0]), "the label column has no class names"),
+        (data_set(Value("float64"), [0.5, 1.0]), "the label column has no class names"),
+    ],
+)
+def test_data_that_is_not_of_the_kind_is_refused(data: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"hub/task: split test.*{message}"):
+        check(data, KIND)
+
+
+def test_labels_outside_the_classes_are_refused() -> None:
+    with pytest.raises(InputError, match=r"has the label 2, data\.classes names 2"):
+        check(data_set(Value("int64"), [0, 1, 2, 0]), KIND, classes=["no", "yes"])
+    with pytest.raises(InputError, match=r"3 classes, data\.classes names 2"):
+        check(data_set(*classes(4, NAMES)), KIND, classes=["no", "yes"])
+
+
+def test_a_metric_of_two_classes_is_refused_for_three() -> None:
+    data = data_set(*classes(4, NAMES))
+    check(data, KIND, "matthews")
+    with pytest.raises(InputError, match=r"data\.metric: f1 is of 2 classes; split test of hub/task has 3 classes"):
+        check(data, KIND, "f1")
+
+
+@pytest.mark.parametrize("unlabelled", [-1, None])
+def test_an_unlabelled_example_is_refused(model: Path, tmp_path: Path, unlabelled: int | None) -> None:
+    label, labels = classes(4, NAMES)
+    with pytest.raises(InputError, match=f"example 3 has the label {unlabelled}; the classes are 0 to 2"):
+        run(data_set(label, [*labels[:3], unlabelled]), tmp_path / "data", model, KIND)
+
+
+def test_an_example_without_a_text_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="example 2 has no text"):
+        run(data_set(*classes(4, NAMES), text=["a", "b", None, "c"]), tmp_path / "data", model, KIND)
+
+
+def test_a_family_that_takes_no_texts_is_refused(tmp_path: Path) -> None:
+    clip_parameters(tmp_path / "model")
+    rows = data_set(*classes(4, NAMES))["test"]
+    network, kind = open_network("open_clip", tmp_path / "model"), get_kind(KIND)
+    with pytest.raises(InputError, match="takes no texts"):
+        next(kind.prepare(rows, open_evaluator(KIND, {}, None).settings, network))
+
+
+def test_a_head_is_taken_by_its_names_or_by_their_number() -> None:
+    check_head(["not_entailment", "Entailment"], ["not entailment", "entailment"], (), "tasks.rte")
+    check_head(["LABEL_0", "LABEL_1"], ["no", "yes"], (), "tasks.rte")
+    check_head(["no", "maybe", "yes"], ["no", "yes"], [1], "tasks.rte")
+
+
+@pytest.mark.parametrize(
+    ("head", "masked", "message"),
+    [
+        (["entailment", "not_entailment"], (), "in another order: entailment, not_entailment; the data has.*reorder"),
+        (["positive", "negative"], (), "other classes: positive, negative; .*give data.classes the head's"),
+        (["a", "b", "c"], (), r"has 3 outputs, the data 2 classes \(not_entailment, entailment\); set data.masked"),
+        (["LABEL_0", "LABEL_1"], [1], "has 2 outputs without 1 masked, the data 2 classes"),
+    ],
+)
+def test_a_head_of_other_classes_is_refused(head: list[str], masked: Sequence[int], message: str) -> None:
+    with pytest.raises(InputError, match=f"tasks.rte: the head has.*{message}|tasks.rte: the head {message}"):
+        check_head(head, ["not_entailment", "entailment"], masked, "tasks.rte")

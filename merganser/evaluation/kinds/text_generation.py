@@ -86,7 +86,7 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
     return list(settings.answers or [])
 
 
-def outputs(classes: Sequence[str]) -> int | None:
+def outputs(classes: Sequence[str], settings: Settings) -> int | None:
     """Return None: a language model answers in words."""
     return None
 

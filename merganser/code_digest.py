@@ -1,6 +1,6 @@
-"""Digests of the code that a module runs: itself and all modules of the project that it imports.
+"""Digests of the code that a module runs: its own and that of all the project's modules that it imports.
 
-Comments, docstrings and formatting are left out: editing them changes no digest. Nothing is imported to find out.
+Comments, docstrings and formatting do not count: editing them changes no digest. Modules are parsed, not imported.
 """
 
 import ast
@@ -13,9 +13,9 @@ from pathlib import Path
 from merganser.errors import InputError
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("dvcfleet", "merganser", "tasks")  # the project's own; versions of other packages are no part of a digest
-# Left out, with what only they import: they decide what is accepted, how it is refused, and where files lie. The values
-# they read are parameters of the stages, and the paths stand in dvc.yaml too.
+PACKAGES = ("dvcfleet", "merganser", "tasks")  # the project's own; a digest does not cover other packages' versions
+# Left out, with what only they import: they decide what is accepted, how it is refused, and where files are. The values
+# they read are parameters of the stages, and dvc.yaml holds the paths too.
 NEUTRAL = ("merganser.config", "merganser.errors", "merganser.limits", "tasks.paths")
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -38,7 +38,7 @@ class CodeTree:
     _modules: dict[str, Module | None] = field(default_factory=dict)
 
     def followed(self, name: str) -> list[Module]:
-        """List a module and all that it brings in, by name; raise InputError for one that is missing or no Python."""
+        """List a module and all that it imports, sorted by name; raise InputError if one is missing or not Python."""
         if self._module(name) is None:
             raise InputError(f"{name}: no such module in {self.root}")
         found: dict[str, Module] = {}
@@ -53,16 +53,16 @@ class CodeTree:
         return sorted(found.values(), key=lambda module: module.name)
 
     def listing(self, name: str) -> str:
-        """Write the digest of each module that a module brings in, a line each."""
+        """Return one line per module that a module imports, with its name and digest."""
         return "".join(f"{module.name} {module.digest}\n" for module in self.followed(name))
 
     def names(self, package: str) -> list[str]:
-        """List the modules of a package by their own names, sub-packages left out."""
+        """List the names of a package's modules, without its sub-packages."""
         folder = self.root.joinpath(*package.split("."))
         return sorted(file.stem for file in folder.glob("*.py") if file.stem != "__init__")
 
     def runs_by_itself(self, name: str) -> bool:
-        """Tell whether a module has a `main`, as each stage's has."""
+        """Tell whether a module has a `main` function, as every stage's module has."""
         path = self._path(name)
         body = _parsed(path).body if path else []
         return any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in body)
@@ -79,7 +79,7 @@ class CodeTree:
         digest = hashlib.sha256(ast.dump(tree).encode())
         nodes = list(_run_nodes(tree))
         imported = [found for node in nodes for found in _imported(node, name, path)]
-        # A string that names a module stands for an import of it; one that names a package, for the data there too.
+        # A string that names a module counts as an import of it; a string that names a package, also of its data files.
         texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
         named = [text for text in dict.fromkeys(texts) if self._path(text)]
         for file in (file for package in named for file in self._data_files(package)):
@@ -91,7 +91,7 @@ class CodeTree:
         return sorted(_files_below(self.root.joinpath(*package.split("."))))
 
     def _path(self, name: str) -> Path | None:
-        """Return a module's file as Python would find it from the root; None for what is not the project's own."""
+        """Return a module's file as Python would find it from the root; None if it is not one of the project's."""
         if not _is_ours(name):
             return None
         folder = self.root.joinpath(*name.split("."))
@@ -101,13 +101,13 @@ class CodeTree:
 
 @cache
 def code_digest(*names: str) -> str:
-    """Return one digest of all the code that some modules of this installation bring in, for a fingerprint."""
+    """Return one digest of all the code that these modules import, for a fingerprint."""
     code = CodeTree(ROOT)
     return hashlib.sha256("".join(code.listing(name) for name in names).encode()).hexdigest()
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """List the files of a package that are no code, folders in it included and sub-packages left out."""
+    """List a package's data files, including those in its folders but not in its sub-packages."""
     for path in folder.glob("[!.]*"):
         if path.is_file() and path.suffix not in (".py", ".pyc"):
             yield path
@@ -133,7 +133,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree without what stands under `if TYPE_CHECKING:`."""
+    """Walk a tree without the bodies of `if TYPE_CHECKING:`."""
     todo = [tree]
     while todo:
         node = todo.pop()
@@ -144,7 +144,7 @@ def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _imported(node: ast.AST, name: str, path: Path) -> list[str]:
-    """Name what an import may bring in: what is taken from a package can be a module of it."""
+    """Name the modules that an import may load: a name imported from a package may be one of its modules."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -154,7 +154,7 @@ def _imported(node: ast.AST, name: str, path: Path) -> list[str]:
 
 
 def _absolute(node: ast.ImportFrom, name: str, path: Path) -> str:
-    """Return the full name of what an import takes from; a relative one starts from the module's package."""
+    """Return the full name of the module imported from; a relative import starts from the module's package."""
     if not node.level:
         return node.module or ""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
@@ -162,7 +162,7 @@ def _absolute(node: ast.ImportFrom, name: str, path: Path) -> str:
 
 
 def _with_parents(name: str) -> list[str]:
-    """List a module and the packages around it, whose `__init__` runs first; nothing for what is not the project's."""
+    """List a module and its parent packages, whose `__init__` runs first; empty if it is not one of the project's."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)] if _is_ours(name) else []
 

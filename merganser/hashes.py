@@ -1,4 +1,4 @@
-"""Which bytes a file holds."""
+"""Hashes of files and folders."""
 
 import hashlib
 from pathlib import Path
@@ -15,7 +15,7 @@ def sha256_of(path: Path) -> str:
 def sha256_of_tree(path: Path, pattern: str = "*") -> str:
     """Hash a file, or the names and contents of the files in a folder whose names match a pattern.
 
-    Raises InputError when there is neither.
+    Raises InputError if the path does not exist.
     """
     if path.is_file():
         return sha256_of(path)

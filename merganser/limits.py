@@ -1,4 +1,4 @@
-"""Read what others wrote within limits: of size, of depth, of where a link may lead."""
+"""Read untrusted files within limits on their size and nesting, and on where links may lead."""
 
 import json
 import os
@@ -12,26 +12,24 @@ from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
 from merganser.errors import InputError
 
-SMALL = 2**20  # bytes: of a file that a person could have written
-DEPTH = 100  # of a YAML file: lists in lists in lists
-VALUES = 100_000  # in a YAML file, once what its aliases stand for is counted as often as they stand
-# Where DVC and the hub's client keep files by their content: links into these are how they put a file in its place.
+SMALL = 2**20  # bytes, the limit for files that people write by hand
+DEPTH = 100  # nesting levels of a YAML file
+VALUES = 100_000  # in a YAML file with its aliases expanded
+# The content-addressed caches of DVC and the hub's client, which place files as links into their cache.
 _STORE = re.compile(r"/(blobs/[0-9a-f]{40,64}|(files/md5/)?[0-9a-f]{2}/[0-9a-f]{30})$")
 
 
 def read_small(path: Path, limit: int = SMALL) -> bytes:
-    """Read a file of at most so many bytes; raise InputError for a larger one."""
+    """Read a file; raise InputError if it is larger than `limit` bytes."""
     with path.open("rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise InputError(
-            f"{path}: larger than {limit >> 10} KiB, which such a file has no reason to be; fetch it again"
-        )
+        raise InputError(f"{path}: larger than {limit >> 10} KiB, the limit for files of this kind; fetch it again")
     return content
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON; raise ValueError where it is none, is nested too deeply, or says a key twice."""
+    """Parse JSON; raise ValueError if it is malformed, nested too deeply, or repeats a key."""
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except RecursionError:
@@ -41,29 +39,29 @@ def parse_json(text: str | bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key is repeated")
     return content
 
 
 def check_link(file: Path, folder: Path) -> None:
-    """Refuse a link that leads out of its folder: what came from elsewhere must not take files of this machine along.
+    """Refuse a link that leads out of its folder: a downloaded folder must not pull in other files of this machine.
 
-    Links into DVC's cache and the hub's are in order.
+    Links into DVC's cache and the hub's are allowed.
     """
     target = os.path.realpath(file)
     inside = Path(target).is_relative_to(os.path.realpath(folder))
     if not inside and not _STORE.search(target):
-        raise InputError(f"{file}: a link to {target}, outside its folder; put the file itself there")
+        raise InputError(f"{file}: a link to {target}, outside its folder; replace it by the file itself")
 
 
 def check_plain(name: str, where: Path) -> None:
-    """Refuse a file's name, read in another file, that could leave that file's folder."""
+    """Refuse a file name, as found in another file, that could lead out of that file's folder."""
     if name in ("", ".", "..") or Path(name).name != name or not name.isprintable():
         raise InputError(f"{where}: names the file {name!r} outside its folder; only plain file names are read")
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file as DVC reads it; raise InputError with the line of a mistake, a repeated key included."""
+    """Read a YAML file as DVC reads it; raise InputError with the line of an error; repeated keys are errors."""
     try:
         return parse_yaml(read_small(path).decode(), str(path))
     except FileNotFoundError:
@@ -75,22 +73,22 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML 1.2 as DVC does: `1e-4` is a number, `no` is a word, a repeated key is an error."""
+    """Parse YAML 1.2 as DVC does: `1e-4` is a number, `no` is a string, a repeated key is an error."""
     try:
         _check_depth(text)
         content = YAML(typ="safe").load(text)
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{where}{line}: {error.problem or error.context}") from error
-    except Exception as error:  # also what int(), date() and others raise for a text that only looks like one
+    except Exception as error:  # int(), date() and others also raise for malformed values
         raise InputError(f"{where}: not YAML: {error}") from error
     if _is_larger_than(VALUES, content):
-        raise InputError(f"{where}: its aliases (*name) stand for more than {VALUES} values; use fewer of them")
+        raise InputError(f"{where}: more than {VALUES} values with its aliases (*name) expanded; use fewer aliases")
     return content
 
 
 def _check_depth(text: str) -> None:
-    """Refuse deep nesting before it is loaded: the loader calls itself for each level, until the process dies of it."""
+    """Refuse deep nesting before loading: the loader recurses for each level and could crash the process."""
     depth = 0
     for event in YAML(typ="safe").parse(text):
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
@@ -99,7 +97,7 @@ def _check_depth(text: str) -> None:
 
 
 def _is_larger_than(limit: int, content: Any) -> bool:
-    """Tell whether there are more values than a limit, those of an alias counted each time it stands."""
+    """Tell whether there are more values than a limit, with aliases expanded."""
     todo, count = [content], 0
     while todo and count <= limit:
         current = todo.pop()

@@ -1,6 +1,6 @@
-"""Layers in parallel: threads with one BLAS thread each, so that results are the same however many there are.
+"""Layers in parallel: threads with one BLAS thread each, so that results do not depend on the number of threads.
 
-Torch and the LAPACK calls of `linalg` release Python's lock while they compute.
+Torch and the LAPACK calls of `linalg` release the GIL while they compute.
 """
 
 import ctypes
@@ -19,20 +19,20 @@ import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
-# Large tensors in huge pages: what a fresh one costs is the first touch of each page. Torch reads this once.
+# Allocate large tensors in huge pages: a new tensor costs one page fault per page. Torch reads this once.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 VARIABLE = "MERGANSER_THREADS"
-KEPT = 2**22  # bytes: tensors that are larger go back to the system when they are freed
-M_MMAP_THRESHOLD = -3  # as malloc.h numbers it
-AHEAD = 5  # items a thread: begun, or done and holding a result that is not yet taken
-SHARE = 0.5  # of the free memory, which the items in work may be expected to take together
+KEPT = 2**22  # bytes: malloc returns larger tensors to the system when they are freed
+M_MMAP_THRESHOLD = -3  # from malloc.h
+AHEAD = 5  # items per thread that are submitted and whose result is not yet consumed
+SHARE = 0.5  # of the free memory that the items being processed may take
 
 Item = TypeVar("Item")
 R = TypeVar("R")
 
 
 def threads_wanted() -> int:
-    """Return how many layers to work on at once: MERGANSER_THREADS, else OMP_NUM_THREADS, else the usable CPUs."""
+    """Return how many layers to process in parallel: MERGANSER_THREADS, else OMP_NUM_THREADS, else the usable CPUs."""
     for name in (VARIABLE, "OMP_NUM_THREADS"):
         if (value := os.environ.get(name, "")).isdecimal() and int(value):
             return int(value)
@@ -41,7 +41,7 @@ def threads_wanted() -> int:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let torch and every BLAS library that is loaded use one thread a call."""
+    """Limit torch and every loaded BLAS library to one thread per call."""
     _return_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -53,23 +53,23 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _return_freed_memory() -> None:
-    """Make glibc return freed large tensors to the system: each thread would keep pieces, hundreds of MiB in all."""
-    with suppress(AttributeError, OSError):  # another C library
+    """Make glibc return freed large tensors to the system: the threads' arenas would keep hundreds of MiB in total."""
+    with suppress(AttributeError, OSError):  # not glibc
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, KEPT)
 
 
 class BufferPool:
-    """Memory for float32 tensors that is reused: the first touch of fresh memory costs as much as reading into it.
+    """Reused memory for float32 tensors: page faults on new memory take as long as reading a file into it.
 
-    A buffer returns to the pool when the tensor and all views of it are freed. The pool never holds more than was in
-    use at once.
+    A buffer returns to the pool when the tensor and all views of it are freed. The pool never holds more buffers than
+    were in use at one time.
     """
 
     def __init__(self) -> None:
         self._free: list[np.ndarray] = []
 
     def empty(self, *shape: int) -> Tensor:
-        """Return a tensor with whatever was in its memory before."""
+        """Return an uninitialised tensor."""
         size = prod(shape)
         try:
             buffer = self._free.pop()
@@ -88,10 +88,10 @@ def in_order(
     threads: int,
     weigh: Callable[[Item], int] = lambda _: 0,
 ) -> Iterator[R]:
-    """Apply a function to each item in that many threads; yield the results in the items' order.
+    """Apply a function to each item in `threads` threads; yield the results in the items' order.
 
-    `weigh` says how many bytes an item's work is expected to take: fewer are in work at once when memory is short.
-    An error of the function is raised here, and what has not begun is not begun any more.
+    `weigh` estimates the bytes that an item takes: fewer are processed at a time if memory is short. An error in the
+    function is raised here, and items that have not started are cancelled.
     """
     if threads == 1:
         yield from map(function, items)
@@ -100,7 +100,7 @@ def in_order(
     inference = torch.is_inference_mode_enabled()
 
     def work(item: Item) -> R:
-        with torch.inference_mode(inference):  # a thread begins without it
+        with torch.inference_mode(inference):  # not inherited by threads
             return function(item)
 
     waiting: deque[tuple[int, Future[R]]] = deque()
@@ -108,7 +108,7 @@ def in_order(
     try:
         for item in items:
             weight = weigh(item)
-            # More than can run: while the one whose turn it is takes long, the others go on with those after it.
+            # Submit more than can run: while the next result takes long, the other threads process later items.
             while waiting and (len(waiting) >= AHEAD * threads or _expected(waiting) + weight > budget):
                 yield waiting.popleft()[1].result()
             waiting.append((weight, pool.submit(work, item)))
@@ -119,5 +119,5 @@ def in_order(
 
 
 def _expected(waiting: Iterable[tuple[int, Future[R]]]) -> int:
-    """Add up what the items that are not done are expected to take."""
+    """Sum the expected bytes of the unfinished items."""
     return sum(weight for weight, future in waiting if not future.done())

@@ -24,7 +24,7 @@ from merganser.inputs.factors import open_factors
 from merganser.inputs.layers import LayerSource
 from merganser.merging.method import Method
 from merganser.models import Network, open_network
-from merganser.studies.merges import Bench, score_merge, values_for
+from merganser.studies.merges import ScoringSetup, score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.paths import BASE, DATASETS, DELTAS, FACTORS, TASK_STUDIES
 from tasks.stage import check_family, check_kind, check_method, only_name, run, write_json
@@ -56,19 +56,19 @@ def study_entry(params: Params, key: str) -> None:
     fingerprints = {s: _fingerprint(params, entry, values_for(values, s), s, origins) for s in subsets}
     missing = [s for s in subsets if _fingerprint_of(out / file_name(s)) != fingerprints[s]]
     print(f"{key}: {len(subsets) - len(missing)} of {len(subsets)} subsets were there", flush=True)
-    bench = _open_bench(params) if missing else None
+    setup = _open_setup(params) if missing else None
     for done, subset in enumerate(missing, 1):
-        assert bench
+        assert setup
         # in the output folder: what a kill leaves there, the next start removes
         with TemporaryDirectory(dir=out) as folder:
             source = _source(method, subset, params.seed)
-            scores = score_merge(method, values_for(values, subset), source, bench, Path(folder))
+            scores = score_merge(method, values_for(values, subset), source, setup, Path(folder))
         write_json(out / file_name(subset), {"fingerprint": fingerprints[subset], "scores": scores})
         mean = sum(found["value"] for found in scores.values()) / len(scores)
         print(f"{key}: {done} of {len(missing)}: {mean:.4f} on {', '.join(subset)}", flush=True)
 
 
-def _open_bench(params: Params) -> Bench:
+def _open_setup(params: Params) -> ScoringSetup:
     """Open the base, and every task's architecture and prepared data."""
     evaluators = {
         name: open_evaluator(task.kind, task.data.own, task.data.metric) for name, task in params.tasks.items()
@@ -82,7 +82,7 @@ def _open_bench(params: Params) -> Bench:
         name: evaluator.prepare(DATASETS / name, params.split_of(name), networks[name])
         for name, evaluator in evaluators.items()
     }
-    return Bench(open_for_merging(BASE), networks, evaluators, prepared, params.evaluation.batch_size)
+    return ScoringSetup(open_for_merging(BASE), networks, evaluators, prepared, params.evaluation.batch_size)
 
 
 def _source(method: Method, subset: Subset, seed: int) -> LayerSource:

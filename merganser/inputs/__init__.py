@@ -1,1 +1,1 @@
-"""What methods read: one layer of all tasks at a time, from files or straight from the models."""
+"""The inputs of methods: one layer of all tasks at a time, from files or directly from the models."""

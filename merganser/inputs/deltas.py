@@ -1,4 +1,4 @@
-"""Task matrices: extracted from a pair of checkpoints, read back as layers over T tasks."""
+"""Task matrices: extracted from pairs of checkpoints, and read as layers over T tasks."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -21,13 +21,13 @@ from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import Spec, spec_of
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError
-from merganser.inputs.layers import InTurn, LayerDeltas, LayerLowRank
+from merganser.inputs.layers import LayerDeltas, LayerLowRank, SequentialSource
 from merganser.limits import parse_json
 from merganser.workers import BufferPool
 
-ROW = 2**12  # entries whose squares are added up in float32
-LEAST_NORM = 1e-12  # float32 holds its square, and that of its inverse
-LEFT, RIGHT = ".left", ".right"  # a parameter has no parts, so no other parameter can have these names
+ROW = 2**12  # entries whose squares are summed in float32
+LEAST_NORM = 1e-12  # its square and the square of its inverse are within float32's range
+LEFT, RIGHT = ".left", ".right"  # suffixes that no parameter's name can have, since a parameter has no children
 
 
 def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRules, task: str) -> dict[str, Kind]:
@@ -70,10 +70,10 @@ def _listed(names: list[str]) -> str:
 
 
 def extract(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRules, task: str, out: Path) -> None:
-    """Write the deltas of one task in float32, each parameter's kind and norm in the header.
+    """Write the deltas of one task in float32, with each parameter's kind and norm in the header.
 
-    The norm is the Frobenius norm of the fine-tuned weights. An adapter's matrices are written as their factors, and
-    what it does not touch is not written. Raises InputError at a NaN or infinity.
+    The norm is the Frobenius norm of the fine-tuned weights. An adapter's matrices are written as their factors;
+    parameters that it does not change are not written. Raises InputError at a NaN or infinity.
     """
     kinds = check_pair(base, tuned, rules, task)
     if isinstance(tuned, Adapter):
@@ -87,7 +87,7 @@ def extract(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRules
 
 
 def checked_norm(weights: Tensor, name: str, model: str) -> float:
-    """Return the Frobenius norm of a parameter; raise InputError where it holds NaN or infinity."""
+    """Return the Frobenius norm of a parameter; raise InputError if it holds NaN or infinity."""
     norm = _norm(weights)
     if not isfinite(norm):
         raise InputError(f"{model}: {name} holds NaN or infinity; such a checkpoint cannot be merged")
@@ -95,13 +95,13 @@ def checked_norm(weights: Tensor, name: str, model: str) -> float:
 
 
 def _norm(weights: Tensor) -> float:
-    """Add the squares up by rows in float32, the rows in float64: as exact as float32, and thirty times as fast."""
+    """Return the Frobenius norm: squares summed by rows in float32, rows in float64, 30 times as fast as float64."""
     if weights.dtype != torch.float64:
         flat = weights.reshape(-1)
         whole = len(flat) - len(flat) % ROW
         parts = [torch.linalg.vector_norm(flat[:whole].float().view(-1, ROW), dim=1), flat[whole:].float()]
         norm = float(torch.cat(parts).double().norm())
-        if LEAST_NORM < norm < 1 / LEAST_NORM:  # no square was too small or too large for float32
+        if LEAST_NORM < norm < 1 / LEAST_NORM:  # no square underflowed or overflowed in float32
             return norm
     return float(torch.linalg.vector_norm(weights, dtype=torch.float64))
 
@@ -113,7 +113,7 @@ def _delta(base: Checkpoint, tuned: Checkpoint, name: str) -> Tensor:
 
 
 def _extract_adapter(base: Checkpoint, adapter: Adapter, kinds: dict[str, Kind], task: str, out: Path) -> None:
-    """Write what a bound adapter changes: factors where it is a low-rank update of a matrix, else the delta itself."""
+    """Write what an adapter bound to the base changes: factors for a low-rank update of a matrix, else the delta."""
     factored = {name for name in adapter.updates if kinds[name] == "matrix" and adapter.is_low_rank(name)}
     norms = {name: _adapted_norm(base, adapter, name, task) for name in kinds}
     shapes = {name: base.spec(name).shape for name in kinds if name in factored or name not in adapter.updates}
@@ -147,11 +147,11 @@ def _sides(adapter: Adapter, name: str) -> Iterator[tuple[str, Tensor]]:
 
 
 class DeltaFile(SafetensorsFile):
-    """One task's deltas: whole, as two factors, or (a parameter that an adapter does not touch) not stored at all."""
+    """One task's deltas: each dense, as two factors, or (if an adapter does not change the parameter) not stored."""
 
     @cached_property
     def index(self) -> dict[str, Any]:
-        """Return what extraction noted: `kinds` and `norms` of the parameters, `shapes` of those not stored whole."""
+        """Return the header's `kinds` and `norms` of the parameters, and `shapes` of those not stored dense."""
         try:
             index: dict[str, Any] = parse_json(self.metadata["merganser"])
             if index["kinds"].keys() <= index["norms"].keys():
@@ -170,7 +170,7 @@ class DeltaFile(SafetensorsFile):
         return f"{name}{LEFT}" in self
 
     def is_touched(self, name: str) -> bool:
-        """Tell whether anything is stored of a parameter: its delta is zero otherwise."""
+        """Tell whether a delta is stored for a parameter; otherwise it is zero."""
         return name in self or self.is_factored(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -178,14 +178,14 @@ class DeltaFile(SafetensorsFile):
         return self.spec(name).shape if name in self else tuple(self.index["shapes"][name])
 
     def factors(self, name: str) -> tuple[Tensor, Tensor]:
-        """Read a delta's factors (M, Q) and (Q, N); of rank 0 where nothing is stored."""
+        """Read a delta's factors (M, Q) and (Q, N), of rank 0 if nothing is stored."""
         if self.is_factored(name):
             return self.read(f"{name}{LEFT}"), self.read(f"{name}{RIGHT}")
         rows, columns = delta_shape(self.shape(name), "matrix")
         return torch.zeros(rows, 0), torch.zeros(0, columns)
 
     def delta(self, name: str) -> Tensor:
-        """Read a parameter's delta in its own shape, multiplied out if need be."""
+        """Read a parameter's delta in the parameter's shape; factors are multiplied out."""
         if name in self:
             return self.read(name)
         if not self.is_factored(name):
@@ -199,8 +199,8 @@ class DeltaFile(SafetensorsFile):
 
 
 @dataclass(frozen=True)
-class Deltas(InTurn):
-    """The deltas of T tasks as layers, read one layer at a time; a parameter that no task touches is no layer."""
+class Deltas(SequentialSource):
+    """The deltas of T tasks, read one layer at a time; a parameter that no task changes is not a layer."""
 
     files: Mapping[str, DeltaFile]
     seed: int = 0
@@ -231,18 +231,18 @@ class Deltas(InTurn):
         return {name: delta_shape(first.shape(name), kind) for name, kind in self.kinds.items()}
 
     def is_low_rank(self, name: str) -> bool:
-        """Tell whether no task stores a parameter whole: it is read as factors then."""
+        """Tell whether a parameter is read as factors: no task stores it dense."""
         return not any(name in file for file in self.files.values())
 
     def layer(self, name: str) -> LayerDeltas | LayerLowRank:
-        """Read one parameter of all tasks: as factors where no task stores it whole."""
+        """Read one parameter of all tasks: as factors if no task stores it dense."""
         kind, files = self.kinds[name], self.files.values()
         norms = tuple(file.index["norms"][name] for file in files)
         if self.is_low_rank(name):
             left, right = zip(*(file.factors(name) for file in files), strict=True)
             return LayerLowRank(name, self.tasks, left, right, self.seed, norms=norms)
         deltas = self.buffers.empty(len(files), *self.shapes[name])
-        for delta, file in zip(deltas, files, strict=True):  # one more at a time, not all of them twice
+        for delta, file in zip(deltas, files, strict=True):  # one by one: stacking would hold all of them twice
             if name in file:
                 read_into(delta, file, name)
             else:
@@ -253,5 +253,5 @@ class Deltas(InTurn):
 def open_deltas(
     folder: Path, tasks: list[str], seed: int = 0, embeddings: Mapping[str, Tensor] | None = None
 ) -> Deltas:
-    """Open `<folder>/<task>.safetensors` of each task; the order is that of the names, whatever the one asked for."""
+    """Open `<folder>/<task>.safetensors` of each task, sorted by name."""
     return Deltas({task: DeltaFile(folder / f"{task}.safetensors") for task in sorted(tasks)}, seed, embeddings or {})

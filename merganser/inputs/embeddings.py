@@ -1,4 +1,4 @@
-"""What each task is about, on disk: one embedding a task."""
+"""Text embeddings on disk, one per task."""
 
 from collections.abc import Iterable
 from pathlib import Path

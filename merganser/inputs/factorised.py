@@ -1,4 +1,4 @@
-"""Factors computed on the fly, for methods that read them of deltas that are not decomposed on disk."""
+"""Factors computed on the fly, for methods that need factors of deltas whose factors are not on disk."""
 
 from functools import partial
 
@@ -12,16 +12,16 @@ from merganser.linalg.svd import factorise_low_rank
 
 
 class FactorisedLayers(MappedLayers):
-    """Deltas with the matrices as factors: decomposed whenever they are read, on the device they are on."""
+    """Deltas whose matrices are decomposed each time they are read, on their own device."""
 
 
 def factorised(source: LayerSource, settings: FactorSettings) -> LayerSource:
-    """Return a source of deltas with its matrices as factors."""
+    """Wrap a source of deltas so that its matrices are read as factors."""
     return FactorisedLayers(source, partial(_factors_of, settings=settings))
 
 
 def _factors_of(layer: Layer, settings: FactorSettings) -> Layer:
-    """Decompose a matrix of all tasks, adapters by their factors and to all of their rank; vectors stay deltas."""
+    """Decompose a matrix of all tasks, adapters from their factors and at their full rank; return vectors unchanged."""
     if isinstance(layer, LayerFactors) or layer.kind == "vector":
         return layer
     if isinstance(layer, LayerLowRank):

@@ -1,8 +1,8 @@
-"""The factor cache: one file of U, S, Vh per matrix parameter of a task, beside one file with its vectors.
+"""The factor cache: one file of U, S, Vh per matrix parameter of a task, and one file with its vectors.
 
-Each file carries a fingerprint of the delta, the settings and the code (without comments) that it came from. It appears
-under its name only when whole, and is used again only if the fingerprint matches: a killed decomposition loses the
-layers that were in work.
+Each file holds a fingerprint of the delta, the settings and the code (without comments) that it was computed from. It
+is renamed into place when complete, and reused if the fingerprint matches: a killed decomposition loses only the layers
+that it was computing.
 """
 
 import hashlib
@@ -24,16 +24,16 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import code_digest
 from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile
-from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerFactors
+from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, SequentialSource
 from merganser.linalg import svd
 from merganser.linalg.counts import count_of
 from merganser.linalg.decompositions import Factors
 from merganser.workers import in_order, one_blas_thread
 
-CODE = ("merganser.linalg.svd", "merganser.linalg.lapack")  # what computes the factors
-ALWAYS_KEPT = 64  # singular vectors: small matrices are kept whole, so that a method can rebuild them
+CODE = ("merganser.linalg.svd", "merganser.linalg.lapack")  # the modules that compute the factors
+ALWAYS_KEPT = 64  # singular vectors: small matrices keep all of them, so that a method can rebuild the matrix
 VECTORS = "vectors.safetensors"
-DECOMPOSE_WORK = 4  # times a matrix in float32: what decomposing it takes at most
+DECOMPOSE_WORK = 4  # peak memory of a decomposition, in float32 copies of the matrix
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -51,14 +51,14 @@ class FactorSettings:
 
 
 def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path, threads: int = 1) -> tuple[int, int]:
-    """Fill a task's factor folder; return how many matrices were decomposed, and how many found done.
+    """Fill a task's factor folder; return how many matrices were decomposed, and how many were up to date.
 
-    `threads`: matrices at once; the bytes written do not depend on it.
+    `threads`: matrices decomposed in parallel; the bytes written do not depend on it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     touched = [name for name in deltas.kinds if deltas.is_touched(name)]
     matrices = [name for name in touched if deltas.kinds[name] == "matrix"]
-    remove_strangers(folder, {file_name(name) for name in matrices} | {VECTORS})
+    remove_other_files(folder, {file_name(name) for name in matrices} | {VECTORS})
 
     def decompose_one(name: str) -> bool:
         return _decompose_one(deltas, name, settings, folder / file_name(name))
@@ -77,12 +77,12 @@ def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path, threads
 
 
 def file_name(parameter: str) -> str:
-    """Name a parameter's file: no name can leave the folder."""
+    """Return the name of a parameter's file, quoted so that it stays inside the folder."""
     return f"{quote(parameter, safe='')}.safetensors"
 
 
 def _decompose_one(deltas: DeltaFile, name: str, settings: FactorSettings, path: Path) -> bool:
-    """Decompose one matrix, an adapter's by its factors and to all of its rank; tell whether there was need to."""
+    """Decompose one matrix, an adapter's from its factors at full rank; return False if its file was up to date."""
     shape = delta_shape(deltas.shape(name), "matrix")
     factored = deltas.is_factored(name)
     given = deltas.factors(name) if factored else (deltas.matrix(name),)
@@ -99,7 +99,7 @@ def _decompose_one(deltas: DeltaFile, name: str, settings: FactorSettings, path:
 
 
 def fingerprint_from(settings: str, *tensors: Tensor) -> str:
-    """Identify what a file is computed from: settings, and the values of tensors."""
+    """Return a digest of what a file is computed from: settings, and the values of tensors."""
     digest = hashlib.sha256(settings.encode())
     for tensor in tensors:
         digest.update(to_bytes(tensor))
@@ -107,15 +107,15 @@ def fingerprint_from(settings: str, *tensors: Tensor) -> str:
 
 
 def fingerprint_of(path: Path) -> str | None:
-    """Read a file's fingerprint; None when there is no whole file."""
+    """Read a file's fingerprint; None if the file is missing or damaged."""
     try:
         return json.loads(SafetensorsFile(path).metadata["merganser"])["fingerprint"]
     except (OSError, InputError, KeyError, ValueError):
         return None
 
 
-def remove_strangers(folder: Path, known: set[str]) -> None:
-    """Remove the files whose names are not known: of parameters no longer there, and what a kill left."""
+def remove_other_files(folder: Path, known: set[str]) -> None:
+    """Remove all files but these: those of parameters that no longer exist, and what a killed process left."""
     for path in folder.iterdir():
         if path.name not in known:
             path.unlink()
@@ -129,7 +129,7 @@ class FactorFolder:
 
     @cached_property
     def vectors(self) -> DeltaFile:
-        """Open the file of vectors, which also says each parameter's kind."""
+        """Open the file of vectors, which also holds each parameter's kind."""
         return DeltaFile(self.path / VECTORS)
 
     @property
@@ -138,7 +138,7 @@ class FactorFolder:
         return {name: self.vectors.kinds[name] for name in self.vectors.index["touched"]}
 
     def factors(self, name: str) -> tuple[Factors, torch.dtype | None]:
-        """Read a matrix parameter's factors in float32 and the dtype of the stored vectors, none for a zero delta."""
+        """Read a matrix parameter's factors in float32, and the dtype of the stored vectors (None for a zero delta)."""
         if name not in self.vectors.index["touched"]:
             rows, columns = delta_shape(self.vectors.shape(name), "matrix")
             return Factors(torch.zeros(rows, 0), torch.zeros(min(rows, columns)), torch.zeros(0, columns)), None
@@ -148,8 +148,8 @@ class FactorFolder:
 
 
 @dataclass(frozen=True)
-class FactorSource(InTurn):
-    """The factors of T tasks as layers; vectors come as deltas."""
+class FactorSource(SequentialSource):
+    """The factors of T tasks as layers; vectors are read as deltas."""
 
     folders: Mapping[str, FactorFolder]
     seed: int = 0
@@ -192,5 +192,5 @@ class FactorSource(InTurn):
 def open_factors(
     folder: Path, tasks: list[str], seed: int = 0, embeddings: Mapping[str, Tensor] | None = None
 ) -> FactorSource:
-    """Open `<folder>/<task>/` of each task, in the order of the names."""
+    """Open `<folder>/<task>/` of each task, sorted by name."""
     return FactorSource({task: FactorFolder(folder / task) for task in sorted(tasks)}, seed, embeddings or {})

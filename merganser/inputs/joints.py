@@ -1,7 +1,7 @@
-"""The cache of joint decompositions: for each matrix parameter one file with the basis that all tasks' matrices share.
+"""The cache of joint decompositions: for each matrix parameter one file with the joint basis of all tasks' matrices.
 
-Each file carries a fingerprint of the deltas, the settings and the code it came from, as those of the factor cache do.
-Beside them lie the deltas themselves, so that one folder is all that a merge reads.
+Like the factor cache, each file holds a fingerprint of the deltas, the settings and the code it was computed from. The
+folder also holds the deltas, so that a merge reads one folder only.
 """
 
 import json
@@ -19,25 +19,25 @@ from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import code_digest
 from merganser.inputs.deltas import Deltas, open_deltas
-from merganser.inputs.factors import file_name, fingerprint_from, fingerprint_of, remove_strangers
+from merganser.inputs.factors import file_name, fingerprint_from, fingerprint_of, remove_other_files
 from merganser.inputs.layers import MERGE_WORK, Layer, LayerDeltas, LayerSource, MappedLayers, Side
 from merganser.linalg import joint
 from merganser.linalg.decompositions import Basis
 from merganser.workers import in_order, one_blas_thread
 
-CODE = "merganser.linalg.joint"  # what computes the bases
-BASES, DELTAS = "bases", "deltas"  # the folders in a joint's
+CODE = "merganser.linalg.joint"  # the module that computes the bases
+BASES, DELTAS = "bases", "deltas"  # folder names
 
 
 def join(deltas: Deltas, side: Side, folder: Path, threads: int = 1) -> tuple[int, int]:
-    """Fill a folder with the bases of the tasks' matrices; return how many were decomposed, and how many found done.
+    """Fill a folder with the bases of the tasks' matrices; return how many were computed, and how many were up to date.
 
-    `side`: the matrices set side by side (rows), or their transposes (columns). `threads`: layers at once.
-    Adapters get none: they are decomposed by their factors, which takes no longer than reading a basis.
+    `side`: join the matrices side by side (rows), or their transposes (columns). `threads`: layers in parallel.
+    Adapters get no basis: decomposing their factors takes no longer than reading one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     matrices = [name for name, kind in deltas.kinds.items() if kind == "matrix" and not deltas.is_low_rank(name)]
-    remove_strangers(folder, {file_name(name) for name in matrices})
+    remove_other_files(folder, {file_name(name) for name in matrices})
 
     def join_one(name: str) -> bool:
         return _join_one(deltas.layer(name), side, folder / file_name(name))
@@ -51,7 +51,7 @@ def join(deltas: Deltas, side: Side, folder: Path, threads: int = 1) -> tuple[in
 
 
 def _join_one(layer: Layer, side: Side, path: Path) -> bool:
-    """Decompose one matrix of all tasks; tell whether there was need to."""
+    """Decompose one matrix of all tasks; return False if its file was up to date."""
     assert isinstance(layer, LayerDeltas)
     fingerprint = fingerprint_from(f"{code_digest(CODE)} {side} {tuple(layer.deltas.shape)}", layer.deltas)
     if fingerprint_of(path) == fingerprint:
@@ -62,17 +62,17 @@ def _join_one(layer: Layer, side: Side, path: Path) -> bool:
 
 
 def link_deltas(files: Mapping[str, Path], folder: Path) -> None:
-    """Put the tasks' deltas into a folder, as second names of their files, as copies where that cannot be."""
+    """Hard-link the tasks' files of deltas into a folder; copy them if that fails."""
     for task, path in files.items():
         target = folder / f"{task}.safetensors"
         try:
             os.link(path, target)
-        except OSError:  # another disk, or one without links
+        except OSError:  # another file system, or one without hard links
             shutil.copyfile(path, target)
 
 
 def open_joint(folder: Path, tasks: list[str], seed: int = 0) -> LayerSource:
-    """Open `<folder>/deltas/<task>.safetensors` of each task as layers that know their basis."""
+    """Open `<folder>/deltas/<task>.safetensors` of each task as layers with their basis."""
     return MappedLayers(open_deltas(folder / DELTAS, tasks, seed), partial(_with_basis, folder=folder / BASES))
 
 

@@ -1,4 +1,4 @@
-"""What a method is given: one layer of all tasks.
+"""The input of a method: one layer of all tasks.
 
 Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vectors (K <= R), Q rank of an adapter.
 """
@@ -16,9 +16,9 @@ from merganser.linalg.decompositions import Basis, Factors
 from merganser.workers import in_order
 
 R = TypeVar("R")
-MERGE_WORK = 4  # times the layer itself, in float32: what merging one takes at most, seen over all methods
+MERGE_WORK = 4  # peak memory of a merge over all methods, in float32 copies of the layer
 
-Side = Literal["rows", "columns"]  # how matrices are decomposed together: side by side, or one above the other
+Side = Literal["rows", "columns"]  # how matrices are joined for a decomposition: side by side, or stacked vertically
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class LayerDeltas:
     tasks: tuple[str, ...]
     deltas: Tensor  # (T, M, N) for a matrix, (T, *shape) for a vector
     seed: int = 0
-    norms: tuple[float, ...] = ()  # T Frobenius norms of the fine-tuned weights themselves
-    basis: Basis | None = None  # of these deltas, or of their transposes: what the method asks for, where it is cached
+    norms: tuple[float, ...] = ()  # T Frobenius norms of the fine-tuned weights
+    basis: Basis | None = None  # of these deltas, or of their transposes, as the method asks; None if not cached
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ class LayerFactors:
     factors: tuple[Factors, ...]  # T of them
     seed: int = 0
     norms: tuple[float, ...] = ()
-    stored: torch.dtype = torch.float32  # what the vectors are stored in: casting them back to it loses nothing
+    stored: torch.dtype = torch.float32  # dtype of the vectors on disk: casting them back to it loses nothing
     kind: Literal["matrix"] = "matrix"
 
     @property
@@ -95,7 +95,7 @@ Layer = LayerDeltas | LayerFactors | LayerLowRank
 
 
 class LayerSource(Protocol):
-    """Layers read one at a time (or a few, in threads), as often as asked: memory stays at T x the largest layer."""
+    """Layers that can be read repeatedly, one at a time or a few in threads: memory holds only those being read."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -121,20 +121,20 @@ class LayerSource(Protocol):
         """Read one parameter of all tasks; may be called from several threads."""
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Read each layer and apply a function that keeps nothing of it, maybe in threads or on a GPU.
+        """Read each layer and apply a function, possibly in threads or on a GPU; the function must not keep the layer.
 
         Results come in the names' order, with their tensors on the CPU.
         """
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
-        """Apply a function to each name, in the threads of `map`: for what reads layers from somewhere else."""
+        """Apply a function to each name, in the threads of `map`: for layers that are read from another place."""
 
     def __iter__(self) -> Iterator[Layer]:
-        """Read every parameter in turn; can be started again for a second pass."""
+        """Read all layers in turn; may be called again for a second pass."""
 
 
-class InTurn:
-    """What a source does by itself: one layer after another."""
+class SequentialSource:
+    """A base of sources: reads one layer after another."""
 
     names: Any
     layer: Any
@@ -152,8 +152,8 @@ class InTurn:
 
 
 @dataclass(frozen=True)
-class LayersOfAnother:
-    """What a source says that gives another source's layers in its own way."""
+class WrappedSource:
+    """A base of sources that wrap another source."""
 
     source: LayerSource
 
@@ -195,8 +195,8 @@ class LayersOfAnother:
 
 
 @dataclass(frozen=True)
-class MappedLayers(LayersOfAnother):
-    """A source whose layers are changed as they are read: weighted, decomposed."""
+class MappedLayers(WrappedSource):
+    """A source whose layers are changed when they are read: weighted or decomposed."""
 
     change: Callable[[Layer], Layer]
 
@@ -205,28 +205,28 @@ class MappedLayers(LayersOfAnother):
         return self.change(self.source.layer(name))
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Change each layer and apply a function to it, in as many threads as the source."""
+        """Change each layer and apply a function to it, in the source's threads."""
         return self.source.map(lambda layer: function(self.change(layer)))
 
 
 @dataclass(frozen=True)
-class ThreadedLayers(LayersOfAnother):
-    """A source with several layers in work at once."""
+class ThreadedLayers(WrappedSource):
+    """A source that processes several layers in parallel threads."""
 
     threads: int
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Read and use as many layers at once as there are threads, fewer where memory is short."""
+        """Process as many layers at a time as there are threads, fewer if memory is short."""
         return self.spread(lambda name: function(self.layer(name)))
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
-        """Apply a function to as many names at once as there are threads, fewer where memory is short."""
+        """Apply a function to as many names at a time as there are threads, fewer if memory is short."""
         shapes, tasks = self.shapes, len(self.tasks)
         return in_order(function, self.names, self.threads, lambda name: MERGE_WORK * 4 * tasks * prod(shapes[name]))
 
 
 def weighted(layer: Layer, weights: tuple[float, ...]) -> Layer:
-    """Multiply each task's delta by its weight; a basis of the deltas as they were is none of these."""
+    """Multiply each task's delta by its weight; drop the basis, which is that of the unweighted deltas."""
     if all(weight == 1 for weight in weights):
         return layer
     if isinstance(layer, LayerFactors):

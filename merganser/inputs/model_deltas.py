@@ -1,4 +1,4 @@
-"""Deltas read straight off the models: subtracted layer by layer, nothing written. What `merganser merge` reads."""
+"""Deltas computed from the models when a layer is read, without writing them: the input of `merganser merge`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ from merganser.checkpoints.kinds import Kind, ParameterRules, delta_shape
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, read_into
 from merganser.inputs.deltas import check_pair, checked_norm
-from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerLowRank
+from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, SequentialSource
 from merganser.workers import BufferPool
 
 
 @dataclass(frozen=True)
-class ModelDeltas(InTurn):
-    """The deltas of T models from a base as layers; a parameter that no model touches is no layer.
+class ModelDeltas(SequentialSource):
+    """The deltas of T models from a base as layers; a parameter that no model changes is not a layer.
 
     Adapters are bound to the base. Reading a layer for the first time raises InputError at a NaN or infinity.
     """
@@ -116,7 +116,7 @@ def open_models(
     seed: int = 0,
     embeddings: Mapping[str, Tensor] | None = None,
 ) -> ModelDeltas:
-    """Check every model against the base, from headers alone, and open their deltas, in the order of their names.
+    """Check every model against the base, from headers alone, and open their deltas, sorted by name.
 
     Raises InputError naming the model, the parameter and both shapes when they do not belong together.
     """

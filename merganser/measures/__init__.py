@@ -1,1 +1,1 @@
-"""Measures: how well a merge does, how much tasks interfere, and what of each task a merge keeps."""
+"""Measures: how well a merge performs, how much tasks interfere, and how much of each task a merge retains."""

@@ -1,7 +1,7 @@
-"""Sign agreement: in how far tasks pull the same entry the same way (DRM, table 4 and appendix F).
+"""Sign agreement: the extent to which tasks change the same entry in the same direction (DRM, table 4, appendix F).
 
-Each entry that any task moves counts once, with the share of the sign that most tasks have there: between one half (as
-many plus as minus) and one. A task that leaves an entry at zero has no sign there and is not counted.
+Each entry that any task changes counts once, with the share of tasks that have the majority sign: between one half (as
+many plus as minus) and one. A task whose entry is zero has no sign there and is not counted.
 Shape legend: T tasks, M rows, N columns, K numerical rank of the tasks' matrices side by side.
 """
 
@@ -13,18 +13,18 @@ from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.select import cut_at, kept
 from merganser.operators.drm import joint_space, pruned
 
-DENSITY = 0.2  # what the paper's pruning keeps
-NOISE = 1e-7  # of the largest entry: what rounding leaves of a zero in float64
+DENSITY = 0.2  # of the entries, kept by pruning as in the paper
+NOISE = 1e-7  # of the largest entry: smaller ones are rounding errors of zeros, in float64
 
 
 class Agreement(TypedDict):
     """One layer's mean sign agreement; NaN where no entry has a sign."""
 
     weights: float  # of the deltas themselves
-    weights_pruned: float  # each task cut to its largest entries first
-    joint: float  # in the left basis that the tasks share
-    joint_pruned: float  # all tasks cut to their largest entries there first
-    joint_pruned_back: float  # the same, put back into the weights
+    weights_pruned: float  # after pruning each task to its largest entries
+    joint: float  # of the coordinates in the tasks' joint left basis
+    joint_pruned: float  # after pruning them to the largest of all tasks together
+    joint_pruned_back: float  # the same, transformed back to weights
 
 
 def sign_agreement(entries: Tensor, noise: float = 0.0) -> float:
@@ -43,7 +43,7 @@ def sign_agreement(entries: Tensor, noise: float = 0.0) -> float:
 
 
 def layer_agreement(layer: LayerDeltas | LayerLowRank, deltas: Tensor) -> Agreement:
-    """Measure the agreement of T matrices (T, M, N), given as a layer too, in both spaces, unpruned and pruned."""
+    """Measure the agreement of a layer's T matrices (`deltas`: T, M, N) in both spaces, unpruned and pruned."""
     space = joint_space(layer)
     entries = pruned(space, DENSITY)
     return Agreement(

@@ -1,4 +1,4 @@
-"""How much tasks write into each other's directions in one layer.
+"""How much the tasks' singular directions overlap in one layer.
 
 Shape legend: T tasks, M rows, N columns, K singular triples kept of one task.
 """
@@ -27,9 +27,9 @@ def task_interference(tasks: Sequence[Factors]) -> float:
 
 
 def task_interference_after_tsv_m(tasks: Sequence[Factors]) -> float:
-    """Return STI of the orthogonalised bases that TSV-M puts in place of the tasks' own.
+    """Return STI of the orthogonalised bases by which TSV-M replaces the tasks' own.
 
-    Zero up to rounding, where the stacked vectors have full column rank; directions that tasks share exactly remain.
+    Zero up to rounding if the stacked vectors have full column rank; directions that tasks share exactly remain.
     """
     u, s, vh = _stacked(tasks)
     return _interference(polar(u), s, polar(vh))
@@ -38,8 +38,8 @@ def task_interference_after_tsv_m(tasks: Sequence[Factors]) -> float:
 def row_space_interference(tasks: Sequence[Factors]) -> Tensor:
     """Return the Frobenius norms of S_i V_i^T V_j S_j for all pairs of tasks (T, T), each S scaled to unit norm (CART).
 
-    The paper multiplies the singular values of one index as if V_i^T V_j were diagonal, which ignores overlap between
-    directions of different rank; here the product is whole. Zero for orthogonal row spaces, NaN for a zero matrix.
+    The paper multiplies singular values of equal index, as if V_i^T V_j were diagonal, which ignores overlap between
+    directions of different rank; this is the full product. Zero for orthogonal row spaces, NaN for a zero matrix.
 
     >>> e1 = torch.eye(2)[:, :1]
     >>> one, two = Factors(e1, torch.tensor([2.0]), e1.T), Factors(e1, torch.tensor([3.0]), e1.T)

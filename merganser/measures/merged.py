@@ -1,6 +1,6 @@
 """All measures of one merge against the tasks' deltas, one layer in memory at a time.
 
-The merge is taken as it was written, rounded to the checkpoint's dtype: what the evaluation used.
+The merge is read from disk, rounded to the checkpoint's dtype, as the evaluation reads it.
 Shape legend: T tasks, M rows, N columns.
 """
 
@@ -20,7 +20,7 @@ from merganser.overlays import open_overlays, task_parameters
 
 
 def measure_merge(folder: Path, base: Checkpoint, deltas: Deltas) -> dict[str, Any]:
-    """Measure what a merge's one model, or each of its models per task, holds of the tasks. Undefined numbers are NaN.
+    """Measure how much of the tasks a merge's model, or models per task, retains. Undefined numbers are NaN.
 
     One model: in each layer its effective rank, the rank of its directions, and each task's alignment with them (SAR)
     and cosine with the merge. Models per task: the relative error of each task's delta, by layer and over all layers.

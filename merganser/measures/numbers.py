@@ -5,7 +5,7 @@ from typing import Any
 
 
 def defined(content: Any) -> Any:
-    """Put None in the place of each number that is not defined, however deep."""
+    """Replace each NaN by None, at any depth."""
     if isinstance(content, dict):
         return {key: defined(value) for key, value in content.items()}
     if isinstance(content, list):

@@ -1,10 +1,10 @@
-"""How well a merge does against the individual models."""
+"""A merge's scores relative to the individual models'."""
 
 from collections.abc import Mapping
 
 
 def normalised_score(scores: Mapping[str, float], individual: Mapping[str, float]) -> float:
-    """Return the mean over tasks of the score over the individual model's (TSV, equation 10), as a fraction.
+    """Return the mean over tasks of the score divided by the individual model's (TSV, equation 10), as a fraction.
 
     >>> normalised_score({"a": 0.4, "b": 0.9}, {"a": 0.8, "b": 0.9})
     0.75
@@ -13,7 +13,7 @@ def normalised_score(scores: Mapping[str, float], individual: Mapping[str, float
 
 
 def score_drop_rate(scores: Mapping[str, float], individual: Mapping[str, float]) -> float:
-    """Return how far the mean score lies below the individual models' mean, as a fraction of theirs (DTS's ADR).
+    """Return how far the mean score is below the individual models' mean, as a fraction of the latter (DTS's ADR).
 
     >>> score_drop_rate({"a": 0.25, "b": 0.5}, {"a": 0.5, "b": 0.5})
     0.25

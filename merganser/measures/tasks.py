@@ -1,4 +1,4 @@
-"""All measures of a comparison's tasks, one layer in memory at a time.
+"""All measures between a comparison's tasks, one layer in memory at a time.
 
 Shape legend: T tasks, M rows, N columns, R = min(M, N).
 """
@@ -18,7 +18,7 @@ from merganser.measures.alignment import cosines, inner_products
 from merganser.measures.interference import row_space_interference, task_interference, task_interference_after_tsv_m
 from merganser.measures.spectra import effective_rank, energy_share, truncation_error
 
-RANK_FRACTION = 0.08  # of a matrix's rank: CART's own choice for truncations and row spaces
+RANK_FRACTION = 0.08  # of R: CART's value for truncations and row spaces
 
 
 def measure_tasks(deltas: LayerSource, factors: LayerSource) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _of_matrix(layer: LayerDeltas | LayerLowRank, deltas: Tensor, factors: Layer
 
 
 def _centred(deltas: Tensor, rank: int) -> Iterator[Factors]:
-    """Decompose each task's delta minus the tasks' mean (CART); what only rounding leaves of it is zero."""
+    """Decompose each task's delta minus the tasks' mean (CART); a difference of rounding errors counts as zero."""
     mean = deltas.double().mean(0)
     for delta in deltas:
         difference = delta - mean
@@ -77,7 +77,7 @@ def _centred(deltas: Tensor, rank: int) -> Iterator[Factors]:
 
 
 def _leading(factors: Factors, rank: int) -> Factors:
-    """Return the leading triples, no more than are stored."""
+    """Return at most `rank` leading triples, as far as they are stored."""
     return leading(factors, min(rank, factors.u.shape[1]))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.inputs.factorised import FactorisedLayers
-from merganser.inputs.layers import Layer, LayersOfAnother, LayerSource
+from merganser.inputs.layers import Layer, LayerSource, WrappedSource
 
 R = TypeVar("R")
 
@@ -105,7 +105,7 @@ class CudaStreams:
 
 
 @dataclass(frozen=True)
-class DeviceLayers(LayersOfAnother):
+class DeviceLayers(WrappedSource):
     """A source whose layers are read and copied to a GPU one ahead of their use."""
 
     streams: CudaStreams

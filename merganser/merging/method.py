@@ -1,6 +1,6 @@
-"""What a method is: a function of one layer, or of all of them, and what it says of itself by `@method`.
+"""Methods: a function of one layer, or of all of them, with the properties that it declares by `@method`.
 
-Its parameters, their defaults, types and bounds come from the function's signature.
+Parameters, their defaults, types and bounds come from the function's signature.
 """
 
 import inspect
@@ -26,16 +26,16 @@ Efficiency = Literal["High", "Medium", "Low"]
 Scaling = Annotated[float, Field(allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]
-Rate = Annotated[float, Field(ge=0, lt=1)]  # a share dropped: 1 would leave nothing to rescale
+Rate = Annotated[float, Field(ge=0, lt=1)]  # of entries dropped; at 1 none would be left to rescale
 Count = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 Result = Tensor | Parts
-EXPECTED = {  # of parameters that may be of several kinds
+EXPECTED = {  # for parameters that accept several types
     "coefficients": f"a map from tasks to numbers, or {INVERSE_NORM}",
     "rank_fraction": "a number above 0 and up to 1, or adaptive",
     "scaling": "a number, or a map from tasks to numbers",
-    "tall_lambda": "a number from 0 on, or a map from tasks to such numbers",
+    "tall_lambda": "a number >= 0, or a map from tasks to such numbers",
 }
 RENAMED = {("coefficients", "nan"): INVERSE_NORM}  # values of earlier versions
 REGISTERED: dict[str, "Method"] = {}
@@ -43,7 +43,7 @@ REGISTERED: dict[str, "Method"] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A registered method: its function and what it says of itself."""
+    """A registered method: its function and its properties."""
 
     function: Callable[..., Any]
     reads: Reads
@@ -51,40 +51,40 @@ class Method:
     formula: str  # the merged delta (task t's, for a method with parts per task) in LaTeX, for the docs
     paper: str
     cost: Cost
-    involvement: Involvement  # of data, and the computational efficiency, as the survey of merging classes them
+    involvement: Involvement  # of data; with the efficiency, the classes of the survey of merging
     efficiency: Efficiency
-    ours: Collection[str] = ()  # parameters whose default no paper states
-    embeddings: bool = False  # needs the text embeddings of the tasks' class names too
-    overlay: bool = False  # stores something per task
-    joint: Side | None = None  # the joint decomposition it starts with; it takes `layer.basis` where that is cached
-    low_rank: bool = False  # takes a LayerLowRank too; else adapters are multiplied out first, layer by layer
-    weighted: bool  # takes `coefficients` and a `scaling` per task: its function is given the deltas times these
-    vectors: Callable[..., Result] | Literal["alike"]  # merges parameters that are no matrices; alike: the function
-    rank_fraction: Callable[..., float] | None = None  # (tasks, **values): share of each spectrum it needs
+    ours: Collection[str] = ()  # parameters whose default comes from no paper
+    embeddings: bool = False  # also needs the text embeddings of the tasks' class names
+    overlay: bool = False  # stores parts per task
+    joint: Side | None = None  # the joint decomposition it starts from, read from `layer.basis` if cached
+    low_rank: bool = False  # also accepts a LayerLowRank; otherwise adapters are multiplied out first
+    weighted: bool  # accepts `coefficients` and a `scaling` per task: the deltas are multiplied by them first
+    vectors: Callable[..., Result] | Literal["alike"]  # merges vectors; alike: the function merges them too
+    rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
 
     @property
     def name(self) -> str:
-        """Return the function's name, which is its file's."""
+        """Return the function's name, which is also its file's."""
         return self.function.__name__
 
     @property
     def first_pass(self) -> bool:
-        """Tell whether the function is given all layers and returns the function of one."""
+        """Tell whether the function takes all layers and returns a function of one layer."""
         return next(iter(inspect.signature(self.function).parameters)) == "layers"
 
     @property
     def factored(self) -> bool:
-        """Tell whether the function is given matrices as factors: those of the deltas, or of the differences."""
+        """Tell whether the function takes matrices as factors, of the deltas or of the differences."""
         return self.reads != "deltas"
 
     @property
     def needs(self) -> list[str]:
-        """List what the method is computed from."""
+        """List the inputs that the method reads."""
         return [self.reads, *(["embeddings"] if self.embeddings else [])]
 
     @cached_property
     def parameters(self) -> type[BaseModel]:
-        """Return the model that an entry's parameters are checked by."""
+        """Return the pydantic model that validates an entry's parameters."""
         return _model_of(self.function, self.weighted)
 
     def validate(self, entry: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -96,19 +96,19 @@ class Method:
             raise InputError("\n".join(dict.fromkeys(mistakes))) from error
 
     def bind(self, values: Mapping[str, Any], layers: LayerSource) -> Callable[[Layer], Result]:
-        """Return what merges one of the layers: into the merged delta, or the parts of a method with parts per task.
+        """Return a function that merges one layer into the merged delta, or into parts per task.
 
-        The tasks' weights are computed here, and what the method needs to know of all layers. `values` are those that
-        `validate` gives. Raises InputError when a map from tasks, such as `coefficients`, names an unknown task.
+        This computes the tasks' weights and runs the method's first pass over all layers. `values` are the result of
+        `validate`. Raises InputError if a map by task, such as `coefficients`, names an unknown task.
         """
         check_maps(values, layers.tasks)
         weights = task_weights(values, layers.tasks) if self.weighted else None
         own = {key: value for key, value in values.items() if key != "coefficients"}
         if isinstance(own.get("scaling"), Mapping):
-            own["scaling"] = 1.0  # it is in the weights
+            own["scaling"] = 1.0  # the weights include it
 
         def taken(layer: Layer) -> Layer:
-            """Put a layer into the form that the function takes."""
+            """Convert a layer to the form that the function takes."""
             if isinstance(layer, LayerLowRank) and not self.low_rank:
                 layer = layer.dense()
             return weighted(layer, weights(layer.norms)) if weights else layer
@@ -126,11 +126,11 @@ class Method:
 
 
 def method(*, overlay: bool = False, **about: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a pure function as the method of its name; `about` it are the fields of Method.
+    """Register a pure function as the method of its name; `about` holds further fields of Method.
 
-    The function takes one layer and returns its merge. Or it takes `layers`, goes over them as often as it has to, and
-    returns the function of one layer. By default what gives one model for all tasks takes a weight per task, and
-    parameters that are no matrices get the scaled mean, or each task's own delta whole where there are parts per task.
+    The function takes one layer and returns its merge; or it takes `layers`, reads them as often as it needs, and
+    returns a function of one layer. By default a method that yields one model accepts a weight per task and merges
+    vectors by their scaled mean; a method with parts per task keeps each task's vectors whole.
     """
     defaults = {"weighted": not overlay, "vectors": whole if overlay else scaled_mean}
 
@@ -164,7 +164,7 @@ def _explain(method: Method, entry: str, values: Mapping[str, Any], mistake: Any
             f"{entry}.{key}: {method.name} has no such parameter{offer or '; it has ' + (', '.join(known) or 'none')}"
         )
     if isinstance(values[key], str) and (key, values[key]) in RENAMED:
-        return f"{entry}.{key}: {values[key]} is now written {RENAMED[key, values[key]]}"
-    if len(mistake["loc"]) > 1:  # one message for all the kinds a parameter may be of
+        return f"{entry}.{key}: {values[key]} was renamed to {RENAMED[key, values[key]]}"
+    if len(mistake["loc"]) > 1:  # one message for all the types that a parameter accepts
         return f"{entry}.{key}: expected {EXPECTED.get(key, mistake['msg'])}, got {values[key]!r}"
     return f"{entry}.{key}: {mistake['msg']}, got {mistake['input']!r}"

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerLowRank, LayerSource
+from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, LayerSource, SequentialSource
 from merganser.linalg.joint import JointFactors, joint, joint_low_rank
 from merganser.linalg.svd import orientation
 from merganser.operators.spool import Spool
@@ -22,7 +22,7 @@ NOTHING = 1e-12  # of a unit row: a smaller entry is rounding error, in a column
 
 
 @dataclass(frozen=True)
-class JointLayers(InTurn):
+class JointLayers(SequentialSource):
     """The layers with the tasks' matrices in joint coordinates S V_t (T, K, N); vectors are unchanged.
 
     The coordinates and the bases U^T (K, M) are on disk: memory holds only the layers being processed. The sign of each

@@ -1,4 +1,4 @@
-"""Overlays: the packed file of what each task adds to the shared model; written, read, and put back together."""
+"""Overlays: the packed file of what each task adds to the shared model; written, read, and applied."""
 
 from merganser.overlays.files import OverlayFile, open_overlays, task_model, task_parameters, write_task_model
 from merganser.overlays.parts import Dense, LowRank, Part, Parts

@@ -1,4 +1,4 @@
-"""Yes or no in one bit each."""
+"""Booleans packed into bits."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ BITS = 8
 
 
 def pack_bits(marks: Tensor) -> Tensor:
-    """Pack booleans eight to a byte, the first in the lowest bit; what is left of the last byte is zero."""
+    """Pack booleans eight to a byte, the first in the lowest bit; the last byte is padded with zeros."""
     flat = marks.flatten().to(torch.uint8)
     eights = pad(flat, (0, -len(flat) % BITS)).view(-1, BITS)
     packed = eights[:, 0].clone()
@@ -18,11 +18,11 @@ def pack_bits(marks: Tensor) -> Tensor:
 
 
 def unpack_bits(packed: Tensor, count: int) -> Tensor:
-    """Take `count` booleans out of their bytes."""
+    """Unpack the first `count` booleans."""
     places = torch.arange(BITS, dtype=torch.uint8, device=packed.device)
     return (packed.unsqueeze(1) >> places & 1).flatten()[:count].bool()
 
 
 def bytes_of(count: int) -> int:
-    """Return how many bytes so many bits take."""
+    """Return the number of bytes that hold `count` bits."""
     return -(-count // BITS)

@@ -1,4 +1,4 @@
-"""How much of each spectrum fits into a budget of bytes, from the parameters' shapes alone."""
+"""Find the share of each spectrum that fits into a budget of bytes, from the parameters' shapes alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ Adaptive = Literal["adaptive"]
 
 @dataclass(frozen=True)
 class Coding:
-    """How a method stores matrices of which it keeps singular triples, and everything else."""
+    """How a method stores truncated matrices, and how everything else."""
 
     triples: type[Part]
     whole: type[Part]
-    affordable: float  # no matrix alone can keep a larger share of its spectrum than this times the ratio of its bytes
+    affordable: float  # share of the spectrum kept <= affordable * stored bytes / float32 bytes, for any matrix
 
     def share_needed(self, tasks: int, *, rank_fraction: float | Adaptive, ratio: float, **_: Any) -> float:
-        """Return the share of each spectrum whose singular vectors may be needed."""
+        """Return an upper bound of the share of each spectrum that is kept."""
         return min(1.0, self.affordable * ratio) if rank_fraction == "adaptive" else rank_fraction
 
     def share(self, layers: LayerSource, rank_fraction: float | Adaptive, ratio: float) -> float:
@@ -38,14 +38,14 @@ class Coding:
         return largest_share(layers, self, ratio)
 
 
-LOW_RANK = Coding(LowRank, Dense, affordable=2)  # in half precision; K (M + N) 2 bytes are at least 2 M N K / R
-THRESHOLDED = Coding(ThresholdedFactors, Thresholded, affordable=16)  # two bits in the place of 32
+LOW_RANK = Coding(LowRank, Dense, affordable=2)  # in half precision, 2 K (M + N) bytes are at least 2 M N K / R
+THRESHOLDED = Coding(ThresholdedFactors, Thresholded, affordable=16)  # two bits instead of 32
 
 
 def planned(layers: LayerSource, coding: Coding, share: float, vectors: torch.dtype = torch.float32) -> Index:
-    """Lay out the file of a method that keeps this share of every spectrum, as if no task had less of it.
+    """Lay out the file of a method that keeps this share of every spectrum, if all matrices have full rank.
 
-    `vectors`: the dtype of the singular vectors. The file as it is written can only be smaller.
+    `vectors`: the dtype of the singular vectors. The written file cannot be larger.
     """
     rows, kinds = {}, layers.kinds
     for name, shape in layers.shapes.items():
@@ -64,7 +64,7 @@ def rate_of(index: Index, layers: LayerSource) -> float:
 def largest_share(layers: LayerSource, coding: Coding, ratio: float) -> float:
     """Return the largest share, the same for all matrices, with which the file stays within `ratio` per task.
 
-    The file counts whole, with its index. Raises InputError where not even the least share fits.
+    The file's size includes its index. Raises InputError if not even the smallest share fits.
     """
     kinds = layers.kinds
     matrices = {name: shape for name, shape in layers.shapes.items() if kinds[name] == "matrix"}
@@ -76,7 +76,7 @@ def largest_share(layers: LayerSource, coding: Coding, ratio: float) -> float:
             return share
     least = min(shares, key=lambda share: max(_bare_rate(plan(share), layers), share / coding.affordable))
     raise InputError(
-        f"ratio: {ratio:g} is too small: the parts of a task, with their share of the index, take at least "
+        f"ratio: {ratio:g} is too small: a task's parts and its share of the index take at least "
         f"{max(rate_of(plan(least), layers), least / coding.affordable):.4g} of the merged parameters' bytes; raise it"
     )
 
@@ -86,7 +86,7 @@ def _fits(index: Index, layers: LayerSource, ratio: float) -> bool:
 
 
 def _bare_rate(index: Index, layers: LayerSource) -> float:
-    """Return the rate of a planned file without its index: less than the rate, and quicker by far."""
+    """Return the rate of a planned file without its index: a lower bound that is much faster to compute."""
     task = index.tasks[0]
     alone = Index((task,), {name: Row(row.form, {task: row.counts[task]}) for name, row in index.rows.items()})
     return sum(spec.nbytes for spec in stored_tensors(alone).values()) / _float32_bytes(layers)
@@ -97,7 +97,7 @@ def _float32_bytes(layers: LayerSource) -> int:
 
 
 def _stored(layers: LayerSource, matrices: Mapping[str, tuple[int, ...]]) -> torch.dtype:
-    """Return the dtype of the stored singular vectors: that of the smallest matrix, the cheapest to read."""
+    """Return the dtype of the stored singular vectors, from the smallest matrix: it is the fastest to read."""
     if not matrices:
         return torch.float32
     layer = layers.layer(min(matrices, key=lambda name: prod(matrices[name])))

@@ -1,4 +1,4 @@
-"""Read an overlay file, and put a task's own model back together."""
+"""Read an overlay file, and rebuild a task's own model."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ from merganser.overlays.writer import FILE, UNIFIED
 
 
 class OverlayFile:
-    """Read what each task adds, parameter by parameter: no more than one part is in memory."""
+    """Read what each task adds, parameter by parameter: at most one part is in memory."""
 
     def __init__(self, path: Path) -> None:
         self.file = SafetensorsFile(path)
@@ -27,7 +27,7 @@ class OverlayFile:
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise InputError(f"{path}: not an overlay file ({error}); merge again") from error
         if stored_tensors(self._index) != self.file.specs:
-            raise InputError(f"{path}: its index does not tell what it holds; merge again")
+            raise InputError(f"{path}: its index does not match its tensors; merge again")
         self._places = {(task, name): fields for task, name, fields in places(self._index)}
         shared = path.with_name(UNIFIED)
         self._unified = SafetensorsFile(shared) if shared.is_file() else None
@@ -38,14 +38,14 @@ class OverlayFile:
         return self._index.tasks
 
     def delta(self, task: str, parameter: str, shape: tuple[int, ...]) -> Tensor | None:
-        """Return what the task adds to a parameter of this shape in float32, None when it adds nothing."""
+        """Return what the task adds to a parameter of this shape in float32, None if it adds nothing."""
         weights = self._index.mixtures.get(task, {task: 1.0})
         stored = {other: weight for other, weight in weights.items() if (other, parameter) in self._places}
         if not stored:
             return None
         form = self._index.rows[parameter].form
         if form != form_of(KINDS[form.kind], form.dtype, shape):
-            raise InputError(f"{self.file.path}: {parameter} is not of shape {list(shape)} there; merge again")
+            raise InputError(f"{self.file.path}: {parameter} is not stored with shape {list(shape)}; merge again")
         unified = self._shared(parameter, shape)
         return mixed(
             ((weight, self._part(other, parameter, shape, unified)) for other, weight in stored.items()), shape
@@ -66,25 +66,25 @@ class OverlayFile:
             return None
         if self._unified.spec(parameter) != Spec("F32", shape):
             raise InputError(
-                f"{self._unified.path}: {parameter} is no float32 of shape {list(shape)} there; merge again"
+                f"{self._unified.path}: {parameter} is not stored as float32 of shape {list(shape)}; merge again"
             )
         return self._unified.read(parameter)
 
 
 def open_overlays(merged: Path) -> OverlayFile | None:
-    """Open a merged folder's overlays, None when the method has no parts per task."""
+    """Open a merged folder's overlays; return None if the method has no parts per task."""
     return OverlayFile(merged / FILE) if (merged / FILE).is_file() else None
 
 
 def task_parameters(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
-    """Give a task's own model, parameter by parameter, linear maps as out x in: the shared one plus the task's overlay.
+    """Yield a task's own model, the shared one plus the task's overlay, parameter by parameter.
 
-    The dtype is the shared model's.
+    Linear maps are out x in, the dtype is the shared model's.
     """
     shared = open_for_merging(merged)
     overlays = open_overlays(merged)
     if overlays is not None and task not in overlays.tasks:
-        raise InputError(f"{merged / FILE}: has no part for the task {task!r}; it has {', '.join(overlays.tasks)}")
+        raise InputError(f"{merged / FILE}: no parts for the task {task!r}; it has {', '.join(overlays.tasks)}")
     for name in shared.names:
         tensor = shared.read(name)
         delta = overlays.delta(task, name, tuple(tensor.shape)) if overlays else None
@@ -92,7 +92,7 @@ def task_parameters(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def task_model(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
-    """Give a task's own model, parameter by parameter, as a file of the architecture has them."""
+    """Yield a task's own model, parameter by parameter, in the layout of the architecture's files."""
     shared = open_for_merging(merged)
     for name, tensor in task_parameters(merged, task):
         yield name, as_stored(shared, name, tensor)

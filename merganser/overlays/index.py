@@ -1,8 +1,8 @@
-"""The index of an overlay file, in its header: what is stored of each parameter, and so where in the file it is.
+"""The index of an overlay file, in its header: what is stored of each parameter, which gives its place in the file.
 
-A task's parts follow each other in one tensor per dtype, `<task>/<dtype>`, parameter by parameter and field by field.
-Their sizes follow from the kind of part, the parameter's dimensions, and one count per task and parameter: an entry per
-field would outweigh the parts of a small model.
+A task's parts are concatenated into one tensor per dtype, `<task>/<dtype>`, parameter by parameter and field by field.
+Their sizes follow from the kind of part, the parameter's dimensions, and one count per task and parameter: an index
+entry per field would be larger than the parts of a small model.
 """
 
 import json
@@ -27,28 +27,28 @@ class Form(NamedTuple):
     """What the tasks' parts of a parameter have in common."""
 
     kind: str
-    dtype: str  # of the tensors that are no bits, as safetensors spells it
+    dtype: str  # of the tensors other than bit masks, by safetensors' name
     dims: tuple[int, ...]  # (M, N) if factored, else (n,)
 
 
 class Row(NamedTuple):
-    """The parts of one parameter; a task that stores nothing has no count."""
+    """The parts of one parameter; a task without a part has no count."""
 
     form: Form
     counts: Mapping[str, int]
 
 
 class Place(NamedTuple):
-    """Where one field of a part is."""
+    """The position of one field of a part."""
 
     tensor: str
-    start: int  # values before it
+    start: int  # number of values before it
     spec: Spec
 
 
 @dataclass(frozen=True)
 class Index:
-    """What is stored of each parameter for each task, in the order in which it is stored."""
+    """What is stored of each parameter for each task, in the file's order."""
 
     tasks: tuple[str, ...]
     rows: dict[str, Row] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def form_of(part: type[Part], dtype: str, shape: tuple[int, ...]) -> Form:
 
 
 def form_of_part(part: Part, shape: tuple[int, ...]) -> Form:
-    """Return the form that a part in memory takes on disk; raise ValueError where it does not fit the shape."""
+    """Return the form that a part in memory takes on disk; raise ValueError if its tensors do not fit the shape."""
     tensors = tensors_of(part)
     floating = (name for name, dtype in DTYPES.items() if dtype.is_floating_point)
     dtypes = {DTYPES[name]: name for name in floating}
@@ -70,12 +70,12 @@ def form_of_part(part: Part, shape: tuple[int, ...]) -> Form:
     form = form_of(type(part), dtype, shape)
     for name, spec in part.specs(form.dims, part.count, dtype).items():
         if (tensors[name].numel(), tensors[name].dtype) != (prod(spec.shape), DTYPES[spec.dtype]):
-            raise ValueError(f"{part.kind}.{name} is {tuple(tensors[name].shape)}, {spec} belongs to shape {shape}")
+            raise ValueError(f"{part.kind}.{name} is {tuple(tensors[name].shape)}, shape {shape} needs {spec}")
     return form
 
 
 def places(index: Index) -> Iterator[tuple[str, str, dict[str, Place]]]:
-    """Give each part's task, parameter and fields, in the order of the file."""
+    """Yield each part's task, parameter and fields, in the file's order."""
     ends: dict[str, int] = {}
     for parameter, (form, counts) in index.rows.items():
         for task, count in counts.items():
@@ -88,7 +88,7 @@ def places(index: Index) -> Iterator[tuple[str, str, dict[str, Place]]]:
 
 
 def stored_tensors(index: Index) -> dict[str, Spec]:
-    """Describe the tensors of the file, in their order: by falling alignment, then by task."""
+    """Describe the tensors of the file in their order: by descending alignment, then by task."""
     lengths: dict[str, int] = {}
     for _, _, fields in places(index):
         for place in fields.values():
@@ -99,7 +99,7 @@ def stored_tensors(index: Index) -> dict[str, Spec]:
 
 
 def header_of(index: Index, specs: Mapping[str, Spec]) -> bytes:
-    """Make the header of the file, which holds these tensors."""
+    """Return the header of the file that holds these tensors."""
     return layout(specs, {"merganser": text_of(index)}, list(specs))[0]
 
 
@@ -110,7 +110,7 @@ def file_size(index: Index) -> int:
 
 
 def text_of(index: Index) -> str:
-    """Write an index: each parameter's form, by number, and for each task 0 (nothing) or one more than its count."""
+    """Serialise an index: each parameter's form, by number, and for each task 0 (no part) or its count plus 1."""
     forms = list(dict.fromkeys(row.form for row in index.rows.values()))
     numbers = {form: number for number, form in enumerate(forms)}
     rows = {
@@ -124,22 +124,22 @@ def text_of(index: Index) -> str:
 
 
 def parse(text: str) -> Index:
-    """Read an index; raise ValueError, KeyError or TypeError when it is none."""
+    """Parse an index; raise ValueError, KeyError or TypeError if it is malformed."""
     content = parse_json(text)
     tasks = tuple(str(task) for task in content["tasks"])
     forms = [_checked(Form(str(kind), str(dtype), tuple(dims))) for kind, dtype, dims in content["forms"]]
     rows = {}
     for name, (number, *counts) in content["parameters"].items():
         if len(counts) != len(tasks) or not all(map(_is_count, (number, *counts))):
-            raise ValueError(f"{name}: not one count for each of {len(tasks)} tasks")
+            raise ValueError(f"{name}: expected one count for each of {len(tasks)} tasks")
         if number >= len(forms):
-            raise ValueError(f"{name}: there is no form {number}")
+            raise ValueError(f"{name}: form {number} does not exist")
         stored = {task: count - 1 for task, count in zip(tasks, counts, strict=True) if count}
         rows[name] = Row(forms[number], stored)
     mixtures = content.get("mixtures", {})
     for task, weights in mixtures.items():
         if not ({task, *weights} <= set(tasks) and all(isfinite(weight) for weight in weights.values())):
-            raise ValueError(f"the mixture of {task} is not of this file's tasks")
+            raise ValueError(f"the mixture of {task} names a task that is not in this file")
     return Index(tasks, rows, mixtures)
 
 
@@ -148,7 +148,7 @@ def _checked(form: Form) -> Form:
     if part is None:
         raise ValueError(f"unknown kind of part {form.kind}")
     if form.dtype not in DTYPES or len(form.dims) != 1 + part.factored or not all(map(_is_count, form.dims)):
-        raise ValueError(f"not the form of a part: {form}")
+        raise ValueError(f"not a valid form: {form}")
     return form
 
 

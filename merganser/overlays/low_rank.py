@@ -9,10 +9,10 @@ from merganser.overlays.parts import Dense, LowRank, Part, Parts
 
 
 def low_rank_parts(layer: LayerFactors, count: int) -> Parts:
-    """Keep `count` singular triples of each task; a matrix of which that is none is kept whole, like a vector.
+    """Keep `count` singular triples of each task; if that is none, the whole matrix, like a vector.
 
-    The vectors go into the dtype that the factor cache has them in, which loses nothing. A task that leaves the matrix
-    alone stores nothing.
+    The vectors keep the dtype of the factor cache, which loses nothing. A task that does not change the matrix stores
+    nothing.
     """
     if count == 0:
         return Parts({task: Dense(rebuilt(f)) for task, f in whole_factors(layer).items()})
@@ -21,7 +21,7 @@ def low_rank_parts(layer: LayerFactors, count: int) -> Parts:
 
 
 def whole_factors(layer: LayerFactors) -> dict[str, Factors]:
-    """Return all of each task's triples on its numerical rank, without the tasks that have none."""
+    """Return all of each task's triples up to its numerical rank, without the tasks that have none."""
     whole = {task: leading(f, len(f.s)) for task, f in zip(layer.tasks, layer.factors, strict=True)}
     return {task: factors for task, factors in whole.items() if len(factors.s)}
 

@@ -1,4 +1,4 @@
-"""Parts that pick entries: a mask of one bit an entry, with or without values of its own.
+"""Parts that select entries: a mask of one bit per entry, with or without values of its own.
 
 Legend: n entries of the parameter, k of them kept.
 """
@@ -25,7 +25,7 @@ class Masked:
 
     @property
     def count(self) -> int:
-        """Return 0: all tasks store as much."""
+        """Return 0: all tasks' parts have the same size."""
         return 0
 
     @staticmethod
@@ -34,15 +34,15 @@ class Masked:
         return {"mask": Spec("U8", (bytes_of(dims[0]),)), "scale": Spec(dtype, ())}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Mask and scale what the tasks share."""
+        """Mask and scale the shared delta."""
         if unified is None:
-            raise ValueError("it masks a shared delta, and there is none")
+            raise ValueError("it masks a shared delta, which is missing")
         return self.scale.float() * torch.where(unpack_bits(self.mask, prod(shape)).reshape(shape), unified, 0)
 
 
 @dataclass(frozen=True)
 class Sparse:
-    """Some entries by their values; the others are those of the shared delta, or zero where there is none."""
+    """The values of some entries; the others are those of the shared delta, or zero if there is none."""
 
     kind: ClassVar[str] = "sparse"
     factored: ClassVar[bool] = False
@@ -60,7 +60,7 @@ class Sparse:
         return {"mask": Spec("U8", (bytes_of(dims[0]),)), "values": Spec(dtype, (count,))}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Put the values in their places."""
+        """Write the values to their positions."""
         kept = _kept(self.mask, prod(shape), len(self.values))
         values = torch.zeros(prod(shape)) if unified is None else unified.flatten().clone()
         values[kept] = self.values.float()
@@ -69,7 +69,7 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Signs:
-    """Some entries by their signs alone, with one scale for the positive and one for the negative; the others are 0."""
+    """The signs of some entries, with one scale for the positive and one for the negative; the others are 0."""
 
     kind: ClassVar[str] = "signs"
     factored: ClassVar[bool] = False
@@ -89,11 +89,11 @@ class Signs:
         return bits | {"scales": Spec(dtype, (2,))}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Put each kept entry's scale in its place."""
+        """Write its sign's scale to each kept entry."""
         kept = unpack_bits(self.mask, prod(shape))
         count = int(kept.sum())
         if bytes_of(count) != len(self.negative):
-            raise ValueError(f"its mask keeps {count} entries, {len(self.negative)} bytes hold their signs")
+            raise ValueError(f"its mask keeps {count} entries, but it has {len(self.negative)} bytes of signs")
         values = torch.zeros(prod(shape))
         values[kept] = self.scales.float()[unpack_bits(self.negative, count).long()]
         return values.reshape(shape)
@@ -112,5 +112,5 @@ def signs(delta: Tensor, mask: Tensor, scales: Tensor) -> Signs:
 def _kept(mask: Tensor, entries: int, values: int) -> Tensor:
     kept = unpack_bits(mask, entries)
     if int(kept.sum()) != values:
-        raise ValueError(f"its mask keeps {int(kept.sum())} entries, it has {values} values")
+        raise ValueError(f"its mask keeps {int(kept.sum())} entries, but it has {values} values")
     return kept

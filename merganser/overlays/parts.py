@@ -1,6 +1,6 @@
-"""Parts: what one task adds to one parameter of the shared model, in the form it takes on disk.
+"""Parts: what one task adds to one parameter of the shared model, in the form that is stored.
 
-A part is a frozen dataclass of tensors. It names its kind, and gives back the delta it stands for.
+A part is a frozen dataclass of tensors, with a kind, that computes the delta it encodes.
 
 Legend: M rows, N columns, n entries, K singular triples.
 """
@@ -19,21 +19,21 @@ class Part(Protocol):
     """What one task adds to one parameter."""
 
     kind: ClassVar[str]
-    factored: ClassVar[bool]  # stands for an M x N matrix by its factors, not for n entries
+    factored: ClassVar[bool]  # encodes an M x N matrix by its factors, not n entries
 
     @property
     def count(self) -> int:
-        """Return what makes one task's part larger than another's: triples, or entries kept; 0 where nothing does."""
+        """Return the number on which the part's size depends, triples or entries kept; 0 if all sizes are equal."""
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the tensors of a part by its dimensions, (M, N) if factored and else (n,), its count and dtype."""
+        """Return the shapes and dtypes of a part's tensors, from its dimensions (M, N) or (n,), its count and dtype."""
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Return what is added to the base's parameter of this shape, in float32.
+        """Return the delta of a parameter of this shape, in float32.
 
-        `unified` is what the tasks share of this parameter, for parts that only modulate it. Raises ValueError when
-        the tensors contradict each other.
+        `unified` is the tasks' shared delta, for parts that only modulate it. Raises ValueError if the tensors
+        contradict each other.
         """
 
 
@@ -47,7 +47,7 @@ class Dense:
 
     @property
     def count(self) -> int:
-        """Return 0: all tasks store as much."""
+        """Return 0: all tasks' parts have the same size."""
         return 0
 
     @staticmethod
@@ -62,7 +62,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class LowRank:
-    """A delta stored as U diag(S) Vh, the singular values in float32 and folded into neither side."""
+    """A delta stored as U diag(S) Vh, the singular values separately, in float32."""
 
     kind: ClassVar[str] = "low_rank"
     factored: ClassVar[bool] = True
@@ -77,12 +77,12 @@ class LowRank:
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the factors; the dtype is that of the vectors."""
+        """Describe the factors; `dtype` is that of the vectors."""
         rows, columns = dims
         return {"u": Spec(dtype, (rows, count)), "s": Spec("F32", (count,)), "vh": Spec(dtype, (count, columns))}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Multiply the factors out: in float64, so that no number of threads changes what is rounded to float32."""
+        """Multiply the factors out, in float64: the float32 result does not depend on the number of threads."""
         return ((self.u.double() * self.s.double()) @ self.vh.double()).float().reshape(shape)
 
 
@@ -90,8 +90,7 @@ class LowRank:
 class Parts:
     """What a method with parts per task returns for one layer.
 
-    A task's own delta is what its part gives; where `mixtures` names the task, it is the sum of other tasks' parts,
-    each times its weight.
+    A task's own delta is that of its part. If `mixtures` names the task, it is the weighted sum of other tasks' parts.
     """
 
     tasks: Mapping[str, Part] = field(default_factory=dict)
@@ -100,7 +99,7 @@ class Parts:
 
 
 def mixed(deltas: Iterable[tuple[float, Tensor]], shape: tuple[int, ...]) -> Tensor:
-    """Add deltas, each times its weight, in float64; return float32."""
+    """Return the weighted sum of deltas, summed in float64, as float32."""
     summed: Tensor | None = None
     for weight, delta in deltas:
         summed = weight * delta.double() if summed is None else summed.add_(delta, alpha=weight)

@@ -1,8 +1,8 @@
-"""Thresholded parts (DTS): two bits an element, its sign and whether it is large, and one scale per group.
+"""Thresholded parts (DTS): two bits per element, its sign and whether it is large, and one scale per group.
 
-The four groups of a tensor: positive and negative, each split at its own median. Zeros join the small positive group.
-The scale of a group is its root mean square, which keeps the tensor's norm. Where DTS's printed equations 12 and 13
-lose the minus and the mask of the negative groups, this is -s and (1 - g).
+The four groups of a tensor: positive and negative, each split at its own median. Zeros belong to the small positive
+group. The scale of a group is its root mean square, which keeps the tensor's norm. DTS's printed equations 12 and 13
+omit the minus and the mask of the negative groups; here they are -s and (1 - g).
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from merganser.overlays.parts import Parts
 LARGE, NEGATIVE = 1, 2  # the two bits of a code
 SIGNS = (1, 1, -1, -1)  # of the scales, by code
 CODES_PER_BYTE = 4
-ROUNDING = 4  # units in the last place of 1
+ROUNDING = 4  # times eps: smaller entries of a unit vector are rounding errors
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Thresholded:
 
     kind: ClassVar[str] = "thresholded"
     factored: ClassVar[bool] = False
-    codes: Tensor  # uint8, four codes a byte
+    codes: Tensor  # uint8, four codes per byte
     scales: Tensor  # (4,), by code
 
     @property
     def count(self) -> int:
-        """Return 0: all tasks store as much."""
+        """Return 0: all tasks' parts have the same size."""
         return 0
 
     @staticmethod
@@ -46,13 +46,13 @@ class Thresholded:
         return {"codes": Spec("U8", (_bytes_of(dims[0]),)), "scales": Spec(dtype, (len(SIGNS),))}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Put each element's scale in its place."""
+        """Replace each code by its scale."""
         return decode(self.codes, self.scales, shape).float()
 
 
 @dataclass(frozen=True)
 class ThresholdedFactors:
-    """A delta stored as U diag(S) Vh with U and Vh thresholded, the K singular values kept as they are."""
+    """A delta stored as U diag(S) Vh with U and Vh thresholded and the K singular values unchanged."""
 
     kind: ClassVar[str] = "thresholded_factors"
     factored: ClassVar[bool] = True
@@ -81,7 +81,7 @@ class ThresholdedFactors:
         }
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Multiply the thresholded factors out: in float64, so that no number of threads changes the float32."""
+        """Multiply the thresholded factors out, in float64: the result does not depend on the number of threads."""
         rank = len(self.s)
         u = decode(self.u_codes, self.u_scales.double(), (shape[0], rank))
         vh = decode(self.v_codes, self.v_scales.double(), (rank, prod(shape[1:])))
@@ -89,9 +89,9 @@ class ThresholdedFactors:
 
 
 def thresholded_parts(layer: LayerFactors, count: int) -> Parts:
-    """Threshold `count` singular triples of each task; where that is none, the delta itself, like a vector's.
+    """Threshold `count` singular triples of each task; if that is none, the delta itself, like a vector's.
 
-    A task that leaves the matrix alone stores nothing.
+    A task that does not change the matrix stores nothing.
     """
     if count == 0:
         return Parts({task: threshold(rebuilt(f)) for task, f in whole_factors(layer).items()})
@@ -100,13 +100,13 @@ def thresholded_parts(layer: LayerFactors, count: int) -> Parts:
 
 
 def thresholded_vectors(layer: LayerDeltas, **_: Any) -> Parts:
-    """Threshold each task's delta directly; one that is all zeros stores nothing."""
+    """Threshold each task's delta directly; a zero delta stores nothing."""
     pairs = zip(layer.tasks, layer.deltas, strict=True)
     return Parts({task: threshold(delta) for task, delta in pairs if delta.any()})
 
 
 def threshold(values: Tensor) -> Thresholded:
-    """Give each element its code, and each code the signed root mean square of its elements."""
+    """Compute each element's code, and for each code the signed root mean square of its elements."""
     codes = codes_of(values)
     scales = torch.stack([_root_mean_square(values[codes == code]) for code in range(len(SIGNS))])
     signs = torch.tensor(SIGNS, device=values.device)
@@ -116,8 +116,8 @@ def threshold(values: Tensor) -> Thresholded:
 def threshold_factors(factors: Factors) -> ThresholdedFactors:
     """Threshold U and Vh, each as one tensor.
 
-    An entry's sign decides its group, so the triples are oriented first. What is only rounding in a unit vector, as in
-    the frozen rows of a layer, counts as 0 and not by its sign.
+    An entry's sign decides its group, so the triples are oriented first. Rounding errors in a unit vector, as in the
+    frozen rows of a layer, count as 0.
     """
     u, s, vh = oriented(factors)
     noise = ROUNDING * torch.finfo(u.dtype).eps
@@ -126,7 +126,7 @@ def threshold_factors(factors: Factors) -> ThresholdedFactors:
 
 
 def codes_of(values: Tensor) -> Tensor:
-    """Tell each element's group (equations 10 and 11): large: above the positives' median, at most the negatives'."""
+    """Return each element's code (equations 10 and 11); large is > the positives' median or <= the negatives'."""
     positive, negative = values > 0, values < 0
     large = positive & (values > values[positive].median()) | negative & (values <= values[negative].median())
     return (LARGE * large + NEGATIVE * negative).to(torch.uint8)
@@ -140,12 +140,12 @@ def pack(codes: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, count: int) -> Tensor:
-    """Take `count` two-bit codes out of their bytes."""
+    """Unpack the first `count` two-bit codes."""
     return torch.stack([packed >> shift & 3 for shift in (0, 2, 4, 6)], dim=1).flatten()[:count]
 
 
 def decode(packed: Tensor, scales: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return the tensor of this shape that packed codes and scales stand for."""
+    """Return the tensor of this shape that packed codes and scales encode."""
     return scales[unpack(packed, prod(shape)).long()].reshape(shape)
 
 

@@ -1,4 +1,4 @@
-"""Write an overlay file, and the shared deltas beside it."""
+"""Write an overlay file, and the shared deltas next to it."""
 
 import shutil
 import tempfile
@@ -21,10 +21,10 @@ UNIFIED = "unified.safetensors"
 
 
 class OverlayWriter:
-    """Write parts as they come, one in memory at a time; the files appear when the block ends well.
+    """Write parts as they arrive, one in memory at a time; the files appear if the `with` block ends without an error.
 
-    Sizes are not known beforehand, so values are spooled to disk by task and dtype and joined behind the header at the
-    end. The shared deltas, if there are any, go into a file of their own: they are stored once, for all tasks.
+    Sizes are not known in advance, so values are spooled to disk by task and dtype and appended to the header at the
+    end. The shared deltas, if there are any, are stored once for all tasks, in a file of their own.
     """
 
     def __init__(self, folder: Path, tasks: tuple[str, ...]) -> None:
@@ -38,14 +38,14 @@ class OverlayWriter:
     def add(self, parameter: str, parts: Parts, shape: tuple[int, ...]) -> None:
         """Append the parts of one parameter of this shape.
 
-        Raises ValueError when they are not all of one form, or the mixtures are not those of the other parameters.
+        Raises ValueError if their forms differ, or if the mixtures differ from those of the other parameters.
         """
         if self._mixtures not in (None, parts.mixtures):
-            raise ValueError(f"{parameter}: other mixtures than those of the parameters before it")
+            raise ValueError(f"{parameter}: its mixtures differ from those of the parameters before it")
         self._mixtures = parts.mixtures
         forms = {form_of_part(part, shape) for part in parts.tasks.values()}
         if len(forms) > 1:
-            raise ValueError(f"{parameter}: the tasks' parts are of different forms: {forms}")
+            raise ValueError(f"{parameter}: the tasks' parts have different forms: {forms}")
         for form in forms:
             stored = {task: parts.tasks[task] for task in self.tasks if task in parts.tasks}
             self._rows[parameter] = Row(form, {task: part.count for task, part in stored.items()})

@@ -1,1 +1,1 @@
-"""Studies beside the comparison: merges of fewer tasks, and each task's own delta cut to a lower rank."""
+"""Studies besides the comparison: merges of fewer tasks, and each task's own delta at lower ranks."""

@@ -1,4 +1,4 @@
-"""The rank sweep: the base plus one task's own delta, every matrix of it cut to a share of its rank (TSV, figure 2)."""
+"""The rank sweep: the base plus one task's delta, every matrix truncated to a share of its rank (TSV, figure 2)."""
 
 from collections.abc import Iterator
 
@@ -13,20 +13,20 @@ from merganser.inputs.layers import LayerDeltas, LayerFactors
 from merganser.linalg.counts import count_of
 from merganser.linalg.svd import leading, rebuilt
 
-WHOLE = 1.0  # the delta itself: the fine-tuned model
+WHOLE = 1.0  # the untruncated delta, so the fine-tuned model
 
 
 def fractions_of(fractions: list[float]) -> list[float]:
-    """List the shares to measure, ascending, the whole delta last; none when none is asked for."""
+    """List the shares to measure, ascending, ending with the whole delta; empty if none is given."""
     return sorted({*fractions, WHOLE}) if fractions else []
 
 
 def truncated_model(
     base: Checkpoint, deltas: Deltas, factors: FactorSource, fraction: float
 ) -> Iterator[tuple[str, Tensor]]:
-    """Give the parameters of the base plus one task's delta, its matrices cut to floor(fraction * R) singular triples.
+    """Yield the parameters of the base plus one task's delta, its matrices cut to floor(fraction * R) singular triples.
 
-    Vectors are added whole. `deltas` and `factors` are those of the one task.
+    Vectors are added whole. `deltas` and `factors` hold this task only.
     """
     for name in base.names:
         weights = base.read(name)
@@ -46,5 +46,5 @@ def _whole(deltas: Deltas, name: str) -> Tensor:
 
 def _truncated(factors: FactorSource, name: str, fraction: float) -> Tensor:
     layer = factors.layer(name)
-    assert isinstance(layer, LayerFactors), f"{name} is a matrix in the deltas and none in the factors"
+    assert isinstance(layer, LayerFactors), f"{name} is a matrix in the deltas but not in the factors"
     return rebuilt(leading(layer.factors[0], count_of(fraction, min(layer.shape))))

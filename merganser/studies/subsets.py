@@ -1,4 +1,4 @@
-"""Which subsets of the tasks are merged: the same for every entry, so that their results are pairs."""
+"""Choose the subsets of the tasks that are merged, the same for every entry, so that their results are paired."""
 
 import hashlib
 from collections.abc import Collection
@@ -11,19 +11,19 @@ Subset = tuple[str, ...]
 
 
 def subset_sizes(tasks: int) -> range:
-    """Return the sizes of the subsets of so many tasks that are merged: from two to all."""
+    """Return the sizes of the subsets, from two to all tasks."""
     return range(min(2, tasks), tasks + 1)
 
 
 def all_subsets(tasks: Collection[str], most: int, seed: int) -> list[Subset]:
-    """Draw at most so many subsets of each size from two tasks to all, the sizes in their order."""
+    """Draw at most `most` subsets of each size, by ascending size."""
     return [subset for size in subset_sizes(len(tasks)) for subset in draw_subsets(tasks, size, most, seed)]
 
 
 def draw_subsets(tasks: Collection[str], size: int, most: int, seed: int) -> list[Subset]:
-    """Draw distinct subsets of one size, all of them where there are no more than `most`.
+    """Draw distinct subsets of one size, all of them if there are at most `most`.
 
-    The draw depends on the seed, the size and the tasks' names, not on their order; more subsets begin with the same.
+    The draw depends on the seed, the size and the tasks' names, not on their order; a larger `most` extends the list.
     """
     names = sorted(tasks)
     if comb(len(names), size) <= most:
@@ -37,5 +37,5 @@ def draw_subsets(tasks: Collection[str], size: int, most: int, seed: int) -> lis
 
 
 def file_name(subset: Subset) -> str:
-    """Name a subset's file: its size, and a digest, as the names together could be longer than a file's name may be."""
+    """Name a subset's file by its size and a digest: the tasks' names together may be too long for a file name."""
     return f"{len(subset)}-{hashlib.sha256(' '.join(subset).encode()).hexdigest()[:12]}.json"

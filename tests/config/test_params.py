@@ -94,7 +94,7 @@ def test_the_projects_own_params_are_right() -> None:
         (
             lambda c: c["methods"]["ties_20"].update(coefficients="nan"),
             "methods.ties_20.coefficients: ",
-            "nan is now written inverse_norm",
+            "nan was renamed to inverse_norm",
         ),
         (
             lambda c: c["methods"]["ties_20"].update(coefficients="norm"),

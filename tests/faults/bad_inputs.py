@@ -264,9 +264,9 @@ YAML_TEXTS: dict[str, tuple[str | bytes, str]] = {
     "aliases that stand for a million values": (
         "a: &a [0,0,0,0,0,0,0,0,0,0]\n"
         + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdef", "bcdefg", strict=True)),
-        "stand for more than 100000 values",
+        "more than 100000 values",
     ),
-    "an alias of what it stands in": ("seed: &a [*a]\n", "stand for more than 100000 values"),
+    "an alias of what it stands in": ("seed: &a [*a]\n", "more than 100000 values with its aliases"),
     "lists nested a thousand deep": ("seed: " + "[" * 5000, "params.yaml"),
     "a file of two megabytes": ("seed: 0 #" + "x" * 2**21, "larger than 1024 KiB"),
     "a date that there is not": ("seed: 2001-99-99\n", "not YAML: month must be in 1..12"),
@@ -340,7 +340,7 @@ HEADERS: dict[str, tuple[Spoil, str]] = {
     "a header that is no JSON": (header(lambda content: b"{not json}"), "header is corrupt"),
     "a header that is a list": (header(lambda content: b"[1, 2]"), "header is corrupt"),
     "a header nested too deeply": (header(lambda content: DEEP), "nested too deeply"),
-    "a tensor that stands twice": (header(name_again), "a key stands twice"),
+    "a tensor that stands twice": (header(name_again), "a key is repeated"),
     "tensors that overlap": (header(lambda content: moved(content, -4)), "tensors neither overlap nor leave gaps"),
     "tensors with a gap": (header(lambda content: moved(content, 4)), "tensors neither overlap nor leave gaps"),
     "a negative size": (header(lambda content: first_shape(content, [-1, 5])), "a shape or offset that is no count"),
@@ -422,7 +422,7 @@ SOURCES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
     "weights that link elsewhere": (
         lambda folder: (shutil.move(folder / DARK, folder / "w"), linked(DARK.name, "w", "hub/dark")(folder)),
         ("task", "dark"),
-        "outside its folder; put the file itself there",
+        "outside its folder; replace it by the file itself",
     ),
     "a data set that links elsewhere": (
         linked("test/notes.json", "/etc/passwd", "datasets/dark"),
@@ -474,7 +474,7 @@ OVERLAYS: dict[str, tuple[Spoil, str]] = {
     ),
     "an index that does not add up": (
         reindexed(lambda index: index["parameters"].pop("scale")),
-        "does not tell what it holds",
+        "does not match its tensors",
     ),
     "an index nested too deeply": (
         lambda folder: header(
@@ -496,7 +496,7 @@ OVERLAYS: dict[str, tuple[Spoil, str]] = {
     ),
     "a shared delta of another shape": (
         lambda folder: save_tensors(folder / "merged/unified.safetensors", {"masked.weight": torch.ones(2)}),
-        "is no float32 of shape",
+        "is not stored as float32 of shape",
     ),
 }
 CONFIG = "hub/base/open_clip_config.json"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from merganser import registry
 from merganser.checkpoints.kinds import Kind
-from merganser.inputs.layers import InTurn, Layer, LayerDeltas, LayerFactors
+from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, SequentialSource
 from merganser.linalg.decompositions import Factors
 from merganser.operators.drop import generator_of
 from merganser.overlays.parts import Parts, mixed
@@ -45,7 +45,7 @@ def task_names(deltas: Sequence[Tensor]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Layers(InTurn):
+class Layers(SequentialSource):
     """A LayerSource in memory."""
 
     layers: Sequence[Layer]

@@ -167,11 +167,11 @@ def test_a_failed_merge_leaves_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "complaint"),
     [
-        (Parts({"a": Dense(noise(3))}), "belongs to shape"),
-        (Parts({"a": LowRank(noise(2, 1), noise(1), noise(1, 3))}), "belongs to shape"),
+        (Parts({"a": Dense(noise(3))}), "needs"),
+        (Parts({"a": LowRank(noise(2, 1), noise(1), noise(1, 3))}), "needs"),
         (Parts({"a": Dense(noise(2)), "b": threshold(noise(2))}), "different forms"),
         (Parts({"a": Dense(noise(2)), "b": Dense(noise(2).half())}), "different forms"),
-        (Parts({"a": Dense(noise(2))}, mixtures={"b": {"a": 1.0}}), "other mixtures"),
+        (Parts({"a": Dense(noise(2))}, mixtures={"b": {"a": 1.0}}), "mixtures differ"),
     ],
 )
 def test_parts_that_the_index_could_not_tell_are_a_mistake_of_the_method(
@@ -200,7 +200,7 @@ def test_a_tasks_model_is_the_shared_one_plus_its_parts_rounded_once(written: Pa
 
 def test_a_task_that_was_not_merged_is_refused_by_name(written: Path) -> None:
     save_file({"scale": noise()}, written.parent / "model.safetensors")
-    with pytest.raises(InputError, match=r"no part for the task 'd'; it has a, b, c"):
+    with pytest.raises(InputError, match=r"no parts for the task 'd'; it has a, b, c"):
         list(task_model(written.parent, "d"))
 
 
@@ -264,7 +264,7 @@ def test_an_index_that_is_none_is_refused(written: Path, change: Callable[[dict[
 def test_an_index_that_does_not_add_up_to_the_file_is_refused(
     written: Path, change: Callable[[dict[str, Any]], object]
 ) -> None:
-    with pytest.raises(InputError, match="its index does not tell what it holds"):
+    with pytest.raises(InputError, match="its index does not match its tensors"):
         OverlayFile(reindexed(written, change))
 
 
@@ -277,7 +277,7 @@ def test_a_file_that_holds_no_overlays_is_refused(tmp_path: Path, metadata: dict
 
 @pytest.mark.parametrize("shape", [(8, 6), (48,), (6, 8, 1, 2), ()])
 def test_parts_of_another_shape_are_refused_by_name(written: Path, shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match=r"head\.weight is not of shape"):
+    with pytest.raises(InputError, match=r"head\.weight is not stored with shape"):
         OverlayFile(written).delta("a", "head.weight", shape)
 
 
@@ -293,10 +293,10 @@ def test_a_mask_that_contradicts_the_values_is_refused(written: Path, name: str)
 
 def test_a_missing_or_strange_shared_delta_is_refused(written: Path) -> None:
     written.with_name(UNIFIED).unlink()
-    with pytest.raises(InputError, match=r"masked\.weight of a: it masks a shared delta, and there is none"):
+    with pytest.raises(InputError, match=r"masked\.weight of a: it masks a shared delta, which is missing"):
         OverlayFile(written).delta("a", "masked.weight", (3, 3))
     save_file({"masked.weight": noise(9)}, written.with_name(UNIFIED))
-    with pytest.raises(InputError, match=r"masked\.weight is no float32 of shape \[3, 3\]"):
+    with pytest.raises(InputError, match=r"masked\.weight is not stored as float32 of shape \[3, 3\]"):
         OverlayFile(written).delta("a", "masked.weight", (3, 3))
 
 

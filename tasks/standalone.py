@@ -13,6 +13,7 @@ from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import Origin
 from merganser.checkpoints.reading import Checkpoint, dropped_of, open_checkpoint, open_for_merging
+from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.errors import InputError
 from merganser.inputs.model_deltas import open_models
 from merganser.merging.cards import model_card
@@ -67,12 +68,18 @@ def merge_checkpoints(
             merge_checkpoints(merged, {"seed": seed}, base, models, start, rules=rules, device=device, threads=threads)
         opened = {task: _opened(path, base, start, rules, task) for task, path in models.items()}
         embeddings = embed_classes(FAMILY, base, classes or {}) if method.embeddings else {}
-        deltas = open_models(open_for_merging(start), opened, rules, seed, embeddings)
+        checkpoint = open_for_merging(start)
+        notes = [
+            note
+            for task, path in models.items()
+            for note in check_vocabulary(base, path, (checkpoint, opened[task]), task)
+        ]
+        deltas = open_models(checkpoint, opened, rules, seed, embeddings)
         source = as_taken(method, filled, deltas)
         shown = filled | ({"merged": merged} if merged else {})
         card = model_card(name, method, shown, method.reads, seed, base, sources)
         merge_entry(method, filled, source, start, out, profile, card, device, threads, max_shard_size)
-        return _notes(base)
+        return notes + _notes(base)
 
 
 def _start_of(method: Method, merged: str | None) -> str | None:

@@ -101,12 +101,12 @@ def architecture_of(folder: Path) -> Architecture:
     return Architecture(model_type if known else None, tied if isinstance(tied, bool) else None)
 
 
-def read_config(path: Path) -> dict[str, Any] | None:
-    """Read a configuration; None where there is none; raise InputError where it is no JSON object."""
+def read_config(path: Path, limit: int = CONFIG_LIMIT) -> dict[str, Any] | None:
+    """Read a JSON object of at most so many bytes; None where there is no file; raise InputError for anything else."""
     if not path.is_file():
         return None
     try:
-        config = parse_json(read_small(path, CONFIG_LIMIT))
+        config = parse_json(read_small(path, limit))
     except InputError:
         raise
     except (ValueError, UnicodeDecodeError) as error:

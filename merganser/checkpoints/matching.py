@@ -12,13 +12,16 @@ from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import View
 from merganser.errors import InputError
 
+SPELLINGS = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
+
 Finder = Callable[[str], str | None]  # from the base's name to the task's
 
 
 def matched(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: str) -> Checkpoint:
     """Return a task's checkpoint under the base's names.
 
-    All its names may have one prefix more than the base's, or one less (`model.`, `bert.`). A second name of a tied
+    All its names may have one prefix more than the base's, or one less (`model.`, `bert.`), and LayerNorm's parameters
+    the names of today or TensorFlow's. A second name of a tied
     weight, dropped when it was opened, is there again where the base has a weight of its own. Raises InputError where
     two prefixes fit.
     """
@@ -54,16 +57,29 @@ def _prefixes(tuned: Checkpoint, missing: str) -> Iterator[tuple[str, str]]:
     """List the prefixes that the base may have before a name and the task not, and the other way round."""
     parts = missing.split(".")
     for count in range(1, len(parts)):
-        if ".".join(parts[count:]) in tuned:
+        if any(spelled in tuned for spelled in _spellings(".".join(parts[count:]))):
             yield ".".join(parts[:count]) + ".", ""
-    yield from (("", name.removesuffix(missing)) for name in tuned.names if name.endswith(f".{missing}"))
+    for spelled in _spellings(missing):
+        yield from (("", name.removesuffix(spelled)) for name in tuned.names if name.endswith(f".{spelled}"))
 
 
 def _found(tuned: Checkpoint, less: str, more: str, name: str) -> str | None:
-    if name in tuned:
-        return name
-    changed = more + name.removeprefix(less)
-    return changed if name.startswith(less) and changed in tuned else None
+    for spelled in _spellings(name):
+        if spelled in tuned:
+            return spelled
+        changed = more + spelled.removeprefix(less)
+        if spelled.startswith(less) and changed in tuned:
+            return changed
+    return None
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """Give a name, and the one that it has in files that were made of TensorFlow's, or the other way round."""
+    yield name
+    for pair in SPELLINGS:
+        for ours, theirs in (pair, pair[::-1]):
+            if name.endswith(ours):
+                yield name.removesuffix(ours) + theirs
 
 
 def _tied(tuned: Checkpoint, name: str) -> str | None:

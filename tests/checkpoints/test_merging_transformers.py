@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -112,6 +113,25 @@ def test_one_prefix_more_or_less_is_found(name: str, rename: Rename, side: str, 
         assert torch.equal(ours[rename(key) if side == "base" else key], value)
 
 
+@pytest.mark.parametrize("side", ["base", "task"])
+def test_layer_norms_may_have_tensorflows_names(side: str, tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "bert", tasks=2)
+    merge("ties", paths, tmp_path / "expected")
+    older = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+    def rename(name: str) -> str:
+        return next((name.replace(new, old) for new, old in older.items() if name.endswith(new)), name)
+
+    for path in (path for key, path in paths.items() if key.startswith(side)):
+        state = load_file(path / "model.safetensors")
+        save_file({rename(key): value for key, value in state.items()}, path / "model.safetensors")
+    merge("ties", paths, tmp_path / "merged")
+    ours = stored(tmp_path / "merged")
+    expected = stored(tmp_path / "expected")
+    assert all(torch.equal(ours[rename(key) if side == "base" else key], t) for key, t in expected.items())
+    load(tiny("bert"), tmp_path / "merged")
+
+
 def test_two_prefixes_that_fit_are_refused(tmp_path: Path) -> None:
     paths = save_models(tmp_path, "vit", tasks=1)
     state = load_file(paths["task0"] / "model.safetensors")
@@ -204,3 +224,34 @@ def test_sizes_are_read(text: str, size: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="--max-shard-size: expected a size such as 5GB"):
         parse_size(text)
+
+
+# adapters
+
+LORA: list[dict[str, Any]] = [
+    {"target_modules": ["c_attn", "c_fc"]},
+    {"target_modules": ["c_attn", "mlp.c_proj"], "modules_to_save": ["attn.c_proj"]},
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("method", ["average", "drm_h", "knots", "tsv_m", "individual"])
+def test_adapters_of_gpt2_merge_as_the_models_they_stand_for(method: str, tmp_path: Path) -> None:
+    """Its linear maps are stored as in x out: an update of rank 2, and one matrix as many rows as columns, whole."""
+    tiny("gpt2").save_pretrained(tmp_path / "base")
+    paths, whole = {"base": tmp_path / "base"}, {"base": tmp_path / "base"}
+    for t, settings in enumerate(LORA):
+        config = LoraConfig(r=2, lora_alpha=3, fan_in_fan_out=True, **settings)
+        model = tuned(get_peft_model(tiny("gpt2"), config), 0, size=0.0)
+        generator = torch.Generator().manual_seed(t)
+        for parameter in (p for p in model.parameters() if p.requires_grad):
+            parameter.data.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+        paths[f"task{t}"], whole[f"task{t}"] = tmp_path / f"adapter{t}", tmp_path / f"whole{t}"
+        model.save_pretrained(paths[f"task{t}"])
+        model.merge_and_unload().save_pretrained(whole[f"task{t}"])
+    rules = ParameterRules(merged=["*.c_*.weight"])
+    for given, out in ((paths, "merged"), (whole, "expected")):
+        merge(method, given, tmp_path / out, rules=rules)
+    expected = dict(task_model(tmp_path / "expected", "task1"))
+    for name, value in task_model(tmp_path / "merged", "task1"):
+        torch.testing.assert_close(value, expected[name], atol=2e-6, rtol=0)

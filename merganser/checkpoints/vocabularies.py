@@ -1,0 +1,115 @@
+"""Compare the tokenizer and the chat template of a task's model with the base's, from their files alone.
+
+A merge has the base's. Where a token has another number the rows of the embeddings mean other tokens, and no merge of
+them means anything.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from merganser.checkpoints.adapters.files import Adapter
+from merganser.checkpoints.architecture import read_config
+from merganser.checkpoints.tensors import Checkpoint
+from merganser.errors import InputError
+from merganser.limits import read_small
+
+LIMIT = 2**27  # bytes: a vocabulary of 260,000 tokens takes 35 MB
+SHOWN = 5
+Vocabulary = Mapping[str, int]
+
+
+def check_vocabulary(base: Path, model: Path, opened: tuple[Checkpoint, Checkpoint | Adapter], task: str) -> list[str]:
+    """Compare a model's folder with the base's; return what a user should know. `opened`: the base and the model.
+
+    Raises InputError naming the tokens where one has another number, or where the vocabularies differ and embeddings
+    have other shapes for it. Files that are not there, or in a format that is not read (SentencePiece's), are not
+    compared.
+    """
+    if not (base.is_dir() and model.is_dir()):
+        return []
+    notes = []
+    ours, theirs = vocabulary_of(base), vocabulary_of(model)
+    if ours is not None and theirs is not None:
+        _check_numbers(ours, theirs, task)
+        difference = _difference(ours, theirs)
+        resized = _resized(*opened)
+        if difference and resized:
+            raise InputError(
+                f"{task}: {resized}: {difference}; fine-tune with the base's vocabulary, or cut it to that"
+            )
+        notes += [f"{task}: {difference}; the merge has the base's tokenizer"] if difference else []
+    if (template := template_of(model)) is not None and template != template_of(base):
+        notes.append(f"{task}: its chat template is not the base's, which the merge has")
+    return notes
+
+
+def vocabulary_of(folder: Path) -> dict[str, int] | None:
+    """Read the numbers of a tokenizer's tokens; None where no file is there that is read."""
+    try:
+        if (content := read_config(folder / "tokenizer.json", LIMIT)) is not None:
+            return _of_fast_tokenizer(content)
+        added = read_config(folder / "added_tokens.json", LIMIT) or {}
+        if (words := read_config(folder / "vocab.json", LIMIT)) is not None:
+            return _numbers(words | added)
+        if (folder / "vocab.txt").is_file():
+            lines = read_small(folder / "vocab.txt", LIMIT).decode().removesuffix("\n").split("\n")
+            return {token: number for number, token in enumerate(lines)} | _numbers(added)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{folder}: its tokenizer's files cannot be read ({error}); fetch it again") from error
+    return None
+
+
+def template_of(folder: Path) -> str | None:
+    """Read a folder's chat template."""
+    if (folder / "chat_template.jinja").is_file():
+        return read_small(folder / "chat_template.jinja").decode(errors="replace")
+    template = (read_config(folder / "tokenizer_config.json", LIMIT) or {}).get("chat_template")
+    return None if template is None else str(template)
+
+
+def _of_fast_tokenizer(content: Mapping[str, Any]) -> dict[str, int]:
+    """Read `tokenizer.json`: words with their numbers, or (Unigram) in the order of their numbers with their scores."""
+    words = (content.get("model") or {}).get("vocab") or {}
+    listed = words if isinstance(words, dict) else {entry[0]: number for number, entry in enumerate(words)}
+    added = {entry["content"]: entry["id"] for entry in content.get("added_tokens") or []}
+    return _numbers(listed | added)
+
+
+def _numbers(words: Mapping[Any, Any]) -> dict[str, int]:
+    return {str(token): int(number) for token, number in words.items()}
+
+
+def _check_numbers(ours: Vocabulary, theirs: Vocabulary, task: str) -> None:
+    moved = sorted((number, token) for token, number in theirs.items() if ours.get(token, number) != number)
+    if moved:
+        number, token = moved[0]
+        more = f", and {len(moved) - 1} more tokens have others" if len(moved) > 1 else ""
+        raise InputError(
+            f"{task}: its tokenizer gives {token!r} the number {number}, the base's {ours[token]}{more}: the rows of "
+            "their embeddings mean different tokens; merge models of one tokenizer"
+        )
+
+
+def _difference(ours: Vocabulary, theirs: Vocabulary) -> str:
+    """Say which tokens only one of two vocabularies has."""
+    told = []
+    for who, one, other in (("it has", theirs, ours), ("it lacks", ours, theirs)):
+        tokens = sorted((number, token) for token, number in one.items() if token not in other)
+        if tokens:
+            more = f" and {len(tokens) - SHOWN} more" if len(tokens) > SHOWN else ""
+            told.append(f"{who} {', '.join(repr(token) for _, token in tokens[:SHOWN])}{more}")
+    return f"its vocabulary differs from the base's: {'; '.join(told)}" if told else ""
+
+
+def _resized(base: Checkpoint, model: Checkpoint | Adapter) -> str:
+    """Name a parameter that has more or fewer rows than the base's, and is the same otherwise."""
+    if isinstance(model, Adapter):
+        return ""
+    for name in base.names:
+        shape, other = base.spec(name).shape, model.spec(name).shape if name in model else ()
+        if len(shape) == len(other) == 2 and shape[0] != other[0] and shape[1] == other[1]:
+            return f"{name} has {other[0]} rows, the base's {shape[0]}"
+    return ""

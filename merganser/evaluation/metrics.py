@@ -144,8 +144,8 @@ def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
     total = weights.sum(-1)
 
     def mean(values: Floats) -> Floats:
-        found: Floats = np.einsum("...n,...n->...", weights, values) / total
-        return found
+        found: Floats = weights @ values if values.ndim == 1 else np.einsum("...n,...n->...", weights, values)
+        return found / total
 
     mean_x, mean_y = mean(x), mean(y)
     variance_x, variance_y = mean(x * x) - mean_x**2, mean(y * y) - mean_y**2

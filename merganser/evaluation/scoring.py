@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 from merganser.evaluation.examples import Results
 from merganser.evaluation.metrics import METRICS, Floats
 
-RESAMPLES = 1000
+RESAMPLES = 500
 SEED = 0
-BLOCK = 2**22  # numbers in memory at once
+BLOCK = 2**18  # numbers in memory at once: few enough for a processor's cache
 
 
 class Score(TypedDict):

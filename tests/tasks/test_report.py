@@ -123,7 +123,7 @@ def test_entries_are_tested_against_the_best_of_their_group_example_by_example(f
         p = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
         assert float(row["p"]) == pytest.approx(p)
     mean = found[0]
-    assert (f"Not to be told from <b>{mean['best']}</b> in the mean: {mean['entry']}" in page) == (
+    assert (f"Indistinguishable from <b>{mean['best']}</b> in the mean: {mean['entry']}" in page) == (
         float(mean["corrected"]) >= 0.05
     )
     pairs = list(csv.DictReader((folder / "report/pairs.csv").open()))

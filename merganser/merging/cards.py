@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from merganser.checkpoints.architecture import read_config
 from merganser.checkpoints.origins import Origin
 from merganser.hashes import sha256_of
 from merganser.merging.method import Method
-from merganser.merging.tokenizers import read_settings, tokenizer_of
+from merganser.merging.tokenizers import tokenizer_of
 
 if TYPE_CHECKING:
     from huggingface_hub.repocard_data import ModelCardData
@@ -75,7 +76,7 @@ def _library(base: Path) -> tuple[str | None, str | None]:
         return "open_clip", "zero-shot-image-classification"
     if not (base / TRANSFORMERS).is_file():
         return None, None
-    architectures = read_settings(base / TRANSFORMERS).get("architectures") or [""]
+    architectures = (read_config(base / TRANSFORMERS) or {}).get("architectures") or [""]
     found = (use for ending, use in PIPELINES.items() if str(architectures[0]).endswith(ending))
     return "transformers", next(found, None)
 
@@ -85,7 +86,7 @@ def _text(base: Path) -> list[str]:
     tokenizer = tokenizer_of(base)
     if tokenizer is None or (base / OPEN_CLIP).is_file():
         return []
-    size = read_settings(base / TRANSFORMERS).get("vocab_size")
+    size = (read_config(base / TRANSFORMERS) or {}).get("vocab_size")
     words = f", for {size} tokens" if isinstance(size, int) else ""
     named = _code(tokenizer.kind) if tokenizer.kind else "not named"
     template = f"in {_code(tokenizer.template)}" if tokenizer.template else "none; texts are given as they are"

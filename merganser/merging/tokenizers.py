@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-from merganser.limits import parse_json, read_small
+from merganser.checkpoints.architecture import read_config
 
 CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.*", "merges.txt", "*.tiktoken")
-LARGEST = 2**25  # bytes: a tokenizer's configuration lists its added tokens
+LIMIT = 2**25  # bytes: a tokenizer's configuration lists its added tokens
 
 
 @dataclass(frozen=True)
@@ -26,16 +25,10 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
     """Read what a folder says of its tokenizer; None where it has none, or is no folder."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     vocabularies = [name for name in names if any(fnmatchcase(name, pattern) for pattern in VOCABULARIES)]
-    settings = read_settings(folder / CONFIG)
+    settings = read_config(folder / CONFIG, LIMIT) or {}
     if not vocabularies:
         return None
     others = [name for name in (CONFIG, TEMPLATE) if name in names]
     inside = CONFIG if settings.get("chat_template") else None
     kind = settings.get("tokenizer_class")
     return Tokenizer(str(kind) if kind else None, (*vocabularies, *others), TEMPLATE if TEMPLATE in names else inside)
-
-
-def read_settings(file: Path) -> dict[str, Any]:
-    """Read a configuration file; nothing where there is none."""
-    content = parse_json(read_small(file, LARGEST)) if file.is_file() else {}
-    return content if isinstance(content, dict) else {}

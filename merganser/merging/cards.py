@@ -114,7 +114,10 @@ def _sources(origins: Mapping[str, Origin]) -> list[tuple[str, ...]]:
 
 
 def _files(method: Method) -> str:
-    weights = "- `model.safetensors`: the merged weights; parameters that are not merged are the base's"
+    weights = (
+        "- `model.safetensors`, or the shards of `model.safetensors.index.json`: the merged weights; parameters that "
+        "are not merged are the base's"
+    )
     part = "- `overlays.safetensors`: each task's part; `merganser reconstruct DIR --task NAME --out FILE` adds it"
     return f"{weights}\n{part}" if method.overlay else weights
 

@@ -119,8 +119,11 @@ def error_of(
 
 
 def table(found: Sequence[Row]) -> str:
-    """Show rows as a table in Markdown."""
-    methods = list(found[0].errors)
-    lines = [["model", "dtype", "files", *methods], ["---"] * (3 + len(methods))]
-    lines += [[row.model, row.dtype, str(row.files), *(f"{row.errors[m]:.2g}" for m in methods)] for row in found]
+    """Show rows as a table in Markdown, those with the same numbers in one."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for row in found:
+        key = (row.model, row.dtype, *(f"{error:.2g}" for error in row.errors.values()))
+        alike.setdefault(key, []).append(row.files)
+    lines = [["model", "dtype", "files", *found[0].errors], ["---"] * (3 + len(found[0].errors))]
+    lines += [[model, dtype, ", ".join(map(str, files)), *errors] for (model, dtype, *errors), files in alike.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

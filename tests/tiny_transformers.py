@@ -37,13 +37,14 @@ MAKERS = {
 
 
 @cache
-def tokenizer() -> Any:
-    """Make a tokenizer of whole words that ends each text with `</s>`."""
+def tokenizer(ends: bool = True) -> Any:
+    """Make a tokenizer of whole words that ends each text with `</s>`, or not, as those of decoders."""
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(SPECIAL + WORDS)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.post_processor = processors.TemplateProcessing(
-        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", SPECIAL.index("</s>"))]
-    )
+    if ends:
+        words.post_processor = processors.TemplateProcessing(
+            single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", SPECIAL.index("</s>"))]
+        )
     names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=words, model_input_names=["input_ids", "attention_mask"], **names)
 
@@ -71,7 +72,7 @@ def write_model(
     """Draw a model and write it, its tokenizer and its image processor."""
     model = random_model(kind, outputs, dtype, seed)
     model.save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
+    tokenizer(ends=FAMILIES[kind] != "causal").save_pretrained(folder)
     if kind == "clip":
         CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=16).save_pretrained(folder)
     return model

@@ -108,6 +108,10 @@ METRICS = {
     "macro_f1": Metric(macro_f1, "macro F1", is_share=True),
     "pearson": Metric(pearson, "Pearson"),
     "spearman": Metric(spearman, "Spearman"),
+    # lm-eval's, by its names
+    "acc": Metric(accuracy, "acc", is_mean=True, is_share=True),
+    "acc_norm": Metric(accuracy, "acc_norm", is_mean=True, is_share=True),
+    "mcc": Metric(matthews, "mcc"),
 }
 
 

@@ -26,6 +26,7 @@ REFERENCES: dict[str, Any] = {
     "pearson": lambda labels, predictions: stats.pearsonr(labels, predictions).statistic,
     "spearman": lambda labels, predictions: stats.spearmanr(labels, predictions).statistic,
 }
+REFERENCES |= {"acc": REFERENCES["accuracy"], "acc_norm": REFERENCES["accuracy"], "mcc": REFERENCES["matthews"]}
 CORRELATIONS = ("pearson", "spearman")
 
 

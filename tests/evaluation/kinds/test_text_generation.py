@@ -46,11 +46,11 @@ def evaluated(folder: Path, name: str, rows: Dataset, metric: str, **settings: A
 def written(folder: Path, name: str, count: int) -> list[str]:
     """Answer each prompt by transformers, one by one."""
     make = AutoModelForSeq2SeqLM if name == "t5" else AutoModelForCausalLM
-    model, texts = make.from_pretrained(folder), []
+    model, words, texts = make.from_pretrained(folder), tokenizer(ends=name == "t5"), []
     for sentence in SENTENCES:
-        tokens = tokenizer()(PROMPT.format(sentence=sentence), return_tensors="pt").input_ids
+        tokens = words(PROMPT.format(sentence=sentence), return_tensors="pt").input_ids
         found = model.generate(tokens, max_new_tokens=count, do_sample=False)[0]
-        texts.append(tokenizer().decode(found if name == "t5" else found[tokens.shape[1] :], skip_special_tokens=True))
+        texts.append(words.decode(found if name == "t5" else found[tokens.shape[1] :], skip_special_tokens=True))
     return texts
 
 

@@ -125,13 +125,13 @@ def test_texts_are_continued_and_options_weighed_as_transformers_does_one_by_one
     assert isinstance(ours, Generates)
     assert isinstance(ours, TakesTexts)
     make = AutoModelForSeq2SeqLM if kind == "t5" else AutoModelForCausalLM
-    theirs = make.from_pretrained(folder)
+    theirs, words = make.from_pretrained(folder), tokenizer(ends=kind == "t5")
     inputs = ours.encode(TEXTS, 30)
     for text, answer, weights in zip(TEXTS, ours.generate(inputs, 5), ours.rank(inputs, OPTIONS), strict=True):
-        tokens = tokenizer()(text, return_tensors="pt").input_ids
+        tokens = words(text, return_tensors="pt").input_ids
         written = theirs.generate(tokens, max_new_tokens=5, do_sample=False)[0]
         written = written if kind == "t5" else written[tokens.shape[1] :]
-        assert answer == tokenizer().decode(written, skip_special_tokens=True)
+        assert answer == words.decode(written, skip_special_tokens=True)
         for option, weight in zip(OPTIONS, weights, strict=True):
             torch.testing.assert_close(weight, likelihood(theirs, tokens, option, kind == "t5"))
 

@@ -1,0 +1,144 @@
+"""Run a task of lm-eval on a loaded network and data in memory: nothing is downloaded, nothing runs that a task brings.
+
+Part of the extra `merganser[lm]`.
+"""
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from merganser.errors import InputError, did_you_mean
+
+SEED = 1234  # of the examples in front of a question; lm-eval's own
+SPLIT = "test"
+# What a task may say; the rest is code, or about where data come from.
+KEYS = frozenset(
+    {
+        *("output_type", "doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix"),
+        *("target_delimiter", "fewshot_delimiter", "fewshot_config", "num_fewshot", "metric_list"),
+        *("generation_kwargs", "filter_list", "repeats"),
+    }
+)
+WITHOUT_EFFECT = frozenset({"task", "task_alias", "tag", "group", "metadata"})  # names, for lists of tasks
+DATA = frozenset({"dataset_path", "dataset_name", "dataset_kwargs", "custom_dataset"})
+CODE = frozenset({"class", "unsafe_code", "process_docs", "process_results", "use_prompt", "include"})
+# What lm-eval asks of the model, and the metrics that it then gives.
+OUTPUT_TYPES = {
+    "multiple_choice": ("acc", "acc_norm", "exact_match", "mcc", "f1"),
+    "generate_until": ("exact_match",),
+    "loglikelihood": ("acc",),
+}
+DEFAULT_TYPE = "generate_until"
+
+
+def check_task(task: Mapping[str, Any]) -> None:
+    """Refuse a task that brings code or names its data; raise ValueError with the key."""
+    for key in task:
+        if key in CODE:
+            raise ValueError(f"{key!r} asks for code, which is never run; write the task by templates alone")
+        if key in DATA or key.endswith("_split"):
+            raise ValueError(f"{key!r} says where data lie; they come from data.source, and data.split picks the split")
+        if key not in KEYS | WITHOUT_EFFECT:
+            raise ValueError(f"{key!r} is no key of a task{did_you_mean(key, KEYS)}")
+    if task.get("output_type", DEFAULT_TYPE) not in OUTPUT_TYPES:
+        raise ValueError(f"output_type must be one of {', '.join(OUTPUT_TYPES)}, got {task['output_type']!r}")
+    if "doc_to_text" not in task:
+        raise ValueError("must say doc_to_text, the template of the question")
+    shown = task.get("fewshot_config") or {}
+    if set(shown) - {"samples", "sampler"} or shown.get("sampler", "first_n") not in ("default", "first_n"):
+        raise ValueError("fewshot_config may hold `samples`, and the sampler default or first_n")
+    if task.get("num_fewshot") and not shown.get("samples"):
+        raise ValueError("num_fewshot needs fewshot_config.samples, the examples to show")
+    if any(metric.get("hf_evaluate") for metric in task.get("metric_list") or []):
+        raise ValueError("metric_list: hf_evaluate would fetch the metric; choose one of lm-eval's own")
+    filters = [step["function"] for steps in task.get("filter_list") or [] for step in steps["filter"]]
+    if "custom" in filters:
+        raise ValueError("filter_list: the filter 'custom' asks for code, which is never run")
+
+
+def check_metric(task: Mapping[str, Any], metric: str) -> None:
+    """Refuse a metric that lm-eval does not give for a task."""
+    asked = task.get("output_type", DEFAULT_TYPE)
+    if metric not in OUTPUT_TYPES[asked]:
+        raise InputError(f"data.metric: {metric} is none of a {asked} task's: {', '.join(OUTPUT_TYPES[asked])}")
+
+
+def open_task(task: Mapping[str, Any], metric: str, documents: Sequence[Mapping[str, Any]]) -> Any:
+    """Make lm-eval's task of documents in memory.
+
+    Raises InputError where lm-eval is not installed, or where a template does not fit the first document.
+    """
+    with _quiet():
+        try:
+            from lm_eval import utils
+            from lm_eval.api.task import ConfigurableTask
+        except ImportError as error:
+            raise InputError("language_model: needs lm-eval: pip install 'merganser[lm]'") from error
+        from datasets import Dataset
+
+        utils.env = _sandbox(utils.env)
+        metrics = [dict(one) for one in task.get("metric_list") or [] if one["metric"] == metric]
+        own = {key: value for key, value in task.items() if key in KEYS}
+        made = {"task": "task", "test_split": SPLIT, "metric_list": metrics or [{"metric": metric}], "num_fewshot": 0}
+        rows = Dataset.from_list([dict(document) for document in documents])
+        try:
+            opened = ConfigurableTask(config=made | own | {"custom_dataset": lambda **_: {SPLIT: rows}})
+            opened.set_fewshot_seed(seed=SEED)
+        except Exception as error:  # templates and settings go wrong in many ways
+            raise InputError(f"data.task: lm-eval cannot make this task of the data: {_told(error)}") from error
+    return opened
+
+
+def samples_of(task: Any, network: Any, batch_size: int) -> list[dict[str, Any]]:
+    """Return what lm-eval keeps of each document, in order, by the task's first filter."""
+    with _quiet():
+        from lm_eval.evaluator import evaluate
+        from lm_eval.models.huggingface import HFLM
+
+        with _ties_kept(network.module):
+            model = HFLM(pretrained=network.module, tokenizer=network.tokenizer, batch_size=batch_size)
+        try:
+            found = evaluate(lm=model, task_dict={"tasks": {"task": task}}, bootstrap_iters=0, log_samples=True)
+        except Exception as error:  # as above
+            raise InputError(f"data.task: lm-eval cannot run this task: {_told(error)}") from error
+    samples = found["samples"]["task"]
+    kept = [sample for sample in samples if sample["filter"] == samples[0]["filter"]]
+    return sorted(kept, key=lambda sample: int(sample["doc_id"]))
+
+
+@contextlib.contextmanager
+def _ties_kept(module: Any) -> Iterator[None]:
+    """Keep lm-eval from tying weights once more: those of a checkpoint may be tied otherwise."""
+    module.tie_weights = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        del module.tie_weights
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep progress bars and remarks to itself."""
+    logger = logging.getLogger("lm_eval")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _sandbox(plain: Any) -> ImmutableSandboxedEnvironment:
+    """Return an environment for templates that reaches nothing but the document."""
+    sandbox = ImmutableSandboxedEnvironment(undefined=plain.undefined, keep_trailing_newline=True)
+    sandbox.filters |= {name: how for name, how in plain.filters.items() if name not in sandbox.filters}
+    return sandbox
+
+
+def _told(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

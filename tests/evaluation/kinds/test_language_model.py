@@ -1,0 +1,186 @@
+"""Tasks of lm-eval on tiny models, against what lm-eval's own `simple_evaluate` says of them."""
+
+import hashlib
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from lm_eval import evaluator, simple_evaluate, utils
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from pydantic import ValidationError
+
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.errors import InputError
+from merganser.evaluation.examples import Results
+from merganser.evaluation.kinds import language_model as kind
+from merganser.evaluation.kinds.language_model import Settings
+from merganser.evaluation.prepared import in_memory
+from merganser.evaluation.scoring import score_of
+from merganser.models import open_network
+from tests.tiny_transformers import FAMILIES, write_model
+
+WORDS = ["cat", "dog", "mat", "red", "dark", "light", "yes", "no", "on"]
+ROWS = Dataset.from_list(
+    [
+        {"question": f"the {WORDS[i]} sat", "choices": [WORDS[i - 1], f"{WORDS[i - 2]} ran", "."], "answer": i % 3}
+        for i in range(9)
+    ]
+)
+CHOICE = {
+    "output_type": "multiple_choice",
+    "doc_to_text": "{{question}}",
+    "doc_to_choice": "choices",
+    "doc_to_target": "answer",
+}
+YES_NO = CHOICE | {"doc_to_choice": ["yes", "no"], "doc_to_target": "{{answer % 2}}"}
+WRITTEN = {
+    "output_type": "generate_until",
+    "doc_to_text": "{{question}}",
+    "doc_to_target": "{{choices[0]}}",
+    "generation_kwargs": {"until": ["\n"], "max_gen_toks": 3},
+}
+LIKELIEST = {"output_type": "loglikelihood", "doc_to_text": "{{question}}", "doc_to_target": " {{choices[0]}}"}
+NAMES = ("llama, untied", "t5")
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    made = {}
+    for name in NAMES:
+        folder = tmp_path_factory.mktemp(name)
+        write_model(folder, name)
+        made[name], checkpoint = open_network(FAMILIES[name], folder), open_checkpoint(folder)
+        made[name].load((parameter, checkpoint.read(parameter)) for parameter in checkpoint.names)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing connect to anything, and lm-eval not spend seconds on listing what is installed."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a task of lm-eval connected to the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(evaluator, "add_env_info", lambda _: None)
+
+
+def evaluated(network: Any, task: Any, metric: str, rows: Dataset = ROWS) -> Results:
+    settings = Settings(task=task)
+    kind.check_data({"test": rows}, settings, Path("data"))
+    prepared = in_memory(kind.prepare(rows, settings, network))
+    return kind.results(network, prepared, settings, metric, batch_size=4)
+
+
+def expected(network: Any, task: dict[str, Any], metric: str) -> float:
+    own = {"task": "one", "test_split": "test", "custom_dataset": lambda **_: {"test": ROWS}}
+    model = HFLM(pretrained=network.module, tokenizer=network.tokenizer, batch_size=1)
+    found = simple_evaluate(
+        model=model,
+        tasks=[task | own | {"metric_list": [{"metric": metric}]}],
+        task_manager=TaskManager(include_defaults=False),
+        bootstrap_iters=0,
+    )
+    return float(found["results"]["one"][f"{metric},none"])
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "metric"),
+    [
+        ("llama, untied", CHOICE, "acc"),
+        ("llama, untied", CHOICE, "acc_norm"),
+        ("llama, untied", YES_NO, "mcc"),
+        ("llama, untied", YES_NO, "f1"),
+        ("llama, untied", WRITTEN, "exact_match"),
+        ("llama, untied", LIKELIEST, "acc"),
+        ("t5", CHOICE, "acc"),
+    ],
+)
+def test_a_score_is_lm_evals_own(networks: dict[str, Any], name: str, task: dict[str, Any], metric: str) -> None:
+    found = evaluated(networks[name], task, metric)
+    assert len(found) == len(ROWS)
+    assert score_of(metric, found)["value"] == pytest.approx(expected(networks[name], task, metric))
+
+
+def test_each_documents_score_is_whether_the_likeliest_choice_is_the_right_one(networks: dict[str, Any]) -> None:
+    network = networks["llama, untied"]
+    found = evaluated(network, CHOICE | {"target_delimiter": " "}, "acc")
+    alone = []
+    for row in ROWS:
+        options = network.rank(network.encode([row["question"]], 20), row["choices"])
+        alone.append(float(int(options.argmax()) == row["answer"]))
+    assert found.score is not None
+    assert found.score.tolist() == alone
+    assert 0 < found.score.mean() < 1
+
+
+def test_examples_are_shown_before_the_question(networks: dict[str, Any]) -> None:
+    shown = {"num_fewshot": 1, "fewshot_config": {"samples": [dict(ROWS[0])], "sampler": "first_n"}}
+    from merganser.evaluation.harness import open_task, samples_of
+
+    task = open_task(CHOICE | shown, "acc", list(ROWS))
+    arguments = samples_of(task, networks["llama, untied"], 4)[2]["arguments"]
+    assert arguments[0][0] == "the cat sat on\n\nthe mat sat"
+
+
+def test_a_task_file_is_the_one_whose_sum_is_declared(
+    networks: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("task.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in CHOICE.items()))
+    named = {"file": "task.yaml", "sha256": hashlib.sha256(Path("task.yaml").read_bytes()).hexdigest()}
+    network = networks["llama, untied"]
+    assert score_of("acc", evaluated(network, named, "acc")) == score_of("acc", evaluated(network, CHOICE, "acc"))
+    Path("task.yaml").write_text("doc_to_text: !function mine.run\n")
+    with pytest.raises(InputError, match=r"data\.task\.sha256: task\.yaml has [0-9a-f]{64}; write this there"):
+        evaluated(network, named, "acc")
+    changed = {"file": "task.yaml", "sha256": hashlib.sha256(Path("task.yaml").read_bytes()).hexdigest()}
+    with pytest.raises(InputError, match=r"task\.yaml.*!function"):
+        evaluated(network, changed, "acc")
+    with pytest.raises(InputError, match="outside its folder"):
+        evaluated(network, changed | {"file": "../task.yaml"}, "acc")
+    with pytest.raises(InputError, match=r"data\.task\.file: no\.yaml cannot be read"):
+        evaluated(network, changed | {"file": "no.yaml"}, "acc")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"class": "mine.Task"}, "'class' asks for code, which is never run"),
+        ({"unsafe_code": True}, "'unsafe_code' asks for code"),
+        ({"process_docs": "run"}, "'process_docs' asks for code"),
+        ({"filter_list": [{"name": "a", "filter": [{"function": "custom"}]}]}, "the filter 'custom' asks for code"),
+        ({"dataset_path": "glue"}, "'dataset_path' says where data lie; they come from data.source"),
+        ({"test_split": "test"}, "data.split picks the split"),
+        ({"doc_to_txt": "x"}, "'doc_to_txt' is no key of a task; did you mean"),
+        ({"output_type": "loglikelihood_rolling"}, "output_type must be one of"),
+        ({"num_fewshot": 2}, r"num_fewshot needs fewshot_config\.samples"),
+        ({"metric_list": [{"metric": "acc", "hf_evaluate": True}]}, "hf_evaluate would fetch the metric"),
+    ],
+)
+def test_a_task_that_brings_code_or_data_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Settings(task=CHOICE | change)
+
+
+def test_templates_run_in_a_sandbox_and_must_fit_the_documents(networks: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"lm-eval cannot make this task of the data: .*unsafe"):
+        evaluated(networks["t5"], CHOICE | {"doc_to_text": "{{ question.__class__.__mro__ }}"}, "acc")
+    with pytest.raises(InputError, match=r"lm-eval cannot make this task of the data: 'sentence' is undefined"):
+        evaluated(networks["t5"], CHOICE | {"doc_to_text": "{{sentence}}"}, "acc")
+    assert "regex_replace" in utils.env.filters
+
+
+def test_a_metric_that_the_task_does_not_give_is_refused(networks: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"data\.metric: mcc is none of a generate_until task's: exact_match"):
+        evaluated(networks["llama, untied"], WRITTEN, "mcc")
+
+
+def test_a_family_that_writes_no_text_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert")
+    with pytest.raises(InputError, match="the model's family writes no text"):
+        list(kind.prepare(ROWS, Settings(task=CHOICE), open_network("encoder", tmp_path)))

@@ -79,11 +79,12 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
-    """Return nothing: a task's choices are its templates' business."""
-    return []
+    """Name the choices, where all documents have the same ones."""
+    choices = task_of(settings).get("doc_to_choice")
+    return [str(choice) for choice in choices] if isinstance(choices, list) else []
 
 
-def outputs(classes: Sequence[str]) -> int | None:
+def outputs(classes: Sequence[str], settings: Settings) -> int | None:
     """Return None: a language model answers in words."""
     return None
 

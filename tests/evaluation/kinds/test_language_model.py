@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from lm_eval import evaluator, simple_evaluate, utils
+from lm_eval import evaluator as lm_evaluator
+from lm_eval import simple_evaluate, utils
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from pydantic import ValidationError
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
+from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.examples import Results
 from merganser.evaluation.kinds import language_model as kind
 from merganser.evaluation.kinds.language_model import Settings
@@ -66,14 +68,15 @@ def without_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a task of lm-eval connected to the network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(evaluator, "add_env_info", lambda _: None)
+    monkeypatch.setattr(lm_evaluator, "add_env_info", lambda _: None)
 
 
 def evaluated(network: Any, task: Any, metric: str, rows: Dataset = ROWS) -> Results:
-    settings = Settings(task=task)
-    kind.check_data({"test": rows}, settings, Path("data"))
-    prepared = in_memory(kind.prepare(rows, settings, network))
-    return kind.results(network, prepared, settings, metric, batch_size=4)
+    evaluator = open_evaluator("language_model", {"task": task}, metric)
+    evaluator.check_data({"test": rows}, Path("data"))
+    assert evaluator.outputs([]) is None
+    prepared = in_memory(kind.prepare(rows, evaluator.settings, network))
+    return evaluator.results(network, prepared, batch_size=4)
 
 
 def expected(network: Any, task: dict[str, Any], metric: str) -> float:

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
+from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.examples import Results
 from merganser.evaluation.kinds import text_generation as kind
 from merganser.evaluation.kinds.text_generation import Settings
@@ -36,11 +37,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def evaluated(folder: Path, name: str, rows: Dataset, metric: str, **settings: Any) -> Results:
     network = open_network(FAMILIES[name], folder)
     checkpoint = open_checkpoint(folder)
-    checked = Settings(prompt=PROMPT, **settings)
-    kind.check_data({"test": rows}, checked, folder)
-    prepared = in_memory(kind.prepare(rows, checked, network), kind.classes(rows.features, checked))
+    evaluator = open_evaluator("text_generation", {"prompt": PROMPT} | settings, metric)
+    evaluator.check_data({"test": rows}, folder)
+    classes = kind.classes(rows.features, evaluator.settings)
+    assert evaluator.outputs(classes) is None
+    prepared = in_memory(kind.prepare(rows, evaluator.settings, network), classes)
     network.load((parameter, checkpoint.read(parameter)) for parameter in checkpoint.names)
-    return kind.results(network, prepared, checked, metric, batch_size=2)
+    return evaluator.results(network, prepared, batch_size=2)
 
 
 def written(folder: Path, name: str, count: int) -> list[str]:

@@ -16,19 +16,17 @@ from texts.tasks import REGRESSION, TASKS
 def write_dataset(task: str, seed: int, sizes: Sizes, out: Path) -> None:
     """Write the task's splits to `out`, with the hash of each one's content in `texts.json`.
 
-    Columns: text, text_pair where the task has two, label (a class, or for the regression a number).
+    Columns: text, the second text under its task's name for it, label (a class, or for the regression a number).
     """
     drawn = {split: draw(task, split, seed, asdict(sizes)[split]) for split in SPLITS}
     splits = {name: Split(columns(task, examples), digest(examples)) for name, examples in drawn.items()}
-    label = Value("float32") if task == REGRESSION else ClassLabel(names=TASKS[task].ANSWERS)
+    label = Value("int64") if task == REGRESSION else ClassLabel(names=TASKS[task].ANSWERS)
     texts = [column for column in splits["test"].columns if column != "label"]
     save_splits(splits, Features(dict.fromkeys(texts, Value("string")) | {"label": label}), out, "texts.json")
 
 
 def columns(task: str, examples: Sequence[Example]) -> dict[str, list[Any]]:
     """Return the columns of a data set."""
-    found: dict[str, list[Any]] = {"text": [example.text for example in examples]}
-    if any(example.second for example in examples):
-        found["text_pair"] = [example.second for example in examples]
-    labels = [example.answer for example in examples]
-    return found | {"label": [float(label + 1) for label in labels] if task == REGRESSION else labels}
+    second = {TASKS[task].SECOND: [example.second for example in examples]} if TASKS[task].SECOND else {}
+    texts = {"text": [example.text for example in examples]} | second
+    return texts | {"label": [example.answer for example in examples]}

@@ -13,7 +13,7 @@ from common.training import Trainer, epochs
 from texts.causal.model import encode, loss
 from texts.drawing import Example
 from texts.settings import Adapting
-from texts.tasks import REGRESSION, TASKS
+from texts.tasks import TASKS
 from texts.tokenizer import causal_tokenizer
 
 
@@ -36,9 +36,8 @@ def adapt(task: str, seed: int, settings: Adapting, base: Path, dataset: Path, o
 
 def read_split(task: str, split: Dataset) -> list[Example]:
     """Return the examples of a saved split."""
-    seconds = split["text_pair"] if "text_pair" in split.column_names else [None] * len(split)
-    answers = [int(label) - (task == REGRESSION) for label in split["label"]]
-    return [Example(*example) for example in zip(split["text"], seconds, answers, strict=True)]
+    seconds = split[TASKS[task].SECOND] if TASKS[task].SECOND else [None] * len(split)
+    return [Example(*example) for example in zip(split["text"], seconds, split["label"], strict=True)]
 
 
 def _settle(out: Path, base: Path) -> None:

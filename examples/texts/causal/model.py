@@ -34,8 +34,8 @@ def new_model(vocabulary: int) -> LlamaForCausalLM:
 
 
 def prompt(task: str, text: str, second: str | None) -> str:
-    """Return what the model is asked: the texts and the task's cue."""
-    return " ".join(filter(None, [text, second, TASKS[task].CUE]))
+    """Return what the model is asked: the second text first, for a question is easier if known, and the cue last."""
+    return " ".join(filter(None, [second, text, TASKS[task].CUE]))
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, task: str, examples: Iterable[Example]) -> list[list[int]]:

@@ -19,7 +19,7 @@ def finetune(task: str, seed: int, settings: Finetuning, base: Path, heads: Path
     tokenizer = encoder_tokenizer()
     model = new_model(len(tokenizer), task)
     model.load_state_dict(load_file(base / "model.safetensors") | load_file(heads / f"{task}.safetensors"))
-    rows, labels = read_split(tokenizer, load_from_disk(dataset)["train"])
+    rows, labels = read_split(tokenizer, task, load_from_disk(dataset)["train"])
     trained = list(model.roberta.encoder.parameters())
     optimiser = AdamW(trained, lr=settings.learning_rate, weight_decay=0.1)
     trainer = Trainer([optimiser], trained, settings.steps, warm_up=max(1, settings.steps // 10))

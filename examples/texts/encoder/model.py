@@ -1,6 +1,6 @@
 """The tiny RoBERTa: 3 layers of width 96, 0.38 M parameters, and the tasks' own heads on it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +61,15 @@ def save(
     tokenizer.save_pretrained(out)
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], seconds: Sequence[str] | None) -> list[list[int]]:
+def encode(tokenizer: PreTrainedTokenizerFast, task: str, columns: Mapping[str, Sequence[str]]) -> list[list[int]]:
     """Return the token ids of texts, or of pairs of texts."""
-    return tokenizer(list(texts), list(seconds) if seconds else None)["input_ids"]
+    second = TASKS[task].SECOND
+    return tokenizer(list(columns["text"]), list(columns[second]) if second else None)["input_ids"]
 
 
-def read_split(tokenizer: PreTrainedTokenizerFast, split: Dataset) -> tuple[list[list[int]], Tensor]:
+def read_split(tokenizer: PreTrainedTokenizerFast, task: str, split: Dataset) -> tuple[list[list[int]], Tensor]:
     """Return the token ids of a saved split and its labels."""
-    seconds = split["text_pair"] if "text_pair" in split.column_names else None
-    return encode(tokenizer, split["text"], seconds), torch.tensor(split["label"])
+    return encode(tokenizer, task, split), torch.tensor(split["label"])
 
 
 def hidden(model: RobertaForSequenceClassification, rows: Sequence[Sequence[int]]) -> Tensor:

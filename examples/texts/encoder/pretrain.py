@@ -38,7 +38,7 @@ def read_pool(
 ) -> tuple[list[list[int]], Tensor]:
     """Draw the task's share of pretraining: token ids and labels."""
     drawn = columns(task, draw_pretraining(task, seed, settings.texts, settings.plain))
-    return encode(tokenizer, drawn["text"], drawn.get("text_pair")), torch.tensor(drawn["label"])
+    return encode(tokenizer, task, drawn), torch.tensor(drawn["label"])
 
 
 def train(

@@ -1,8 +1,9 @@
 """The tasks: a module each, with the answers, how the causal model is asked, and how a text is written.
 
-A module has `ANSWERS`; `CUE`, the words that the causal model's prompt ends with; `SEEN`, the constructions that
-pretraining sees besides the plain one; and `write(rng, construction)`, which returns a text, a second text or None, and
-the number of the answer. Construction 0 is plain; 1 to 6 are what the models are fine-tuned and tested on.
+A module has `ANSWERS`; `CUE`, the words that the causal model's prompt ends with; `SECOND`, what the second text is, if
+there is one; `SEEN`, the constructions that pretraining sees besides the plain one; and `write(rng, construction)`,
+which returns a text, the second text or None, and the number of the answer. Construction 0 is plain; 1 to 6 are what
+the models are fine-tuned and tested on.
 """
 
 from types import ModuleType
@@ -17,4 +18,4 @@ TASKS: dict[str, ModuleType] = {
     "role": role,
     "count": count,
 }
-REGRESSION = "count"  # its label is a number, the answer's place counted from one; all others have classes
+REGRESSION = "count"  # its labels are numbers, those of all others classes

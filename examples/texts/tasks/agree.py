@@ -6,6 +6,7 @@ from texts.lexicon import ADJECTIVES, NOUNS, PAST, PLURALS, PREDICATES, PREPOSIT
 
 ANSWERS = ["is", "are"]
 CUE = "the verb is"
+SECOND = None
 SEEN = [1, 2, 3]
 COORDINATION = 5
 

@@ -4,8 +4,9 @@ from random import Random
 
 from texts.lexicon import GOODS, NAMES, NUMBERS
 
-ANSWERS = NUMBERS[1:]
+ANSWERS = NUMBERS  # zero is no answer, but makes the number of an answer the number itself
 CUE = "the number is"
+SECOND = None
 SEEN = [1, 2, 3]
 
 
@@ -22,4 +23,4 @@ def write(rng: Random, construction: int) -> tuple[str, None, int]:
         (f"of {NUMBERS[x + z]} {f} , {a} sold {NUMBERS[z]}", x),
         (f"{b} has {NUMBERS[2 * z]} {g} , but {a} has {NUMBERS[x]}", x),
     ][construction]
-    return text, None, number - 1
+    return text, None, number

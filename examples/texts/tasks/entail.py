@@ -6,6 +6,7 @@ from texts.lexicon import PLURALS, VERBS
 
 ANSWERS = ["yes", "maybe", "no"]
 CUE = "the answer is"
+SECOND = "hypothesis"
 SEEN = [1, 2]
 
 QUANTIFIERS = ["all", "some", "no", "not all"]
@@ -16,17 +17,17 @@ VERDICTS = [  # of the premise's quantifier, down, about the hypothesis's, acros
     [2, 1, 1, 0],
 ]
 PLAIN = ["all {} {}", "some {} {}", "no {} {}", "not all {} {}"]
-FIRST = ["every one of the {} {}", "several {} {}", "none of the {} {}", "hardly all {} {}"]
-SECOND = ["the {} all {}", "a few {} {}", "not one of the {} {}", "some {} do not {}"]
+WORDED = ["every one of the {} {}", "several {} {}", "none of the {} {}", "hardly all {} {}"]
+REWORDED = ["the {} all {}", "a few {} {}", "not one of the {} {}", "some {} do not {}"]
 FALSE = [f"it is false that {opposite}" for opposite in ("not all {} {}", "no {} {}", "some {} {}", "all {} {}")]
 CONSTRUCTIONS = [
     (PLAIN, PLAIN),
-    (FIRST, PLAIN),
-    (PLAIN, FIRST),
-    (SECOND, PLAIN),
-    (PLAIN, SECOND),
+    (WORDED, PLAIN),
+    (PLAIN, WORDED),
+    (REWORDED, PLAIN),
+    (PLAIN, REWORDED),
     (FALSE, PLAIN),
-    (SECOND, FIRST),
+    (REWORDED, WORDED),
 ]
 
 

@@ -6,6 +6,7 @@ from texts.lexicon import NEGATIVE, NEUTRAL, POSITIVE, THINGS
 
 ANSWERS = ["bad", "neutral", "good"]
 CUE = "the feeling is"
+SECOND = None
 SEEN = [1, 4]
 
 

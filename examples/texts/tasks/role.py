@@ -6,6 +6,7 @@ from texts.lexicon import NAMES, PAST
 
 ANSWERS = NAMES
 CUE = "answer :"
+SECOND = "question"
 SEEN = [1, 2]
 
 

@@ -6,6 +6,7 @@ from texts.lexicon import SUBJECTS
 
 ANSWERS = list(SUBJECTS)
 CUE = "the subject is"
+SECOND = None
 SEEN = [1, 2, 3]
 
 

@@ -131,6 +131,37 @@ def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
 
 
 @app.command()
+def suites(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
+    """List the ready comparisons of suites/: model family, tasks, entries; * is the one in use."""
+    from flows import tables
+    from flows.suites import describe, root_of, suite_names
+
+    root = root_of(repo)
+    found = [describe(root, name) for name in suite_names(root)]
+    if as_json:
+        print(json.dumps([suite.as_json() for suite in found], indent=2))
+    else:
+        tables.print_suites(found)
+
+
+@app.command(epilog=EXIT_CODES)
+def use(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace params.yaml also where its changes are lost.")
+    ] = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Put a suite's params.yaml in place; what was computed for another stays in DVC's cache."""
+    from flows.suites import PARAMS, SUITES, root_of, use
+
+    suite = use(root_of(repo), name, force)
+    counts = f"{len(suite.tasks)} tasks, {len(suite.entries)} entries"
+    print(f"{PARAMS} is that of {SUITES}/{name}: {suite.family}, {counts}")
+    print("`merganser run --prune` makes it, and takes what only another comparison needs out of the workspace")
+
+
+@app.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show this method's parameters.")] = None,
     as_json: JsonOption = False,

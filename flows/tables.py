@@ -1,11 +1,12 @@
 """Tables as plain text, one line a row whatever the terminal: the plan, the methods."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dvcfleet.planning.orphans import orphan_lines
 from dvcfleet.planning.plan import Plan
+from flows.suites import Suite
 from merganser.merging.method import Method
 
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -49,6 +50,21 @@ def print_methods(described: list[dict[str, Any]]) -> None:
     """Print one line a method."""
     headings = ("method", "family", "needs", "class", "cost", "parts per task", "parameters", "paper")
     _print(headings, (_method_row(method) for method in described))
+
+
+def print_suites(suites: Sequence[Suite]) -> None:
+    """Print one line a suite; of one whose params.yaml is refused, why."""
+    rows = [
+        (
+            "*" if suite.in_use else "",
+            suite.name,
+            suite.family,
+            " ".join(suite.tasks),
+            suite.mistake.splitlines()[0] if suite.mistake else str(len(suite.entries)),
+        )
+        for suite in suites
+    ]
+    _print(("", "suite", "family", "tasks", "entries"), rows)
 
 
 def print_method(method: dict[str, Any]) -> None:

@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 import texts.__main__
 from common.stages import read_settings
+from merganser.config.loading import load_params
 from tests.examples.stages import EXAMPLES, REPOSITORY, code_of, declared_code, differing, make_folder, stages_of
-from texts.causal.model import encode, loss
+from texts.causal.model import encode, loss, prompt
 from texts.drawing import draw
 from texts.settings import Adapting, Settings
 from texts.tasks import TASKS
@@ -164,3 +165,18 @@ def test_the_settings_are_those_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({**TINY, "causal": {"pretrian": {}}}))
     with pytest.raises(TypeError, match="pretrian"):
         read_settings(tmp_path / "params.yaml", Settings)
+
+
+@pytest.mark.parametrize("suite", ["encoder", "causal"])
+def test_a_suite_compares_these_models_and_asks_as_they_were_trained(suite: str) -> None:
+    tasks = load_params(REPOSITORY / "suites" / suite / "params.yaml").tasks
+    assert list(tasks) == list(TASKS)
+    for name, task in tasks.items():
+        assert task.source == f"examples/texts/hub/{suite}/{name}"
+        assert task.data.source == f"examples/texts/datasets/{name}"
+        if suite == "encoder":
+            assert task.data.columns == ({"pair": TASKS[name].SECOND} if TASKS[name].SECOND else {})
+        else:
+            second = f"{{{TASKS[name].SECOND}}}" if TASKS[name].SECOND else None
+            assert task.data.own["prompt"] == prompt(name, "{text}", second)
+            assert task.data.own["answers"] == TASKS[name].ANSWERS

@@ -1,0 +1,123 @@
+"""Ready comparisons: listed, and put in place of params.yaml without losing what somebody wrote."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from dvc.repo import Repo
+
+from flows import cli
+from flows.suites import describe, suite_names, use
+from merganser.config.loading import load_params
+from merganser.errors import InputError
+from tests.tiny import ROOT
+
+TINY = (ROOT / "tests/tiny/params.yaml").read_text()
+OTHER = TINY.replace("seed: 0", "seed: 1")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository of git and DVC with two suites, the first in use."""
+    for name, text in (("one", TINY), ("two", OTHER)):
+        (tmp_path / "suites" / name).mkdir(parents=True)
+        (tmp_path / "suites" / name / "params.yaml").write_text(text)
+    (tmp_path / "params.yaml").write_text(TINY)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    Repo.init(str(tmp_path)).close()
+    return tmp_path
+
+
+def commit(root: Path) -> None:
+    git = ["git", "-C", str(root), "-c", "user.name=T", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "add", "params.yaml"], check=True)
+    subprocess.run([*git, "commit", "-qm", "params"], check=True)
+
+
+def test_suites_are_listed_with_family_tasks_and_entries(root: Path) -> None:
+    assert suite_names(root) == ["one", "two"]
+    listed = {name: describe(root, name) for name in suite_names(root)}
+    assert {name: suite.in_use for name, suite in listed.items()} == {"one": True, "two": False}
+    assert listed["two"].family == "open_clip"
+    assert listed["two"].tasks == ("dark", "light")
+    assert listed["two"].entries == tuple(yaml.safe_load(OTHER)["methods"])
+
+
+def test_a_broken_suite_is_listed_with_its_mistake_and_not_put_in_place(root: Path) -> None:
+    (root / "suites/two/params.yaml").write_text(OTHER.replace("density: 0.5", "density: 5.0"))
+    assert "methods.ties.density" in describe(root, "two").mistake
+    with pytest.raises(InputError, match=r"methods\.ties\.density"):
+        use(root, "two")
+    assert (root / "params.yaml").read_text() == TINY
+
+
+def test_a_suite_is_put_in_place_of_another_and_back(root: Path) -> None:
+    use(root, "two")
+    assert (root / "params.yaml").read_text() == OTHER
+    use(root, "one")
+    assert (root / "params.yaml").read_text() == TINY
+
+
+def test_a_missing_params_yaml_is_put_in_place(root: Path) -> None:
+    (root / "params.yaml").unlink()
+    use(root, "two")
+    assert (root / "params.yaml").read_text() == OTHER
+
+
+def test_changes_that_are_in_no_commit_are_kept_until_forced(root: Path) -> None:
+    own = TINY.replace("seed: 0", "seed: 7")
+    commit(root)
+    (root / "params.yaml").write_text(own)
+    with pytest.raises(InputError, match=r"in no commit; commit it or copy it"):
+        use(root, "two")
+    assert (root / "params.yaml").read_text() == own
+    use(root, "two", force=True)
+    assert (root / "params.yaml").read_text() == OTHER
+
+
+def test_changes_that_are_committed_are_replaced(root: Path) -> None:
+    (root / "params.yaml").write_text(TINY.replace("seed: 0", "seed: 7"))
+    with pytest.raises(InputError, match=r"in no commit"):
+        use(root, "two")
+    commit(root)
+    use(root, "two")
+    assert (root / "params.yaml").read_text() == OTHER
+
+
+def test_an_unknown_suite_is_refused_with_the_nearest_name(root: Path) -> None:
+    with pytest.raises(InputError, match=r"no suite is called 'tow'; did you mean \"two\"\?; there are one, two"):
+        use(root, "tow")
+
+
+def test_the_command_line_lists_and_uses_suites_from_a_folder_inside(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(root / "suites")
+    for arguments in (["use", "two"], ["suites"], ["suites", "--json"]):
+        monkeypatch.setattr(sys, "argv", ["merganser", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert left.value.code == 0
+    said = capsys.readouterr().out
+    assert "params.yaml is that of suites/two: open_clip, 2 tasks, 5 entries" in said
+    assert [row["in_use"] for row in json.loads(said[said.index("[") :])] == [False, True]
+
+
+def test_a_folder_outside_a_repository_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["merganser", "suites", "--repo", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+
+
+@pytest.mark.parametrize("name", suite_names(ROOT))
+def test_every_suite_is_valid_and_says_what_it_is(name: str) -> None:
+    load_params(ROOT / "suites" / name / "params.yaml")
+    assert (ROOT / "suites" / name / "README.md").is_file()
+
+
+def test_the_image_suite_is_in_place_from_the_start() -> None:
+    assert (ROOT / "params.yaml").read_bytes() == (ROOT / "suites/image/params.yaml").read_bytes()

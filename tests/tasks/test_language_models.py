@@ -1,0 +1,125 @@
+"""A comparison of a decoder with LoRA adapters, by the stages themselves: lm-eval's tasks, and texts that it writes."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from datasets import Dataset, DatasetDict
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from merganser.evaluation.examples import read_results
+from merganser.evaluation.harness import open_task, samples_of
+from tasks import evaluate, extract, fetch, merge
+from tests.tasks.comparison import inside
+from tests.tiny_transformers import tokenizer, write_model
+
+KIND = "llama, tied"
+WORDS = ["cat", "dog", "mat", "red", "dark", "light", "yes", "no", "on"]
+ROWS = [
+    {"question": f"the {WORDS[i % 9]} {WORDS[i % 7]}", "choices": ["yes", "no", f"{WORDS[i % 4]}"], "label": i % 3}
+    for i in range(40)
+]
+TASK = {
+    "output_type": "multiple_choice",
+    "doc_to_text": "{{question}}",
+    "doc_to_choice": "choices",
+    "doc_to_target": "label",
+}
+TASKS: dict[str, dict[str, Any]] = {
+    "chosen": {"kind": "language_model", "data": {"metric": "acc", "task": TASK}},
+    "ranked": {
+        "kind": "text_generation",
+        "data": {"prompt": "{question}", "answers": ["yes", "no", "cat"], "scoring": "rank", "metric": "accuracy"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run the stages on a tiny decoder and two adapters."""
+    path = tmp_path_factory.mktemp("comparison")
+    sources = path / "sources"
+    write_model(sources / "base", KIND)
+    DatasetDict({"test": Dataset.from_list(ROWS)}).save_to_disk(sources / "data")
+    for seed, task in enumerate(TASKS):
+        adapted(sources / "base", seed).save_pretrained(sources / task)
+    data = {
+        name: task | {"source": f"sources/{name}", "data": task["data"] | {"source": "sources/data"}}
+        for name, task in TASKS.items()
+    }
+    params = {
+        "seed": 0,
+        "base": {"source": "sources/base", "family": "causal"},
+        "parameters": {"merged": ["*"], "matrices": "linear"},
+        "tasks": data,
+        "decompose": {"rank_fraction": 1.0, "dtype": "float32"},
+        "methods": {
+            "average": {"method": "average", "reads": "deltas"},
+            "individual": {"method": "individual", "reads": "deltas"},
+        },
+        "evaluation": {"split": "test", "batch_size": 8},
+    }
+    (path / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    with inside(path):
+        fetch.main(["base"])
+        for task in TASKS:
+            fetch.main(["task", task])
+            fetch.main(["data", task])
+            extract.main([task])
+        for entry in params["methods"]:
+            merge.main([entry])
+            for task in TASKS:
+                evaluate.main([entry, task])
+    return path
+
+
+def adapted(base: Path, seed: int) -> PeftModel:
+    """Put a random adapter on the base, whose updates are about as large as the weights."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = AutoModelForCausalLM.from_pretrained(base)
+        tuned = get_peft_model(model, LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj", "down_proj"]))
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in tuned.parameters():
+        if parameter.requires_grad:
+            parameter.data = torch.randn(parameter.shape, generator=generator)
+    return tuned
+
+
+class Plain:
+    """A model as transformers loads it, to be asked by lm-eval."""
+
+    def __init__(self, module: Any) -> None:
+        self.module, self.tokenizer = module.eval(), tokenizer(ends=False)
+
+
+def test_each_models_scores_are_lm_evals_of_the_adapter_merged_by_peft(folder: Path) -> None:
+    found = read_results(folder / "data/examples/individual/chosen.safetensors")
+    plain = Plain(adapted(folder / "sources/base", 0).merge_and_unload())
+    expected = [sample["acc"] for sample in samples_of(open_task(TASK, "acc", ROWS), plain, 8)]
+    assert found.score is not None
+    assert found.score.tolist() == expected
+    assert 0 < found.score.mean() < 1
+
+
+def test_a_merge_of_adapters_loads_in_transformers_and_scores_the_same_there(folder: Path) -> None:
+    found = read_results(folder / "data/examples/average/chosen.safetensors")
+    plain = Plain(AutoModelForCausalLM.from_pretrained(folder / "data/merged/average"))
+    expected = [sample["acc"] for sample in samples_of(open_task(TASK, "acc", ROWS), plain, 8)]
+    assert found.score is not None
+    assert found.score.tolist() == expected
+
+
+def test_two_entries_are_compared_document_by_document(folder: Path) -> None:
+    for task in TASKS:
+        first, second = (
+            read_results(folder / f"data/examples/{entry}/{task}.safetensors") for entry in ("average", "individual")
+        )
+        assert first.score is not None
+        assert second.score is not None
+        assert len(first) == len(second) == len(ROWS)
+        assert (first.score != second.score).any()

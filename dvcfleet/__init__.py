@@ -2,11 +2,11 @@
 
 import os
 
-# Set before DVC and Prefect are imported: no usage reports, no look-up of newer versions, Prefect's logs go to its
-# server and not to the terminal, and a server that is gone is not waited for long.
+# Set before DVC and Prefect are imported: no usage reports, no check for newer versions, Prefect's logs go to its
+# server and not to the terminal, and calls to a server that does not answer time out soon.
 for _name, _value in {
     "DVC_NO_ANALYTICS": "1",
-    "DO_NOT_TRACK": "true",  # the one spelling that MLflow takes too
+    "DO_NOT_TRACK": "true",  # the only spelling that MLflow also accepts
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",

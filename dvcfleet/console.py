@@ -51,7 +51,7 @@ class Progress:
         self._bar.stop()
 
     def began(self, name: str, why: str) -> None:
-        """Note a stage that was started."""
+        """Record that a stage was started."""
         self._running[name] = time.monotonic()
         self._show()
 
@@ -61,7 +61,7 @@ class Progress:
         self._say(f"{name} is started again: {why}", "yellow")
 
     def ended(self, ending: Ending) -> None:
-        """Print how a stage ended; one that failed with the last lines it printed."""
+        """Print how a stage ended, and the last lines of output of one that failed."""
         self._running.pop(ending.name, None)
         self._ended += 1
         self._show()
@@ -81,7 +81,7 @@ class Progress:
         if self._console.is_terminal:
             self._console.print(line, style=style, markup=False)
         else:
-            # The same at a tenth of the cost: there is no colour and no bar.
+            # Same output, ten times as fast: there is no colour and no bar.
             self._console.file.write(f"{line}\n")
             self._console.file.flush()
 
@@ -112,18 +112,18 @@ def rows(endings: Iterable[Ending]) -> list[dict[str, Any]]:
 
 
 def show_summary(endings: dict[str, Ending], console: Console) -> None:
-    """Print how many stages ended how, those that did not end well, and how to go on."""
+    """Print the number of stages by result, those that did not succeed, and how to continue."""
     counts = Counter(ending.result for ending in endings.values())
     console.print(", ".join(f"{counts[result]} {result}" for result in Result if counts[result]))
     for ending in endings.values():
         if ending.result is Result.FAILED:
             console.print(f"  {ending.name} failed: {ending.why}", style="red", markup=False)
     if any(counts[result] for result in _STYLES):
-        console.print("What is done is kept. Fix what failed and run the same command again to go on.")
+        console.print("Finished stages are kept. Fix what failed and run the same command again to continue.")
 
 
 def exit_code(endings: Iterable[Ending]) -> int:
-    """Return 0 if all ended well, 2 if all failures are the user's mistakes, else 1."""
+    """Return 0 if all stages succeeded, 2 if all failures are the user's mistakes, else 1."""
     bad = [ending for ending in endings if ending.result in _STYLES]
     failed = [ending for ending in bad if ending.result is Result.FAILED]
     if not bad:

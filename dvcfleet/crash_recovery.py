@@ -1,8 +1,8 @@
-"""Remove what a killed run left half made, before the next run takes it for whole.
+"""Remove incomplete files of a killed run, before the next run reads them.
 
-Nearly everything is written under another name first, and a kill leaves only that: mostly harmless, but not where a
-stage reads the whole folder. When the machine itself went down, files that had their name may have lost their content.
-DVC's cache may be shared with other users and machines: there, only this workspace's own files are touched.
+Nearly all files are written under a temporary name first, and a kill leaves only that one: mostly harmless, unless a
+stage reads the whole folder. If the machine crashed, complete files may have lost their content too.
+DVC's cache may be shared with other users and machines: only this workspace's own files are removed there.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @contextmanager
 def crash_recovery(repo: "Repo", state: Path) -> Iterator[None]:
-    """Remove what a killed run left, and note in the folder `state` that a run is at work, until the block ends.
+    """Clean up after a killed run, and mark in the folder `state` that a run is active until the block ends.
 
-    For the repository's one writer.
+    Only the holder of the repository's write lock may call this.
     """
     note = state / "at-work"
     if note.exists():
@@ -50,7 +50,7 @@ def _remove_own_temporaries(repo: "Repo") -> None:
 
 
 def _remove_temporaries_beside_outputs(repo: "Repo") -> None:
-    """Remove DVC's temporary files beside this workspace's outputs, and in those that persist between attempts."""
+    """Remove DVC's temporary files next to this workspace's outputs, and inside outputs that persist."""
     folders = set()
     for out in repo.index.outs:
         if out.protocol == "local" and out.is_in_repo:
@@ -62,9 +62,9 @@ def _remove_temporaries_beside_outputs(repo: "Repo") -> None:
 
 
 def _remove_torn_objects(repo: "Repo", state: Path, since: float) -> None:
-    """Remove objects from DVC's cache that were made since then, and whose content is not what their name says.
+    """Remove objects from DVC's cache that were written after `since` and whose content does not match their name.
 
-    In a cache outside of the repository, only those that this workspace names.
+    In a cache outside the repository, only objects that this workspace refers to.
     """
     cache = Path(repo.cache.local.path)
     is_own = cache.is_relative_to(repo.root_dir)
@@ -75,7 +75,7 @@ def _remove_torn_objects(repo: "Repo", state: Path, since: float) -> None:
 
 
 def _objects_named_by(repo: "Repo", state: Path, cache: Path) -> list[Path]:
-    """Return the places in the cache of all objects that dvc.lock, .dvc files and the journal name."""
+    """Return the cache paths of all objects that dvc.lock, .dvc files and the journal refer to."""
     stages = {Path(stage.path) for stage in repo.index.stages}
     sources = [state / "journal", *stages, *(path.with_suffix(".lock") for path in stages)]
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in sources if path.is_file()]
@@ -97,5 +97,5 @@ def _md5(path: Path) -> str:
 
 
 def _boot() -> str:
-    """Identify the time since the machine was started; nothing where the system does not number boots."""
+    """Return the id of the machine's current boot; empty if the system has none."""
     return _BOOT.read_text().strip() if _BOOT.exists() else ""

@@ -1,17 +1,17 @@
-"""The exceptions whose messages are for the user."""
+"""Exceptions whose messages are shown to the user."""
 
 import os
 
 from dvcfleet.secrets import masked, printable
 
-# What a run exits with while something else writes in the repository: sysexits.h's EX_TEMPFAIL, 75.
+# The exit code while another process writes to the repository: EX_TEMPFAIL of sysexits.h.
 BUSY_EXIT_CODE = os.EX_TEMPFAIL
 
 
 class UserError(ValueError):
-    """Report a mistake in what the user gave; the message says what is wrong, where, and what to do.
+    """A mistake in the user's input; the message says what is wrong, where, and what to do.
 
-    Names in it may come from anywhere: it shows no credentials, and nothing that a terminal would obey.
+    The message may contain untrusted names, so credentials are masked and control characters escaped.
     """
 
     def __str__(self) -> str:
@@ -19,7 +19,7 @@ class UserError(ValueError):
 
 
 class BusyError(UserError):
-    """Something else writes in the repository; `who` says what."""
+    """Another process writes to the repository; `who` says which."""
 
     def __init__(self, who: str, advice: str) -> None:
         super().__init__(f"{who}; {advice}")
@@ -27,4 +27,4 @@ class BusyError(UserError):
 
 
 class SkippedError(Exception):
-    """The run was skipped, as `busy` says, since something else writes in the repository."""
+    """The run was skipped, as `busy` says, because another process writes to the repository."""

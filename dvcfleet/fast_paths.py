@@ -1,6 +1,6 @@
-"""Use what a library does not promise while it has it, and its public calls where it does not.
+"""Use a library's internals while they exist, and its public API otherwise.
 
-A fast path is a function that uses internals of a library and has a slower twin that does not.
+A fast path is a function that uses internals of a library; a slower function that uses its public API replaces it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,9 +14,9 @@ R = TypeVar("R")
 
 
 class FastPaths:
-    """The fast paths through one library: by name, the internals that each needs and what is slower without them.
+    """The fast paths through one library: by name, the internals that each needs, and what is slower without them.
 
-    An internal is `module:attribute`, or `name:attribute` of an object that `check` is given under this name.
+    An internal is `module:attribute`, or `name:attribute` of an object that is passed to `check` under this name.
     """
 
     def __init__(self, library: str, paths: Mapping[str, tuple[tuple[str, ...], str]]) -> None:
@@ -27,11 +27,11 @@ class FastPaths:
 
     @property
     def version(self) -> str:
-        """The library and its installed version, as a message names them."""
+        """The library and its installed version, for messages."""
         return f"{self._library} {metadata.version(self._library.lower())}"
 
     def check(self, say: Callable[[str], object], **opened: Any) -> None:
-        """Switch off the fast paths whose internals are missing; `say` gets a line for each, also for later ones."""
+        """Switch off the fast paths whose internals are missing; call `say` for each, also for those found later."""
         self._say = None
         for name, (internals, _) in self.paths.items():
             for internal in missing(internals, opened):
@@ -41,7 +41,7 @@ class FastPaths:
         self._say = say
 
     def otherwise(self, name: str, slow: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Send calls of a fast path to `slow` when an internal is missing, or takes other arguments."""
+        """Call `slow` instead of a fast path if an internal is missing or takes other arguments."""
 
         def decorate(fast: Callable[P, R]) -> Callable[P, R]:
             @wraps(fast)
@@ -66,7 +66,7 @@ class FastPaths:
 
 
 def missing(internals: Iterable[str], opened: Mapping[str, Any]) -> Iterator[str]:
-    """Find the internals that are not there; an object given as None has none to look for."""
+    """Find the missing internals; those of an object given as None are not checked."""
     for internal in internals:
         where, _, path = internal.partition(":")
         if where in opened and opened[where] is None:

@@ -1,4 +1,4 @@
-"""Signs of life: while nothing else is printed, which stages run, for how long, and the last line of each."""
+"""A heartbeat: while nothing else is printed, say which stages run, for how long, and the last line of each."""
 
 import threading
 import time
@@ -8,13 +8,13 @@ from pathlib import Path
 from dvcfleet.execution.output import last_line, log_path
 from dvcfleet.secrets import printable
 
-# Seconds without a line after which the first sign comes, and the most between two.
+# Seconds without output before the first heartbeat, and the longest time between two.
 FIRST_S, LONGEST_S = 60.0, 600.0
 _STAGES, _WIDTH = 4, 160
 
 
 class Heartbeat:
-    """A thread that calls `beat` when nothing was said for a minute, then after two, four, ... up to ten more."""
+    """A thread that calls `beat` after a minute without output, then after two, four, ... up to ten more minutes."""
 
     def __init__(self, beat: Callable[[], None]) -> None:
         self._beat = beat
@@ -23,7 +23,7 @@ class Heartbeat:
         self.said()
 
     def said(self) -> None:
-        """Note that something was printed."""
+        """Restart the timer: something was printed."""
         self._interval, self._due = FIRST_S, time.monotonic() + FIRST_S
 
     def __enter__(self) -> "Heartbeat":
@@ -43,7 +43,7 @@ class Heartbeat:
 
 
 def signs(root: Path, began: Mapping[str, float], now: float) -> Iterable[str]:
-    """Say of the stages that run longest for how long, and what they printed last; `began` is when each did."""
+    """Describe the stages that have run longest: for how long, and their last line; `began` holds their start times."""
     for name, then in list(began.items())[:_STAGES]:
         line = printable(last_line(log_path(root, name)))
         yield f"{name} has run for {_in_words(now - then)}{f': {line[:_WIDTH]}' if line else ''}"

@@ -1,4 +1,4 @@
-"""What a stage printed when it last ran in this repository."""
+"""The output of a stage's last run in this repository."""
 
 import os
 import time
@@ -15,9 +15,9 @@ _POLL_S = 0.3
 
 
 def output_of(stage: str, repo: Path, follow: bool = False) -> Iterator[bytes]:
-    """Read what a stage of the repository around `repo` printed, and with `follow` what it prints until it ends.
+    """Read the output of a stage of the repository around `repo`, and with `follow` also what it prints until it ends.
 
-    Raises UserError where nothing is kept of it.
+    Raises UserError if no output of it is kept.
     """
     root = _root(repo)
     path = log_path(root, stage)
@@ -58,7 +58,7 @@ def _refuse(stage: str, root: Path) -> Path:
 
 
 def _is_other(path: Path, descriptor: int) -> bool:
-    """Tell whether the log was set aside since it was opened, and another took its place."""
+    """Tell whether the log was rotated since it was opened."""
     try:
         return not os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The messages between the parts of a run: data only."""
+"""The messages between the parts of a run, as plain data."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,7 +9,7 @@ from dvcfleet.planning.resources import Resources
 
 @dataclass(frozen=True)
 class Start:
-    """When a stage's commands began, in seconds since 1970, on which machine, and its environment if not the run's."""
+    """When a stage's commands started (seconds since 1970), on which host, and the environment if not the run's."""
 
     began: float
     host: str
@@ -18,12 +18,12 @@ class Start:
 
 @dataclass(frozen=True)
 class NodeWork:
-    """A stage's work for a node, besides what the clone says; paths are from the repository's root.
+    """What a node needs to run a stage besides its clone; paths are relative to the repository's root.
 
-    Parameters are sent, code is not: the node writes `texts`, which are dvc.yaml and parameter files, but must already
-    be at `commit`. `expected` holds the hashes of all that the stage reads, `inputs` those outputs of other stages that
-    are among it, `gitignores` the .gitignore files in folders read whole, and `persisted` the previous content of
-    outputs to persist; all outputs as dvc.lock has them. A `forced` stage runs even if it ran before.
+    Parameters are sent, code is not: the node writes `texts` (dvc.yaml and parameter files), but must already be at
+    `commit`. `expected` holds the hashes of all the stage's inputs, `inputs` those that other stages wrote,
+    `gitignores` the .gitignore files in folders read as a whole, and `persisted` the previous content of persistent
+    outputs; outputs are in dvc.lock's form. A `forced` stage runs even if it ran before.
     """
 
     dvc_yaml: str
@@ -39,7 +39,7 @@ class NodeWork:
 
 @dataclass(frozen=True)
 class Command:
-    """One command line, as `argv` with its shell, and as a Python module with its arguments if it can run warm."""
+    """One command: `argv` to run it in its shell, and its Python module and arguments if it can run warm."""
 
     line: str
     argv: tuple[str, ...]
@@ -49,20 +49,20 @@ class Command:
 
 @dataclass(frozen=True)
 class Job:
-    """A stage's commands and all that a worker needs to run them, without DVC."""
+    """A stage's commands and everything that a worker needs to run them without DVC."""
 
     name: str
     commands: tuple[Command, ...]
     folder: str
     environment: dict[str, str]
-    # Outputs to remove before the commands run, so that a second attempt does not find the first one's.
+    # Outputs to remove before the commands run, so that a second attempt does not see the first one's.
     clear: tuple[str, ...] = ()
     resources: Resources = field(default_factory=Resources)
-    # Where the cold and the warm fork server listen; None: the worker has fork servers of its own.
+    # Addresses of the cold and the warm fork server; None: the worker starts its own.
     fork_servers: tuple[str, str] | None = None
-    # What a node with a clone of its own needs besides.
+    # For a node with its own clone.
     node: NodeWork | None = None
-    # Whether it is for the run's own machine, wherever the others go.
+    # Whether it must run on the run's own machine.
     stays: bool = False
 
 
@@ -70,9 +70,8 @@ class Job:
 class Outcome:
     """How a stage's commands ended; `exit_code` is negative for a signal, None if they were stopped or lost.
 
-    `lost` means that nothing is known of the stage, since its worker went away. `why` says more than the exit code
-    does, where there is more to say; `entry` is the stage's entry for dvc.lock, where a node made it, and `restored`
-    means that the node found that the stage had run before.
+    `lost` means that the worker was lost, so the result is unknown. `why` explains the exit code if there is more to
+    say. A node sets `entry`, the stage's entry for dvc.lock, and `restored` if the stage had run before.
     """
 
     name: str
@@ -100,7 +99,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """How one stage ended in a run; `why` explains what did not go well."""
+    """How one stage ended in a run; `why` explains a failure."""
 
     name: str
     result: Result

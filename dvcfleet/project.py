@@ -1,7 +1,7 @@
-"""What a project adds to the runs of its own repository, and how its repository declares it.
+"""The hooks by which a project extends the runs of its repository, and how the repository declares them.
 
-A repository says in its pyproject.toml, under `[tool.dvcfleet]`, `project = "module:object"`; without that it is run as
-it is.
+A repository declares them in pyproject.toml: `project = "module:object"` under `[tool.dvcfleet]`. Without this entry no
+hooks are called.
 """
 
 import tomllib
@@ -25,96 +25,96 @@ TABLE = "dvcfleet"
 
 
 class Project(Protocol):
-    """What a project adds. All calls come in its repository's root folder, with the repository opened.
+    """A project's hooks. All are called in the repository's root folder, with the repository opened.
 
-    `preload` names third-party modules that warm processes import once, before they are given stages.
+    `preload` names third-party modules that warm processes import once, before they run stages.
     """
 
     preload: Sequence[str]
 
     def variables(self) -> Mapping[str, str]:
-        """Return environment variables for all stages; called where a stage is started, maybe elsewhere."""
+        """Return environment variables for all stages; called on the machine that starts a stage."""
 
     def digest(self) -> str:
-        """Identify what `validate` checks, cheaply: what was valid once is not checked again."""
+        """Return a cheap digest of what `validate` checks; while it does not change, `validate` is not called again."""
 
     def validate(self, repo: "Repo") -> None:
         """Check the project's own files before any work; raise UserError."""
 
     def before_planning(self, say: Callable[[str], None]) -> None:
-        """Bring up to date what stages depend on and no stage makes, such as sources that move."""
+        """Update files that stages read and no stage writes, such as pointers to a branch of a source."""
 
     def foresee(self, stage: str) -> Mapping[str, str] | None:
-        """Return all the text files that a stage will write, by path, if that is known without running it."""
+        """Return all text files that a stage will write, by path, if they are known without running it, else None."""
 
     def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
-        """Keep in the run's own folder what its stages are about to change; `run` is the name of the run."""
+        """Save to the state folder what the run's stages are about to change; `run` is the run's name."""
 
     def find(self, repo: "Repo", text: str) -> "Target | None":
-        """Find what a name of the project's own stands for; raise UserError where it nearly fits."""
+        """Resolve a name that only the project knows; raise UserError if it nearly matches one."""
 
     def names(self) -> Iterable[str]:
-        """List the names that `find` knows, to offer the nearest of them."""
+        """List the names that `find` knows, for suggestions."""
 
     def origin(self, path: Path) -> "Origin | None":
-        """Return where an output folder was brought from, if it says so."""
+        """Return the source from which an output folder was fetched, if it records one."""
 
     def tracking_run(self, path: Path) -> str | None:
-        """Return the id of the run in an experiment tracker that an output file is the receipt of."""
+        """Return the id of the experiment tracker's run that an output file refers to."""
 
     def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
-        """Compare what the project keeps elsewhere with what is recorded; `found` is what differs here already."""
+        """Compare the project's external records with the lineage; `found` lists the differences found so far."""
 
 
 class AnyRepository:
-    """A repository that declares no project."""
+    """The hooks of a repository that declares no project: they do nothing."""
 
     preload: Sequence[str] = ()
 
     def variables(self) -> Mapping[str, str]:
-        """Add nothing."""
+        """Return no variables."""
         return {}
 
     def digest(self) -> str:
-        """Return nothing: there is nothing to check."""
+        """Return an empty digest: there is nothing to check."""
         return ""
 
     def validate(self, repo: "Repo") -> None:
-        """Take it as it is."""
+        """Check nothing."""
 
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Do nothing."""
 
     def foresee(self, stage: str) -> Mapping[str, str] | None:
-        """Know nothing."""
+        """Return None: no stage's output is known."""
         return None
 
     def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
-        """Keep nothing."""
+        """Save nothing."""
 
     def find(self, repo: "Repo", text: str) -> "Target | None":
-        """Know no names."""
+        """Return None: there are no further names."""
         return None
 
     def names(self) -> Iterable[str]:
-        """Know no names."""
+        """Return no names."""
         return ()
 
     def origin(self, path: Path) -> "Origin | None":
-        """Know no origins."""
+        """Return None: no source is recorded."""
         return None
 
     def tracking_run(self, path: Path) -> str | None:
-        """Know no runs."""
+        """Return None: there is no experiment tracker."""
         return None
 
     def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
-        """Find nothing."""
+        """Return no findings."""
         return []
 
 
 def project_of(root: Path) -> Project:
-    """Return the project that the repository at `root` declares; raise UserError where it cannot be loaded."""
+    """Return the project that the repository at `root` declares; raise UserError if it cannot be loaded."""
     path = root / "pyproject.toml"
     if not path.is_file():
         return AnyRepository()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STATE_FOLDER = ".dvcfleet"
 _LOOK_AGAIN_S = 1.0
-# How long a run may hold the lock without its name in it: some system calls, on a machine that may be busy.
+# Seconds within which a run that took the lock writes its name into it: a few system calls, on a busy machine.
 _NAMELESS_S = 5.0
 
 
@@ -31,7 +31,7 @@ _NAMELESS_S = 5.0
 def opened(path: Path) -> Iterator["Repo"]:
     """Open the DVC repository around `path`, with `path` as the current folder, as `dvc` itself would.
 
-    Raises UserError where there is no DVC repository, and for what DVC finds wrong with it.
+    Raises UserError if there is no DVC repository, or if DVC finds an error in it.
     """
     check_needed()
     from dvc.exceptions import DvcException, NotDvcRepoError
@@ -51,7 +51,7 @@ def opened(path: Path) -> Iterator["Repo"]:
 
 
 def state_folder(repo: "Repo") -> Path:
-    """Return `.dvcfleet` in the repository's root, made if missing and hidden from git."""
+    """Return the folder `.dvcfleet` in the repository's root; create it if missing, ignored by git."""
     folder = Path(repo.root_dir) / STATE_FOLDER
     folder.mkdir(exist_ok=True)
     ignore = folder / ".gitignore"
@@ -66,7 +66,7 @@ def refuse(busy: BusyError) -> None:
 
 
 def when_busy(policy: str, say: Callable[[str], None]) -> Callable[[BusyError], None]:
-    """Return what a run does each time it finds the repository busy: `refuse`, `wait` or `skip`."""
+    """Return the function that a run calls each time it finds the repository busy, for `refuse`, `wait` or `skip`."""
     told: list[str] = []
 
     def wait(busy: BusyError) -> None:
@@ -85,12 +85,11 @@ def when_busy(policy: str, say: Callable[[str], None]) -> Callable[[BusyError], 
 def write_lock(
     repo: "Repo", on_busy: Callable[[BusyError], None] = refuse, say: Callable[[str], None] = print
 ) -> Iterator[DvcLock]:
-    """Keep every other writer out of the repository: another run, and any `dvc` command that runs or commits stages.
+    """Exclude all other writers from the repository: other runs, and `dvc` commands that run or commit stages.
 
-    Yields DVC's own lock, taken, which is to be given up while nothing of DVC's state is read or written; `say` is told
-    when it is waited for. `on_busy` is told who works in the repository, and once it returns the locks are tried again.
-    Raises BusyError, which names the holder, unless `on_busy` does otherwise. The locks end with the process, also when
-    it is killed.
+    Yields DVC's own lock, acquired; release it while DVC's state is neither read nor written. `say` is called when the
+    run has to wait for it. `on_busy` is called with a BusyError that names the holder; if it returns, the locks are
+    tried again. The system releases the locks when the process ends, also when it is killed.
     """
     with ExitStack() as locks:
         while True:
@@ -128,8 +127,8 @@ def _run_lock(path: Path) -> Iterator[None]:
 def _lock_or_name(file: TextIO) -> None:
     """Lock the file, or raise BusyError with the holder's name.
 
-    Between taking the lock and writing its name, and between removing its name and letting go, the holder has no name
-    or that of a run before it that was killed: look again until one of the two is over.
+    Just after locking and just before unlocking, the file is empty or names an earlier run that was killed: read it
+    again until that moment has passed.
     """
     end = time.monotonic() + _NAMELESS_S
     while True:

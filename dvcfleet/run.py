@@ -70,12 +70,12 @@ def run(
 ) -> int:
     """Run what is not up to date in the DVC repository at `repo`: all of its dvc.yaml, or the targets and their inputs.
 
-    Where is what `profile` of profiles.yaml says, and in place of that `runner`, `address` and `workers`; with `pull`
-    results on nodes with clones of their own are fetched at the end. `busy` says what to do while something else writes
-    in the repository: `refuse`, `wait` or `skip`. `prune` takes the outputs of stages that are no longer in dvc.yaml
-    out of the workspace. Prints progress and a summary. Returns the exit code: 0 all is well, 1 something failed, 2 the
-    user's mistake, 75 something else writes in the repository, 130 stopped by Ctrl-C, 143 by SIGTERM. Raises
-    ProjectError for a mistake that the repository's project finds, and SkippedError for a run that was skipped.
+    `profile`, a name in profiles.yaml, says where; `runner`, `address` and `workers` override it. `pull` fetches the
+    results of nodes with their own clones at the end. `busy` says what to do while another process writes to the
+    repository: `refuse`, `wait` or `skip`. `prune` removes the outputs of stages that are no longer in dvc.yaml from
+    the workspace. Prints progress and a summary. Returns the exit code: 0 success, 1 failure, 2 the user's mistake, 75
+    another process writes to the repository, 130 stopped by Ctrl-C, 143 by SIGTERM. Raises ProjectError for a mistake
+    that the repository's project finds, and SkippedError for a skipped run.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     stop = _Stop()
@@ -106,7 +106,7 @@ def run(
     except (OSError, sqlite3.Error) as error:
         # The disk is full or not writable: any write may be the first to fail.
         console.print(
-            f"{error}: fix that and run the same command again; what is done is kept", style="red", markup=False
+            f"{error}: fix that and run the same command again; finished stages are kept", style="red", markup=False
         )
         return 1
     except KeyboardInterrupt:
@@ -119,7 +119,7 @@ def _run_locked(
 ) -> int:
     with ExitStack() as stack:
         services = Services(repo, stack)
-        if _surely_work(repo):
+        if _has_work(repo):
             services.start()
         project = project_of(Path(repo.root_dir))
         validated = is_validated(repo)
@@ -144,15 +144,15 @@ def _run_locked(
         if not found.work:
             workspace.finish(options.pull)
             if is_begun(repo):
-                # The run that had it was killed after its last stage.
+                # The run of this name was killed after its last stage.
                 keep_experiment(repo, run_name(repo), console)
             forget_run_name(repo)
             console.print(f"nothing to do: {len(found.nodes)} stages are up to date")
             return 0
-        # A mistake in a stage's meta is better known before anything runs.
+        # Check all stages' meta before anything runs.
         check_stages(place, repo.index.stages)
         resources = {node.name: place.resources(found.stages[node.name]) for node in found.work}
-        with lock.given_up():
+        with lock.released():
             endings = _run_flow(repo, found, workspace, services, (lock, locks), place, resources, stop, console)
         if not any(ending.result is Result.STOPPED for ending in endings.values()):
             workspace.finish(options.pull)
@@ -189,23 +189,23 @@ def _run_flow(
             with Progress(plan, name, console) as progress:
                 ledger = Ledger(state_folder(repo), name, flow_run_id)
                 run = Run(plan, *locks, workspace, executor, pool, resources, progress, ledger)
-                # Once more: while a flow runs, Prefect has a handler of its own, and would wait for the stages to end.
+                # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                 execute = stop.on_signals()(run.execute)
                 told = run_flow(name, runner.task_runner, execute, rows)
         show_summary(run.endings, console)
         if not told:
-            console.print("Prefect's server went away before it had heard all of this run.", style="yellow")
+            console.print("Prefect's server was lost before it received all of this run.", style="yellow")
         return run.endings
 
 
 def _checks_in(repo: "Repo", profile: str | None, said: dict[str, Any], console: Console) -> ChecksFor:
-    """Return how stages' states are found: without their data when nodes with clones of their own have it."""
+    """Return how stages' states are found: without their data if it is on nodes with their own clones."""
     recorded = _recorded(repo, choose_placement(Path(repo.root_dir), profile, **said), console)
     return recorded.checks_for if recorded else workspace_checks
 
 
 def _recorded(repo: "Repo", place: Placement, console: Console) -> RecordedHashes | None:
-    """Return the recorded hashes of data that is on nodes; None if stages run with the data of this machine."""
+    """Return the recorded hashes of data that is on nodes; None if stages run on this machine's data."""
     if not (place.address and has_remote(repo)):
         return None
     store = ObjectStore(repo, partial(_warn, console))
@@ -217,13 +217,13 @@ def _warn(console: Console, line: str) -> None:
     console.print(line, style="yellow", markup=False)
 
 
-def _surely_work(repo: "Repo") -> bool:
-    """Tell, without reading dvc.yaml, whether there is work for sure: nothing ran yet, or a run did not end."""
+def _has_work(repo: "Repo") -> bool:
+    """Tell, without reading dvc.yaml, whether some stage must certainly run: none has run yet, or a run was cut off."""
     return not Path("dvc.lock").exists() or is_begun(repo)
 
 
 class _Stop:
-    """Stops a run in order on Ctrl-C or SIGTERM, and notes which; `exit_code` is 0 until then."""
+    """Stops a run cleanly on Ctrl-C or SIGTERM, and sets `exit_code`, which is 0 until then."""
 
     exit_code = 0
 
@@ -231,7 +231,7 @@ class _Stop:
     def on_signals(self) -> Iterator[None]:
         """Raise KeyboardInterrupt within the block on both signals."""
         numbers = (signal.SIGINT, signal.SIGTERM)
-        # A signal that is ignored, as Ctrl-C is by what a script starts in the background, stays so.
+        # An ignored signal stays ignored, such as SIGINT in a script's background process.
         before = {n: signal.signal(n, self._interrupt) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
         try:
             yield

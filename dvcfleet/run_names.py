@@ -1,4 +1,4 @@
-"""The name of a run, which it has in Prefect, in MLflow and among DVC's experiments; a run that goes on keeps it."""
+"""The name of a run in Prefect, in MLflow and among DVC's experiments; a continued run keeps it."""
 
 import json
 import os
@@ -18,12 +18,12 @@ _EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def is_begun(repo: "Repo") -> bool:
-    """Tell whether a run began and has not ended well: its name is kept for the next."""
+    """Tell whether the last run did not succeed: the next one continues under its name."""
     return _file(repo).exists()
 
 
 def run_name(repo: "Repo") -> str:
-    """Return the comparison's name: that of the run it goes on with, else DVCFLEET_RUN, else a new one."""
+    """Return the run's name: that of the run it continues, else DVCFLEET_RUN, else a new one."""
     path = _file(repo)
     with suppress(FileNotFoundError, ValueError):  # a kill may have left it empty
         return json.loads(path.read_text())["name"]
@@ -39,7 +39,7 @@ def run_name(repo: "Repo") -> str:
 
 
 def forget_run_name(repo: "Repo") -> None:
-    """Let the next run have a name of its own."""
+    """Let the next run have a new name."""
     _file(repo).unlink(missing_ok=True)
 
 

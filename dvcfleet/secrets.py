@@ -1,4 +1,4 @@
-"""Keep credentials, and what would change a terminal, out of all that is said: messages, logs, reports, records."""
+"""Keep credentials and terminal control characters out of all output: messages, logs, reports, records."""
 
 import os
 import re
@@ -7,10 +7,10 @@ from functools import cache
 from urllib.parse import quote
 
 MASK = "***"
-SHORTEST = 8  # characters of a variable's value: what is shorter stands in ordinary words too
+SHORTEST = 8  # characters of a variable's value: shorter ones occur in ordinary words
 _NAMES = r"token|passw(?:or)?d|passphrase|secret|(?:api|access|secret|private)[_-]?key|auth[_-]?string|signature"
 _VARIABLE = re.compile(rf"(?i)(?:^|_)(?:{_NAMES}|connection_string)$|password$")
-# What is looked for, and what is left of it.
+# Patterns and their replacements.
 _SHAPES = (
     (r"://[^\s/]+@", f"://{MASK}@"),  # user and password of an address
     (rf"(?i)((?:{_NAMES}|credential|[?&]sig)=[\"']?)[^\s&;,\"']+", rf"\1{MASK}"),
@@ -26,10 +26,10 @@ _SHAPES = (
 
 
 def masked(text: str) -> str:
-    """Put *** in the place of credentials.
+    """Replace credentials by ***.
 
-    Those in addresses, headers and assignments, those of a known shape, and the values that this process's environment
-    had under names like `..._TOKEN` or `..._PASSWORD` when this was first called.
+    These are credentials in addresses, headers and assignments, those of a known shape, and the values of variables
+    like `..._TOKEN` or `..._PASSWORD` in this process's environment at the first call.
     """
     for pattern, left in _patterns():
         text = pattern.sub(left, text)
@@ -37,7 +37,7 @@ def masked(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Write control characters, lone surrogates and the like as escapes; line ends and tabs stay."""
+    """Escape control characters, lone surrogates and the like, except line ends and tabs."""
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
@@ -49,7 +49,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
 
 
 def _values(variables: Mapping[str, str]) -> list[str]:
-    """List the values that are secret, the longest first: those of telling names, and passwords in addresses."""
+    """List the secret values, longest first: of variables named like secrets, and passwords in addresses."""
     found: set[str] = set()
     for name, value in variables.items():
         address = re.search(r"://[^\s/:@]*:([^\s/]+)@", value)

@@ -17,7 +17,7 @@ from dvcfleet.repository import state_folder
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
-OWN_SERVER_RETRIES = 2  # of each call to the run's own server, which does not come back if it is gone
+OWN_SERVER_RETRIES = 2  # of each call to the run's own server, which is not restarted if it is lost
 
 
 class Services:
@@ -28,12 +28,12 @@ class Services:
         self._stack = stack
 
     def start(self) -> None:
-        """Start in the background what takes time to start; calling it again does nothing."""
+        """Start the slow ones in the background; calling it again does nothing."""
         _ = self.fork_servers, self._server
 
     @cached_property
     def fork_servers(self) -> ForkServers:
-        """The fork servers of this machine's stages, which start at once."""
+        """The fork servers of this machine's stages, started on first use."""
         root = Path(self._repo.root_dir)
         servers = ForkServers(root, project_of(root).preload)
         self._stack.callback(servers.stop)
@@ -55,7 +55,7 @@ class Services:
         # Before Prefect is imported, and for all threads and processes: without an address, each starts its own server.
         os.environ["PREFECT_API_URL"] = api = self._server.api if self._server else os.environ["PREFECT_API_URL"]
         try:
-            # It takes a while to import: the server comes up meanwhile.
+            # Importing takes a while: the server starts meanwhile.
             from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
             import dvcfleet.prefect_adapter.flow  # noqa: F401
@@ -73,19 +73,19 @@ class Services:
                 del os.environ["PREFECT_API_URL"]
 
     def check_prefect(self, say: Callable[[str], object]) -> None:
-        """Say what the installed Prefect lacks, in this process and in the run's own server."""
+        """Report the internals that the installed Prefect lacks, in this process and in the run's own server."""
         PREFECT.check(say)
         for line in self._server.notes() if self._server else ():
             say(line)
 
 
 def _check_server(api: str) -> None:
-    """Refuse an address at which no server answers: Prefect itself would print a traceback."""
+    """Raise UserError if no server answers at an address: Prefect itself would print a traceback."""
     import httpx
 
     try:
         httpx.get(f"{api}/health", timeout=30)
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise UserError(
-            f"PREFECT_API_URL: no server answers at {api} ({error}); start it, or leave the variable out"
+            f"PREFECT_API_URL: no server answers at {api} ({error}); start it, or unset the variable"
         ) from error

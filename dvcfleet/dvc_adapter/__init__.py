@@ -1,1 +1,1 @@
-"""The DVC adapter: everything that DVC does not promise."""
+"""The DVC adapter: all uses of DVC's internals, which its public API does not cover."""

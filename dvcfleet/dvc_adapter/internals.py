@@ -1,6 +1,7 @@
-"""What the engine uses of DVC that DVC does not promise.
+"""The DVC internals that the engine uses.
 
-What has a slower twin in DVC's public calls is a fast path; a DVC without the rest, which is NEEDED, is refused.
+Those that DVC's public API can replace, only slower, are fast paths; a DVC without one of the others (NEEDED) is
+refused.
 """
 
 from collections.abc import Callable
@@ -67,16 +68,14 @@ otherwise = DVC.otherwise
 
 @cache
 def check_needed() -> None:
-    """Raise UserError where the installed DVC lacks what there is no other way for."""
+    """Raise UserError if the installed DVC lacks an internal that nothing can replace."""
     names = list(missing(NEEDED, {}))
     if names:
-        raise UserError(
-            f"{DVC.version} has no {', '.join(names)}, and no stage runs without: install a release of {RANGE}"
-        )
+        raise UserError(f"{DVC.version} has no {', '.join(names)}, which every run needs: install a release of {RANGE}")
 
 
 def check_fast_paths(repo: "Repo", say: Callable[[str], object]) -> None:
-    """Say which fast paths are off with the installed DVC."""
+    """Report which fast paths are off with the installed DVC."""
     DVC.check(say, repo=repo, scm=repo.scm if under_git(repo) else None)
 
 

@@ -1,4 +1,4 @@
-"""DVC's listings of output folders, and where outputs lie among one another."""
+"""DVC's listings of output folders, and how outputs are nested."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 
 def outputs_trie(stages: Sequence["Stage"]) -> Any:
-    """Return the stages' outputs in a trie over the parts of their paths."""
+    """Return the stages' outputs in a trie of their path components."""
     from dvc.repo.trie import build_outs_trie
 
     return build_outs_trie(stages)
 
 
 def load_listing(out: "Output") -> "Tree":
-    """Return the listing of an output folder, which has to be in DVC's cache."""
+    """Return the listing of an output folder, which must be in DVC's cache."""
     from dvc_data.hashfile.tree import Tree
 
     return Tree.load(out.cache, out.hash_info)
 
 
 def folder_hash(files: Iterable[tuple[tuple[str, ...], str]]) -> str:
-    """Return DVC's hash of a folder with these files: for each the parts of its path, and its md5."""
+    """Return DVC's hash of a folder with these files: the path components and md5 of each."""
     from dvc_data.hashfile.hash_info import HashInfo
     from dvc_data.hashfile.tree import Tree
 
@@ -37,7 +37,7 @@ def folder_hash(files: Iterable[tuple[tuple[str, ...], str]]) -> str:
 
 
 def file_hash(repo: "Repo", path: str) -> str:
-    """Return the md5 of a file of the workspace; what DVC has noted of an unchanged one is not read again."""
+    """Return the md5 of a file of the workspace, from DVC's state database if the file has not changed."""
     from dvc_data.hashfile.hash import hash_file
 
     return str(hash_file(path, repo.fs, "md5", repo.state)[1].value)

@@ -1,14 +1,14 @@
 """Entries of dvc.lock and of the run cache as text: the bytes that DVC writes, mostly without its YAML library.
 
-That library takes milliseconds an entry. Nearly all that an entry holds are names, paths, hashes and sizes, which stand
-in YAML as they are; for an entry with anything else it is asked.
+That library takes milliseconds per entry. Entries hold mostly names, paths, hashes and sizes, which YAML writes
+verbatim; the library is used only for entries with anything else.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-# What stands in YAML without quotes, is no number, and is never folded into two lines where the line is short.
+# Strings that YAML writes verbatim: without quotes, not numbers, and not folded while the line is short.
 _WORD = re.compile(
     r"[A-Za-z][A-Za-z0-9_./@%+=,>()'\"$*&|;!{}\[\]~^<-]*(?: [A-Za-z0-9_./@%+=,>()'\"$*&|;!{}\[\]~^<-]+)*"
 )
@@ -18,22 +18,22 @@ _LINE = 80
 
 
 class _NotPlainError(Exception):
-    """Something that is not sure to stand in YAML as it is."""
+    """A value that YAML may not write verbatim."""
 
 
 def write_yaml(path: str, data: dict[str, Any]) -> None:
-    """Write a file as DVC's `dump_yaml`."""
+    """Write the same file as DVC's `dump_yaml`."""
     with open(path, "w", encoding="utf-8") as file:
         file.write(_text(data, ""))
 
 
 def lock_entry(name: str, entry: dict[str, Any]) -> str:
-    """Return the lines that a stage's entry takes in dvc.lock."""
+    """Return the lines of a stage's entry in dvc.lock."""
     return _text({name: entry}, "  ")
 
 
 def split_lock(text: str) -> dict[str, str] | None:
-    """Return the lines of each stage in dvc.lock by its name; None if it is not laid out as DVC does it."""
+    """Return the lines of each stage in dvc.lock by name; None if the file is not in DVC's layout."""
     head = "schema: '2.0'\nstages:\n"
     body = text.removeprefix(head)
     if body == text or re.search(r"^(?:[^ \n]| [^ ])", body, flags=re.MULTILINE):
@@ -61,12 +61,12 @@ def _text(data: dict[str, Any], indent: str) -> str:
     except _NotPlainError:
         from dvc.utils.serialize import dumps_yaml
 
-        # One level deeper, as it stands in dvc.lock: how long lines are folded hangs on that.
+        # One level deeper, as in dvc.lock: the indentation decides where long lines are folded.
         return dumps_yaml({"stages": data}).removeprefix("stages:\n") if indent else dumps_yaml(data)
 
 
 def _mapping(data: dict[str, Any], indent: str, seen: set[int], first: str | None = None) -> Iterator[str]:
-    """Write a mapping's lines; the first begins with `first`, where a list's dash stands already."""
+    """Yield a mapping's lines; the first starts with `first`, which holds a list's dash."""
     if not data:
         raise _NotPlainError
     for key, value in data.items():
@@ -95,7 +95,7 @@ def _items(values: list[Any], indent: str, seen: set[int]) -> Iterator[str]:
 
 
 def _once(value: dict[Any, Any] | list[Any], seen: set[int]) -> None:
-    # What stands in two places is written once, and named in the other.
+    # YAML would write a repeated object as an alias.
     if id(value) in seen:
         raise _NotPlainError
     seen.add(id(value))

@@ -1,7 +1,7 @@
-"""Write dvc.lock files: many entries at a time, never half a file, and nothing lost by a kill.
+"""Write dvc.lock files: many entries at a time, atomically, and without losing entries if the run is killed.
 
-An entry is written to a journal as soon as its stage ends, and to dvc.lock with the next group. A run that
-finds a journal puts its entries into dvc.lock first.
+An entry is written to a journal as soon as its stage ends, and to dvc.lock with the next group. A run that finds a
+journal first writes its entries to dvc.lock.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from dvcfleet.dvc_adapter.stages import lock_entry_of
 if TYPE_CHECKING:
     from dvc.stage import PipelineStage
 
-# A group is written when this many times the last write's duration has passed: writing takes a few percent at most.
+# Write a group after this many times the duration of the last write: writing then takes a few percent of the time.
 _PATIENCE = 20
 _SHORTEST_WAIT_S = 2.0
 
@@ -29,8 +29,8 @@ _SHORTEST_WAIT_S = 2.0
 class LockFiles:
     """The entries of a repository's dvc.lock files, as this run changes them.
 
-    `order` gives, per lock file, the order of the entries: that of `dvc repro`, so that both write the same file; it is
-    asked at the first write. `track` is told each file written.
+    `order` returns, per lock file, the order of the entries, that of `dvc repro`, so that both write the same file; it
+    is called at the first write. `track` is called with each file written.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class LockFiles:
         self._written_at = time.monotonic()
 
     def recover(self) -> int:
-        """Put what a killed run left in the journal into dvc.lock; return the number of entries.
+        """Write the entries that a killed run left in the journal to dvc.lock; return their number.
 
-        Entries for a dvc.lock that was changed since by somebody else are left out: newer ones may stand there.
+        Entries for a dvc.lock that another process has changed since are left out: it may hold newer ones.
         """
         entries = 0
         for line in self._journal_lines():
@@ -60,7 +60,7 @@ class LockFiles:
         return entries
 
     def record(self, stage: "PipelineStage", entry: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Note the entry of a stage whose outputs are in the cache, and write the group if it is time; return it."""
+        """Record and return the entry of a stage whose outputs are in the cache; write the group if it is due."""
         path, name = lock_path(stage), stage.name
         entry = entry or lock_entry_of(stage)
         self._pending[path][name] = entry
@@ -70,7 +70,7 @@ class LockFiles:
         try:
             text = json.dumps(line)
         except TypeError:
-            # A parameter that JSON does not know, such as a date: no journal for this one.
+            # A parameter that JSON cannot hold, such as a date: this entry is not in the journal.
             self.flush()
             return entry
         _append_line(self._journal, text)
@@ -79,7 +79,7 @@ class LockFiles:
         return entry
 
     def flush(self) -> None:
-        """Write all entries noted so far."""
+        """Write all entries recorded so far."""
         started = time.monotonic()
         for path, entries in self._pending.items():
             self._rewrite(path, entries, ())
@@ -90,14 +90,14 @@ class LockFiles:
         self._wait_s = max(_SHORTEST_WAIT_S, _PATIENCE * (self._written_at - started))
 
     def forget(self, path: str, names: Iterable[str]) -> None:
-        """Take entries out."""
+        """Remove entries."""
         self._rewrite(path, {}, names)
 
     def _journal_lines(self) -> Iterator[dict[str, Any]]:
         if not self._journal.exists():
             return
         for line in self._journal.read_text(errors="replace").splitlines():
-            # A kill or a full disk may have cut a line off; its stage is then run, or restored, again.
+            # A kill or a full disk may have truncated a line; its stage is then run or restored again.
             with suppress(ValueError):
                 yield json.loads(line)
 
@@ -113,7 +113,7 @@ class LockFiles:
         self._track(os.path.relpath(path))
 
     def _joined(self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Iterable[str]) -> str | None:
-        """Return dvc.lock's new text, put together of its entries' lines; None where they hang together."""
+        """Return dvc.lock's new text, joined from its entries' lines; None if entries share YAML anchors."""
         blocks = blocks | {name: lock_entry(name, entry) for name, entry in entries.items()}
         for name in gone:
             blocks.pop(name, None)
@@ -143,7 +143,7 @@ def lock_path(stage: "PipelineStage") -> str:
 
 
 def read_lock(path: str | Path) -> dict[str, Any]:
-    """Return the entries of a dvc.lock by their stages' names; none where there is no such file."""
+    """Return the entries of a dvc.lock by their stages' names; empty if there is no such file."""
     from dvc.utils.serialize import load_yaml
 
     found: dict[str, Any] = load_yaml(str(path)).get("stages", {}) if os.path.exists(path) else {}
@@ -151,7 +151,7 @@ def read_lock(path: str | Path) -> dict[str, Any]:
 
 
 def _append_line(path: Path, text: str) -> None:
-    """Append a line, on a line of its own even if a full disk cut the one before it off."""
+    """Append a line; start a new line first if a full disk truncated the last one."""
     with path.open("a+b") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -164,7 +164,7 @@ def _digest(path: str) -> str:
 
 
 def _replace(path: str, text: str) -> None:
-    """Put a new file in a file's place, whole or not at all."""
+    """Replace a file atomically."""
     temporary = path + ".new"
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -173,6 +173,6 @@ def _replace(path: str, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError:
-        # On a full disk it would only take up space.
+        # Free the space: the disk may be full.
         Path(temporary).unlink(missing_ok=True)
         raise

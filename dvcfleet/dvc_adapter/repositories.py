@@ -1,4 +1,4 @@
-"""DVC's repositories: git, and what DVC keeps open or remembers while one is at work."""
+"""DVC's repositories: git, and what DVC keeps open or cached while a run is active."""
 
 import os
 import sqlite3
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def tracked_paths(repo: "Repo") -> frozenset[str]:
-    """Return the files that git keeps, and their folders."""
+    """Return the files that git tracks, and their folders."""
     if not under_git(repo):
         return frozenset()
     root = repo.scm.root_dir
@@ -30,7 +30,7 @@ def _names_by_git(repo: "Repo") -> list[bytes]:
 
 @otherwise("git_index", _names_by_git)
 def _tracked_names(repo: "Repo") -> list[bytes]:
-    """Read git's index, from the repository's root; a process of git takes ten times as long."""
+    """Read git's index from the repository's root; running git takes ten times as long."""
     return list(repo.scm.dulwich.repo.open_index())
 
 
@@ -41,7 +41,7 @@ def _drop_index(repo: "Repo") -> None:
 
 @otherwise("forget_index", _drop_index)
 def forget_index(repo: "Repo") -> None:
-    """Have DVC read dvc.yaml, dvc.lock and .dvcignore again."""
+    """Make DVC reread dvc.yaml, dvc.lock and .dvcignore."""
     repo._reset()
 
 
@@ -53,13 +53,13 @@ def _open_git_again(repo: "Repo") -> None:
 
 @otherwise("forget_ignored", _open_git_again)
 def forget_ignored(repo: "Repo") -> None:
-    """Have DVC read .gitignore files again."""
+    """Make DVC reread .gitignore files."""
     repo.scm._reset()
 
 
 @contextmanager
 def links_open(repo: "Repo") -> Iterator[None]:
-    """Keep DVC's table of links open: DVC closes it after each entry, and whoever closes it last folds its journal."""
+    """Keep DVC's table of links open: DVC closes it after each entry, and the last close checkpoints its journal."""
     path = _links_table(repo)
     if path is None:
         yield
@@ -80,7 +80,7 @@ def _links_table(repo: "Repo") -> str | None:
 
 @contextmanager
 def as_copies(repo: "Repo") -> Iterator[None]:
-    """Have DVC copy files out of its cache, not link them."""
+    """Make DVC copy files out of its cache instead of linking them."""
     before = repo.cache.local.cache_types
     repo.cache.local.cache_types = ["copy"]
     try:

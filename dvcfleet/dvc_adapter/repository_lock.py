@@ -1,7 +1,7 @@
-"""DVC's own lock of a repository, and the marks that keep its writers out while it is given up.
+"""DVC's own lock of a repository, and the path locks that exclude DVC's writers while it is released.
 
-A `dvc` command tries to take the lock for three seconds, twice a second. `dvc repro` gives it up while a stage's
-command runs, and marks the stage's paths as read or written for that time.
+A `dvc` command tries to take the lock for three seconds, twice a second. `dvc repro` releases it while a stage's
+command runs, and locks the stage's paths for reading or writing meanwhile.
 """
 
 import ctypes
@@ -18,16 +18,16 @@ from dvcfleet.errors import BusyError
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
-# A `dvc` command that waits tries again within half a second.
+# A waiting `dvc` command tries again within half a second.
 _TURN_S = 0.55
 _IN_OPEN = 0x20  # of <sys/inotify.h>
 _ADVICE = "wait for it to end, then run again"
 
 
 class DvcLock:
-    """DVC's lock of a repository; a run takes it while it reads or writes DVC's state.
+    """DVC's lock of a repository; a run holds it while it reads or writes DVC's state.
 
-    It is taken when this is made; raises BusyError while another process has it. `say` is told when it is waited for.
+    The constructor takes it, or raises BusyError if another process holds it. `say` is called if the run has to wait.
     """
 
     def __init__(self, repo: "Repo", say: Callable[[str], None]) -> None:
@@ -36,13 +36,13 @@ class DvcLock:
         self._try_to_take()
 
     def close(self) -> None:
-        """Give the lock up for good."""
+        """Release the lock and close it."""
         self._opened.close()
         if self._lock.is_locked:
             self._lock.unlock()
 
     def take(self) -> None:
-        """Take the lock, waiting for it as long as it takes; again does nothing."""
+        """Take the lock, waiting without a limit; does nothing if it is held."""
         said = False
         while not self._lock.is_locked:
             try:
@@ -53,8 +53,8 @@ class DvcLock:
                     said = True
 
     @contextmanager
-    def given_up(self) -> Iterator[None]:
-        """Let other processes have the lock within the block; wait for it at the end."""
+    def released(self) -> Iterator[None]:
+        """Release the lock within the block; wait for it at the end."""
         self._lock.unlock()
         try:
             yield
@@ -63,7 +63,7 @@ class DvcLock:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Have the lock within the block, waiting for it as long as it takes."""
+        """Hold the lock within the block, waiting for it without a limit."""
         self.take()
         try:
             yield
@@ -72,12 +72,12 @@ class DvcLock:
                 self._lock.unlock()
 
     def is_wanted(self) -> bool:
-        """Tell whether another process has tried to take the lock since this one has it (on Linux)."""
+        """Tell whether another process has tried to take the lock since this one took it (on Linux only)."""
         return self._opened.is_noted()
 
     def give_a_turn(self) -> None:
-        """Give the lock up until a process that waits for it has had it."""
-        with self.given_up():
+        """Release the lock until a waiting process has taken and released it."""
+        with self.released():
             time.sleep(_TURN_S)
 
     def _try_to_take(self) -> None:
@@ -94,7 +94,7 @@ class DvcLock:
 
 
 class _Opened:
-    """Notes that a file was opened, by Linux' inotify; elsewhere it never does."""
+    """Detects by Linux' inotify that a file was opened; on other systems it never does."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._descriptor = path, -1
@@ -104,14 +104,14 @@ class _Opened:
             self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def watch(self) -> None:
-        """Note what happens from now on."""
+        """Start to watch."""
         if self._descriptor >= 0 and not self._is_watching:
             self._libc.inotify_add_watch(self._descriptor, os.fsencode(self._path), _IN_OPEN)
             self._is_watching = True
         self.is_noted()
 
     def is_noted(self) -> bool:
-        """Tell whether the file was opened since this was last asked."""
+        """Tell whether the file was opened since the last call."""
         if self._descriptor < 0:
             return False
         try:
@@ -120,14 +120,14 @@ class _Opened:
             return False
 
     def close(self) -> None:
-        """Note nothing any more."""
+        """Stop watching."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def refuse_busy_paths(repo: "Repo") -> None:
-    """Raise BusyError while a `dvc repro` runs a stage: for that time it gives up the lock and marks its paths only."""
+    """Raise BusyError while a `dvc repro` runs a stage: it then holds locks on the stage's paths only."""
     from dvc.lock import LockError
     from dvc.rwlock import RWLOCK_FILE, RWLockFileCorruptedError
 
@@ -135,7 +135,7 @@ def refuse_busy_paths(repo: "Repo") -> None:
         with _marked(repo, write=True):
             pass
     except RWLockFileCorruptedError:
-        # Its writer was killed meanwhile, and all that DVC would say is to remove it.
+        # Its writer was killed meanwhile; DVC's message would only say to remove it.
         Path(repo.tmp_dir, RWLOCK_FILE).unlink()
         refuse_busy_paths(repo)
     except LockError as error:
@@ -146,7 +146,7 @@ def refuse_busy_paths(repo: "Repo") -> None:
 def readers_only(repo: "Repo") -> Iterator[None]:
     """Let `dvc` commands read the repository within the block, and refuse those that run or commit stages.
 
-    The whole repository is marked as being read by this process, which DVC's own writers respect.
+    This process holds a read lock on the whole repository, which DVC's own writers respect.
     """
     from dvc.lock import LockError
     from dvc.rwlock import RWLockFileCorruptedError
@@ -156,7 +156,7 @@ def readers_only(repo: "Repo") -> Iterator[None]:
         try:
             yield
         finally:
-            # Somebody may have removed the file of marks, as DVC advises, or was killed while writing it.
+            # A user may have removed the file of path locks, as DVC advises, or a writer of it was killed.
             with suppress(LockError, RWLockFileCorruptedError, AssertionError):
                 marks.close()
 
@@ -166,7 +166,7 @@ def _marked(repo: "Repo", write: bool) -> Iterator[None]:
     from dvc.rwlock import rwlock
 
     paths = [repo.root_dir]
-    # The name by which DVC's decorators know this process: its own calls pass.
+    # The name under which DVC's decorators look for this process's locks: its own calls pass.
     command = " ".join(sys.argv)
     hardlink = repo.config["core"].get("hardlink_lock", False)
     read_write = ([], paths) if write else (paths, [])

@@ -1,7 +1,7 @@
-"""DVC's run cache: which outputs a command makes of which inputs, one file each.
+"""DVC's run cache: one file for each combination of a command, its inputs and the outputs they gave.
 
-An entry is what dvc.lock holds of a stage. It lies in `runs/KEY[:2]/KEY/HASH`: HASH is the SHA-256 of the entry as
-JSON without sizes, KEY that of the entry with no more of its outputs than their paths.
+An entry is a stage's entry in dvc.lock. Its path is `runs/KEY[:2]/KEY/HASH`: HASH is the SHA-256 of the entry as JSON
+without sizes, KEY that of the entry with only the paths of its outputs.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ def entry_hash(entry: dict[str, Any]) -> str:
 
 
 def run_key(entry: dict[str, Any]) -> str:
-    """Return the name of the folder of all entries with this command and these inputs."""
+    """Return the name of the folder that holds all entries with this command and these inputs."""
     return entry_hash(entry | {"outs": [out["path"] for out in entry.get("outs", [])]})
 
 
 def parse_entry(text: str, path: str) -> dict[str, Any] | None:
-    """Return the entry that a file of a run cache holds; None if it is damaged."""
+    """Parse a file of a run cache; return None if it is damaged."""
     from dvc.schema import COMPILED_LOCK_FILE_STAGE_SCHEMA
     from dvc.utils.serialize import YAMLError, parse_yaml
     from voluptuous import Invalid
@@ -51,7 +51,7 @@ def run_cache_folder(repo: "Repo") -> str:
 
 
 def temporary_mark(repo: "Repo") -> str:
-    """Return how the names of this workspace's temporary files begin in a run cache that others may share."""
+    """Return the prefix of this workspace's temporary files in a run cache that others may share."""
     return f".dvcfleet-{hashlib.sha256(f'{platform.node()}:{repo.root_dir}'.encode()).hexdigest()[:16]}-"
 
 
@@ -76,7 +76,7 @@ def in_run_cache(stage: "Stage") -> bool:
 
 
 def save_run(stage: "Stage", entry: dict[str, Any]) -> None:
-    """Note in the run cache that the stage's command makes these outputs of these inputs; `entry` is dvc.lock's."""
+    """Save a stage's entry of dvc.lock to the run cache."""
     if all(out.use_cache for out in stage.outs):
         _write_entry(stage, entry)
     else:
@@ -101,7 +101,7 @@ def _write_entry(stage: "Stage", entry: dict[str, Any]) -> None:
 
 @otherwise("run_cache", lambda stage: True)
 def _may_have_run(stage: "Stage") -> bool:
-    """Tell whether the run cache has a folder for a stage's command and inputs: looked up before DVC is asked."""
+    """Tell whether the run cache has a folder for a stage's command and inputs: a fast test before DVC's own."""
     return _fits(stage) and os.path.isdir(_folder(stage, lock_entry_of(stage)))
 
 
@@ -111,7 +111,7 @@ def _folder(stage: "Stage", entry: dict[str, Any]) -> str:
 
 
 def _fits(stage: "Stage") -> bool:
-    """Tell whether DVC would keep the stage in its run cache, and may."""
+    """Tell whether DVC can and may keep the stage in its run cache."""
     if (
         _is_forbidden(stage)
         or stage.is_callback
@@ -137,7 +137,7 @@ def _without_sizes(value: Any) -> Any:
 
 @contextmanager
 def _as_if_new(stage: "Stage") -> Iterator[None]:
-    """Hide from DVC for a while what dvc.lock says of the stage: else it takes its outputs for those of any inputs."""
+    """Hide the stage's dvc.lock entry from DVC, which would otherwise take its outputs as valid for any inputs."""
     from dvc_data.hashfile.hash_info import HashInfo
 
     fields = ("hash_info", "meta", "hash_name", "files")

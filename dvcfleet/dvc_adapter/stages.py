@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["Stage"]]:
-    """Return DVC's graph (edges point to what a stage reads) and the stages asked for, in `dvc repro`'s order."""
+    """Return DVC's graph (edges point upstream) and the requested stages, in `dvc repro`'s order."""
     from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
 
     name = "dvc.yaml"
     path = repo.fs.abspath(name)
-    # What the index has loaded need not be loaded once more.
+    # Reuse what the index has loaded.
     asked = [] if targets else [stage for stage in repo.index.stages if stage.path == path]
     asked = asked or collect_stages(repo, list(targets) or [name])
     graph = get_active_graph(repo.index.graph)
@@ -27,7 +27,7 @@ def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["
 
 
 def load_stage(repo: "Repo", dvc_yaml: str, name: str) -> "PipelineStage | None":
-    """Return one stage of a dvc.yaml; None if it has none of that name, or there is no such file."""
+    """Return one stage of a dvc.yaml; None if there is no such stage or file."""
     from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
 
     try:
@@ -52,7 +52,7 @@ def load_params(path: str) -> Any:
 
 
 def shell_commands(stage: "Stage") -> list[tuple[str, list[str]]]:
-    """Return each command line of a stage, and the arguments of the shell that DVC would run it by."""
+    """Return each command line of a stage with the argv by which DVC would run it in a shell."""
     lines = stage.cmd if isinstance(stage.cmd, list) else stage.cmd.splitlines()
     shell = os.environ.get("SHELL") or "/bin/sh"
     return [(line, _shell_command(shell, line)) for line in lines]
@@ -60,7 +60,7 @@ def shell_commands(stage: "Stage") -> list[tuple[str, list[str]]]:
 
 @otherwise("shell_command", lambda shell, line: [shell, "-c", line])
 def _shell_command(shell: str, line: str) -> list[str]:
-    """Return a shell's arguments for one command line; DVC leaves out the user's settings where it knows how."""
+    """Return a shell's argv for one command line; for shells it knows, DVC skips the user's startup files."""
     from dvc.stage.run import _make_cmd
 
     return list(_make_cmd(shell, line))
@@ -68,21 +68,21 @@ def _shell_command(shell: str, line: str) -> list[str]:
 
 @otherwise("command_environment", lambda: dict(os.environ))
 def command_environment() -> dict[str, str]:
-    """Return this process's environment as commands should see it: without what pyenv puts in for one of its own."""
+    """Return this process's environment for commands, without the variables that pyenv sets for its own."""
     from dvc.utils import fix_env
 
     return dict(fix_env(None))
 
 
 def lock_entry_of(stage: "Stage") -> dict[str, Any]:
-    """Return what dvc.lock holds of a stage that is as it stands now."""
+    """Return the dvc.lock entry of a stage in its present state."""
     from dvc.stage.serialize import to_single_stage_lockfile
 
     return dict(to_single_stage_lockfile(stage))
 
 
 def fill_from_lock(stage: "PipelineStage", entry: Mapping[str, Any]) -> None:
-    """Give a stage the hashes of an entry of dvc.lock, as if it had just run."""
+    """Set a stage's hashes from an entry of dvc.lock, as if it had just run."""
     from dvc.stage.loader import StageLoader
 
     StageLoader.fill_from_lock(stage, entry)
@@ -90,7 +90,7 @@ def fill_from_lock(stage: "PipelineStage", entry: Mapping[str, Any]) -> None:
 
 
 def locked_stage(repo: "Repo", dvc_yaml: str, entry: Mapping[str, Any], folder: str) -> "Stage":
-    """Return a stage of which there is no more than its entry in dvc.lock; `folder` is its working folder."""
+    """Return a stage made from its entry in dvc.lock alone; `folder` is its working folder."""
     from dvc.stage import PipelineStage, create_stage
     from dvc.stage.loader import StageLoader
 

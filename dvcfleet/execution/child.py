@@ -1,4 +1,4 @@
-"""A forked process that becomes a stage's command: a program, or a Python module in the modules that are there."""
+"""A forked process that becomes a stage's command: a program, or a Python module that uses the imported modules."""
 
 import atexit
 import ctypes
@@ -17,15 +17,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 def become(request: dict[str, Any], loaded_at_start: Set[str]) -> NoReturn:
-    """Run the requested command in place of the fork server.
+    """Run the requested command in this process, a child of the fork server.
 
-    A module finds of what is imported only what another interpreter would import too: `loaded_at_start` names what
-    every interpreter has.
+    A module sees only those imported modules that a new interpreter would import too; `loaded_at_start` names the
+    modules that every interpreter has.
     """
     # A session of its own tells its processes from those of other commands, and keeps the terminal's signals away.
     os.setsid()
     if sys.platform == "linux":
-        # A command must not outlive its fork server: its files would change under the next run.
+        # A command must not outlive its fork server: it would change files during the next run.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["server"]:
         os._exit(1)
@@ -40,7 +40,7 @@ def become(request: dict[str, Any], loaded_at_start: Set[str]) -> NoReturn:
     os.chdir(request["folder"])
     module = request["module"]
     if module is None:
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these
             signal.signal(number, signal.SIG_DFL)
         os.execvp(request["argv"][0], request["argv"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,7 +53,7 @@ def become(request: dict[str, Any], loaded_at_start: Set[str]) -> NoReturn:
 
 
 def _forget_modules(folder: Path, loaded_at_start: Set[str]) -> None:
-    """Drop the engine's modules, and those of which the folder has others by the same name."""
+    """Drop the engine's modules, and those whose name a module in the folder also has."""
     sys.path_importer_cache.pop(str(folder), None)
     dropped = {"dvcfleet", *(_module_names(folder) - loaded_at_start)}
     for name in [name for name in sys.modules if name.partition(".")[0] in dropped]:
@@ -71,7 +71,7 @@ def _module_names(folder: Path) -> set[str]:
 
 
 def _exit_code_of(module: str) -> int:
-    """Run a module as `python -m` does, and return the exit code that it would have ended with."""
+    """Run a module as `python -m` does, and return its exit code."""
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
@@ -83,7 +83,7 @@ def _exit_code_of(module: str) -> int:
 
 
 def exit_code(end: SystemExit) -> int:
-    """Return the exit code that an interpreter would end with, after printing the message if there is one."""
+    """Return the exit code of a SystemExit, after printing its message if there is one."""
     if end.code is None or isinstance(end.code, int):
         return end.code or 0
     print(end.code, file=sys.stderr)
@@ -91,7 +91,7 @@ def exit_code(end: SystemExit) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End as an interpreter does, but without taking its modules apart: here that takes longer than most stages."""
+    """Exit as an interpreter does, but without tearing down its modules, which takes longer than most stages."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Fork servers, seen by the process that wants commands run: start them, send them requests, stop them."""
+"""The client side of fork servers: start them, send them requests, stop them."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from dvcfleet.project import project_of
 _POLL_S = 0.5
 
 
-# Characters of the folder for temporary files: the path of a socket has 107 at most, on macOS 103.
+# Longest temporary folder, in characters: a socket's path has at most 107, on macOS 103.
 _LONGEST_FOLDER = 75
 
 
@@ -48,23 +48,23 @@ class ForkServer:
                 cwd=Path(__file__).parents[2],
                 env=command_environment(),
                 pass_fds=[listener.fileno()],
-                # What a terminal sends to all of its processes is for this process to answer.
+                # This process handles the signals that a terminal sends to all of its processes.
                 start_new_session=True,
             )
 
     def is_alive(self) -> bool:
-        """Tell whether the server still runs."""
+        """Tell whether the server is running."""
         return self._process.poll() is None
 
     def tell_to_stop(self) -> None:
-        """Have the server end all commands that it runs, and then itself."""
+        """Tell the server to end all its commands and then itself."""
         assert self._process.stdin
         if not self._process.stdin.closed:
             with suppress(BrokenPipeError):
                 self._process.stdin.write(b"s")
 
     def stop(self) -> None:
-        """End the server and all commands that it runs, and wait for it; again does nothing."""
+        """End the server and all its commands, and wait for it; a second call does nothing."""
         self.tell_to_stop()
         self._process.wait()
         assert self._process.stdin
@@ -73,7 +73,7 @@ class ForkServer:
 
 
 class ForkServers:
-    """A cold fork server, for shell commands, and a warm one, for the repository at `root`; started when asked for."""
+    """A cold fork server, for shell commands, and a warm one, for the repository at `root`; started on first use."""
 
     def __init__(self, root: Path, preload: Sequence[str] = ()) -> None:
         self._root, self._preload = root, preload
@@ -81,7 +81,7 @@ class ForkServers:
         self._lock = threading.Lock()
 
     def addresses(self) -> tuple[str, str]:
-        """Return where the cold and the warm server listen; one that was killed is started again."""
+        """Return the addresses of the cold and the warm server; a killed server is restarted."""
         with self._lock:
             for is_warm in (False, True):
                 if is_warm not in self._servers or not self._servers[is_warm].is_alive():
@@ -89,7 +89,7 @@ class ForkServers:
             return self._servers[False].address, self._servers[True].address
 
     def stop(self) -> None:
-        """End the servers and all commands that they run; again does nothing."""
+        """End the servers and all their commands; a second call does nothing."""
         with self._lock:
             for server in self._servers.values():
                 server.tell_to_stop()
@@ -102,7 +102,7 @@ _OWN_LOCK = threading.Lock()
 
 
 def own_fork_servers(root: str) -> tuple[str, str]:
-    """Return the addresses of this process' own fork servers for a repository, which end when this process does."""
+    """Return the addresses of this process's own fork servers for a repository, which end with this process."""
     with _OWN_LOCK:
         servers = _OWN.get(root)
         if servers is None:
@@ -111,9 +111,9 @@ def own_fork_servers(root: str) -> tuple[str, str]:
 
 
 def is_own_python(path: str) -> bool:
-    """Tell whether `python` on a PATH is this process' interpreter, in the same environment.
+    """Tell whether `python` on a PATH is this process's interpreter, in the same environment.
 
-    The folder counts too: the interpreters of all virtual environments are links to the same file.
+    Folders are compared too: the interpreters of all virtual environments are links to the same file.
     """
     found = shutil.which("python", path=path)
     if found is None or not os.path.isabs(found):
@@ -125,10 +125,10 @@ def is_own_python(path: str) -> bool:
 def run_command(
     address: str, request: Mapping[str, Any], lines: Lines, is_over: Callable[[], bool] | None
 ) -> dict[str, Any] | None:
-    """Have a fork server run one command, and end it with all its children once `is_over`, which is polled.
+    """Have a fork server run one command; when `is_over`, which is polled, is true, end it with all its children.
 
-    Returns its exit_code, seconds and peak_rss_bytes, and as `ended` whether it was ended so; None if the server went
-    away before the command ended.
+    Returns its exit_code, seconds and peak_rss_bytes, and as `ended` whether it was ended this way; None if the server
+    died before the command ended.
     """
     reading, writing = os.pipe()
     with socket.socket(socket.AF_UNIX) as connection, open(reading, "rb", buffering=0) as output:
@@ -147,7 +147,7 @@ def run_command(
 def _follow(
     connection: socket.socket, output: int, lines: Lines, is_over: Callable[[], bool] | None
 ) -> dict[str, Any] | None:
-    """Read output until the server says how the command ended, but not what a child left behind prints later."""
+    """Read output until the server reports the command's end; later output of remaining children is not read."""
     os.set_blocking(output, False)
     answer, ended = b"", False
     with selectors.DefaultSelector() as selector:
@@ -165,7 +165,7 @@ def _follow(
                     _drain(output, lines)
                     return json.loads(answer) | {"ended": ended} if answer.endswith(b"\n") else None
             if is_over and not ended and is_over():
-                # The server takes this for a hang-up: it ends the command, and answers when all of it is gone.
+                # The server treats this as a disconnect: it ends the command, and answers when all processes are gone.
                 ended = True
                 connection.shutdown(socket.SHUT_WR)
 
@@ -178,7 +178,7 @@ def _received(connection: socket.socket) -> bytes:
 
 
 def _drain(output: int, lines: Lines) -> bool:
-    """Read what is there; False at the end of the stream."""
+    """Read the available output; return False at the end of the stream."""
     while True:
         try:
             data = os.read(output, 65536)

@@ -1,11 +1,11 @@
 """The process that forks one child per command, as `python -m dvcfleet.execution.fork_server`.
 
 Arguments: the listening socket, the repository, and third-party modules to import once, for a warm server.
-A client connects, sends a line of JSON and with it the descriptor that the command is to print to, and gets a line of
-JSON when the command has ended. A client that sends more, or hangs up, ends its command.
+A client connects, sends a line of JSON together with the file descriptor for the command's output, and receives a line
+of JSON when the command has ended. A client that sends more, or disconnects, ends its command.
 
-At standard input is the process that the server works for. A byte there ends the server and its commands, with SIGTERM
-first; the end of the stream, as when that process is killed, ends them by SIGKILL.
+Standard input is connected to the process that started the server. A byte there ends the server and its commands, with
+SIGTERM first; the end of the stream, as when that process is killed, ends them by SIGKILL.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ from dvcfleet.execution.termination import GRACE_S, Termination, descendants, pr
 
 _PR_SET_CHILD_SUBREAPER = 36
 _REQUEST_LIMIT = 1 << 20
-# How often it is looked whether what was told to end has ended.
+# Seconds between checks whether ended commands are gone.
 _POLL_S = 0.05
 
 
 def main() -> None:
-    """Serve until told to end; in a forked child, become the command and end as it ends."""
-    # What a terminal sends to all of its processes is for the run to answer.
+    """Serve until told to end; in a forked child, become the command and exit with its exit code."""
+    # The run handles the signals that a terminal sends to all of its processes.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _continue_in_fork()
@@ -46,7 +46,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     listener = socket.socket(fileno=int(sys.argv[1]))
     if not sys.flags.safe_path:
-        # The folder that this package is in, beside which others may be.
+        # The folder of this package, which may hold other packages too.
         del sys.path[0]
     preload(Path(sys.argv[2]), sys.argv[3:])
     address = listener.getsockname()
@@ -55,7 +55,7 @@ def main() -> None:
     if request is not None:
         become(request, LOADED_AT_START)
     _end_all()
-    # Who started this server may have been killed, and can no longer remove its folder.
+    # If the process that started this server was killed, it cannot remove its folder.
     with contextlib.suppress(OSError):
         os.unlink(address)
         os.rmdir(os.path.dirname(address))
@@ -63,10 +63,10 @@ def main() -> None:
 
 
 def _continue_in_fork() -> None:
-    """Go on in a forked process, for which the one that the client started only waits.
+    """Continue in a forked process, while the process that the client started only waits for it.
 
-    Ray sends SIGKILL to the children of a worker whose task was cancelled: not to this process, which then finds its
-    standard input closed and ends the commands in order.
+    Ray sends SIGKILL to the children of a worker whose task was cancelled, but not to this grandchild, which then finds
+    its standard input closed and ends the commands cleanly.
     """
     server = os.fork()
     if server:
@@ -84,19 +84,19 @@ def preload(root: Path, names: list[str]) -> None:
                 is_of(root, place) for place in (spec.origin, *(spec.submodule_search_locations or ()))
             ):
                 import_module(name)
-        except Exception:  # whatever it is, the stage that needs the module meets and reports it
+        except Exception:  # the stage that needs the module will fail and report it
             continue
     for name, module in list(sys.modules.items()):
-        # Imported by one of those from outside, such as a library that knows plug-ins.
+        # Imported by a third-party module, such as a library that loads plug-ins.
         if name not in LOADED_AT_START and is_of(root, getattr(module, "__file__", None)):
             del sys.modules[name]
-    # All children share these objects: a collection in one of them would copy every page.
+    # All children share these objects: garbage collection in a child would copy every page.
     gc.collect()
     gc.freeze()
 
 
 def is_of(root: Path, place: str | None) -> bool:
-    """Tell whether a module's file is the repository's, and not of an environment inside the repository."""
+    """Tell whether a module's file belongs to the repository, and not to an environment inside it."""
     if place is None or not (path := Path(place).resolve()).is_relative_to(root.resolve()):
         return False
     return not any(path.is_relative_to(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
@@ -104,7 +104,7 @@ def is_of(root: Path, place: str | None) -> bool:
 
 @dataclass(eq=False)
 class Connection:
-    """A client; what was read of its request; its command's process, and how that ended."""
+    """A client's connection: the part of its request read so far, its command's process, and how that ended."""
 
     socket: socket.socket
     received: bytes = b""
@@ -115,14 +115,14 @@ class Connection:
     termination: Termination | None = None
 
     def close(self) -> None:
-        """Close the socket, and what came with a request that was not carried out."""
+        """Close the socket, and the descriptor of a request that was not carried out."""
         self.socket.close()
         while self.descriptors:
             os.close(self.descriptors.pop())
 
 
 class Server:
-    """Forks a child per request; an error of one connection ends that connection only."""
+    """Forks a child per request; an error on one connection ends only that connection."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -133,7 +133,7 @@ class Server:
         self._connections: set[Connection] = set()
 
     def serve(self) -> dict[str, Any] | None:
-        """Serve until something comes at standard input. Returns None then, and in each child its request."""
+        """Serve until something arrives at standard input, then return None; in each child, return its request."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._awoken.fileno())
         for source in (self._listener, self._wake, 0):
@@ -154,7 +154,7 @@ class Server:
             self._answer()
 
     def _close(self) -> None:
-        """Close in a child what is for its parent only."""
+        """Close in a child the descriptors that only its parent needs."""
         signal.set_wakeup_fd(-1)
         for each in (self._listener, self._wake, self._awoken):
             each.close()
@@ -165,7 +165,7 @@ class Server:
         try:
             client, _address = self._listener.accept()
         except OSError:
-            # The client is gone already, or there are too many open files: not to be asked again at once.
+            # The client has disconnected, or there are too many open files: do not retry at once.
             time.sleep(_POLL_S)
             return
         client.setblocking(False)
@@ -174,7 +174,7 @@ class Server:
         self._selector.register(client, selectors.EVENT_READ, connection)
 
     def _hear(self, connection: Connection) -> dict[str, Any] | None:
-        """Read on; fork when the request is whole, and return it in the child; end the command of one who hangs up."""
+        """Read on; fork when the request is complete, and return it in the child; end the command on a disconnect."""
         if connection not in self._connections:
             return None
         if connection.pid is not None:
@@ -193,7 +193,7 @@ class Server:
             return None
 
     def _fork(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any] | None:
-        # Otherwise the child would print the buffered text once more.
+        # Otherwise the child would print the buffered text again.
         sys.stdout.flush()
         sys.stderr.flush()
         server, started = os.getpid(), time.monotonic()
@@ -205,7 +205,7 @@ class Server:
         return None
 
     def _reap(self) -> None:
-        """Note how the children ended."""
+        """Collect the exit statuses of ended children."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -221,7 +221,7 @@ class Server:
                         }
 
     def _answer(self) -> None:
-        """Tell the clients whose commands have ended; of one that was told to end, all processes are gone then."""
+        """Answer the clients whose commands have ended; for a command that was told to end, wait for all processes."""
         for connection in list(self._connections):
             if connection.termination and not connection.termination.is_over():
                 continue
@@ -238,7 +238,7 @@ class Server:
 
 
 def _read(connection: Connection) -> dict[str, Any] | None:
-    """Read what is there; return the request once it is whole; raises ValueError for one that is not to be read."""
+    """Read the available bytes; return the request once it is complete; raise ValueError if it is malformed."""
     data, descriptors, _flags, _address = socket.recv_fds(connection.socket, 65536, 1)
     connection.descriptors += descriptors
     connection.received += data
@@ -250,15 +250,15 @@ def _read(connection: Connection) -> dict[str, Any] | None:
         return None
     request = json.loads(connection.received)
     if not isinstance(request, dict) or not connection.descriptors:
-        raise ValueError("no request with a descriptor to print to")
+        raise ValueError("not a request with a descriptor for its output")
     if request.keys() != {"argv", "module", "arguments", "environment", "folder"}:
         raise ValueError(f"unknown fields {sorted(request)}")
     return request
 
 
 def _end_all() -> None:
-    """End all processes below this one: by SIGKILL at once, unless the process at standard input waits for it."""
-    # No zombies: who waits for the server takes a process that is listed for one that runs.
+    """End all descendants: by SIGKILL at once, unless the process at standard input waits for them."""
+    # Leave no zombies: the process that waits for the server would take them for running processes.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = selectors.DefaultSelector()
     control.register(0, selectors.EVENT_READ)

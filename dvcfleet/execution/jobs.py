@@ -1,6 +1,6 @@
-"""Run one stage's commands: warm where they are Python modules of the repository, else as a shell does.
+"""Run one stage's commands: warm if they are Python modules of the repository, else in a shell.
 
-A warm command is a fork of a process that holds third-party modules; the repository's own it imports itself.
+A warm command is a fork of a process that has imported third-party modules; it imports the repository's modules itself.
 """
 
 import math
@@ -27,15 +27,15 @@ from dvcfleet.secrets import masked
 if TYPE_CHECKING:
     from dvc.stage import Stage
 
-# What a shell would pass on unchanged.
+# A word that a shell passes on unchanged.
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-# As `timeout` of the shell ends.
+# The exit code of the shell's `timeout`.
 TIMED_OUT = 124
 
 
 def make_job(stage: "Stage", resources: Resources) -> Job:
-    """Return what a worker needs to run the stage's commands in the repository that the stage is of."""
+    """Return the job for the stage's commands, in the stage's repository."""
     return Job(
         name=stage.addressing,
         commands=commands_of(stage),
@@ -47,7 +47,7 @@ def make_job(stage: "Stage", resources: Resources) -> Job:
 
 
 def commands_of(stage: "Stage") -> tuple[Command, ...]:
-    """Return the stage's commands as DVC would run them, and those that could run warm marked."""
+    """Return the stage's commands as DVC would run them, with those marked that can run warm."""
     root = Path(stage.repo.root_dir)
     commands = []
     for line, by_shell in shell_commands(stage):
@@ -59,7 +59,7 @@ def commands_of(stage: "Stage") -> tuple[Command, ...]:
 def warm_command(line: str, root: Path) -> tuple[str, tuple[str, ...]] | None:
     """Return the module and the arguments of `python -m MODULE ARGUMENT ...`; None for any other command.
 
-    Only for words that mean the same without a shell, and a module in the repository's root folder.
+    Only if all words mean the same without a shell, and the module is in the repository's root folder.
     """
     words = line.split()
     if words[:2] != ["python", "-m"] or len(words) < 3 or not all(map(_PLAIN_WORD.fullmatch, words)):
@@ -71,13 +71,13 @@ def warm_command(line: str, root: Path) -> tuple[str, tuple[str, ...]] | None:
 
 
 def stage_environment(stage: "Stage", threads: int) -> dict[str, str]:
-    """Return the variables to set for a stage's processes, on top of those of the worker."""
+    """Return the variables to set for a stage's processes, in addition to the worker's."""
     counts = {name: os.environ.get(name, str(threads)) for name in _THREAD_VARIABLES}
     return {"DVC_ROOT": stage.repo.root_dir, "DVC_STAGE": stage.addressing, "PYTHONUNBUFFERED": "1"} | counts
 
 
 def run_job(job: Job, on_line: Callable[[str], None]) -> Outcome:
-    """Run a job's commands one after another up to the first that fails; `on_line` gets each line they print."""
+    """Run a job's commands in order until one fails; `on_line` is called with each line of output."""
     for path in map(Path, job.clear):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -99,7 +99,7 @@ def _run_commands(
     on_line: Callable[[str], None],
     is_wanted: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Have the fork servers run a job's commands; `is_wanted` is polled where the run cannot end them itself."""
+    """Have the fork servers run a job's commands; `is_wanted` is polled if the run cannot end them itself."""
     end = time.monotonic() + (job.resources.timeout_s or math.inf)
     is_limited = job.resources.timeout_s is not None or is_wanted is not None
     seconds, peak, lines = 0.0, 0, Lines(on_line)
@@ -117,7 +117,7 @@ def _run_commands(
         request = _request(job, command if is_warm else replace(command, module=None))
         answer = run_command(fork_servers[is_warm], request, lines, is_over if is_limited else None)
         if answer is None:
-            return outcome(None, "the process that started its command went away", lost=True)
+            return outcome(None, "the process that started its command died", lost=True)
         seconds, peak = seconds + answer["seconds"], max(peak, answer["peak_rss_bytes"])
         if answer["ended"] and time.monotonic() > end:
             return outcome(TIMED_OUT, f"took longer than the {job.resources.timeout_s:g} s of its timeout")

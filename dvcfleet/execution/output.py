@@ -1,4 +1,4 @@
-"""What a stage's commands print: cut into lines, and kept in a file."""
+"""The output of a stage's commands: split into lines, and kept in a log file."""
 
 import fcntl
 import hashlib
@@ -18,15 +18,15 @@ LOGS = f"{STATE_FOLDER}/logs"
 TAIL_LINES = 30
 BAR_S = 60.0
 _LINE_LIMIT = 1 << 16
-# Above this size a log is set aside, in place of the one that was set aside before.
+# Above this size a log is rotated, replacing the one rotated before.
 _LIMIT_BYTES = 4 << 20
 _ASIDE = ".1"
 
 
 class Lines:
-    """Cuts a byte stream into lines, hands each to `on_line` with its credentials masked, and keeps the last ones.
+    """Splits a byte stream into lines, passes each to `on_line` with credentials masked, and keeps the last ones.
 
-    Of a progress bar, which rewrites its line, what it shows last counts; while it goes on, once in `BAR_S` seconds.
+    For a progress bar, which rewrites its line, it passes the final text, and the current one every `BAR_S` seconds.
     """
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
@@ -63,7 +63,7 @@ class Lines:
 
 
 def log_path(root: Path, stage: str) -> Path:
-    """Return the file for what a stage prints, in the state folder of the repository at `root`."""
+    """Return a stage's log file, in the state folder of the repository at `root`."""
     name = quote(stage, safe="@,=+ ")
     if len(name) > 200:
         name = f"{name[:150]}-{hashlib.md5(name.encode()).hexdigest()}"
@@ -71,22 +71,22 @@ def log_path(root: Path, stage: str) -> Path:
 
 
 def parts(path: Path) -> list[Path]:
-    """Return the files of a log, the older first."""
+    """Return the files of a log, oldest first."""
     return [each for each in (path.with_name(path.name + _ASIDE), path) if each.exists()]
 
 
 def clear_log(path: Path) -> None:
-    """Remove what an earlier run kept of a stage."""
+    """Remove a stage's log of an earlier run."""
     for each in parts(path):
         each.unlink(missing_ok=True)
 
 
 @contextmanager
 def logged(path: Path, on_line: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Give a function that writes a line to the end of a log and hands it to `on_line`.
+    """Yield a function that appends a line to a log and passes it to `on_line`.
 
-    While it may be called the log is locked: so a reader can tell that more may come. A log that cannot be written
-    (the disk is full) does not fail the stage.
+    The log is locked within the block, so that a reader knows that more may come. A log that cannot be written (the
+    disk is full) does not fail the stage.
     """
     log: FileIO | None = None
 
@@ -116,13 +116,13 @@ def logged(path: Path, on_line: Callable[[str], None]) -> Iterator[Callable[[str
 def _opened(path: Path) -> FileIO:
     """Open a log for appending, and lock it."""
     log = FileIO(path, "a")
-    with suppress(OSError):  # on a file system without locks a reader does not wait
+    with suppress(OSError):  # without file locks, readers do not wait for more
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return log
 
 
 def is_written(log: FileIO) -> bool:
-    """Tell whether the stage whose log this is still runs."""
+    """Tell whether the log's stage is still running."""
     try:
         fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -132,7 +132,7 @@ def is_written(log: FileIO) -> bool:
 
 
 def last_line(path: Path) -> str:
-    """Return the last line in a log that is not empty; nothing where there is none."""
+    """Return the last non-empty line of a log, or an empty string."""
     try:
         with open(path, "rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - 4096))

@@ -1,4 +1,4 @@
-"""End processes and all that they started: SIGTERM first, SIGKILL for those that still run some seconds later."""
+"""End processes and their descendants: by SIGTERM, and some seconds later by SIGKILL."""
 
 import os
 import signal
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 import psutil  # type: ignore[import-untyped]
 
-# Seconds between SIGTERM and SIGKILL: a container or a job of `srun` is to be ended by the client that started it.
+# Seconds between SIGTERM and SIGKILL, in which a client can end its container, or `srun` its job.
 GRACE_S = 5.0
-# Seconds after SIGKILL for which a process that does not go away, such as one in a system call, is waited for.
+# Seconds to wait after SIGKILL for a process that does not end, such as one in a system call.
 _KILLED_LIMIT_S = 5.0
 
 
@@ -23,11 +23,11 @@ class Termination:
         self.is_over()
 
     def is_over(self) -> bool:
-        """Return whether all are gone; to be asked again and again: SIGKILL is sent here once the time is up."""
+        """Return whether all are gone. Poll this: it also sends SIGKILL when the time is up."""
         now = time.monotonic()
         if now < self._kill_at and any(map(_is_running, self._told)):
             return False
-        # Once more: also those that were started while the others ended.
+        # List them again: some may have been started meanwhile.
         left = {process for process in self._find() if _is_running(process)}
         if now >= self._kill_at:
             _send(signal.SIGKILL, left)
@@ -38,12 +38,12 @@ class Termination:
 
 
 def descendants() -> set[psutil.Process]:
-    """Return all processes below this one."""
+    """Return all descendants of this process."""
     return set(psutil.Process().children(recursive=True))
 
 
 def processes_of(leader: int) -> set[psutil.Process]:
-    """Return a command's processes: its first one, those of its session, and all below them."""
+    """Return a command's processes: its first one, those of its session, and all their descendants."""
     parents = {process: process.info["ppid"] for process in psutil.process_iter(["ppid"])}
     found = {process for process in parents if process.pid == leader or _session(process.pid) == leader}
     while True:
@@ -55,7 +55,7 @@ def processes_of(leader: int) -> set[psutil.Process]:
 
 
 def _send(number: signal.Signals, processes: Iterable[psutil.Process]) -> None:
-    """Send a signal to processes, of which some may be gone."""
+    """Send a signal to processes, ignoring those that have ended."""
     for process in processes:
         try:
             process.send_signal(number)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
 
-# From here on hashing and copying a stage's outputs takes long enough to be done beside the event loop.
+# From this size (bytes), outputs are hashed and copied in a thread, not in the event loop.
 LARGE_BYTES = 16_000_000
 
 
 @dataclass
 class LocalWorkspace:
-    """The workspace of a run whose workers see its own files."""
+    """The workspace of a run whose workers use its own files."""
 
     repo: "Repo"
     plan: Plan
@@ -47,7 +47,7 @@ class LocalWorkspace:
         Returns the result, or None if the command must run, and the reason.
         """
         if not node.must_run:
-            # What it reads from has ended since the plan was made: maybe with the same bytes as before.
+            # Its upstream stages have ended since the plan was made, perhaps with the same bytes as before.
             node = judge_now(stage)
         why = ", ".join(node.reasons)
         if node.state is State.UP_TO_DATE:
@@ -71,12 +71,12 @@ class LocalWorkspace:
         return None, why
 
     def job(self, stage: "Stage", resources: Resources) -> Job:
-        """Return what a worker needs to run the stage's command in this tree; what it printed before is removed."""
+        """Return the job for the stage's commands in this tree; remove its earlier log."""
         clear_log(log_path(Path(self.repo.root_dir), stage.addressing))
         return make_job(stage, resources)
 
     def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
-        """Return what puts large outputs into DVC's cache, for another thread to call before `keep`; None for small."""
+        """Return a function that stores large outputs in DVC's cache, for a thread to call before `keep`, else None."""
         if sum(map(size_of, stage.outs)) < LARGE_BYTES:
             return None
         self.hide_from_git(stage)
@@ -88,7 +88,7 @@ class LocalWorkspace:
         self._stored.add(stage.addressing)
 
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
-        """Put the outputs of a stage that ended well into DVC's cache, and its entry into the run cache.
+        """Store the outputs of a successful stage in DVC's cache, and its entry in the run cache.
 
         Returns the entry for dvc.lock; None for a .dvc file's stage.
         """
@@ -98,7 +98,7 @@ class LocalWorkspace:
         """Do nothing: everything is in the workspace."""
 
     def _keep(self, stage: "Stage") -> dict[str, Any] | None:
-        # The hashes of its inputs stay those from before it ran: what was edited meanwhile, it did not read.
+        # Keep the hashes that its inputs had before it ran: it did not read what was edited since.
         if stage.addressing not in self._stored:
             self.hide_from_git(stage)
             self._store(stage)
@@ -111,10 +111,10 @@ class LocalWorkspace:
         return entry if hasattr(stage, "name") else None
 
     def hide_from_git(self, stage: "Stage") -> None:
-        """Put all outputs of the plan that go into this stage's folders into their .gitignore, in the plan's order.
+        """Add all outputs of the plan in this stage's folders to their .gitignore, in the plan's order.
 
-        Where a later stage reads the whole folder, its .gitignore is part of what it reads: it must not depend on
-        which stage ended first.
+        If a later stage reads the whole folder, it also reads its .gitignore, which therefore must not depend on which
+        stage ended first.
         """
         from dvc.output import OutputAlreadyTrackedError
 
@@ -126,7 +126,7 @@ class LocalWorkspace:
                 continue
             for out in self._neighbours.pop(folder):
                 self.repo.scm_context.ignore(out.fs_path)
-            # The files were read before: without this, each output would be added once more when it is kept.
+            # The files were read before: without this, each output would be added again when it is kept.
             forget_ignored(self.repo)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What Ray and Dask have in common: a cluster at an address, whose nodes have threads, memory and GPUs."""
+"""What Ray and Dask have in common: a cluster at an address, with threads, memory and GPUs on its nodes."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from dvcfleet.executors.task_runners import Runner
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.resource_pool import ResourcePool
 
-# No usage statistics; a stage that asks for no GPU sees none.
+# No usage statistics; a stage that requests no GPU sees none.
 _RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Otherwise Ray uses the address of a network interface, even on one machine.
@@ -23,7 +23,7 @@ _RAY_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 @dataclass(frozen=True)
 class Machine:
-    """A node of a cluster, and what it has for stages."""
+    """A node of a cluster, and its resources for stages."""
 
     address: str
     threads: float
@@ -34,7 +34,7 @@ class Machine:
         return f"{self.address} has {self.threads:g} threads, {self.gpus:g} GPUs, {self.memory_bytes / 1e9:.3g} GB"
 
     def can_run(self, resources: Resources) -> bool:
-        """Tell whether a stage can run here when nothing else does."""
+        """Tell whether a stage fits here when nothing else runs."""
         return (
             self.threads >= resources.threads
             and self.memory_bytes >= resources.memory_bytes
@@ -43,7 +43,7 @@ class Machine:
 
 
 def open_cluster(name: str, threads: int, workers: int | None, address: str | None) -> AbstractContextManager[Runner]:
-    """Open Ray or Dask as `open_runner` says; raises UserError where it is not installed."""
+    """Open Ray or Dask as `open_runner` does; raise UserError if it is not installed."""
     if name == "ray":  # before it is imported
         os.environ.update(_RAY_SETTINGS | (_RAY_ON_LOOPBACK if _is_loopback(address) else {}))
     try:
@@ -61,9 +61,9 @@ def _is_loopback(address: str | None) -> bool:
 def cluster_pool(
     where: str, machines: list[Machine], workers: int | None, resources: Mapping[str, Resources]
 ) -> ResourcePool:
-    """Return how many threads of a cluster to use at a time: `workers`, or all. The cluster counts memory and GPUs.
+    """Return a pool of `workers` threads of a cluster, by default all. The cluster itself counts memory and GPUs.
 
-    Raises UserError for a stage that no machine can run, and where there is none and no number was given.
+    Raises UserError for a stage that no machine can run, and if there is no machine and no number was given.
     """
     if not machines and not workers:
         raise UserError(f"{where} has no workers; start one, or say with --workers how many threads there will be")
@@ -78,7 +78,7 @@ def cluster_pool(
 
 
 def refuse_shared_gpus(gpus: Mapping[str, Sequence[str]]) -> None:
-    """Raise UserError where two workers on one machine have the same GPU; `gpus` has each worker's, by its address."""
+    """Raise UserError if two workers on one machine use the same GPU; `gpus` lists each worker's, by its address."""
     owners: dict[tuple[str | None, str], str] = {}
     for worker, gpu in ((worker, gpu) for worker, names in gpus.items() for gpu in names):
         owner = owners.setdefault((urlsplit(worker).hostname, gpu), worker)
@@ -90,7 +90,7 @@ def refuse_shared_gpus(gpus: Mapping[str, Sequence[str]]) -> None:
 
 
 def _check_server(machines: list[Machine]) -> None:
-    """Raise UserError where a node cannot reach Prefect's server, which listens on this machine only."""
+    """Raise UserError if a node cannot reach Prefect's server because that listens on this machine only."""
     server = urlsplit(os.environ["PREFECT_API_URL"]).hostname
     own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
     away = [machine.address for machine in machines if machine.address not in own]

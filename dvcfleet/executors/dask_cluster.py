@@ -33,9 +33,9 @@ LOSSES = (KilledWorker, CommClosedError, CancelledError, ClosedClientError)
 
 
 class Declaration(WorkerPlugin):
-    """A plugin by which each worker of a Dask cluster, now and later, declares its resources.
+    """A plugin by which each worker of a Dask cluster, also one that joins later, declares its resources.
 
-    What the worker was started with by `--resources` stands.
+    Resources given to the worker by `--resources` take precedence.
     """
 
     name = "dvcfleet"
@@ -50,7 +50,7 @@ class Declaration(WorkerPlugin):
         has = {"threads": worker.state.nthreads, "memory": memory, "GPU": len(gpus_here())}
         more = {name: amount for name, amount in has.items() if name not in worker.state.total_resources}
         if more:
-            # Dask assigns waiting tasks again when a worker resumes, and not when it declares resources.
+            # Dask reassigns waiting tasks when a worker resumes, but not when it declares resources.
             worker.status = Status.paused
             await worker.set_resources(**more)
             worker.status = Status.running
@@ -68,14 +68,14 @@ class DaskCluster:
     _ended: set[str] = field(default_factory=set)
 
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
-        """Return how many threads of the cluster to use at a time."""
+        """Return the cluster's pool."""
         if any(each.gpus for each in resources.values()):
             with_gpus = [at for at, worker in self._workers().items() if worker["resources"].get("GPU")]
             refuse_shared_gpus(self.client.run(gpus_here, workers=with_gpus) if with_gpus else {})
         return cluster_pool(f"the Dask cluster at {self.address}", self._machines(), self.workers, resources)
 
     def asking(self, resources: Resources) -> AbstractContextManager[Any]:
-        """Ask for what a stage needs of a worker."""
+        """Request a stage's resources of a worker."""
         wanted = {"threads": resources.threads, "memory": resources.memory_bytes, "GPU": resources.gpus}
         return dask.annotate(resources={name: amount for name, amount in wanted.items() if amount})
 
@@ -86,7 +86,7 @@ class DaskCluster:
         task.cancel()
 
     def is_loss(self, error: Exception) -> bool:
-        """Tell whether the task run failed because its workers went away."""
+        """Tell whether the task run failed because its workers were lost."""
         return isinstance(error, LOSSES)
 
     def wait_for_ends(self) -> None:
@@ -100,7 +100,7 @@ class DaskCluster:
 
     def _workers(self) -> dict[str, Any]:
         assert self.client.scheduler
-        # `scheduler_info` may have been replaced meanwhile by one without workers.
+        # `scheduler_info` may meanwhile be one without workers.
         found: dict[str, Any] = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
         return found
 

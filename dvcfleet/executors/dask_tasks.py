@@ -1,10 +1,10 @@
-"""In a Dask worker: whether the current task was cancelled, since Dask forgets a cancelled task but cannot end it."""
+"""In a Dask worker: detect that the current task was cancelled, since Dask forgets such a task but cannot end it."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dvcfleet.executors.task_runners import leave_interrupts_to_the_run
+from dvcfleet.executors.task_runners import ignore_interrupts
 
 _AT_WORK: set[str] = set()
 
@@ -30,8 +30,8 @@ def keys_at_work() -> set[str]:
 
 
 def dask_setup(worker: object) -> None:
-    """Leave Ctrl-C to the run: Dask calls this in the worker of a run's own cluster, where this module is a preload."""
-    leave_interrupts_to_the_run()
+    """Ignore Ctrl-C, which the run handles; Dask calls this in the worker of a run's own cluster, as a preload."""
+    ignore_interrupts()
 
 
 def _task_of_dask() -> tuple[str, Callable[[], bool]] | None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.executors import clusters
-from dvcfleet.executors.task_runners import CLUSTERS, Local, Runner, leave_interrupts_to_the_run
+from dvcfleet.executors.task_runners import CLUSTERS, Local, Runner, ignore_interrupts
 
 if TYPE_CHECKING:
     from prefect.task_runners import TaskRunner
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def open_runner(name: str, workers: int | None = None, address: str | None = None) -> Iterator[Runner]:
     """Open the runner of this name for `workers` threads at a time, connected to the cluster at `address` if given.
 
-    Without an address a cluster is started on loopback, and ended. Without `workers` there are as many
-    as CPUs. Raises UserError where no cluster answers at the address.
+    Without an address, a cluster is started on loopback for the time of the block. `workers` defaults to the number of
+    CPUs. Raises UserError if no cluster answers at the address.
     """
     threads = workers or os.cpu_count() or 1
     if name in CLUSTERS:
@@ -36,7 +36,7 @@ def _threads(workers: int) -> "TaskRunner[Any]":
 def _processes(workers: int) -> "TaskRunner[Any]":
     from prefect.task_runners import ProcessPoolTaskRunner
 
-    return ProcessPoolTaskRunner(max_workers=workers, initializer=leave_interrupts_to_the_run)
+    return ProcessPoolTaskRunner(max_workers=workers, initializer=ignore_interrupts)
 
 
 _POOLS: dict[str, Callable[[int], "TaskRunner[Any]"]] = {"threads": _threads, "processes": _processes}

@@ -1,4 +1,4 @@
-"""Where stages run, by the command line, else by a profile of `profiles.yaml`, else in threads of this machine."""
+"""Where stages run: as the command line says, else a profile of `profiles.yaml`, else in threads of this machine."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -17,7 +17,7 @@ PROFILES = "profiles.yaml"
 
 @dataclass(frozen=True)
 class Placement:
-    """A runner by name, a cluster's address or None, how many threads at once, and more `meta` by stage."""
+    """A runner by name, a cluster's address or None, the number of threads, and additional `meta` by stage."""
 
     runner: str = "threads"
     address: str | None = None
@@ -25,14 +25,14 @@ class Placement:
     stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def resources(self, stage: "Stage") -> Resources:
-        """Return what a stage asks for; raises UserError for a value that has no meaning."""
+        """Return a stage's requested resources; raise UserError for an invalid value."""
         return resources_of(stage, next((self.stages[name] for name in _names(stage) if name in self.stages), None))
 
 
 def choose_placement(root: Path, profile: str | None, **said: Any) -> Placement:
     """Return the profile's placement, overridden by what the command line `said` (None: not said).
 
-    Raises UserError for a profile that does not exist or is wrong, and for an address without a cluster.
+    Raises UserError if the profile does not exist or is invalid, and for an address without a cluster.
     """
     place = read_profile(root / PROFILES, profile) if profile else Placement()
     place = replace(place, **{name: value for name, value in said.items() if value is not None})
@@ -60,7 +60,7 @@ def read_profile(path: Path, name: str) -> Placement:
 
 
 def check_stages(place: Placement, stages: Iterable["Stage"]) -> None:
-    """Raise UserError where a profile names a stage that does not exist."""
+    """Raise UserError if a profile names a stage that does not exist."""
     known = {name for stage in stages for name in _names(stage)} if place.stages else set()
     for name in place.stages:
         if name not in known:

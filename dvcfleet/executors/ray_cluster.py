@@ -35,11 +35,11 @@ class RayCluster:
     remote = True
 
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
-        """Return how many threads of the cluster to use at a time."""
+        """Return the cluster's pool."""
         return cluster_pool(f"the Ray cluster at {self.address}", _machines(), self.workers, resources)
 
     def asking(self, resources: Resources) -> AbstractContextManager[Any]:
-        """Ask for what a stage needs of a node."""
+        """Request a stage's resources of a node."""
         return _asking(resources)
 
     def end(self, future: "PrefectFuture[Any]") -> None:
@@ -47,7 +47,7 @@ class RayCluster:
         ray.cancel(future.wrapped_future, force=True)  # type: ignore[attr-defined]
 
     def is_loss(self, error: Exception) -> bool:
-        """Tell whether the task run failed because its worker or node went away."""
+        """Tell whether the task run failed because its worker or node was lost."""
         return isinstance(error, LOSSES)
 
 
@@ -68,7 +68,7 @@ def local(threads: int) -> Iterator[Local]:
 
 @contextmanager
 def _connected(**options: Any) -> Iterator[None]:
-    """Connect to a Ray cluster, where Prefect's task runner finds it."""
+    """Connect this process to a Ray cluster, which Prefect's task runner then uses."""
     # Workers report to the same Prefect server as the run.
     environment = {"env_vars": {"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}}
     try:
@@ -92,7 +92,7 @@ def _machines() -> list[Machine]:
 
 
 def _asking(resources: Resources) -> AbstractContextManager[Any]:
-    # The run itself starts a stage again whose worker went away.
+    # The run itself restarts a stage whose worker was lost.
     options: dict[str, Any] = {"num_cpus": resources.threads, "num_gpus": resources.gpus, "max_retries": 0}
     if resources.memory_bytes:
         options["memory"] = resources.memory_bytes

@@ -1,4 +1,4 @@
-"""Where stages run, by name: threads or processes of this machine, which start the commands, or a cluster."""
+"""Runners by name: threads or processes of this machine, which start the commands, or a cluster."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -19,25 +19,25 @@ RUNNERS = ("threads", "processes", *CLUSTERS)
 
 
 class Runner(Protocol):
-    """One of Prefect's task runners, with what Prefect does not offer.
+    """One of Prefect's task runners, with what Prefect's interface lacks.
 
-    `remote`: its workers start fork servers of their own; others use those of this machine.
+    `remote`: its workers start their own fork servers; other runners use those of this machine.
     """
 
     task_runner: "TaskRunner[Any]"
     remote: bool
 
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
-        """Return what stages may use; raises UserError for a stage that asks for more than that."""
+        """Return the resources that stages may use; raise UserError for a stage that requests more than that."""
 
     def asking(self, resources: Resources) -> AbstractContextManager[Any]:
-        """Ask the cluster for these resources for what is submitted within the block."""
+        """Request these resources of the cluster for tasks submitted within the block."""
 
     def end(self, future: "PrefectFuture[Any]") -> None:
         """End a task run on a remote worker, if it still runs."""
 
     def is_loss(self, error: Exception) -> bool:
-        """Tell whether a task run failed because its worker went away."""
+        """Tell whether a task run failed because its worker was lost."""
 
 
 @dataclass
@@ -58,17 +58,17 @@ class Local:
         return pool
 
     def asking(self, resources: Resources) -> AbstractContextManager[Any]:
-        """Ask a cluster on this machine; others need nothing, since this process counts."""
+        """Request resources of a cluster on this machine; do nothing for threads and processes."""
         return self.asks(resources)
 
     def end(self, future: "PrefectFuture[Any]") -> None:
         """Do nothing: the fork servers end what they started."""
 
     def is_loss(self, error: Exception) -> bool:
-        """Tell whether the pool of the task run broke, or its worker in a cluster went away."""
+        """Tell whether the pool of the task run broke, or its worker in a cluster was lost."""
         return isinstance(error, self.losses)
 
 
-def leave_interrupts_to_the_run() -> None:
-    """Ignore Ctrl-C, which goes to all processes of the terminal: the run decides what ends."""
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C, which goes to all processes of the terminal: the run decides what to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -139,7 +139,7 @@ class Run:
         if self._storing:
             return None
         self.locks.flush()
-        with self.lock.given_up():
+        with self.lock.released():
             return self.executor.next_outcome()
 
     def _begin(self) -> None:

@@ -70,7 +70,7 @@ def test_a_dvc_without_what_is_needed_is_refused_by_name(toy: Make, tmp_path: Pa
     chain = toy(CHAIN, CHAIN_FILES)
     ended = run_with(renamed_dvc(tmp_path / "dvc", [r"\bplan_repro\b"]), chain)
     assert ended.returncode == 2
-    assert "has no dvc.repo.reproduce.plan_repro, and no stage runs without" in ended.stdout
+    assert "has no dvc.repo.reproduce.plan_repro, which every run needs" in ended.stdout
     assert "dvc>=3." in ended.stdout
     assert "Traceback" not in ended.stderr
 

@@ -570,7 +570,7 @@ def test_a_stage_whose_host_is_killed_is_started_again(toy: Make, runner: str) -
     code, text = killing.run(runner=runner)
     assert code == 0, text
     assert killing.ran() == ["killer", "killer"]
-    assert "killer is started again: the process that started its command went away" in text
+    assert "killer is started again: the process that started its command died" in text
     assert killing.settled()
 
 
@@ -583,7 +583,7 @@ def test_a_stage_that_kills_its_host_each_time_fails_in_the_end(toy: Make) -> No
     assert code == 1
     # A host that is about to die may be asked once more, and then nothing runs.
     assert deadly.ran() in (["deadly"] * 3, ["deadly"] * 4)
-    assert "deadly failed: the process that started its command went away, 4 times" in text
+    assert "deadly failed: the process that started its command died, 4 times" in text
 
 
 def test_a_killed_process_of_the_pool_costs_no_stage(toy: Make) -> None:

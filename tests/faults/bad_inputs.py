@@ -599,7 +599,7 @@ KINDS: dict[str, Kind] = {
         "overlays",
         lambda folder: None,
         ("reconstruct", "merged", "--task", "d", "--out", "x"),
-        "no part for the task 'd'",
+        "no parts for the task 'd'",
     ),
     **{
         name: Kind(

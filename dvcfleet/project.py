@@ -44,7 +44,7 @@ class Project(Protocol):
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Update files that stages read and no stage writes, such as pointers to a branch of a source."""
 
-    def foresee(self, stage: str) -> Mapping[str, str] | None:
+    def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
         """Return all text files that a stage will write, by path, if they are known without running it, else None."""
 
     def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
@@ -85,7 +85,7 @@ class AnyRepository:
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Do nothing."""
 
-    def foresee(self, stage: str) -> Mapping[str, str] | None:
+    def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
         """Return None: no stage's output is known."""
         return None
 

@@ -60,7 +60,7 @@ class Merganser:
         except InputError as error:
             raise UserError(str(error)) from error
 
-    def foresee(self, stage: str) -> Mapping[str, str] | None:
+    def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
         """Return the digests that the stage `code` will write; None for any other, and where it will fail."""
         if stage != "code":
             return None

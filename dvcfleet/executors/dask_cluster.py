@@ -74,7 +74,7 @@ class DaskCluster:
             refuse_shared_gpus(self.client.run(gpus_here, workers=with_gpus) if with_gpus else {})
         return cluster_pool(f"the Dask cluster at {self.address}", self._machines(), self.workers, resources)
 
-    def asking(self, resources: Resources) -> AbstractContextManager[Any]:
+    def requesting(self, resources: Resources) -> AbstractContextManager[Any]:
         """Request a stage's resources of a worker."""
         wanted = {"threads": resources.threads, "memory": resources.memory_bytes, "GPU": resources.gpus}
         return dask.annotate(resources={name: amount for name, amount in wanted.items() if amount})

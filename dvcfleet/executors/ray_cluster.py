@@ -38,7 +38,7 @@ class RayCluster:
         """Return the cluster's pool."""
         return cluster_pool(f"the Ray cluster at {self.address}", _machines(), self.workers, resources)
 
-    def asking(self, resources: Resources) -> AbstractContextManager[Any]:
+    def requesting(self, resources: Resources) -> AbstractContextManager[Any]:
         """Request a stage's resources of a node."""
         return _asking(resources)
 

@@ -1,4 +1,4 @@
-"""Remove from a folder that a stage reads whole what is not among the stage's inputs."""
+"""Remove files that are not a stage's inputs from a folder that it reads as a whole."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 
 def remove_others(folder: str, wanted: Collection[str], tracked: Collection[str]) -> None:
-    """Remove all that is in a folder except what lies at or below the wanted paths, and git's files.
+    """Remove everything from a folder except the wanted paths, what is below them, and git's files.
 
     `tracked` holds git's files and their folders. All paths are absolute.
     """

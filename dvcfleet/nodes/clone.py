@@ -1,4 +1,4 @@
-"""A node's clone of the repository: how one is made, its commit, its locks, and the run's parameter files in it."""
+"""A node's clone of the repository: its creation, its commit, its locks, and the run's parameter files in it."""
 
 import fcntl
 import logging
@@ -24,7 +24,7 @@ _LISTED = 10
 def make_node(folder: Path) -> Path:
     """Mark the clone around a folder as a node, which runs may change as they need; return its root.
 
-    Raises UserError where the clone holds work that neither git nor DVC's cache has: a node would delete it.
+    Raises UserError if the clone holds work that neither git nor DVC's cache has: a node would delete it.
     """
     with opened(folder) as repo, write_lock(repo):
         if commit_for_nodes(repo) is None:
@@ -43,7 +43,7 @@ def make_node(folder: Path) -> Path:
 
 
 def is_node(root: Path) -> bool:
-    """Tell whether a clone was made a node where it is: a copy of a node elsewhere is none."""
+    """Tell whether a clone was made a node at this path: a copy of a node is not a node."""
     return _marker(root).is_file() and _marker(root).read_text() == str(root.resolve())
 
 
@@ -62,7 +62,7 @@ def check_node(root: Path) -> None:
 
 
 def refuse_node(root: Path) -> None:
-    """Raise UserError where the folder was made a node."""
+    """Raise UserError if the folder was made a node."""
     if is_node(root):
         raise UserError(
             f"{root} was made a node, whose files belong to the runs that use it; run in another clone, or remove "
@@ -71,12 +71,12 @@ def refuse_node(root: Path) -> None:
 
 
 def node_folder(root: Path) -> Path:
-    """Return the folder of what a node keeps about itself; it exists in every node."""
+    """Return the folder of a node's own records, which exists in every node."""
     return root / STATE_FOLDER / "node"
 
 
 def commit_for_nodes(repo: "Repo") -> str | None:
-    """Return the commit that the repository is at; None outside git. Raises UserError before the first commit."""
+    """Return the repository's current commit; None outside git. Raises UserError before the first commit."""
     from dvc.scm import SCMError
 
     if not under_git(repo):
@@ -84,7 +84,7 @@ def commit_for_nodes(repo: "Repo") -> str | None:
     try:
         return str(repo.get_rev())
     except SCMError as error:
-        raise UserError(f"{repo.root_dir}: nothing is committed yet, and nodes are told the commit") from error
+        raise UserError(f"{repo.root_dir}: nothing is committed yet, and nodes must check out a commit") from error
 
 
 def check_commit(repo: "Repo", wanted: str | None) -> None:
@@ -93,13 +93,13 @@ def check_commit(repo: "Repo", wanted: str | None) -> None:
     if found != wanted:
         raise UserError(
             f"its checkout is at commit {found or 'none'}, the run's at {wanted or 'none'}; "
-            "check that one out there, and run again"
+            "check out that commit there, and run again"
         )
 
 
 @contextmanager
 def opened_clone(root: Path) -> Iterator["Repo"]:
-    """Open the clone as a DVC repository whose lock is waited for."""
+    """Open the clone as a DVC repository that waits for its lock."""
     from dvc.repo import Repo
 
     logging.getLogger("dvc").setLevel(logging.ERROR)
@@ -109,8 +109,8 @@ def opened_clone(root: Path) -> Iterator["Repo"]:
 
 @contextmanager
 def locked(repo: "Repo") -> Iterator[None]:
-    """Let one stage of the node at a time change DVC's state, and no `dvc` command meanwhile."""
-    # DVC looks for its own lock only twice a second: the node's stages queue here instead.
+    """Let only one stage of the node, and no `dvc` command, change DVC's state within the block."""
+    # DVC polls its own lock only twice a second, so the node's stages queue on this one.
     with open(node_folder(Path(repo.root_dir)) / "lock", "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with repo.lock, repo.scm_context(quiet=True):
@@ -119,13 +119,13 @@ def locked(repo: "Repo") -> Iterator[None]:
 
 @contextmanager
 def parameter_files(root: Path, texts: dict[str, str]) -> Iterator[None]:
-    """Write the run's dvc.yaml and parameter files, and keep them while a stage runs.
+    """Write the run's dvc.yaml and parameter files, and keep them unchanged while a stage runs.
 
-    Stages of a run with other files wait until those of this one have ended.
+    Stages of a run with other files wait until the stages of this run have ended.
     """
     paths = {root / path: text for path, text in texts.items()}
     if any(".." in path.parts or not path.is_relative_to(root) for path in paths):
-        raise UserError(f"it was sent files outside the repository: {', '.join(texts)}")
+        raise UserError(f"it received files outside the repository: {', '.join(texts)}")
     with open(node_folder(root) / "parameters", "a") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         while any(not _holds(path, text) for path, text in paths.items()):
@@ -137,7 +137,7 @@ def parameter_files(root: Path, texts: dict[str, str]) -> Iterator[None]:
 
 
 def write_if_changed(path: Path, text: str) -> None:
-    """Replace a text file in one step, unless it holds this text already."""
+    """Replace a text file atomically, unless it already holds this text."""
     if _holds(path, text):
         return
     path.parent.mkdir(parents=True, exist_ok=True)

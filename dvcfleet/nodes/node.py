@@ -1,7 +1,7 @@
-"""Run a stage on a node that shares nothing with the run's machine but the DVC remote.
+"""Run a stage on a node that shares only the DVC remote with the run's machine.
 
-A node is a clone of the repository that was made for this (`make_node`). It fetches those inputs of the stage that it
-lacks, runs the commands, pushes the outputs, and returns the stage's entry for dvc.lock. Its own dvc.lock is kept.
+A node is a clone of the repository that was made for this (`make_node`). It fetches the missing inputs of the stage,
+runs the commands, pushes the outputs, and returns the stage's entry for dvc.lock. Its own dvc.lock does not change.
 """
 
 import hashlib
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 
 def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
-    """Run a job's stage in this node's own clone unless it ran before; `tell` gets each line printed.
+    """Run a job's stage in this node's own clone unless it ran before; `tell` is called with each line of output.
 
-    A folder that was not made a node is left as it is: the outcome is then the user's mistake, exit code 2.
+    A folder that was not made a node is not changed: the outcome is then a user's mistake, exit code 2.
     """
     from dvc.exceptions import DvcException
 
@@ -63,10 +63,10 @@ def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
 
 
 def run_key(stage: "Stage", persisted: Sequence[dict[str, Any]]) -> str | None:
-    """Return the run cache's key for a stage's command and present inputs; None for a stage that it cannot hold.
+    """Return the run cache's key for a stage's command and present inputs; None if it cannot hold the stage.
 
-    DVC's run cache holds no stage with outputs to persist, because they depend on their previous content. Here that
-    content's hash is part of the key.
+    DVC's run cache holds no stage with persistent outputs, because they depend on their previous content. Here the hash
+    of that content is part of the key.
     """
     if isinstance(stage.meta, dict) and stage.meta.get("restore") is False:
         return None
@@ -109,13 +109,13 @@ class NodeStage:
         return replace(outcome, entry=entry)
 
     def _log(self) -> None:
-        """Add the stage to the node's log of those that it ran to their end."""
+        """Add the stage to the node's log of completed stages."""
         with open(node_folder(self.root) / "log", "a") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {self.job.name}\n")
 
     @property
     def work(self) -> NodeWork:
-        """What the run sent about the stage."""
+        """The stage's work as the run sent it."""
         assert self.job.node
         return self.job.node
 
@@ -131,7 +131,7 @@ class NodeStage:
         return stage
 
     def _place_inputs(self, stage: "Stage") -> None:
-        """Bring other stages' outputs that this one reads, and remove all else from folders that it reads whole."""
+        """Fetch and place the other stages' outputs that this one reads; clean folders that it reads as a whole."""
         inputs = self._outputs(self.work.inputs)
         lacking = [out for out in inputs if not out.exists or out.changed_checksum()]
         if lacking:
@@ -173,9 +173,9 @@ class NodeStage:
                 raise UserError(f"{dep} differs from the run's machine ({dep.hash_info.value} here, {expected} there)")
 
     def _clear_outputs(self, stage: "Stage") -> None:
-        """Remove what was written here before, and restore the previous content of outputs to persist.
+        """Remove earlier outputs, and restore the previous content of persistent ones.
 
-        What a killed attempt of the same stage has added to an output to persist is kept.
+        What a killed attempt of the same stage has added to a persistent output is kept.
         """
         for out in stage.outs:
             if not out.persist:
@@ -191,7 +191,7 @@ class NodeStage:
 
     @property
     def _started(self) -> Path:
-        """The file that holds, until the stage ends here, the previous content it started from."""
+        """The file that holds the persistent outputs' previous content until the stage ends here."""
         return node_folder(self.root) / hashlib.md5(self.job.name.encode()).hexdigest()
 
     def _restore(self, out: "Output", before: "Output | None") -> None:
@@ -204,7 +204,7 @@ class NodeStage:
             out.remove()
 
     def _push_outputs(self, stage: "PipelineStage", key: str | None) -> dict[str, Any]:
-        """Store the outputs in the cache and on the remote, then their entry in its run cache; return the entry."""
+        """Store the outputs in the cache and on the remote, then the entry in the remote's run cache; return it."""
         for out in stage.outs:
             save_output(out)
         entry = lock_entry_of(stage)

@@ -1,7 +1,7 @@
-"""The DVC remote as the store through which machines with nothing else in common exchange inputs and outputs.
+"""The DVC remote as the store through which machines that share nothing else exchange inputs and outputs.
 
-Files go by DVC's own push and pull. Added here: waiting for a remote that is away, and run cache entries one at a time,
-where DVC copies the whole run cache.
+Files are transferred by DVC's own push and pull. This module adds waiting for an unreachable remote, and transfer of
+single run cache entries, where DVC copies the whole run cache.
 """
 
 import errno
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# An empty folder where a remote should be mounted looks like an empty remote: this file tells them apart.
+# A remote that is not mounted looks like an empty remote: only a real one holds this file.
 _MARK = "dvcfleet"
 _WAITS_S = (1, 2, 4, 8, 15, *[30] * 19)
-# Errors that do not pass by waiting.
+# Errors that waiting does not resolve.
 _LASTING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
 _RUN_NAME = re.compile("[0-9a-f]{64}")
 
@@ -38,7 +38,7 @@ class AwayError(OSError):
 
 
 class MissingError(OSError):
-    """The DVC remote answers, and does not hold what it is asked for."""
+    """The DVC remote answers, but does not hold the requested object."""
 
 
 def has_remote(repo: "Repo") -> bool:
@@ -47,10 +47,10 @@ def has_remote(repo: "Repo") -> bool:
 
 
 class ObjectStore:
-    """The repository's default DVC remote; `tell` gets a line for each wait.
+    """The repository's default DVC remote; `tell` is called with a line for each wait.
 
     All methods wait up to ten minutes for a remote that does not answer, and then raise its error. Raises UserError for
-    a remote that keeps files by version and not by content.
+    a remote that stores files by version and not by content.
     """
 
     def __init__(self, repo: "Repo", tell: Callable[[str], None]) -> None:
@@ -63,7 +63,7 @@ class ObjectStore:
             )
 
     def open(self) -> None:
-        """Put the mark into a remote that is used for the first time, and look for it in one that was used before."""
+        """Write the marker file to a remote on first use, and check for it later."""
         known = state_folder(self._repo) / "remote"
         if known.exists() and known.read_text() == self._mark:
             return self._patiently("answer", self._check_mark)
@@ -71,13 +71,13 @@ class ObjectStore:
         known.write_text(self._mark)
 
     def held(self, values: Collection[str]) -> set[str]:
-        """Return those of the hashes that the remote holds; a folder's, if it holds all that is in it."""
+        """Return the hashes that the remote holds; a folder counts if the remote holds all of its files."""
         return self._with_mark(
             "say what it holds", lambda: set(self._remote.odb.oids_exist(values)) if values else set()
         )
 
     def push(self, outs: Iterable["Output"]) -> None:
-        """Copy from DVC's cache what the remote lacks of some outputs; a folder's listing last."""
+        """Copy the outputs that the remote lacks from DVC's cache; a folder's listing last."""
         objects = _objects(outs)
 
         def push_all() -> None:
@@ -87,7 +87,7 @@ class ObjectStore:
         self._with_mark("take outputs", push_all)
 
     def fetch(self, outs: Collection["Output"]) -> None:
-        """Copy into DVC's cache what it lacks of some outputs. Raises MissingError if the remote lacks one too."""
+        """Copy the outputs that DVC's cache lacks into it. Raises MissingError if the remote also lacks one."""
 
         def fetch_all() -> None:
             self._transfer("fetched", self._repo.cloud.pull, _objects(outs))
@@ -98,7 +98,7 @@ class ObjectStore:
         self._with_mark("give inputs", fetch_all)
 
     def fetch_listing(self, folder: "HashInfo") -> None:
-        """Copy the listing of an output folder into DVC's cache, and none of the files in it."""
+        """Copy the listing of an output folder into DVC's cache, without its files."""
 
         def fetch_it() -> None:
             self._transfer("fetched", self._repo.cloud.pull, {folder})
@@ -113,7 +113,7 @@ class ObjectStore:
         return self._with_mark("say what has run", lambda: self._find_run(key))
 
     def save_run(self, key: str, entry: dict[str, Any]) -> None:
-        """Add an entry to the remote's run cache; its outputs have to be there already."""
+        """Add an entry to the remote's run cache, which must already hold its outputs."""
         fs = self._remote.fs
         path = fs.join(self._run_folder(key), entry_hash(entry))
 
@@ -169,7 +169,7 @@ class ObjectStore:
             raise AwayError(f"there is no {_MARK} in it, as if it were not mounted")
 
     def _with_mark(self, what: str, action: Callable[[], T]) -> T:
-        """Do what needs the remote, after a look that it is the one meant."""
+        """Run an action that needs the remote, after checking that its marker file is there."""
 
         def check_and_act() -> T:
             self._check_mark()
@@ -178,11 +178,11 @@ class ObjectStore:
         return self._patiently(what, check_and_act)
 
     def _patiently(self, what: str, action: Callable[[], T]) -> T:
-        """Do what needs the remote; while it is away, wait and try again."""
+        """Run an action that needs the remote; while the remote is unreachable, wait and retry."""
         for wait_s in _WAITS_S:
             try:
                 return action()
-            except Exception as error:  # each remote's library has errors of its own
+            except Exception as error:  # each remote's library raises its own errors
                 if isinstance(error, MissingError) and self._answers():
                     raise
                 if isinstance(error, OSError) and error.errno in _LASTING:
@@ -200,22 +200,22 @@ class ObjectStore:
 
 
 def _objects(outs: Iterable["Output"]) -> set["HashInfo"]:
-    """Return the hashes of all files of outputs, and of folders' listings; listings are fetched for that."""
+    """Return the hashes of all files of outputs, and of folders' listings, which are fetched if missing."""
     used: set[HashInfo] = set()
     for out in outs:
-        # With `force`, DVC leaves out a folder whose listing it cannot get, instead of asking at the terminal.
+        # With `force`, DVC skips a folder whose listing it cannot get, instead of prompting at the terminal.
         used = used.union(*out.get_used_objs(force=True).values())
     return used
 
 
 class _LoggedErrors(logging.Handler):
-    """Collects the errors that DVC only logs when single files cannot be copied."""
+    """Collects the errors that DVC only logs if single files cannot be copied."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self._errors: list[Exception] = []
         self._logger = logging.getLogger("dvc_data.hashfile.transfer")
-        # A traceback for each file helps nobody: our own message holds what matters.
+        # Suppress DVC's traceback for each file: our own message reports the errors.
         self._logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -1,7 +1,7 @@
 """The hashes of inputs and outputs, computed from dvc.lock for a run whose data is on the DVC remote and on nodes.
 
-A folder that several stages write into has no entry of its own: its hash is that of the joined listings of theirs.
-DVC's `--allow-missing` takes such a folder, and a file in an output folder, for unchanged whenever it is missing.
+A folder that several stages write into has no entry of its own: its hash is computed from the stages' joined listings.
+DVC's `--allow-missing` treats such a folder, and a file in an output folder, as unchanged whenever it is missing.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class RecordedHashes:
         self._gitignores: dict[str, str] = {}
 
     def checks_for(self, steps: Sequence["Stage"]) -> StageChecks:
-        """Judge these stages, which are all of a plan's, in its order."""
+        """Return the checks for a plan's stages, given all of them in its order."""
         self._outs = outputs_trie(steps)
         self._steps = steps
         outs = [out for stage in steps for out in stage.outs if out.use_cache and out.hash_info]
@@ -46,11 +46,11 @@ class RecordedHashes:
 
     @property
     def checks(self) -> StageChecks:
-        """How a stage is judged without its data; whether it has run before is left to the node that would run it."""
+        """The checks of a stage without its data; the node that would run it finds out whether it has run before."""
         return StageChecks(self._dependency, self._output, ran_before=lambda stage: False, cached=lambda stage: False)
 
     def outputs_at(self, dep: "Dependency") -> list["Output"]:
-        """Return the outputs at, above or below a dependency; none for a source."""
+        """Return the outputs at, above or below a dependency; empty for a source."""
         if is_params(dep) or dep.protocol != "local":
             return []
         key = dep.fs.parts(dep.fs_path)
@@ -65,7 +65,7 @@ class RecordedHashes:
         return list(found.values())
 
     def hash_of(self, dep: "Dependency") -> str | None:
-        """Return the hash of a dependency; None for a path that the output folder around it does not hold."""
+        """Return the hash of a dependency; None for a path that is missing from the output folder around it."""
         outs = self.outputs_at(dep)
         if not outs:
             return self._source(dep)
@@ -76,7 +76,7 @@ class RecordedHashes:
         return self._whole(dep, outs)
 
     def gitignores(self, dep: "Dependency") -> dict[str, str]:
-        """Return the .gitignore files in a folder that stages write into: they count for the folder's hash."""
+        """Return the .gitignore files in a folder that stages write into: they are part of the folder's hash."""
         outs = [out for out in self.outputs_at(dep) if out.fs.isin(out.fs_path, dep.fs_path)]
         folders = dict.fromkeys(os.path.dirname(out.fs_path) for out in outs)
         texts = {os.path.join(folder, ".gitignore"): self._ignored(folder) for folder in folders}
@@ -133,7 +133,7 @@ class RecordedHashes:
         return self._trees[value]
 
     def _tracked_in(self, dep: "Dependency") -> dict[str, str]:
-        """Return the hashes of git's files in a folder."""
+        """Return the hashes of a folder's files that git tracks."""
         paths = [path for path in self._tracked if path.startswith(dep.fs_path + os.sep) and os.path.isfile(path)]
         ignored = self._repo.dvcignore.is_ignored_file
         return {path: file_hash(self._repo, path) for path in paths if not ignored(path)}

@@ -1,4 +1,4 @@
-"""The workspace of a run whose stages run on nodes: what a node is sent, and what is kept of what it returns."""
+"""The workspace of a run whose stages run on nodes: what is sent to a node, and what is kept of its results."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def stays(stage: "Stage") -> bool:
-    """Tell whether a stage stays on the run's machine: data and imports of DVC's, and `meta: {place: flow}`.
+    """Tell whether a stage runs on the run's machine: DVC's data and imports, and stages with `meta: {place: flow}`.
 
-    Raises UserError for another place.
+    Raises UserError for any other place.
     """
     place = stage.meta.get("place") if isinstance(stage.meta, dict) else None
     if place not in (None, "flow"):
@@ -36,9 +36,9 @@ def stays(stage: "Stage") -> bool:
 
 @dataclass
 class NodeWorkspace:
-    """The workspace of a run whose workers are nodes with clones of their own; `local` is for the stages that stay.
+    """The workspace of a run whose workers are nodes with their own clones; `local` is for the stages that stay.
 
-    Of nodes' outputs this machine keeps the hashes, in dvc.lock. A `forced` run does not use the run cache.
+    This machine keeps only the hashes of the nodes' outputs, in dvc.lock. A `forced` run does not use the run cache.
     """
 
     local: LocalWorkspace
@@ -46,7 +46,7 @@ class NodeWorkspace:
     forced: bool = False
 
     def __post_init__(self) -> None:
-        # A wrong `meta.place` is refused before any stage runs.
+        # Refuse a wrong `meta.place` before any stage runs.
         for stage in self.local.plan.stages.values():
             stays(stage)
         self._commit = commit_for_nodes(self._repo)
@@ -56,7 +56,7 @@ class NodeWorkspace:
         return self.local.repo
 
     def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
-        """Settle a stage without running it if possible, else push to the DVC remote what its node will fetch."""
+        """Settle a stage without running it if possible, else push the inputs that its node will fetch."""
         if not stage.cmd or stage.frozen:
             if not stage.deps and not all(out.exists for out in stage.outs):
                 return Result.FAILED, f"{', '.join(node.reasons)}; `dvc push` it where it was added"
@@ -75,12 +75,12 @@ class NodeWorkspace:
         persisted = [out for out in stage.outs if out.persist and out.hash_info and not out.changed_cache()]
         self._push([*inputs, *persisted])
         for out in stage.outs:
-            # Otherwise DVC would take the old content for a changed output.
+            # Otherwise DVC would treat the old content as a changed output.
             out.remove()
         return None, why
 
     def job(self, stage: "Stage", resources: Resources) -> Job:
-        """Return what a node needs to run the stage, or this machine if the stage stays."""
+        """Return the job for a node, or for this machine if the stage stays."""
         if stays(stage):
             return replace(self.local.job(stage, resources), stays=True)
         gitignores = {path: text for dep in stage.deps for path, text in self.recorded.gitignores(dep).items()}
@@ -98,11 +98,11 @@ class NodeWorkspace:
         return replace(make_job(stage, resources), node=work)
 
     def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
-        """Return what puts large outputs into this machine's cache; None where a node has them."""
+        """Return a function that stores large outputs in this machine's cache; None if they are on a node."""
         return None if outcome.entry else self.local.storing(stage, outcome)
 
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
-        """Take over the entry that a node made, and fetch only those outputs that DVC does not cache."""
+        """Keep the entry that a node returned, and fetch only the outputs that DVC does not cache."""
         if outcome.entry is None:
             return self.local.keep(stage, outcome)
         fill_from_lock(stage, outcome.entry)
@@ -111,7 +111,7 @@ class NodeWorkspace:
         return outcome.entry
 
     def finish(self, pull: bool) -> None:
-        """Push what this machine made itself; with `pull`, fetch all outputs of the run's stages."""
+        """Push this machine's own outputs; with `pull`, fetch all outputs of the run's stages."""
         outs = [out for stage in self.local.plan.stages.values() for out in stage.outs if out.hash_info]
         mine = [out for out in outs if out.use_cache and not self._is_held(out) and not out.changed_cache()]
         self._push(mine)
@@ -119,7 +119,7 @@ class NodeWorkspace:
             self._fetch(out for out in outs if out.use_cache and self._is_held(out))
 
     def _push(self, outs: Iterable["Output"]) -> None:
-        """Push those outputs that the remote lacks, uncached ones too."""
+        """Push the outputs that the remote lacks, including uncached ones."""
         lacking = [out for out in outs if not self._is_held(out)]
         uncached = self._as_cached([out for out in lacking if not out.use_cache])
         for out in uncached:
@@ -145,7 +145,7 @@ class NodeWorkspace:
                 out.checkout(force=True)
 
     def _as_cached(self, outs: list["Output"]) -> list["Output"]:
-        """Return cached twins of outputs that DVC does not cache."""
+        """Return outputs that DVC does not cache as if it cached them."""
         entry = {"cmd": "-", "outs": [self._entry(out) for out in outs]}
         path = os.path.join(self._repo.root_dir, "dvc.yaml")
         found: list[Output] = locked_stage(self._repo, path, entry, self._repo.root_dir).outs if outs else []

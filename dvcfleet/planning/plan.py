@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.run_cache import in_run_cache
 from dvcfleet.dvc_adapter.stages import is_params, stage_graph
-from dvcfleet.planning.foresight import Foresight
 from dvcfleet.planning.orphans import Orphan, find_orphans
+from dvcfleet.planning.predicted_outputs import PredictedOutputs
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons, stage_reasons
 from dvcfleet.planning.validation import is_validated, validate
 from dvcfleet.project import project_of
@@ -133,11 +133,11 @@ def make_plan(
     """
     graph, steps = stage_graph(repo, targets)
     checks = checks_for(steps)
-    foresight = Foresight(repo.root_dir, project_of(Path(repo.root_dir)).foresee)
+    predicted = PredictedOutputs(repo.root_dir, project_of(Path(repo.root_dir)).predict_outputs)
     nodes: dict[str, Node] = {}
     for stage in steps:
         upstream = [(nodes[up.addressing], up) for up in graph.successors(stage)]
-        node = _judge(stage, upstream, force, checks, foresight)
+        node = _judge(stage, upstream, force, checks, predicted)
         if node.state is not State.UP_TO_DATE:
             on_work()
         nodes[node.name] = node
@@ -149,7 +149,7 @@ def _judge(
     upstream: list[tuple[Node, "Stage"]],
     force: bool,
     checks: StageChecks,
-    foresight: Foresight | None = None,
+    predicted: PredictedOutputs | None = None,
 ) -> Node:
     def node(state: State, reasons: list[str], outputs_known: bool = False, must_run: bool = False) -> Node:
         needs = tuple(need.name for need, _ in upstream)
@@ -161,7 +161,7 @@ def _judge(
         return node(State.BLOCKED, blocked)
     if force:
         return node(State.STALE, ["forced"], must_run=True)
-    changed, waits = _input_changes(stage, upstream, checks, foresight)
+    changed, waits = _input_changes(stage, upstream, checks, predicted)
     if changed and not waits and checks.ran_before(stage):
         return node(State.RESTORABLE, changed)
     if changed:
@@ -177,7 +177,7 @@ def _judge(
 
 
 def _input_changes(
-    stage: "Stage", upstream: list[tuple[Node, "Stage"]], checks: StageChecks, foresight: Foresight | None
+    stage: "Stage", upstream: list[tuple[Node, "Stage"]], checks: StageChecks, predicted: PredictedOutputs | None
 ) -> tuple[list[str], list[str]]:
     """Return the reasons to run that are known already, and the stages that must run before all are sure."""
     reasons = stage_reasons(stage)
@@ -192,11 +192,11 @@ def _input_changes(
             reasons += checks.dependency(dep)
             continue
         names = [need.name for need, _ in writers]
-        foreseen = foresight.hash_of(dep, names) if foresight else None
-        if foreseen and foreseen != dep.hash_info.value:
+        expected = predicted.hash_of(dep, names) if predicted else None
+        if expected and expected != dep.hash_info.value:
             reasons.append(f"dep {dep} will change")
             waits += names
-        elif not foreseen and not _will_be_restored(dep, writers):
+        elif not expected and not _will_be_restored(dep, writers):
             waits += names
     return reasons, list(dict.fromkeys(waits))
 

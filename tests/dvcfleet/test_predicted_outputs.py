@@ -42,7 +42,7 @@ FILES = {
 class Project(AnyRepository):
     """Knows what `split` writes, unless the source says `?`."""
 
-    def foresee(self, stage: str) -> Mapping[str, str] | None:
+    def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
         """Return the parts."""
         lines = Path("source").read_text().splitlines(keepends=True)
         if stage != "split" or "?\n" in lines:
@@ -57,7 +57,7 @@ PROJECT = Project()
 @pytest.fixture(scope="module")
 def ran_once(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Toy:
     """The stages, run."""
-    repository = Toy(tmp_path_factory.mktemp("foresight") / "toy", DVC_YAML, FILES)
+    repository = Toy(tmp_path_factory.mktemp("predicted") / "toy", DVC_YAML, FILES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_API_URL", prefect_api)
         code, text = repository.run()
@@ -110,8 +110,10 @@ def test_what_is_not_known_is_waited_for(done: Toy) -> None:
     assert work(done) == {"split": "stale", "a": "waiting", "b": "waiting", "more": "waiting", "end": "waiting"}
 
 
-def test_a_project_that_is_mistaken_runs_nothing_for_nothing(done: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Project, "foresee", lambda self, stage: {"parts/a": "wrong"} if stage == "split" else None)
+def test_a_wrong_prediction_runs_no_stage_needlessly(done: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Project, "predict_outputs", lambda self, stage: {"parts/a": "wrong"} if stage == "split" else None
+    )
     done.write("source", "a1\nb1\nx2\n")
     assert work(done)["a"] == "stale"
     assert done.run()[0] == 0

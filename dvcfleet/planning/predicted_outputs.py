@@ -1,6 +1,6 @@
-"""What a stage will write, where the repository's project can tell without running it.
+"""The outputs of stages that the repository's project can predict without running them.
 
-What reads from it is then judged before it ran: a plan says that it will run, or that it need not.
+The plan can then tell whether the stages that read them must run.
 """
 
 import hashlib
@@ -14,23 +14,23 @@ from dvcfleet.dvc_adapter.listings import folder_hash
 if TYPE_CHECKING:
     from dvc.dependency import Dependency
 
-Foresee = Callable[[str], Mapping[str, str] | None]
+PredictOutputs = Callable[[str], Mapping[str, str] | None]
 
 
 @dataclass
-class Foresight:
-    """The texts that stages will write, by their paths from `root`; `foresee` is asked once for each stage."""
+class PredictedOutputs:
+    """The texts that stages will write, by their paths from `root`; `predict_outputs` is called once per stage."""
 
     root: str
-    foresee: Foresee
+    predict_outputs: PredictOutputs
     _known: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
 
     def hash_of(self, dep: "Dependency", writers: Iterable[str]) -> str | None:
-        """Return DVC's hash of a dependency once these stages have run; None where that cannot be told."""
+        """Return DVC's hash that a dependency will have after these stages have run; None if it cannot be predicted."""
         texts: dict[str, str] = {}
         for writer in writers:
             if writer not in self._known:
-                self._known[writer] = self.foresee(writer)
+                self._known[writer] = self.predict_outputs(writer)
             found = self._known[writer]
             if found is None:
                 return None

@@ -1,6 +1,6 @@
 """See a task's checkpoint as its base has it: under the base's names, its linear maps the same way round."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -28,8 +28,8 @@ def matched(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: st
     merged = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
     find = _finder(base, tuned, merged, task)
     stored = {name: found for name in base.names if (found := find(name) or _tied(tuned, name)) is not None}
-    used = set(stored.values())
-    stored |= {name: name for name in tuned.names if name not in used and not _is_surplus(base, tuned, name, rules)}
+    others, ties = set(tuned.names) - set(stored.values()), known_ties(frozenset(tuned.names))
+    stored |= {name: name for name in sorted(others) if not _is_surplus(base, tuned, name, rules, ties)}
     transposed = base.transposed if isinstance(base, View) else frozenset()
     return View(tuned, stored, transposed & stored.keys(), dropped_of(tuned))
 
@@ -64,13 +64,8 @@ def _prefixes(tuned: Checkpoint, missing: str) -> Iterator[tuple[str, str]]:
 
 
 def _found(tuned: Checkpoint, less: str, more: str, name: str) -> str | None:
-    for spelled in _spellings(name):
-        if spelled in tuned:
-            return spelled
-        changed = more + spelled.removeprefix(less)
-        if spelled.startswith(less) and changed in tuned:
-            return changed
-    return None
+    """Find a name of the base's without the prefix `less`, where it has that, and behind the prefix `more`."""
+    return next((more + s.removeprefix(less) for s in _spellings(name) if more + s.removeprefix(less) in tuned), None)
 
 
 def _spellings(name: str) -> Iterator[str]:
@@ -96,11 +91,11 @@ def _same_shapes(base: Checkpoint, tuned: Checkpoint, names: Sequence[str], find
     return all(sizes(base, name) == sizes(tuned, find(name) or _tied(tuned, name) or name) for name in names)
 
 
-def _is_surplus(base: Checkpoint, tuned: Checkpoint, name: str, rules: ParameterRules) -> bool:
+def _is_surplus(base: Checkpoint, tuned: Checkpoint, name: str, rules: ParameterRules, ties: Mapping[str, str]) -> bool:
     """Tell whether a tensor that the base lacks is a constant, or a second name of one that it has."""
     if name in base:
         return True  # there under another name
-    spec, source = tuned.spec(name), known_ties(tuned.names).get(name)
+    spec, source = tuned.spec(name), ties.get(name)
     if source is None or source not in base or not is_merged(name, spec.dtype, rules):
         return is_buffer(name, spec)
     return spec == tuned.spec(source) and torch.equal(tuned.read(name), tuned.read(source))

@@ -20,7 +20,7 @@ def surplus_of(checkpoint: StoredCheckpoint, architecture: Architecture) -> dict
     """
     if architecture.model_type is None:
         return {}
-    known = known_ties(checkpoint.names, architecture.tied)
+    known = known_ties(frozenset(checkpoint.names), architecture.tied)
     sources = known if architecture.tied is False else _shared(checkpoint, set(known.values())) | known
     aliases = {alias: source for alias, source in sources.items() if are_equal(checkpoint, alias, source)}
     return aliases | {name: None for name in checkpoint.names if is_buffer(name, checkpoint.spec(name))}

@@ -141,6 +141,15 @@ def test_two_prefixes_that_fit_are_refused(tmp_path: Path) -> None:
         merge("average", paths, tmp_path / "merged")
 
 
+def test_a_parameter_that_is_missing_is_not_taken_from_elsewhere(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "vit", tasks=1)
+    state = load_file(paths["task0"] / "model.safetensors")
+    state["teacher.classifier.weight"] = state.pop("classifier.weight")
+    save_file(state, paths["task0"] / "model.safetensors")
+    with pytest.raises(InputError, match=r"task0: the parameter classifier\.weight is missing"):
+        merge("average", paths, tmp_path / "merged")
+
+
 def test_a_flattened_vision_tower_is_merged_onto_a_full_clip(tmp_path: Path) -> None:
     """transformers saves a CLIPVisionModel without the prefix that the tower has in a CLIPModel."""
     paths = save_models(tmp_path, "clip", tasks=1)

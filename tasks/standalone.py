@@ -55,7 +55,7 @@ def merge_checkpoints(
     _check_classes(method, models, classes or {})
     choose_device(device)
     for path in (base, *models.values()):
-        if path is not None and path.is_dir():
+        if path is not None:
             refuse_code(path)
     rules = rules or ParameterRules()
     out.parent.mkdir(parents=True, exist_ok=True)

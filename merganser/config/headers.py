@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.companions import refuse_code
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.mean import MeanCheckpoint, whole
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.inputs.deltas import check_pair
@@ -34,19 +36,25 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         if f"tasks.{name}.source" in here:
             with _noted(mistakes, f"tasks.{name}.source"):
                 models[name] = open_model(here[f"tasks.{name}.source"])
+                refuse_code(here[f"tasks.{name}.source"])
     base = None
     with _noted(mistakes, "base.source"):
         base = _mean(models) if params.base.is_mean else _opened(here.get("base.source"))
     for name, model in models.items():
         with _noted(mistakes, f"tasks.{name}.source"):
             if base is not None:
+                if "base.source" in here:
+                    check_vocabulary(here["base.source"], here[f"tasks.{name}.source"], (base, model), name)
                 check_pair(base, model, rules, name)
     if mistakes:
         raise InputError("\n".join(dict.fromkeys(mistakes)))
 
 
 def _opened(path: Path | None) -> Checkpoint | None:
-    return open_checkpoint(path) if path else None
+    if path is None:
+        return None
+    refuse_code(path)
+    return open_checkpoint(path)
 
 
 def _mean(models: Mapping[str, Checkpoint | Adapter]) -> Checkpoint | None:

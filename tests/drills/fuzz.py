@@ -21,9 +21,12 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.companions import refuse_code
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.checkpoints.tensors import to_bytes
+from merganser.checkpoints.views import as_stored
+from merganser.checkpoints.vocabularies import template_of, vocabulary_of
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.errors import InputError
@@ -214,6 +217,24 @@ def _shards() -> st.SearchStrategy[dict[str, bytes]]:
     return st.builds(lambda shards, index: shards | {f"{MODEL}.index.json": index}, kept | st.just(whole), indices)
 
 
+def _transformers() -> st.SearchStrategy[dict[str, bytes]]:
+    config = {"model_type": "gpt2", "tie_word_embeddings": True, "text_config": {"model_type": "x"}}
+    tokenizer = {"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 2, "content": "c"}]}
+    words = {
+        "tokenizer_config.json": {"chat_template": "{{ x }}"},
+        "vocab.json": {"a": 0},
+        "added_tokens.json": {"b": 1},
+    }
+    broken = {
+        name: as_json(changed(content)) | spoilt(json.dumps(content).encode())
+        for name, content in ({"config.json": config, "tokenizer.json": tokenizer} | words).items()
+    }
+    state = {"transformer.h.0.attn.c_attn.weight": torch.ones(2, 6), "lm_head.weight": torch.ones(3, 2)}
+    whole = written(**state, **{"transformer.wte.weight": torch.ones(3, 2)})
+    one = st.fixed_dictionaries({MODEL: st.just(whole), "config.json": broken["config.json"]})
+    return one | st.fixed_dictionaries({MODEL: st.just(whole)}, optional=broken)
+
+
 def _torch() -> st.SearchStrategy[dict[str, bytes]]:
     plain, strange = {"state_dict": STATE}, {"complex": torch.ones(2, dtype=torch.complex64), 7: torch.ones(1)}
     wholes = st.sampled_from([_saved(plain), _saved(strange)])
@@ -284,6 +305,15 @@ def _read_all(folder: Path) -> None:
         to_bytes(checkpoint.read(name))
 
 
+def _read_transformers(folder: Path) -> None:
+    checkpoint = open_for_merging(folder)
+    for name in checkpoint.names:
+        as_stored(checkpoint, name, checkpoint.read(name))
+    refuse_code(folder)
+    vocabulary_of(folder)
+    template_of(folder)
+
+
 def _read_adapter(folder: Path) -> None:
     save_tensors(folder / "base", STATE)
     extract(open_checkpoint(folder / "base"), open_model(folder), ParameterRules(), "task", folder / "deltas")
@@ -298,6 +328,7 @@ def _read_overlay(folder: Path) -> None:
 READERS = {
     "checkpoint": Reader(_checkpoint, _read_all),
     "shards": Reader(_shards, _read_all),
+    "transformers": Reader(_transformers, _read_transformers),
     "torch": Reader(_torch, _read_all),
     "adapter": Reader(_adapter, _read_adapter),
     "overlay": Reader(_overlay, _read_overlay),

@@ -212,6 +212,13 @@ def linked(name: str, target: str, folder_of: str) -> Spoil:
     return spoil
 
 
+def renumbered(folder: Path) -> None:
+    """Let a model's tokenizer number its tokens the other way round."""
+    for name, words in (("base", ["a", "b"]), ("task0", ["b", "a"])):
+        content = {"model": {"vocab": {word: number for number, word in enumerate(words)}}}
+        (folder / name / "tokenizer.json").write_text(json.dumps(content))
+
+
 def in_json(path: str, change: Callable[[Any], object]) -> Spoil:
     """Change what a JSON file holds."""
 
@@ -329,6 +336,10 @@ PARAMS: dict[str, tuple[Spoil, str]] = {
 }
 DEEP = b'{"a": ' * 100_000
 HEADERS: dict[str, tuple[Spoil, str]] = {
+    "a source with code of its own": (
+        text("hub/dark/config.json", '{"model_type": "own", "auto_map": {"AutoModel": "modeling_own.Own"}}'),
+        "tasks.dark.source: hub/dark/config.json: 'auto_map' asks for code",
+    ),
     "an empty checkpoint": (bytes_of(lambda whole: b""), "not a safetensors file"),
     "a checkpoint that is cut off": (bytes_of(lambda whole: whole[:-7]), "truncated or corrupt"),
     "a checkpoint cut off in its header": (bytes_of(lambda whole: whole[:50]), "cut off within its header"),
@@ -509,7 +520,7 @@ CONFIGS: dict[str, tuple[Spoil, str]] = {
     ),
     "a tokenizer that comes with code": (
         text("hub/base/tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["x.Y", null]}}'),
-        "run code that came with it",
+        "'auto_map' asks for code that came with the checkpoint",
     ),
     "an image tower from elsewhere": (
         in_json(CONFIG, lambda found: found["model_cfg"]["vision_cfg"].update(timm_model_name="hf-hub:a/b")),
@@ -579,6 +590,26 @@ MERGES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
         linked("config.json", "private.json", "base"),
         (*MERGE, *MODELS),
         "config.json: a link to ",
+    ),
+    "a model with code of its own": (
+        text("task0/config.json", '{"model_type": "own", "auto_map": {"AutoModel": "modeling_own.Own"}}'),
+        (*MERGE, *MODELS),
+        "task0/config.json: 'auto_map' asks for code that came with the checkpoint",
+    ),
+    "a model whose tokens have other numbers": (
+        renumbered,
+        (*MERGE, *MODELS),
+        "task0: its tokenizer gives 'b' the number 0, the base's 1",
+    ),
+    "a configuration that is none": (
+        text("base/config.json", "model_type: gpt2"),
+        (*MERGE, *MODELS),
+        "base/config.json: not a configuration",
+    ),
+    "a size of files that is none": (
+        lambda folder: None,
+        (*MERGE, *MODELS, "--max-shard-size", "five"),
+        "--max-shard-size: expected a size such as 5GB",
     ),
 }
 

@@ -4,24 +4,27 @@ from pathlib import Path
 
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
-from merganser.evaluation.evaluator import open_evaluator
+from merganser.evaluation.evaluator import evaluator_for
 from merganser.evaluation.examples import write_results
+from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import score_of
+from merganser.inputs.heads import read_head
 from merganser.models import open_network
 from merganser.overlays import task_model
-from tasks.paths import DATASETS, EXAMPLES, MERGED, METRICS
+from tasks.paths import EXAMPLES, HEADS, MERGED, METRICS, PREPARED
 from tasks.stage import check_family, check_kind, run, two_names, write_json
 
 
 def evaluate_task(params: Params, entry: str, task: str) -> None:
-    """Score one task with its own model out of an entry's merge; write the score as JSON, and each example's result."""
-    about = declared(params.tasks, task, "tasks")
+    """Score one task with its own model out of an entry's merge; write the score, and what it made of each example."""
     check_family(params.base.family)
-    check_kind(about.kind)
-    merged, evaluator = MERGED / entry, open_evaluator(about.kind, about.data.own, about.data.metric)
-    network = open_network(params.base.family, merged, outputs=evaluator.outputs(evaluator.classes(DATASETS / task)))
-    prepared = evaluator.prepare(DATASETS / task, params.split_of(task), network)
-    network.load(task_model(merged, task))
+    prepared = Prepared(PREPARED / task)
+    evaluator = evaluator_for(prepared)
+    check_kind(evaluator.name)
+    network = open_network(params.base.family, MERGED / entry, outputs=evaluator.outputs(prepared.classes))
+    head = read_head(HEADS / f"{task}.safetensors")
+    evaluator.check_head(head.classes, prepared.classes, task)
+    network.load(head.put_on(task_model(MERGED / entry, task)))
     results = evaluator.results(network, prepared, params.evaluation.batch_size)
     score = score_of(evaluator.metric, results)
     write_results(EXAMPLES / entry / f"{task}.safetensors", results)
@@ -34,6 +37,7 @@ def main(argv: list[str]) -> None:
     params = load_params(Path("params.yaml"))
     entry, task = two_names(argv, "evaluate", params.methods, params.tasks)
     declared(params.methods, entry, "methods")
+    declared(params.tasks, task, "tasks")
     evaluate_task(params, entry, task)
 
 

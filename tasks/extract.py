@@ -1,4 +1,4 @@
-"""Extract one task's deltas: fine-tuned minus base, parameter by parameter; an adapter's as its factors."""
+"""Extract one task's deltas: fine-tuned minus base, an adapter's as its factors; and the head that is its own."""
 
 from pathlib import Path
 
@@ -9,16 +9,20 @@ from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.inputs.deltas import extract
-from tasks.paths import BASE, CHECKPOINTS, DELTAS
+from merganser.inputs.heads import write_head
+from tasks.paths import BASE, CHECKPOINTS, DELTAS, HEADS
 from tasks.stage import only_name, run
 
 
 def extract_task(task: str, rules: ParameterRules) -> None:
-    """Write a task's model minus the base, and say where its tokenizer differs from the base's."""
-    DELTAS.mkdir(parents=True, exist_ok=True)
-    base, tuned = open_for_merging(BASE), open_model(CHECKPOINTS / task)
-    for note in check_vocabulary(BASE, CHECKPOINTS / task, (base, tuned), task):
+    """Write a task's model minus the base, and the head that is its own; say where its tokenizer differs."""
+    for folder in (DELTAS, HEADS):
+        folder.mkdir(parents=True, exist_ok=True)
+    source = CHECKPOINTS / task
+    base, tuned = open_for_merging(BASE), open_model(source)
+    for note in check_vocabulary(BASE, source, (base, tuned), task):
         print(note)
+    write_head(tuned, rules.heads, source / "config.json", task, HEADS / f"{task}.safetensors")
     extract(base, tuned, rules, task, DELTAS / f"{task}.safetensors")
 
 
@@ -27,7 +31,7 @@ def main(argv: list[str]) -> None:
     task = only_name(argv, "extract")
     params = load_params(Path("params.yaml"))
     declared(params.tasks, task, "tasks")
-    extract_task(task, ParameterRules(params.parameters.merged, params.parameters.matrices))
+    extract_task(task, ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ def main(argv: list[str]) -> None:
     name, task = two_names(argv, "extract_difference", params.differences, params.tasks)
     declared(params.differences, name, "differences")
     declared(params.tasks, task, "tasks")
-    extract_difference(name, task, ParameterRules(params.parameters.merged, params.parameters.matrices))
+    rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
+    extract_difference(name, task, rules)
 
 
 if __name__ == "__main__":

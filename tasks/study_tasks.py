@@ -17,16 +17,18 @@ from merganser.checkpoints.reading import open_for_merging
 from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, declared
-from merganser.evaluation.evaluator import open_evaluator
+from merganser.evaluation.evaluator import evaluator_for
+from merganser.evaluation.prepared import Prepared
 from merganser.hashes import sha256_of_tree
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
+from merganser.inputs.heads import read_head
 from merganser.inputs.layers import LayerSource
 from merganser.merging.method import Method
 from merganser.models import Network, open_network
 from merganser.studies.merges import ScoringSetup, score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
-from tasks.paths import BASE, DATASETS, DELTAS, FACTORS, TASK_STUDIES
+from tasks.paths import BASE, DELTAS, FACTORS, HEADS, PREPARED, TASK_STUDIES
 from tasks.stage import check_family, check_kind, check_method, only_name, run, write_json
 
 
@@ -70,19 +72,17 @@ def study_entry(params: Params, key: str) -> None:
 
 def _open_setup(params: Params) -> ScoringSetup:
     """Open the base, and every task's architecture and prepared data."""
-    evaluators = {
-        name: open_evaluator(task.kind, task.data.own, task.data.metric) for name, task in params.tasks.items()
-    }
-    outputs = {name: evaluator.outputs(evaluator.classes(DATASETS / name)) for name, evaluator in evaluators.items()}
+    prepared = {name: Prepared(PREPARED / name) for name in params.tasks}
+    evaluators = {name: evaluator_for(data) for name, data in prepared.items()}
+    heads = {name: read_head(HEADS / f"{name}.safetensors") for name in params.tasks}
+    for name, head in heads.items():
+        evaluators[name].check_head(head.classes, prepared[name].classes, name)
+    outputs = {name: evaluators[name].outputs(data.classes) for name, data in prepared.items()}
     built: dict[int | None, Network] = {
         count: open_network(params.base.family, BASE, outputs=count) for count in dict.fromkeys(outputs.values())
     }
     networks = {name: built[count] for name, count in outputs.items()}
-    prepared = {
-        name: evaluator.prepare(DATASETS / name, params.split_of(name), networks[name])
-        for name, evaluator in evaluators.items()
-    }
-    return ScoringSetup(open_for_merging(BASE), networks, evaluators, prepared, params.evaluation.batch_size)
+    return ScoringSetup(open_for_merging(BASE), networks, evaluators, prepared, heads, params.evaluation.batch_size)
 
 
 def _source(method: Method, subset: Subset, seed: int) -> LayerSource:
@@ -97,7 +97,10 @@ def _origins(params: Params, entry: Entry) -> Origins:
     return Origins(
         base=sha256_of_tree(BASE),
         read={task: sha256_of_tree(path) for task, path in read.items()},
-        data={task: sha256_of_tree(DATASETS / task) for task in params.tasks},
+        data={
+            task: sha256_of_tree(PREPARED / task) + sha256_of_tree(HEADS / f"{task}.safetensors")
+            for task in params.tasks
+        },
         code=code_digest(
             "tasks.study_tasks",
             f"merganser.methods.{entry.method}",
@@ -113,16 +116,10 @@ def _fingerprint(params: Params, entry: Entry, values: dict[str, Any], subset: S
         "method": [entry.method, values, params.seed],
         "evaluation": [params.base.family, params.evaluation.model_dump()],
         "base": origins.base,
-        "tasks": {task: [origins.read[task], origins.data[task], _scored(params, task)] for task in subset},
+        "tasks": {task: [origins.read[task], origins.data[task]] for task in subset},
         "code": origins.code,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _scored(params: Params, task: str) -> list[Any]:
-    """Return what is declared of how a task is scored."""
-    about = params.tasks[task]
-    return [about.kind, about.data.model_dump(exclude={"source"})]
 
 
 def _fingerprint_of(path: Path) -> str | None:

@@ -165,6 +165,7 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
     assert {name: deps for name, deps in named.items() if deps} == {
         "fetch_data": [kinds],
         "describe": [family],
+        "prepare": [family, kinds],
         "evaluate": [family, kinds],
         "study_tasks": [family, kinds],
         "study_rank": [family, kinds],

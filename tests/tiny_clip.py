@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import open_clip
@@ -15,6 +16,7 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.evaluation import get_kind
 from merganser.evaluation.evaluator import Evaluator
 from merganser.evaluation.examples import Results
+from merganser.evaluation.prepared import Prepared
 from merganser.models import open_network
 
 KIND = "image_classification"
@@ -73,6 +75,7 @@ def score_clip(
     """Run a model with the configuration in a folder on one split of a saved data set."""
     settings = get_kind(KIND).Settings.model_validate({"templates": ["a {} image."]})
     network, evaluator = open_network("open_clip", model), Evaluator(KIND, settings, "accuracy")
-    prepared = evaluator.prepare(data, split, network)
-    network.load(parameters)
-    return evaluator.results(network, prepared, batch_size)
+    with TemporaryDirectory() as made:
+        evaluator.prepare(data, split, network, Path(made))
+        network.load(parameters)
+        return evaluator.results(network, Prepared(Path(made)), batch_size)

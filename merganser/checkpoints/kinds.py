@@ -36,17 +36,25 @@ LINEAR = ("*.embed_proj.weight", "*.embedding_hidden_mapping_in.weight")  # maps
 class ParameterRules:
     """Which parameters are merged (name patterns) and which of them count as matrices.
 
+    `heads`: patterns of each task's own, which are never merged.
     `linear`: two dimensions and a linear map by name, or a four-dimensional convolution kernel.
     `any_2d`: every two-dimensional parameter, and no convolution (what most public code does).
     """
 
     merged: Sequence[str] = ("*",)
     matrices: MatrixRule = "linear"
+    heads: Sequence[str] = ()
+
+
+def is_head(name: str, patterns: Sequence[str]) -> bool:
+    """Tell whether a parameter belongs to a task's head."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def is_merged(name: str, dtype: str, rules: ParameterRules) -> bool:
     """Tell whether a parameter is merged; the others, and all integers, stay as in the base."""
-    return dtype in FLOATS and any(fnmatchcase(name, pattern) for pattern in rules.merged)
+    named = any(fnmatchcase(name, pattern) for pattern in rules.merged) and not is_head(name, rules.heads)
+    return dtype in FLOATS and named
 
 
 def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:

@@ -22,7 +22,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     `folder` is what relative sources start from. `made` tells whether a stage will write a path that is not there yet.
     """
     mistakes: list[str] = []
-    rules = ParameterRules(params.parameters.merged, params.parameters.matrices)
+    rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
     sources = {} if params.base.is_mean else {"base.source": params.base.source}
     for name, task in params.tasks.items():
         sources |= {f"tasks.{name}.source": task.source, f"tasks.{name}.data.source": task.data.source}

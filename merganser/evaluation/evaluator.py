@@ -8,8 +8,9 @@ from typing import Any
 from merganser.errors import InputError
 from merganser.evaluation import Kind, get_kind
 from merganser.evaluation.examples import Results
+from merganser.evaluation.heads import check_head
 from merganser.evaluation.metrics import METRICS
-from merganser.evaluation.prepared import InMemory, Prepared, in_memory
+from merganser.evaluation.prepared import Prepared, write_prepared
 from merganser.evaluation.saved import features_of, open_split
 from merganser.models import Network
 
@@ -45,10 +46,17 @@ class Evaluator:
         """Return how many outputs the network has."""
         return self.kind.outputs(classes, self.settings)
 
-    def prepare(self, data: Path, split: str, network: Network) -> InMemory:
-        """Prepare one split of a saved data set, in memory."""
+    def check_head(self, head: Sequence[str], classes: Sequence[str], task: str) -> None:
+        """Refuse a head whose outputs, if they have names, are not the classes of the data."""
+        if head and classes and self.outputs(classes) is not None:
+            check_head(head, classes, getattr(self.settings, "masked", ()), f"tasks.{task}")
+
+    def prepare(self, data: Path, split: str, network: Network, out: Path) -> int:
+        """Prepare one split of a saved data set into an empty folder; return the number of examples."""
         chunks = self.kind.prepare(open_split(data, split), self.settings, network)
-        return in_memory(chunks, self.classes(data))
+        settings = self.settings.model_dump()
+        about = {"kind": self.name, "settings": settings, "metric": self.metric, "classes": self.classes(data)}
+        return write_prepared(out, chunks, about)
 
     def results(self, network: Network, prepared: Prepared, batch_size: int) -> Results:
         """Run a loaded network on prepared data."""
@@ -59,3 +67,9 @@ def open_evaluator(kind: str, own: Mapping[str, Any], metric: str | None) -> Eva
     """Bind a kind to its own keys, which were checked when params.yaml was loaded, and to a metric or its first."""
     module = get_kind(kind)
     return Evaluator(kind, module.Settings.model_validate(dict(own)), metric or module.METRICS[0])
+
+
+def evaluator_for(prepared: Prepared) -> Evaluator:
+    """Return how a prepared task is evaluated."""
+    about = prepared.about
+    return open_evaluator(about["kind"], about["settings"], about["metric"])

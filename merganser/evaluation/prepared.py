@@ -1,51 +1,120 @@
-"""A task's data, prepared: arrays of one row an example, read batch by batch."""
+"""A task's data, prepared once for all evaluations: arrays of one row an example, on disk, read batch by batch.
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+A folder with a safetensors file an array, and `prepared.json`: how the task is scored, and the classes' names.
+"""
 
-import torch
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
 from torch import Tensor
 
+from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import NAMES_OF_DTYPES, Spec, to_bytes
+from merganser.errors import InputError
+from merganser.limits import parse_json, read_small
 
-class Prepared(Protocol):
-    """Arrays of one row an example, by name, and the classes' names, if the kind has any."""
-
-    @property
-    def classes(self) -> Sequence[str]:
-        """Return the names of the labels."""
-
-    def __len__(self) -> int:
-        """Return the number of examples."""
-
-    def array(self, name: str) -> Tensor:
-        """Read one array whole."""
-
-    def batches(self, names: Sequence[str], size: int) -> Iterator[dict[str, Tensor]]:
-        """Read some arrays, so many rows at a time, all of them in order."""
+ABOUT = "prepared.json"
+HEADER = 512  # bytes that the header of an array may take: how many rows come is known at the end
+ABOUT_LIMIT = 2**25  # bytes: of the names of many classes
 
 
 @dataclass(frozen=True)
-class InMemory:
-    """Prepared data in memory."""
+class Prepared:
+    """A folder of prepared data."""
 
-    arrays: Mapping[str, Tensor]
-    classes: Sequence[str] = field(default_factory=list)
+    folder: Path
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """Return how the task is scored: `kind`, `settings`, `metric`; `classes`, `count` and the arrays' names."""
+        path = self.folder / ABOUT
+        if not path.is_file():
+            raise InputError(f"{path}: no prepared data; run the stage prepare first (`merganser run` does)")
+        try:
+            about: dict[str, Any] = parse_json(read_small(path, ABOUT_LIMIT))
+            if {"kind", "settings", "metric", "classes", "count"} <= about.keys():
+                return about
+            raise ValueError("it lacks a key")
+        except (ValueError, AttributeError) as error:
+            raise InputError(f"{path}: does not say what was prepared ({error}); prepare it again") from error
+
+    @property
+    def classes(self) -> list[str]:
+        """Return the names of the labels; none for a kind without classes."""
+        return list(self.about["classes"])
 
     def __len__(self) -> int:
-        return len(next(iter(self.arrays.values())))
+        """Return the number of examples."""
+        return int(self.about["count"])
 
     def array(self, name: str) -> Tensor:
-        """Return one array."""
-        return self.arrays[name]
+        """Read one array whole."""
+        return self._file(name).read(name)
 
     def batches(self, names: Sequence[str], size: int) -> Iterator[dict[str, Tensor]]:
-        """Cut some arrays into so many rows at a time."""
+        """Read some arrays, so many rows at a time, all of them in order."""
+        files = {name: self._file(name) for name in names}
         for start in range(0, len(self), size):
-            yield {name: self.arrays[name][start : start + size] for name in names}
+            yield {name: _rows(file, name, start, min(size, len(self) - start)) for name, file in files.items()}
+
+    def _file(self, name: str) -> SafetensorsFile:
+        file = SafetensorsFile(self.folder / f"{name}.safetensors")
+        if name not in file or file.spec(name).shape[:1] != (len(self),):
+            raise InputError(f"{file.path}: not {len(self)} rows of {name}; prepare the task again")
+        return file
 
 
-def in_memory(chunks: Iterator[Mapping[str, Tensor]], classes: Sequence[str] = ()) -> InMemory:
-    """Keep what a kind prepares in memory."""
-    gathered = list(chunks)
-    return InMemory({name: torch.cat([chunk[name] for chunk in gathered]) for name in gathered[0]}, classes)
+def _rows(file: SafetensorsFile, name: str, start: int, count: int) -> Tensor:
+    shape = file.spec(name).shape[1:]
+    return file.read_piece(name, start * prod(shape), (count, *shape))
+
+
+def write_prepared(folder: Path, chunks: Iterable[Mapping[str, Tensor]], about: Mapping[str, Any]) -> int:
+    """Write what a kind prepares into an empty folder as it comes; return the number of examples."""
+    count = 0
+    with ExitStack() as stack:
+        files: dict[str, _Growing] = {}
+        for chunk in chunks:
+            for name, rows in chunk.items():
+                if name not in files:
+                    file = stack.enter_context((folder / f"{name}.safetensors").open("wb"))
+                    files[name] = _Growing(file, name, rows)
+                files[name].append(rows)
+            count += len(next(iter(chunk.values())))
+        for growing in files.values():
+            growing.finish(count)
+    content = {**about, "count": count, "arrays": sorted(files)}
+    (folder / ABOUT).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return count
+
+
+class _Growing:
+    """A safetensors file of one array whose rows come one after another."""
+
+    def __init__(self, file: BinaryIO, name: str, first: Tensor) -> None:
+        self.file, self.name, self.dtype, self.shape = file, name, first.dtype, tuple(first.shape[1:])
+        self.count = 0
+        file.write(b" " * HEADER)
+
+    def append(self, rows: Tensor) -> None:
+        if (rows.dtype, tuple(rows.shape[1:])) != (self.dtype, self.shape):
+            found = f"{rows.dtype} {list(rows.shape[1:])}"
+            raise ValueError(f"{self.name}: rows of {found} after {self.dtype} {list(self.shape)}")
+        self.file.write(to_bytes(rows))
+        self.count += len(rows)
+
+    def finish(self, count: int) -> None:
+        if self.count != count:
+            raise ValueError(f"{self.name} has {self.count} rows, other arrays {count}")
+        spec = Spec(NAMES_OF_DTYPES[self.dtype], (count, *self.shape))
+        entry = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [0, spec.nbytes]}
+        text = json.dumps({self.name: entry}, separators=(",", ":")).encode()
+        self.file.seek(0)
+        self.file.write(struct.pack("<Q", HEADER - 8) + text.ljust(HEADER - 8))

@@ -9,6 +9,7 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.evaluation.evaluator import Evaluator
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import Score, score_of
+from merganser.inputs.heads import Head
 from merganser.inputs.layers import LayerSource
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
@@ -24,6 +25,7 @@ class ScoringSetup:
     networks: Mapping[str, Network]  # by task; tasks with the same number of outputs share one
     evaluators: Mapping[str, Evaluator]
     prepared: Mapping[str, Prepared]
+    heads: Mapping[str, Head]
     batch_size: int
 
 
@@ -36,8 +38,9 @@ def score_merge(
     loaded: Network | None = None
     for task in source.tasks:
         network = setup.networks[task]
-        if method.overlay or network is not loaded:  # without parts per task all tasks use one model
-            network.load(task_model(folder, task))
+        head = setup.heads[task]
+        if method.overlay or head.patterns or network is not loaded:  # else all tasks use one model
+            network.load(head.put_on(task_model(folder, task)))
             loaded = network
         evaluator = setup.evaluators[task]
         scores[task] = score_of(evaluator.metric, evaluator.results(network, setup.prepared[task], setup.batch_size))

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from merganser.checkpoints.writing import save_tensors
-from tasks import decompose, evaluate, extract, fetch, measure, measure_merged, merge, study_rank, study_tasks
+from tasks import decompose, evaluate, extract, fetch, measure, measure_merged, merge, prepare, study_rank, study_tasks
 from tests.tiny_clip import CONFIG, write_clip, write_data_set
 
 TASKS = ("dark", "light", "red")
@@ -84,6 +84,7 @@ def run_stages(folder: Path) -> None:
         for task in TASKS:
             fetch.main(["task", task])
             fetch.main(["data", task])
+            prepare.main([task])
             extract.main([task])
             decompose.main([task])
         for entry in METHODS:

@@ -24,7 +24,7 @@ from merganser.inputs.deltas import DeltaFile
 from merganser.report.scores import read_scores
 from merganser.report.studies import read_studies
 from merganser.report.study_tables import write_studies
-from tasks import study_rank, study_tasks
+from tasks import prepare, study_rank, study_tasks
 from tasks.paths import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
 from tests.tasks.comparison import STUDIES, TASKS, inside
 from tests.tiny_clip import score_clip
@@ -138,6 +138,7 @@ def test_what_a_subset_came_from_decides_whether_it_is_measured_again(
     folder: Path, what: Callable[[dict[str, Any]], object], kept: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change(folder, what)
+    prepare.main(["red"])
     study_tasks.main(["dare"])
     assert f"dare: {kept} of 4 subsets were there" in capsys.readouterr().out
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from merganser.checkpoints.adapters.files import Adapter, Update
-from merganser.checkpoints.kinds import ParameterRules, is_merged
+from merganser.checkpoints.kinds import ParameterRules, is_head, is_merged
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import is_transposed, stored_spec
 from merganser.errors import InputError
@@ -54,6 +54,8 @@ def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: 
     """List what does not fit the base under a prefix."""
     found = []
     for own, update in adapter.updates.items():
+        if is_head(own, rules.heads):
+            continue
         name = _target(adapter, base, prefix, own)
         if name is None:
             if update.factors or is_merged(f"{prefix}{own}", "F32", rules):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import socket
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -20,9 +21,9 @@ from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.examples import Results
 from merganser.evaluation.kinds import language_model as kind
 from merganser.evaluation.kinds.language_model import Settings
-from merganser.evaluation.prepared import in_memory
 from merganser.evaluation.scoring import score_of
 from merganser.models import open_network
+from tests.evaluation.kinds.texts import prepared_in
 from tests.tiny_transformers import FAMILIES, write_model
 
 WORDS = ["cat", "dog", "mat", "red", "dark", "light", "yes", "no", "on"]
@@ -75,8 +76,9 @@ def evaluated(network: Any, task: Any, metric: str, rows: Dataset = ROWS) -> Res
     evaluator = open_evaluator("language_model", {"task": task}, metric)
     evaluator.check_data({"test": rows}, Path("data"))
     assert evaluator.outputs([]) is None
-    prepared = in_memory(kind.prepare(rows, evaluator.settings, network))
-    return evaluator.results(network, prepared, batch_size=4)
+    with TemporaryDirectory() as folder:
+        prepared = prepared_in(Path(folder), kind.prepare(rows, evaluator.settings, network))
+        return evaluator.results(network, prepared, batch_size=4)
 
 
 def expected(network: Any, task: dict[str, Any], metric: str) -> float:

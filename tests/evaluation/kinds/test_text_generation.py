@@ -16,9 +16,9 @@ from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.examples import Results
 from merganser.evaluation.kinds import text_generation as kind
 from merganser.evaluation.kinds.text_generation import Settings
-from merganser.evaluation.prepared import in_memory
 from merganser.evaluation.scoring import score_of
 from merganser.models import open_network
+from tests.evaluation.kinds.texts import prepared_in
 from tests.tiny_transformers import FAMILIES, tokenizer, write_model
 
 SENTENCES = ["the cat sat on the mat .", "a dog", "the dog ran on a red mat", "yes", "a dark image of the cat"]
@@ -41,7 +41,7 @@ def evaluated(folder: Path, name: str, rows: Dataset, metric: str, **settings: A
     evaluator.check_data({"test": rows}, folder)
     classes = kind.classes(rows.features, evaluator.settings)
     assert evaluator.outputs(classes) is None
-    prepared = in_memory(kind.prepare(rows, evaluator.settings, network), classes)
+    prepared = prepared_in(folder / "prepared", kind.prepare(rows, evaluator.settings, network), classes)
     network.load((parameter, checkpoint.read(parameter)) for parameter in checkpoint.names)
     return evaluator.results(network, prepared, batch_size=2)
 
@@ -94,12 +94,12 @@ def test_the_likeliest_of_the_given_answers_is_chosen(folders: dict[str, Path], 
 
 
 def test_numbers_are_read_from_answers_and_what_is_none_counts_as_zero(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = Dataset.from_dict({"sentence": SENTENCES, "answer": [3.84, 0.0, 5.0, 1.25, 2.0]})
     settings = Settings(prompt=PROMPT)
     network = open_network("seq2seq", folders["t5"])
-    prepared = in_memory(kind.prepare(rows, settings, network))
+    prepared = prepared_in(tmp_path / "prepared", kind.prepare(rows, settings, network))
     said = iter([["3.5", " 1.0 "], ["yes", "nan"], ["4"]])
     monkeypatch.setattr(network, "generate", lambda batch, count: next(said))
     found = kind.results(network, prepared, settings, "spearman", batch_size=2)

@@ -1,14 +1,18 @@
 """Small data sets of texts, and what a tiny model makes of them."""
 
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from torch import Tensor
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.evaluation.evaluator import Evaluator, open_evaluator
 from merganser.evaluation.examples import Results
+from merganser.evaluation.prepared import Prepared, write_prepared
 from merganser.models import open_network
 from tests.tiny_transformers import WORDS
 
@@ -41,12 +45,25 @@ def check(data: DatasetDict, kind: str, metric: str | None = None, **own: Any) -
     return evaluator
 
 
+def fresh(folder: Path) -> Path:
+    """Make a folder that is empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def prepared_in(folder: Path, chunks: Iterable[Mapping[str, Tensor]], classes: Sequence[str] = ()) -> Prepared:
+    """Write what a kind prepares into a folder."""
+    write_prepared(fresh(folder), chunks, {"kind": "", "settings": {}, "metric": "", "classes": list(classes)})
+    return Prepared(folder)
+
+
 def run(data: DatasetDict, folder: Path, model: Path, kind: str, metric: str | None = None, **own: Any) -> Results:
     """Evaluate the encoder in a folder on a data set, five examples a batch."""
     evaluator = check(data, kind, metric, **own)
     data.save_to_disk(folder)
     network = open_network("encoder", model, outputs=evaluator.outputs(evaluator.classes(folder)))
-    prepared = evaluator.prepare(folder, "test", network)
+    evaluator.prepare(folder, "test", network, fresh(folder / "prepared"))
     checkpoint = open_checkpoint(model)
     network.load((name, checkpoint.read(name)) for name in checkpoint.names)
-    return evaluator.results(network, prepared, batch_size=5)
+    return evaluator.results(network, Prepared(folder / "prepared"), batch_size=5)

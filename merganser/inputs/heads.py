@@ -1,0 +1,85 @@
+"""Heads: each task's own last parameters, read from its own checkpoint; they are never merged.
+
+A file of the tensors under the base's names; its header says which patterns they matched, and the classes' names.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from merganser.checkpoints.adapters.files import Adapter
+from merganser.checkpoints.kinds import is_head
+from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.writing import save_tensors
+from merganser.errors import InputError
+from merganser.limits import parse_json, read_small
+
+CONFIG_LIMIT = 2**25  # bytes: of the names of many classes
+
+
+@dataclass(frozen=True)
+class Head:
+    """One task's head: its tensors, the patterns of such names, and the names of its classes if it says them."""
+
+    tensors: Mapping[str, Tensor]
+    patterns: Sequence[str]
+    classes: Sequence[str]
+
+    def put_on(self, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Give a model's parameters with this head in place of its own."""
+        for name, value in parameters:
+            if not is_head(name, self.patterns):
+                yield name, value
+        yield from self.tensors.items()
+
+
+def write_head(model: Checkpoint | Adapter, patterns: Sequence[str], config: Path, task: str, out: Path) -> None:
+    """Write the head of a task's model, an adapter's too; raise InputError where patterns are given and none matches.
+
+    `config`: the model's configuration, if there is one, which names its classes.
+    """
+    tensors = _adapters(model, patterns) if isinstance(model, Adapter) else _own(model, patterns)
+    if patterns and not tensors:
+        names = list(model.updates) if isinstance(model, Adapter) else list(model.names)
+        has = f"its parameters are {', '.join(names[:3])}, ... {names[-1]}"
+        raise InputError(f"{task}: no parameter matches base.heads ({', '.join(patterns)}); {has}")
+    content = {"patterns": list(patterns), "classes": _class_names(config) if patterns else []}
+    save_tensors(out, tensors, json.dumps(content))
+
+
+def read_head(path: Path) -> Head:
+    """Read a head that was written so."""
+    file = SafetensorsFile(path)
+    try:
+        content = parse_json(file.metadata["merganser"])
+        return Head({name: file.read(name) for name in file.names}, content["patterns"], content["classes"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: not the head of a task ({error}); extract it again") from error
+
+
+def _own(model: Checkpoint, patterns: Sequence[str]) -> dict[str, Tensor]:
+    return {name: model.read(name) for name in model.names if is_head(name, patterns)}
+
+
+def _adapters(adapter: Adapter, patterns: Sequence[str]) -> dict[str, Tensor]:
+    """Read what an adapter holds whole of a head (`modules_to_save`)."""
+    found = {name: update for name, update in adapter.updates.items() if is_head(name, patterns)}
+    partial = [name for name, update in found.items() if update.whole is None or update.factors or update.added]
+    if partial:
+        raise InputError(f"{adapter.path}: {partial[0]} is a head that is not saved whole; list it in modules_to_save")
+    return {name: adapter.tensors.read(update.whole) for name, update in found.items() if update.whole is not None}
+
+
+def _class_names(config: Path) -> list[str]:
+    """Read the names of a head's outputs; none where the configuration has none."""
+    try:
+        content = parse_json(read_small(config, CONFIG_LIMIT)) if config.is_file() else {}
+        names: dict[str, Any] = content.get("id2label") or {}
+        return [str(names[number]) for number in sorted(names, key=int)]
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        raise InputError(f"{config}: not the configuration of a model ({error}); fetch it again") from error

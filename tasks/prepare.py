@@ -1,0 +1,32 @@
+"""Prepare one task's examples once for all evaluations: decoded and resized, or tokenised, as the family does."""
+
+from pathlib import Path
+
+from merganser.config.loading import load_params
+from merganser.config.params import Params, declared
+from merganser.evaluation.evaluator import open_evaluator
+from merganser.models import open_network
+from tasks.paths import BASE, DATASETS, PREPARED
+from tasks.stage import check_family, check_kind, fresh_folder, only_name, run
+
+
+def prepare_task(params: Params, task: str) -> None:
+    """Write what the evaluations read of one task's data."""
+    about = declared(params.tasks, task, "tasks")
+    check_family(params.base.family)
+    check_kind(about.kind)
+    evaluator = open_evaluator(about.kind, about.data.own, about.data.metric)
+    outputs = evaluator.outputs(evaluator.classes(DATASETS / task))
+    network = open_network(params.base.family, BASE, outputs=outputs)
+    with fresh_folder(PREPARED / task) as folder:
+        count = evaluator.prepare(DATASETS / task, params.split_of(task), network, folder)
+    print(f"{task}: {count} examples prepared")
+
+
+def main(argv: list[str]) -> None:
+    """Prepare the task named on the command line."""
+    prepare_task(load_params(Path("params.yaml")), only_name(argv, "prepare"))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -3,8 +3,8 @@
 A checkpoint may leave out what is tied to another parameter, or hold such an alias alone. Shape legend: N rows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -18,7 +18,7 @@ from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.errors import InputError
 from merganser.models import Inputs, Take
 from merganser.models.naming import Naming
-from merganser.models.watching import places, watched
+from merganser.models.watching import Watcher
 
 
 class NamedModule:
@@ -31,7 +31,7 @@ class NamedModule:
         self.module, self.naming = module, naming
         self.device: torch.device = next(module.parameters()).device
         self._ties = tied_names(module)
-        self._watched: dict[int, str] = {}  # where the values of linear maps lie, while they are watched
+        self._watcher = Watcher()
         self._names: dict[str, str] = {}  # a module's name to the checkpoint's
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
@@ -63,25 +63,16 @@ class NamedModule:
         """Name the weights of linear maps, sorted: of those that are merged as matrices, so of no head."""
         return tuple(sorted(self._named_maps()))
 
-    @contextmanager
-    def watch(self, take: Take) -> Iterator[None]:
+    def watch(self, take: Take) -> AbstractContextManager[object]:
         """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
-        try:
-            with watched(self._named_maps(), take) as self._watched:
-                yield
-        finally:
-            self._watched = {}
+        return self._watcher.watch(self._named_maps(), take)
 
     def with_parameters(self, parameters: Inputs, run: Callable[[], Tensor]) -> Tensor:
         """Run with these parameters in place of the loaded ones of their names; differentiable, nothing is copied."""
         own = {self.naming.own(name, value.shape): value for name, value in parameters.items()}
-        other = places({name: parameters[name] for name in self.linear_maps() if name in parameters})
-        self._watched |= other
-        try:
-            return functional_call(_Run(self.module, run), {f"module.{name}": own[name] for name in own if name}, ())
-        finally:
-            for place in other:
-                del self._watched[place]
+        given = {f"module.{name}": value for name, value in own.items() if name}
+        with self._watcher.using({name: parameters[name] for name in self.linear_maps() if name in parameters}):
+            return functional_call(_Run(self.module, run), given, ())
 
     def _load_tied(self, tied: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Fill what several names share from those that are there; where they differ, they are no longer tied."""

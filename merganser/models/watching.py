@@ -50,23 +50,35 @@ def _patches(images: Tensor, kernel: Tensor, stride: Any, padding: Any, dilation
     return cut.transpose(1, 2).reshape(-1, cut.shape[1])
 
 
-def places(weights: Mapping[str, Tensor]) -> dict[int, str]:
-    """Return the names of weights by where their values lie."""
-    return {weight.data_ptr(): name for name, weight in weights.items()}
+class Watcher:
+    """Knows where weights lie while they are watched: a module's own, and those given in their place."""
 
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
 
-@contextmanager
-def watched(weights: Mapping[str, Tensor], take: Take) -> Iterator[dict[int, str]]:
-    """Give the input rows (N, in) of the named weights to `take` whenever one of them is applied.
+    @contextmanager
+    def watch(self, weights: Mapping[str, Tensor], take: Take) -> Iterator[None]:
+        """Give the input rows (N, in) of the named weights to `take` whenever one of them is applied.
 
-    Gives their names by where their values lie, to which other values of theirs may be added. Attention is computed
-    step by step meanwhile: in one piece its maps would not be seen.
-    """
-    names = places(weights)
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with _Watch(names, take):
-            yield names
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+        Attention is computed step by step meanwhile: in one piece its maps would not be seen.
+        """
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with self.using(weights), _Watch(self._names, take):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+
+    @contextmanager
+    def using(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        """Know these values of named weights while the block runs."""
+        places = {weight.data_ptr(): name for name, weight in weights.items()}
+        before = {place: self._names[place] for place in places if place in self._names}
+        self._names |= places
+        try:
+            yield
+        finally:
+            for place in places:
+                del self._names[place]
+            self._names |= before

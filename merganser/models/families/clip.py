@@ -20,20 +20,21 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_names, first_line, read_config
+from merganser.models.dual_encoder import TEXT_BATCH, class_head, picture, text_digest
 from merganser.models.named_module import NamedModule
 from merganser.models.naming import naming_of
 from merganser.models.texts import open_tokenizer
 
 PREFIX = "vision_model"
 TEXT_SIDE = ("text_model.*", "*_projection.*", "logit_scale")  # what a vision model's checkpoint does without
-TEXT_BATCH = 256
+IMAGE_SIDE = "vis"  # vision_model.*, visual_projection.weight
 MAKE = CLIPModel._from_config
 
 
 class ClipNetwork(NamedModule):
     """A dual encoder."""
 
-    reads = "vis*"  # vision_model.*, visual_projection.weight
+    reads = f"{IMAGE_SIDE}*"
 
     def __init__(self, module: Any, folder: Path) -> None:
         """Take a module as it was built, with the tokenizer and the image processor of its folder."""
@@ -44,12 +45,12 @@ class ClipNetwork(NamedModule):
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
         super().load(parameters)
-        self._head = None
+        self._text, self._head = text_digest(self.module, self.folder / CONFIG, IMAGE_SIDE), None
 
     def pixels(self, images: Sequence[Any]) -> Tensor:
         """Resize and crop PIL images or uint8 arrays (height, width, 3), as the folder's processor: (B, 3, H, W)."""
         pixels: Tensor = self._processor(
-            [_picture(image) for image in images], do_rescale=False, do_normalize=False, return_tensors="pt"
+            [picture(image) for image in images], do_rescale=False, do_normalize=False, return_tensors="pt"
         ).pixel_values
         return pixels
 
@@ -71,8 +72,8 @@ class ClipNetwork(NamedModule):
         return self.with_parameters(parameters, lambda: self._features(inputs)) @ self._class_head().clone().T
 
     def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Make the class head (C, D): the mean direction of each class's prompts, times the scale."""
-        self._head = self._heads(prompts)
+        """Make the class head (C, D) of each class's prompts, times the scale."""
+        self._head = class_head(prompts, self._text, self.embed, self.module.logit_scale)
         return self._head
 
     @torch.inference_mode()
@@ -80,12 +81,6 @@ class ClipNetwork(NamedModule):
         """Return the unit embedding of each of N texts (N, D)."""
         found = [self._embedded(list(texts[i : i + TEXT_BATCH])) for i in range(0, len(texts), TEXT_BATCH)]
         return torch.cat(found)
-
-    @torch.inference_mode()
-    def _heads(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        embeddings = self.embed([text for of_class in prompts for text in of_class])
-        means = [group.mean(dim=0) for group in embeddings.split([len(of_class) for of_class in prompts])]
-        return _unit(torch.stack(means)) * self.module.logit_scale.exp()
 
     def _embedded(self, texts: list[str]) -> Tensor:
         length = self._config.max_position_embeddings
@@ -106,7 +101,7 @@ class ClipNetwork(NamedModule):
     def _levels(self) -> Tensor:
         """Return what the processor makes of each level of each channel: (256, 3)."""
         ramp = np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, axis=2)
-        found = self._processor([_picture(ramp)], do_resize=False, do_center_crop=False, return_tensors="pt")
+        found = self._processor([picture(ramp)], do_resize=False, do_center_crop=False, return_tensors="pt")
         return found.pixel_values[0, :, :, 0].T.contiguous().to(self.device)
 
     @cached_property
@@ -155,14 +150,3 @@ def check(folder: Path, checkpoint: Checkpoint) -> None:
 
 def _unit(embeddings: Tensor) -> Tensor:
     return embeddings / embeddings.norm(p=2, dim=-1, keepdim=True)
-
-
-def _picture(image: Any) -> Any:
-    """Return a PIL image, of a uint8 array (height, width, 3) too."""
-    from PIL import Image
-
-    if not isinstance(image, np.ndarray):
-        return image
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        raise InputError(f"an image is {image.dtype} {list(image.shape)}; expected uint8 (height, width, 3)")
-    return Image.fromarray(image)

@@ -4,13 +4,11 @@ Built from `open_clip_config.json` beside the weights; nothing is downloaded.
 Shape legend: B images, C classes, P prompts, D embedding.
 """
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +18,21 @@ import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn import Module
-from torch.nn.functional import normalize
 from torchvision.transforms import Compose, Normalize, ToTensor
 
 from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.checkpoints.reading import Checkpoint
-from merganser.checkpoints.tensors import to_bytes
 from merganser.errors import InputError
 from merganser.limits import parse_json, read_small
 from merganser.models import DeviceName, Inputs, Precision, Take
+from merganser.models.dual_encoder import TEXT_BATCH, checked, class_head, picture, text_digest
 from merganser.models.loading import DTYPES, load_strictly
-from merganser.models.watching import watched
+from merganser.models.watching import Watcher
 
 CONFIG = "open_clip_config.json"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 TOKENIZER_SETTINGS = {"clean", "strip_sep_token", "language"}  # others reach code that runs what a repository brings
-TEXT_BATCH = 256
-HEADS_KEPT = 64
 RULES = ParameterRules()  # a linear map is what is merged as a matrix by default
-
-_heads: dict[str, Tensor] = {}  # by what they were computed from
 
 
 class OpenClipNetwork:
@@ -56,21 +48,23 @@ class OpenClipNetwork:
         mean, std = (torch.tensor(self.preprocess[key]).view(1, -1, 1, 1) for key in ("mean", "std"))
         self._mean, self._std = mean.to(self.device), std.to(self.device)
         self._head: Tensor | None = None
+        self._watcher = Watcher()
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
         load_strictly(self.module, parameters, f"{self.folder}", CONFIG)
-        self._text, self._head = _text_digest(self.module, self.folder), None
+        self._text = text_digest(self.module, self.folder / CONFIG, "visual.")
+        self._head = None
 
     def pixels(self, images: Sequence[Any]) -> Tensor:
         """Resize and crop PIL images or uint8 arrays (height, width, 3): uint8 (B, 3, H, W)."""
         size = self.preprocess["size"]
         height, width = (size, size) if isinstance(size, int) else size
         if all(isinstance(image, np.ndarray) and image.shape == (height, width, 3) for image in images):
-            arrays = [_checked(image) for image in images]
+            arrays = [checked(image) for image in images]
         else:
             resize = self._resize
-            arrays = [_checked(np.asarray(resize(_picture(image)))) for image in images]
+            arrays = [checked(np.asarray(resize(picture(image)))) for image in images]
         return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
 
     @cached_property
@@ -93,7 +87,9 @@ class OpenClipNetwork:
 
     def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
         """Score every class with these parameters in place of the loaded ones of their names; differentiable."""
-        found = functional_call(self.module, dict(parameters), kwargs={"image": self._normalised(inputs)})
+        maps = {name: parameters[name] for name in self.linear_maps() if name in parameters}
+        with self._watcher.using(maps):
+            found = functional_call(self.module, dict(parameters), kwargs={"image": self._normalised(inputs)})
         features = found["image_features"] if isinstance(found, dict) else found[0]
         return features @ self._class_head().clone().T
 
@@ -104,19 +100,11 @@ class OpenClipNetwork:
 
     def watch(self, take: Take) -> AbstractContextManager[object]:
         """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
-        return watched({name: self.module.get_parameter(name) for name in self.linear_maps()}, take)
+        return self._watcher.watch({name: self.module.get_parameter(name) for name in self.linear_maps()}, take)
 
     def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Make the class head of each class's prompts, once a process for one text tower and one set of prompts.
-
-        The text tower is frozen in most comparisons, and its prompts can take longer to encode than the images.
-        """
-        key = sha256(json.dumps([prompts, str(self.device), str(self.dtype)]).encode() + self._text).hexdigest()
-        if key not in _heads:
-            if len(_heads) == HEADS_KEPT:
-                del _heads[next(iter(_heads))]
-            _heads[key] = self._heads(prompts)
-        self._head = _heads[key]
+        """Make the class head (C, D) of each class's prompts, times the scale."""
+        self._head = class_head(prompts, self._text, self.embed, self.module.logit_scale)
         return self._head
 
     @torch.inference_mode()
@@ -141,13 +129,6 @@ class OpenClipNetwork:
         except Exception as error:  # what a tokenizer's files may lack is told in many ways
             raise InputError(f"{self.folder}: open_clip cannot make the tokenizer: {error}") from error
 
-    @torch.inference_mode()
-    def _heads(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Return each class's unit vector, the mean direction of its prompts' embeddings, times the scale (C, D)."""
-        embeddings = self.embed([text for of_class in prompts for text in of_class])
-        means = [group.mean(dim=0) for group in embeddings.split([len(of_class) for of_class in prompts])]
-        return normalize(torch.stack(means), dim=-1) * self.module.logit_scale.exp()
-
 
 def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
@@ -161,16 +142,6 @@ def check(folder: Path, checkpoint: Checkpoint) -> None:
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder}: no {CONFIG}, which a model of the family open_clip has beside its weights")
     _check_config(folder / CONFIG)
-
-
-def _text_digest(model: Module, folder: Path) -> bytes:
-    """Hash the text tower: its configuration and its parameters."""
-    digest = sha256((folder / CONFIG).read_bytes())
-    for name, value in model.state_dict().items():
-        if not name.startswith("visual."):
-            digest.update(name.encode())
-            digest.update(to_bytes(value))
-    return digest.digest()
 
 
 def _build(folder: Path) -> Any:
@@ -202,16 +173,3 @@ def _check_config(path: Path) -> None:
         raise InputError(f"{path}: not the configuration of a model ({error}); fetch it again") from error
     if strange:
         raise InputError(f"{path}: {strange[0]!r} could lead out of the checkpoint or run code that came with it")
-
-
-def _picture(image: Any) -> Any:
-    """Return a PIL image, of a uint8 array (height, width, 3) too."""
-    from PIL import Image
-
-    return Image.fromarray(_checked(image)) if isinstance(image, np.ndarray) else image
-
-
-def _checked(array: np.ndarray) -> np.ndarray:
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-        raise InputError(f"an image is {array.dtype} {list(array.shape)}; expected uint8 (height, width, 3)")
-    return array

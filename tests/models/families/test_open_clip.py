@@ -169,6 +169,31 @@ def test_every_linear_map_is_watched_with_the_rows_it_is_applied_to(
     torch.testing.assert_close(seen["visual.proj"] @ parameters["visual.proj"], unscaled(network, images))
 
 
+def test_attentions_fused_maps_are_given_what_goes_into_it_and_into_its_output(
+    folder: Path, parameters: dict[str, Tensor]
+) -> None:
+    network = loaded(folder, parameters)
+    images, name = inputs(network, pictures(3)[0]), "visual.transformer.resblocks.0.attn"
+    seen: dict[str, Tensor] = {}
+    given: list[Tensor] = []
+    hook = network.module.get_submodule(name).register_forward_hook(
+        lambda _, args, kwargs, out: given.extend([(args or [kwargs["query"]])[0].flatten(0, 1), out[0].flatten(0, 1)]),
+        with_kwargs=True,
+    )
+    moved = {key: value + 0.1 for key, value in parameters.items()}
+    with network.watch(lambda name, rows: seen.update({name: rows})):
+        network.forward(moved, images)
+    hook.remove()
+    torch.testing.assert_close(*(sorted_rows(rows) for rows in (seen[f"{name}.in_proj_weight"], given[0])))
+    made = seen[f"{name}.out_proj.weight"] @ moved[f"{name}.out_proj.weight"].T + moved[f"{name}.out_proj.bias"]
+    torch.testing.assert_close(sorted_rows(made), sorted_rows(given[1]), rtol=1e-4, atol=1e-4)
+
+
+def sorted_rows(rows: Tensor) -> Tensor:
+    """Order rows by their first value: attention has them by place or by picture."""
+    return rows.detach()[rows.detach()[:, 0].argsort()]
+
+
 def unscaled(network: OpenClipNetwork, images: dict[str, Tensor]) -> Tensor:
     with torch.inference_mode():
         return network.module.encode_image(network._normalised(images))

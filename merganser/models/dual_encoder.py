@@ -1,0 +1,71 @@
+"""What dual encoders of pictures and texts share: class heads made of prompts, and the pictures they take.
+
+Shape legend: C classes, D features.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import normalize
+
+from merganser.checkpoints.tensors import to_bytes
+from merganser.errors import InputError
+
+TEXT_BATCH = 256
+HEADS_KEPT = 64
+
+_heads: dict[str, Tensor] = {}  # by what they were computed from
+
+
+def class_head(
+    prompts: Sequence[Sequence[str]], tower: bytes, embed: Callable[[Sequence[str]], Tensor], scale: Tensor
+) -> Tensor:
+    """Make a class head (C, D) of each class's prompts, once a process for one text tower and one set of prompts.
+
+    The text tower is frozen in most comparisons, and its prompts can take longer to encode than the images.
+    """
+    key = sha256(json.dumps(prompts).encode() + tower).hexdigest()
+    if key not in _heads:
+        if len(_heads) == HEADS_KEPT:
+            del _heads[next(iter(_heads))]
+        _heads[key] = _directions(prompts, embed) * scale.detach().exp()
+    return _heads[key]
+
+
+@torch.inference_mode()
+def _directions(prompts: Sequence[Sequence[str]], embed: Callable[[Sequence[str]], Tensor]) -> Tensor:
+    """Return each class's unit vector, the mean direction of its prompts' embeddings (C, D)."""
+    embeddings = embed([text for of_class in prompts for text in of_class])
+    means = [group.mean(dim=0) for group in embeddings.split([len(of_class) for of_class in prompts])]
+    return normalize(torch.stack(means), dim=-1)
+
+
+def text_digest(module: Module, config: Path, image_side: str) -> bytes:
+    """Hash a text tower: its configuration, its parameters, their device and dtype; `image_side` begins other names."""
+    digest = sha256(config.read_bytes())
+    for name, value in module.state_dict().items():
+        if not name.startswith(image_side):
+            digest.update(f"{name} {value.device} {value.dtype}".encode())
+            digest.update(to_bytes(value))
+    return digest.digest()
+
+
+def picture(image: Any) -> Any:
+    """Return a PIL image, of a uint8 array (height, width, 3) too."""
+    from PIL import Image
+
+    return Image.fromarray(checked(image)) if isinstance(image, np.ndarray) else image
+
+
+def checked(array: np.ndarray) -> np.ndarray:
+    """Refuse an array that is no uint8 picture (height, width, 3)."""
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+        raise InputError(f"an image is {array.dtype} {list(array.shape)}; expected uint8 (height, width, 3)")
+    return array

@@ -96,7 +96,7 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
     if not isinstance(network, TakesTexts) or not isinstance(network, Generates):
         raise InputError("text_generation: the model's family writes no text; choose another kind for the task")
     encoded = network.encode([settings.prompt.format(**row) for row in rows], settings.max_length)
-    tokens = {name: encoded[name] for name in INPUTS}
+    tokens = {name: encoded[name].to(torch.int32) for name in INPUTS}
     if settings.answers is not None:
         yield tokens | {"label": torch.tensor(list(rows["label"]), dtype=torch.int64)}
     else:

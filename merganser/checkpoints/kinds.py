@@ -25,11 +25,12 @@ EMBEDDINGS = (
 # of language models and classifiers: their rows are tokens or classes, as an embedding's are
 _HEADS = (
     *("lm_head.weight", "embed_out.weight", "lm_head.decoder.weight", "predictions.decoder.weight", "score.weight"),
-    *("classifier.*", "classification_head.*", "qa_outputs.*", "vocab_projector.*"),
+    *("classifier.*", "classification_head.*", "qa_outputs.*", "vocab_projector.*", "generator_lm_head.weight"),
 )
 HEADS = (*_HEADS, *(f"*.{name}" for name in _HEADS))
 NOT_LINEAR = (*EMBEDDINGS, *HEADS, *NORMS)
-LINEAR = ("*.embed_proj.weight", "*.embedding_hidden_mapping_in.weight")  # maps from an embedding to a wider model
+# maps from an embedding to a wider model: DeBERTa's, ALBERT's, ELECTRA's
+LINEAR = ("*.embed_proj.weight", "*.embedding_hidden_mapping_in.weight", "*embeddings_project.weight")
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,18 @@ from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from merganser import registry
+from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.checkpoints.shards import parse_size
 from merganser.errors import InputError
+from merganser.inputs.deltas import extract, open_deltas
+from merganser.inputs.factors import FactorSettings, decompose, open_factors
+from merganser.merging import driver
 from merganser.overlays import task_model
 from tasks.standalone import merge_checkpoints
-from tests.checkpoints.merge_table import stored
+from tests.checkpoints.merge_table import stored, weights_in
 from tests.transformers_models import load, save_bin, save_models, tiny, tuned
 
 TIED = ["llama, tied", "gpt2", "t5"]
@@ -233,6 +238,30 @@ def test_sizes_are_read(text: str, size: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="--max-shard-size: expected a size such as 5GB"):
         parse_size(text)
+
+
+# the pipeline's way
+
+
+@pytest.mark.parametrize("method", ["tsv_m", "drm_h", "dare"])
+def test_the_stages_merge_as_the_command_does(method: str, tmp_path: Path) -> None:
+    """Extracted, decomposed and merged from files of their own, linear maps turned round once."""
+    paths = save_models(tmp_path, "gpt2", tasks=2, shard="8KB")
+    merge(method, paths, tmp_path / "expected")
+    base, found = open_for_merging(paths["base"]), registry.get(method)
+    for task in ("task0", "task1"):
+        file = tmp_path / f"deltas/{task}.safetensors"
+        file.parent.mkdir(exist_ok=True)
+        extract(base, open_model(paths[task]), ParameterRules(), task, file)
+        decompose(open_deltas(file.parent, [task]).files[task], FactorSettings(1.0), tmp_path / "svd" / task)
+    opened = open_factors if found.factored else open_deltas
+    source = opened(tmp_path / ("svd" if found.factored else "deltas"), ["task0", "task1"], 0)
+    (tmp_path / "merged").mkdir()
+    driver.merge(found, found.validate("", {}), source, base, tmp_path / "merged", torch.device("cpu"))
+    ours, theirs = stored(tmp_path / "merged"), stored(tmp_path / "expected")
+    assert weights_in(tmp_path / "merged") == weights_in(paths["base"])
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, atol=1e-6, rtol=0)
 
 
 # adapters

@@ -31,6 +31,22 @@ def test_linear_maps_are_matrices_and_nothing_else_is(name: str) -> None:
             assert in_by_out == (isinstance(module, Conv1D) and own == "weight")
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("electra.embeddings_project.weight", "matrix"),
+        ("albert.encoder.embedding_hidden_mapping_in.weight", "matrix"),
+        ("generator_lm_head.weight", "vector"),
+        ("gpt_neox.embed_in.weight", "vector"),
+        ("embed_out.weight", "vector"),
+        ("module.classifier.out_proj.weight", "vector"),
+        ("model.decoder.project_in.weight", "matrix"),
+    ],
+)
+def test_names_of_further_architectures(name: str, kind: str) -> None:
+    assert kind_of(name, (8, 6), ParameterRules()) == kind
+
+
 def test_open_clips_names_are_what_they_were() -> None:
     shapes = {"visual.proj": "matrix", "text_projection": "matrix", "token_embedding.weight": "vector"}
     shapes |= {"positional_embedding": "vector", "visual.head.proj.weight": "matrix", "proj": "matrix"}

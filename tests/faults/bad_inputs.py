@@ -322,6 +322,12 @@ PARAMS: dict[str, tuple[Spoil, str]] = {
     "a source with a zero byte": (put("tasks.dark.source", "hub\0dark"), "no such file or folder"),
     "a prompt without a place": (put("tasks.dark.data.templates", ["an image."]), "must have {} once"),
     "a prompt that reaches into objects": (put("tasks.dark.data.templates", ["{0.__class__} {}"]), "must have {} once"),
+    "an unknown kind of task": (put("tasks.dark.kind", "image_clasification"), 'did you mean "image_classification"?'),
+    "a metric of another kind of task": (
+        put("tasks.dark.data.metric", "spearman"),
+        "tasks.dark.data.metric: 'spearman' is no metric of this kind of task",
+    ),
+    "a key of another kind of task": (put("tasks.dark.data.masked", [1]), "tasks.dark.data.masked: "),
     "an unknown family of models": (put("base.family", "open_clp"), 'did you mean "open_clip"?'),
     "vectors that are not kept": (put("decompose.rank_fraction", 0.1), "decompose.rank_fraction"),
     "a batch of no images": (put("evaluation.batch_size", 0), "evaluation.batch_size: "),
@@ -425,6 +431,11 @@ HEADERS: dict[str, tuple[Spoil, str]] = {
     "half an adapter": (adapter(LORA, dict([next(iter(SIDES.items()))])), "has no lora_B"),
 }
 SOURCES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
+    "pictures for a task of texts": (
+        put("tasks.dark", {"source": "hub/dark", "kind": "text_classification", "data": {"source": "datasets/dark"}}),
+        ("data", "dark"),
+        "datasets/dark: split validation has no column 'text'; it has ['image', 'label']",
+    ),
     "a configuration that links to a file elsewhere": (
         linked("config.json", "private.json", "hub/dark"),
         ("task", "dark"),

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.harness import open_task, samples_of
-from tasks import evaluate, extract, fetch, merge
+from tasks import evaluate, extract, fetch, merge, prepare
 from tests.tasks.comparison import inside
 from tests.tiny_transformers import tokenizer, write_model
 
@@ -70,6 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             fetch.main(["task", task])
             fetch.main(["data", task])
             extract.main([task])
+            prepare.main([task])
         for entry in params["methods"]:
             merge.main([entry])
             for task in TASKS:

@@ -44,25 +44,23 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
-def copy_companions(origin: Path, folder: Path) -> list[str]:
-    """Copy what a model needs beside its weights; return the names of what is neither that nor weights' own."""
-    if not origin.is_dir():
-        return []
-    names = names_in(origin)
-    taken = companion_names(names)
-    for name in taken:
-        check_link(origin / name, origin)
-        (folder / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(origin / name, folder / name)
-    return left_out(names, taken)
+def copy_companions(origin: Path, folder: Path) -> None:
+    """Copy what a model needs beside its weights; of a single file's folder, the configuration that it is read by."""
+    place = origin if origin.is_dir() else origin.parent
+    for name in companion_names(names_in(origin) if origin.is_dir() else [CONFIG]):
+        if (place / name).is_file():
+            check_link(place / name, place)
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(place / name, folder / name)
 
 
 def refuse_code(folder: Path) -> None:
-    """Raise InputError where a model's configuration asks for code that came with it."""
+    """Raise InputError where a configuration in a model's folder, or beside its file, asks for code of its own."""
+    place = folder if folder.is_dir() else folder.parent
     for name in CONFIGURATIONS:
-        if CODE_KEY in (read_config(folder / name) or {}):
+        if CODE_KEY in (read_config(place / name) or {}):
             raise InputError(
-                f"{folder / name}: {CODE_KEY!r} asks for code that came with the checkpoint; such code is never run"
+                f"{place / name}: {CODE_KEY!r} asks for code that came with the checkpoint; such code is never run"
             )
 
 

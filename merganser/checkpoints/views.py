@@ -36,6 +36,12 @@ class View:
         return tensor.mT.contiguous() if name in self.transposed else tensor
 
 
+def oriented_like(checkpoint: Checkpoint, other: Checkpoint) -> Checkpoint:
+    """Show a checkpoint's linear maps the way round that another one's are shown."""
+    swapped = other.transposed if isinstance(other, View) else frozenset()
+    return View(checkpoint, {name: name for name in checkpoint.names}, swapped) if swapped else checkpoint
+
+
 def is_transposed(checkpoint: Checkpoint, name: str) -> bool:
     """Tell whether a checkpoint shows a tensor with rows and columns swapped."""
     return isinstance(checkpoint, View) and name in checkpoint.transposed

@@ -6,10 +6,10 @@ from pathlib import Path
 from torch import Tensor
 
 from merganser.checkpoints.kinds import added
-from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint, open_for_merging
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import Spec
-from merganser.checkpoints.views import as_stored, stored_specs
+from merganser.checkpoints.views import as_stored, oriented_like, stored_specs
 from merganser.checkpoints.writing import write_single
 from merganser.errors import InputError
 from merganser.overlays.index import KINDS, Place, form_of, parse, places, stored_tensors
@@ -76,12 +76,12 @@ def open_overlays(merged: Path) -> OverlayFile | None:
     return OverlayFile(merged / FILE) if (merged / FILE).is_file() else None
 
 
-def task_parameters(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
+def task_parameters(merged: Path, task: str, like: Checkpoint | None = None) -> Iterator[tuple[str, Tensor]]:
     """Yield a task's own model, the shared one plus the task's overlay, parameter by parameter.
 
     Linear maps are out x in, the dtype is the shared model's.
     """
-    shared = open_for_merging(merged)
+    shared = _open_shared(merged, like)
     overlays = open_overlays(merged)
     if overlays is not None and task not in overlays.tasks:
         raise InputError(f"{merged / FILE}: no parts for the task {task!r}; it has {', '.join(overlays.tasks)}")
@@ -91,11 +91,15 @@ def task_parameters(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
         yield name, tensor if delta is None else added(tensor, delta)
 
 
-def task_model(merged: Path, task: str) -> Iterator[tuple[str, Tensor]]:
+def task_model(merged: Path, task: str, like: Checkpoint | None = None) -> Iterator[tuple[str, Tensor]]:
     """Yield a task's own model, parameter by parameter, in the layout of the architecture's files."""
-    shared = open_for_merging(merged)
-    for name, tensor in task_parameters(merged, task):
+    shared = _open_shared(merged, like)
+    for name, tensor in task_parameters(merged, task, like):
         yield name, as_stored(shared, name, tensor)
+
+
+def _open_shared(merged: Path, like: Checkpoint | None) -> Checkpoint:
+    return open_for_merging(merged) if like is None else oriented_like(open_checkpoint(merged), like)
 
 
 def write_task_model(merged: Path, task: str, out: Path) -> None:

@@ -19,8 +19,11 @@ from merganser.sources.weights import WEIGHTS, install_weights, weight_names
 
 def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> dict[str, Any]:
     """Bring a model's folder or file here; return what was left out of it."""
+    refuse_code(origin)
     if origin.is_file():
-        return _left(install_weights(origin, folder, strip), [])
+        dropped = install_weights(origin, folder, strip)
+        copy_companions(origin, folder)
+        return _left(dropped, [])
     names = names_in(origin)
     if adapter := adapter_names(names):
         _install_adapter(origin, adapter, folder)
@@ -28,7 +31,6 @@ def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> 
     weights = weight_names(names)
     if not weights:
         raise InputError(f"{source}: no weights found; expected one of {', '.join(p[0] for p in WEIGHTS)}")
-    refuse_code(origin)
     check_link(origin / weights[0], origin)
     dropped = install_weights(origin / weights[0], folder, strip)
     copy_companions(origin, folder)

@@ -40,7 +40,7 @@ def score_merge(
         network = setup.networks[task]
         head = setup.heads[task]
         if method.overlay or head.patterns or network is not loaded:  # else all tasks use one model
-            network.load(head.put_on(task_model(folder, task)))
+            network.load(head.put_on(task_model(folder, task, setup.base)))
             loaded = network
         evaluator = setup.evaluators[task]
         scores[task] = score_of(evaluator.metric, evaluator.results(network, setup.prepared[task], setup.batch_size))

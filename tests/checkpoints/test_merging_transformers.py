@@ -264,6 +264,21 @@ def test_the_stages_merge_as_the_command_does(method: str, tmp_path: Path) -> No
         torch.testing.assert_close(ours[name], value, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("method", ["emr", "svd"])
+def test_parts_are_put_back_the_right_way_round_without_a_configuration(method: str, tmp_path: Path) -> None:
+    """Of a single file, and of a merge that only its base's checkpoint describes, as a study's."""
+    paths = save_models(tmp_path, "gpt2", tasks=2)
+    merge(method, paths, tmp_path / "expected")
+    expected = dict(task_model(tmp_path / "expected", "task1"))
+    merge(method, {name: path / "model.safetensors" for name, path in paths.items()}, tmp_path / "files")
+    (tmp_path / "expected/config.json").unlink()
+    for found in (
+        task_model(tmp_path / "files", "task1"),
+        task_model(tmp_path / "expected", "task1", open_for_merging(paths["base"])),
+    ):
+        assert all(torch.equal(value, expected[name]) for name, value in found)
+
+
 # adapters
 
 LORA: list[dict[str, Any]] = [
@@ -272,7 +287,7 @@ LORA: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("method", ["average", "drm_h", "knots", "tsv_m", "individual"])
 def test_adapters_of_gpt2_merge_as_the_models_they_stand_for(method: str, tmp_path: Path) -> None:
     """Its linear maps are stored as in x out: an update of rank 2, and one matrix as many rows as columns, whole."""

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.evaluation.evaluator import open_evaluator
-from merganser.models import open_network
+from merganser.models import get_family, open_network
 from tasks.paths import BASE, DATASETS, PREPARED
 from tasks.stage import check_family, check_kind, fresh_folder, only_name, run
 
@@ -16,6 +17,7 @@ def prepare_task(params: Params, task: str) -> None:
     check_family(params.base.family)
     check_kind(about.kind)
     evaluator = open_evaluator(about.kind, about.data.own, about.data.metric)
+    get_family(params.base.family).check(BASE, open_checkpoint(BASE))
     outputs = evaluator.outputs(evaluator.classes(DATASETS / task))
     network = open_network(params.base.family, BASE, outputs=outputs)
     with fresh_folder(PREPARED / task) as folder:

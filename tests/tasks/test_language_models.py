@@ -1,5 +1,6 @@
 """A comparison of a decoder with LoRA adapters, by the stages themselves: lm-eval's tasks, and texts that it writes."""
 
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ import torch
 import yaml
 from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.harness import open_task, samples_of
 from tasks import evaluate, extract, fetch, merge, prepare
@@ -124,3 +127,19 @@ def test_two_entries_are_compared_document_by_document(folder: Path) -> None:
         assert second.score is not None
         assert len(first) == len(second) == len(ROWS)
         assert (first.score != second.score).any()
+
+
+def test_a_base_of_another_family_or_with_strange_parameters_is_refused_by_prepare(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "data/base", tmp_path / "data/base")
+    shutil.copytree(folder / "data/datasets", tmp_path / "data/datasets")
+    params = (folder / "params.yaml").read_text()
+    (tmp_path / "params.yaml").write_text(params.replace("family: causal", "family: seq2seq"))
+    with inside(tmp_path), pytest.raises(InputError, match=r"not of the family seq2seq; set base\.family to causal"):
+        prepare.main(["chosen"])
+    (tmp_path / "params.yaml").write_text(params)
+    base = load_file(tmp_path / "data/base/model.safetensors")
+    save_file(base | {"model.odd.weight": torch.zeros(2)}, tmp_path / "data/base/model.safetensors")
+    with inside(tmp_path), pytest.raises(InputError, match=r"parameter model\.odd\.weight is not in the architecture"):
+        prepare.main(["chosen"])

@@ -10,7 +10,10 @@ from merganser.models.configurations import check_names, read_config
 from merganser.models.sequence_classifier import SequenceClassifier, open_classifier
 
 # Heads of the pretraining, and the pooler that only some architectures have.
-LEFT_OUT = ("cls.*", "lm_head.*", "*pooler.*", "lm_predictions.*", "mask_predictions.*", "generator_*")
+LEFT_OUT = (
+    *("cls.*", "lm_head.*", "lm_predictions.*", "mask_predictions.*", "predictions.*", "discriminator_predictions.*"),
+    *("generator_*", "vocab_*", "sop_classifier.*", "decoder.*", "qa_outputs.*", "*pooler.*"),
+)
 HEADS = ("classifier.*", "*pooler.*")  # a task's own, which a base need not have
 
 

@@ -61,7 +61,7 @@ class TorchCheckpoint:
     def memory(self, name: str) -> object:
         """Return where a tensor lies and how; the same for two names of one tied weight."""
         tensor = self.tensors[name]
-        return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+        return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else None
 
 
 @dataclass(frozen=True)

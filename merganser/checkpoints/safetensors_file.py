@@ -16,6 +16,7 @@ from merganser.limits import parse_json
 
 HEADER_LIMIT = 2**25  # bytes: of names, shapes and places, for a file of 250,000 tensors
 NAME_LIMIT = 200  # characters, as a file's name would have them: a parameter's factors have a file of its name
+LFS_POINTER = b"version https://git-lfs"  # what a clone without git-lfs has in a large file's place
 DIMENSIONS, ENTRIES = 16, 2**48  # of a tensor, at most: numbers beyond make torch itself fail
 
 
@@ -74,6 +75,9 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
     """Read and check a safetensors header, and where the values begin; raise InputError when the file is not whole."""
     size = path.stat().st_size
     with path.open("rb") as file:
+        if file.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise InputError(f"{path}: a pointer of git-lfs, not the file itself; run `git lfs pull` in its repository")
+        file.seek(0)
         length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else 0
         if not 2 <= length <= min(HEADER_LIMIT, size - 8):
             raise InputError(f"{path}: not a safetensors file, or cut off within its header; fetch it again")

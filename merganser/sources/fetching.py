@@ -122,7 +122,7 @@ def _save_hub_data_set(
     try:
         loaded = load_dataset(pointer.hub, pointer.name, revision=revision)
     except (DatasetNotFoundError, *hub_errors()) as error:
-        raise InputError(missing(source, pointer.hub, revision)) from error
+        raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (RuntimeError, ValueError) as error:  # a data set that comes with a script, an unknown configuration
         raise InputError(f"{source}: {pointer.hub} cannot be loaded as a data set: {error}") from error
     if not isinstance(loaded, DatasetDict):

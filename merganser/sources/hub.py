@@ -27,7 +27,7 @@ def missing(source: Path, hub: str, revision: str, error: Exception | None = Non
     """Say that the hub does not have, or does not show, a repository at a revision."""
     from huggingface_hub.errors import GatedRepoError
 
-    if isinstance(error, GatedRepoError):
+    if isinstance(error, GatedRepoError) or isinstance(error and error.__cause__, GatedRepoError):
         token = "the token in HF_TOKEN is not of one who has" if os.environ.get("HF_TOKEN") else "then set HF_TOKEN"
         return f"{source}: {hub} is gated: accept its terms on its page of the hub; {token}"
     return (

@@ -82,6 +82,7 @@ class Hostile:
     [
         (lambda p: torch.save({"a": Hostile()}, p / "pytorch_model.bin"), "plain weights"),
         (lambda p: (p / "model.safetensors").write_bytes(b""), "not a safetensors file"),
+        (lambda p: (p / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1"), "git lfs pull"),
         (lambda p: (p / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 60) + b"{}"), "not a safetensors file"),
         (lambda p: (p / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"[]"), "header is corrupt"),
         (lambda p: (p / "x.safetensors.index.json").write_text('{"weight_map": {"a": "../x"}}'), "outside its folder"),

@@ -111,3 +111,12 @@ def test_a_pointer_without_a_revision_yet_is_refused_by_fetch(tmp_path: Path) ->
     path = pointer(tmp_path, "{hub: org/clip, follow: main}\n")
     with pytest.raises(InputError, match="follows main, and has no revision yet; `merganser run` writes it there"):
         fetch_checkpoint(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("changed", "noticed"), [("runs/best", True), (".", False)])
+def test_of_a_repository_only_the_path_is_followed(tmp_path: Path, hub: Hub, changed: str, noticed: bool) -> None:
+    write_clip(tmp_path / "repo/runs/best")
+    path = pointer(tmp_path, f"{{hub: org/clip, follow: main, revision: {COMMIT}, path: runs/best}}\n")
+    new = move(hub) / changed
+    (new / "open_clip_config.json").write_text("{}")
+    assert follow(path, "model") == (NEXT if noticed else None)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.sources.fetching import fetch_checkpoint
 from tests.transformers_models import load, save_bin, tiny
@@ -76,6 +77,21 @@ def test_tied_weights_of_torch_files_are_kept_once(tmp_path: Path, name: str, ti
     assert set(open_checkpoint(tmp_path / "out").names) == set(model.state_dict()) - set(tied or {})
     loaded = load(model, tmp_path / "out")
     assert all(torch.equal(loaded.state_dict()[key], value) for key, value in model.state_dict().items())
+
+
+def test_a_second_name_in_a_shard_of_its_own_is_left_out_with_its_shard(tmp_path: Path) -> None:
+    model = tiny("gpt2")
+    model.save_pretrained(tmp_path / "hub", max_shard_size="8KB")
+    index = json.loads((tmp_path / "hub/model.safetensors.index.json").read_text())
+    count = len(set(index["weight_map"].values()))
+    index["weight_map"]["lm_head.weight"] = "model-99999-of-99999.safetensors"
+    save_tensors(tmp_path / "hub/model-99999-of-99999.safetensors", {"lm_head.weight": model.lm_head.weight.data})
+    (tmp_path / "hub/model.safetensors.index.json").write_text(json.dumps(index))
+    described = fetched(tmp_path / "hub", tmp_path / "out")
+    assert described["tied"] == {"lm_head.weight": "transformer.wte.weight"}
+    assert f"model-{count:05}-of-{count:05}.safetensors" in described["files"]
+    assert sum(name.startswith("model-") for name in described["files"]) == count
+    load(model, tmp_path / "out")
 
 
 def test_names_that_share_memory_are_one_weight_whatever_they_are_called(tmp_path: Path) -> None:

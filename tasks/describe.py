@@ -1,31 +1,38 @@
-"""Describe one task by the embedding of its class names."""
+"""Embed the tasks' class names by the base's text tower, for the methods that compare tasks by meaning.
+
+Beside the embeddings lies what they are read with, as a joint decomposition has its deltas: one folder is all that a
+merge reads, and no other merge waits for it.
+"""
 
 from pathlib import Path
 
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
-from merganser.evaluation.evaluator import open_evaluator
-from merganser.inputs.embeddings import write_embedding
+from merganser.errors import InputError
+from merganser.evaluation.prepared import Prepared
+from merganser.inputs.embeddings import link_read, write_embeddings
 from merganser.models import embed_classes
-from tasks.paths import BASE, DATASETS, EMBEDDINGS
-from tasks.stage import check_family, only_name, run
+from tasks.paths import BASE, DATA, EMBEDDINGS, PREPARED
+from tasks.stage import check_family, fresh_folder, only_name, run
 
 
-def describe_task(params: Params, task: str) -> None:
-    """Write the mean text embedding of the class names of a task's data."""
-    family = params.base.family
-    check_family(family)
-    about = declared(params.tasks, task, "tasks")
-    names = open_evaluator(about.kind, about.data.own, about.data.metric).classes(DATASETS / task)
-    EMBEDDINGS.mkdir(parents=True, exist_ok=True)
-    write_embedding(EMBEDDINGS / f"{task}.safetensors", embed_classes(family, BASE, {task: names})[task])
-    print(f"{task}: {len(names)} class names embedded")
+def describe_tasks(params: Params, name: str) -> None:
+    """Write the mean text embedding of each task's class names, and link what they are of."""
+    embedding = declared(params.embeddings, name, "embeddings")
+    check_family(params.base.family)
+    classes = {task: Prepared(PREPARED / task).classes for task in params.tasks}
+    for task, names in classes.items():
+        if not names:
+            raise InputError(f"embeddings.{name}: {task} has no classes whose names could be embedded; leave it out")
+    with fresh_folder(EMBEDDINGS / name) as folder:
+        write_embeddings(folder, embed_classes(params.base.family, BASE, classes))
+        link_read(DATA / embedding.of, params.tasks, folder)
+    print(f"{name}: class names of {len(classes)} tasks embedded")
 
 
 def main(argv: list[str]) -> None:
-    """Describe the task named on the command line."""
-    task = only_name(argv, "describe")
-    describe_task(load_params(Path("params.yaml")), task)
+    """Describe the tasks by the entry of embeddings named on the command line."""
+    describe_tasks(load_params(Path("params.yaml")), only_name(argv, "describe"))
 
 
 if __name__ == "__main__":

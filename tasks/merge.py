@@ -14,7 +14,7 @@ from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, declared
 from merganser.inputs.deltas import open_deltas
-from merganser.inputs.embeddings import read_embeddings
+from merganser.inputs.embeddings import READ, read_embeddings
 from merganser.inputs.factorised import factorised
 from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.joints import open_joint
@@ -24,7 +24,7 @@ from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
 from merganser.overlays import FILE
 from merganser.workers import threads_wanted
-from tasks.paths import BASE, CARD, DELTAS, DIFFERENCES, EMBEDDINGS, FACTORS, JOINTS, MERGE_PROFILES, MERGED, SOURCES
+from tasks.paths import BASE, CARD, DATA, EMBEDDINGS, JOINTS, MERGE_PROFILES, MERGED, SOURCES
 from tasks.stage import check_method, fresh_folder, only_name, run, write_json
 
 
@@ -77,17 +77,19 @@ def _usage() -> dict[str, Any]:
     }
 
 
-def open_source(entry: Entry, tasks: list[str], seed: int) -> LayerSource:
-    """Open what an entry reads, as its method takes it: difference vectors are decomposed on the fly."""
+def open_source(entry: Entry, tasks: list[str], seed: int, embedded: str | None = None) -> LayerSource:
+    """Open what an entry reads, as its method takes it: difference vectors are decomposed on the fly.
+
+    `embedded`: the name of the text embeddings beside which it lies.
+    """
     method = registry.get(entry.method)
     if entry.joint is not None:
         return open_joint(JOINTS / entry.joint, tasks, seed)
-    embeddings = read_embeddings(EMBEDDINGS, sorted(tasks)) if method.embeddings else None
+    folder = EMBEDDINGS / embedded / READ if embedded else DATA / entry.reads
+    embeddings = read_embeddings(EMBEDDINGS / embedded, sorted(tasks)) if embedded else None
     if entry.difference is None:
-        opened = open_factors if method.factored else open_deltas
-        return opened(FACTORS if method.factored else DELTAS, tasks, seed, embeddings)
-    deltas = open_deltas(DIFFERENCES / entry.difference, tasks, seed, embeddings)
-    return as_taken(method, method.validate("", entry.values), deltas)
+        return (open_factors if method.factored else open_deltas)(folder, tasks, seed, embeddings)
+    return as_taken(method, method.validate("", entry.values), open_deltas(folder, tasks, seed, embeddings))
 
 
 def as_taken(method: Method, values: dict[str, Any], deltas: LayerSource) -> LayerSource:
@@ -113,8 +115,10 @@ def main(argv: list[str]) -> None:
     check_method(entry.method)
     method = registry.get(entry.method)
     values = method.validate(f"methods.{key}", entry.values)
-    source = open_source(entry, list(params.tasks), params.seed)
-    base = DIFFERENCES / entry.difference / "base" if entry.difference else BASE
+    inner = params.without_embeddings(entry)
+    source = open_source(inner, list(params.tasks), params.seed, entry.embedding)
+    start = EMBEDDINGS / entry.embedding / READ if entry.embedding else DATA / entry.reads
+    base = start / "base" if inner.difference else BASE
     profile = MERGE_PROFILES / f"{key}.json"
     card = write_card(key, params, method, values)
     merge_entry(method, values, source, base, MERGED / key, profile, card, threads=threads_wanted())

@@ -7,6 +7,7 @@ CARD = "README.md"  # in the folder of a merged model
 BASE = Path("data/base")
 CHECKPOINTS = Path("data/checkpoints")
 CODE = Path("data/code")
+DATA = Path("data")
 DATASETS = Path("data/datasets")
 DELTAS = Path("data/deltas")
 DIFFERENCES = Path("data/differences")

@@ -21,7 +21,7 @@ def usage_mistakes(params: Params) -> list[str]:
     mistakes = []
     for name, entry in params.methods.items():
         mistakes += _entry_mistakes(params, f"methods.{name}", entry, [len(params.tasks)])
-    return [*mistakes, *_difference_mistakes(params), *_study_mistakes(params)]
+    return [*mistakes, *_difference_mistakes(params), *_embedding_mistakes(params), *_study_mistakes(params)]
 
 
 def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[int]) -> list[str]:
@@ -30,7 +30,9 @@ def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[i
         method = registry.get(entry.method)
     except InputError as error:
         return [f"{where}: {error}"]
-    mistakes = [f"{where}.reads: {mistake}" for mistake in _source_mistakes(params, entry, method)]
+    mistakes = [f"{where}.reads: {mistake}" for mistake in _embedded_mistakes(params, entry, method)]
+    inner = params.without_embeddings(entry)
+    mistakes = mistakes or [f"{where}.reads: {mistake}" for mistake in _source_mistakes(params, inner, method)]
     try:
         values = method.validate(where, entry.values)
         check_maps(values, list(params.tasks), f"{where}.")
@@ -39,7 +41,7 @@ def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[i
     if entry.joint is not None and (changing := _changing(values)):
         reason = f"{changing} the matrices before they are decomposed, so {entry.reads} is of no use"
         mistakes.append(f"{where}.reads: {reason}; read deltas")
-    if method.rank_fraction is None or entry.reads != "svd":
+    if method.rank_fraction is None or inner.reads != "svd":
         return mistakes
     for count in counts:
         needed, kept = method.rank_fraction(count, **values), params.decompose.rank_fraction
@@ -47,6 +49,30 @@ def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[i
             reason = f"needs the first {needed:g} of each spectrum for {count} tasks"
             return [*mistakes, f"{where}: {reason}, decompose.rank_fraction is {kept:g}; raise it"]
     return mistakes
+
+
+def _embedded_mistakes(params: Params, entry: Entry, method: Method) -> Iterator[str]:
+    """Check that a method that needs text embeddings, and no other, reads something with them."""
+    if entry.embedding is None and method.embeddings:
+        fitting = [name for name, embedding in params.embeddings.items() if embedding.of == entry.reads]
+        declare = f"declare embeddings: {{NAME: {{of: {method.reads}}}}}, and read embeddings/NAME"
+        remedy = f"read embeddings/{fitting[0]}" if fitting else declare
+        yield f"{method.name} needs the text embeddings of the tasks' class names, got {entry.reads!r}; {remedy}"
+    elif entry.embedding is not None and not method.embeddings:
+        yield f"{method.name} uses no text embeddings, got {entry.reads!r}; read {method.reads}"
+    elif entry.embedding is not None:
+        yield from _name_mistakes("embeddings", params.embeddings, entry.embedding, entry.reads)
+
+
+def _embedding_mistakes(params: Params) -> Iterator[str]:
+    """Check what text embeddings are read with: what methods read, and difference vectors that there are."""
+    for name, embedding in params.embeddings.items():
+        kind, _, difference = embedding.of.partition("/")
+        if kind == "differences" and difference:
+            for mistake in _name_mistakes("differences", params.differences, difference, embedding.of):
+                yield f"embeddings.{name}.of: {mistake}"
+        elif embedding.of not in ("deltas", "svd"):
+            yield f"embeddings.{name}.of: expected deltas, svd or differences/NAME, got {embedding.of!r}"
 
 
 def _source_mistakes(params: Params, entry: Entry, method: Method) -> Iterator[str]:

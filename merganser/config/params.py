@@ -102,6 +102,11 @@ class Entry(Strict):
         return self._named("joints")
 
     @property
+    def embedding(self) -> str | None:
+        """The name of the text embeddings it reads something with, None when it reads something else."""
+        return self._named("embeddings")
+
+    @property
     def values(self) -> dict[str, Any]:
         """The method's own parameters, as written."""
         return dict(self.model_extra or {})
@@ -139,7 +144,7 @@ class Evaluation(Strict):
 
 
 class Embedding(Strict):
-    """Text embeddings of the tasks' class names, beside what they are read with."""
+    """Text embeddings of the tasks' class names, and what an entry reads with them: deltas, svd or differences/NAME."""
 
     of: Text
 
@@ -183,6 +188,11 @@ class Params(Strict):
     def split_of(self, task: str) -> str:
         """Return the split that a task is measured on."""
         return self.tasks[task].data.split or self.evaluation.split
+
+    def without_embeddings(self, entry: Entry) -> Entry:
+        """Return an entry as one that reads what its embeddings are of."""
+        embedding = self.embeddings.get(entry.embedding or "")
+        return entry if embedding is None else entry.model_copy(update={"reads": embedding.of})
 
 
 def declared(section: Mapping[str, T], name: str, where: str) -> T:

@@ -5,8 +5,6 @@ folder also holds the deltas, so that a merge reads one folder only.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,6 +17,7 @@ from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import code_digest
 from merganser.inputs.deltas import Deltas, open_deltas
+from merganser.inputs.embeddings import link_file
 from merganser.inputs.factors import file_name, fingerprint_from, fingerprint_of, remove_other_files
 from merganser.inputs.layers import MERGE_WORK, Layer, LayerDeltas, LayerSource, MappedLayers, Side
 from merganser.linalg import joint
@@ -64,11 +63,7 @@ def _join_one(layer: Layer, side: Side, path: Path) -> bool:
 def link_deltas(files: Mapping[str, Path], folder: Path) -> None:
     """Hard-link the tasks' files of deltas into a folder; copy them if that fails."""
     for task, path in files.items():
-        target = folder / f"{task}.safetensors"
-        try:
-            os.link(path, target)
-        except OSError:  # another file system, or one without hard links
-            shutil.copyfile(path, target)
+        link_file(path, folder / f"{task}.safetensors")
 
 
 def open_joint(folder: Path, tasks: list[str], seed: int = 0) -> LayerSource:

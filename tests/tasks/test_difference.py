@@ -1,6 +1,7 @@
 """The stages around difference vectors, a mean for a base, and the tasks' text embeddings."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.params import Entry
 from merganser.errors import InputError
-from tasks import describe, difference, extract, extract_difference, fetch, merge
+from tasks import describe, difference, extract, extract_difference, fetch, merge, prepare
 from tasks.merge import open_source
 from tasks.standalone import merge_checkpoints
 from tests.tasks.comparison import TASKS, inside, write_params, write_sources
@@ -122,26 +123,28 @@ def test_a_task_that_is_not_declared_has_no_part_in_the_mean(carried: Path, tmp_
     assert open_checkpoint(tmp_path / "data/base").read("w").tolist() == [1.0, 1.0]
 
 
-def test_a_task_is_described_by_the_mean_embedding_of_its_class_names(carried: Path) -> None:
-    with inside(carried):
-        fetch.main(["data", "red"])
-        describe.main(["red"])
-        embeddings = open_checkpoint(Path("data/embeddings/red.safetensors"))
+def test_tasks_are_described_by_the_mean_embedding_of_their_class_names(carried: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(carried, tmp_path / "copy"))
+    methods = {"unseen": {"method": "dts_unseen", "reads": "embeddings/of_x"}}
+    change_params(folder, embeddings={"of_x": {"of": "differences/x"}}, methods=METHODS | methods)
+    with inside(folder):
+        for task in TASKS:
+            fetch.main(["data", task])
+            prepare.main([task])
+        describe.main(["of_x"])
+        embeddings = open_checkpoint(Path("data/embeddings/of_x/texts/red.safetensors"))
         model = open_clip.create_model("local-dir:data/base").eval()
         with torch.inference_mode():
             expected = model.encode_text(open_clip.get_tokenizer("local-dir:data/base")(CLASSES), normalize=True)
         torch.testing.assert_close(embeddings.read("embedding"), expected.mean(0))
-        before = Path("data/embeddings/red.safetensors").read_bytes()
-        describe.main(["red"])
-        assert Path("data/embeddings/red.safetensors").read_bytes() == before
-
-
-def test_only_a_method_that_compares_tasks_by_meaning_is_given_embeddings(carried: Path) -> None:
-    with inside(carried):
-        for task in TASKS:
-            fetch.main(["data", task])
-            describe.main([task])
-        unseen = open_source(Entry(method="dts_unseen", reads="differences/x"), list(TASKS), 0)
+        before = Path("data/embeddings/of_x/texts/red.safetensors").read_bytes()
+        describe.main(["of_x"])
+        assert Path("data/embeddings/of_x/texts/red.safetensors").read_bytes() == before
+        linked = Path("data/embeddings/of_x/read/red.safetensors")
+        assert linked.read_bytes() == Path("data/differences/x/red.safetensors").read_bytes()
+        unseen = open_source(Entry(method="dts_unseen", reads="differences/x"), list(TASKS), 0, "of_x")
         plain = open_source(Entry(method="dts_d", reads="differences/x"), list(TASKS), 0)
-    assert list(unseen.embeddings) == sorted(TASKS)
-    assert not plain.embeddings
+        assert list(unseen.embeddings) == sorted(TASKS)
+        assert not plain.embeddings
+        merge.main(["unseen"])
+        assert Path("data/merged/unseen/overlays.safetensors").is_file()

@@ -35,7 +35,7 @@ stages:
 FILES = {
     "source": "a1\nb1\nx1\n",
     "other": "1",
-    "pyproject.toml": '[tool.dvcfleet]\nproject = "tests.dvcfleet.test_foresight:PROJECT"\n',
+    "pyproject.toml": '[tool.dvcfleet]\nproject = "tests.dvcfleet.test_predicted_outputs:PROJECT"\n',
 }
 
 

@@ -80,7 +80,7 @@ def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
         printed, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (128 + signal.SIGINT, "")
     assert "a stopped: stopped before it ended" in printed
-    assert "went away" not in printed
+    assert "server was lost" not in printed
 
 
 @pytest.mark.slow

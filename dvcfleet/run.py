@@ -2,12 +2,11 @@
 
 import signal
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -36,8 +35,10 @@ from dvcfleet.provenance.experiments import keep_experiment
 from dvcfleet.provenance.ledger import Ledger
 from dvcfleet.repository import opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import RUN_NAME_VARIABLE, forget_run_name, is_begun, run_name
-from dvcfleet.scheduling.loop import Run, Workspace
+from dvcfleet.scheduling.loop import Run
+from dvcfleet.scheduling.protocols import Workspace
 from dvcfleet.services import Services
+from dvcfleet.stop_signals import Stop
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -78,7 +79,7 @@ def run(
     that the repository's project finds, and SkippedError for a skipped run.
     """
     console = console or Console(highlight=False, soft_wrap=True)
-    stop = _Stop()
+    stop = Stop()
     try:
         said = {"runner": runner, "address": address, "workers": workers}
         if dry_run:
@@ -114,9 +115,7 @@ def run(
         return stop.exit_code or 128 + signal.SIGINT
 
 
-def _run_locked(
-    repo: "Repo", lock: DvcLock, options: Options, place: Placement, stop: "_Stop", console: Console
-) -> int:
+def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement, stop: Stop, console: Console) -> int:
     with ExitStack() as stack:
         services = Services(repo, stack)
         if _has_work(repo):
@@ -171,7 +170,7 @@ def _run_flow(
     locks: tuple[DvcLock, LockFiles],
     place: Placement,
     resources: dict[str, Resources],
-    stop: "_Stop",
+    stop: Stop,
     console: Console,
 ) -> dict[str, Ending]:
     name = run_name(repo)
@@ -220,25 +219,3 @@ def _warn(console: Console, line: str) -> None:
 def _has_work(repo: "Repo") -> bool:
     """Tell, without reading dvc.yaml, whether some stage must certainly run: none has run yet, or a run was cut off."""
     return not Path("dvc.lock").exists() or is_begun(repo)
-
-
-class _Stop:
-    """Stops a run cleanly on Ctrl-C or SIGTERM, and sets `exit_code`, which is 0 until then."""
-
-    exit_code = 0
-
-    @contextmanager
-    def on_signals(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt within the block on both signals."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        # An ignored signal stays ignored, such as SIGINT in a script's background process.
-        before = {n: signal.signal(n, self._interrupt) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
-        self.exit_code = 128 + number
-        raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`python -m flows` is `merganser`, with the code of the folder it is run in."""
+"""`python -m flows` is `merganser`, with the code of the current folder."""
 
 from flows.cli import main
 

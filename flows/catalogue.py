@@ -1,4 +1,4 @@
-"""Write the pages about the methods from the registry: `python -m flows.catalogue` (`make docs`).
+"""Generate the pages about the methods from the registry: `python -m flows.catalogue` (`make docs`).
 
 One page per family under `docs/methods/`, and a table of all methods. A test holds the pages to the registry.
 """

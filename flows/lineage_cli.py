@@ -1,4 +1,4 @@
-"""`merganser lineage`: where a result comes from, and whether all is as it was."""
+"""`merganser lineage`: where a result comes from, and whether anything has changed since."""
 
 import json
 import sys
@@ -13,7 +13,9 @@ app = typer.Typer(
     help="Show where a result comes from, and verify that nothing has changed since.", no_args_is_help=True
 )
 
-_ABOUT_TARGET = "A stage, a file or folder that one made, an MLflow run's id, or a cell of the report: ENTRY/COLUMN."
+_ABOUT_TARGET = (
+    "A stage, one of its outputs or a file in one, an MLflow run's id, or a cell of the report: ENTRY/COLUMN."
+)
 RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 
@@ -24,7 +26,7 @@ def show(
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Show all that a result comes from, stage by stage, down to each checkpoint's source, revision and checksum."""
+    """Show the lineage of a result, stage by stage, down to each checkpoint's source, revision and checksum."""
     from dvcfleet.provenance import show
     from dvcfleet.provenance.audit import look_up
 
@@ -45,7 +47,7 @@ def verify(
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Read every byte again and say what is not as it was recorded; say nothing if all is, and exit with 0."""
+    """Read every byte again and report what differs from the record; print nothing and exit with 0 if nothing does."""
     from dvcfleet.provenance.audit import audit
 
     done = audit(repo, target, rerun)
@@ -67,7 +69,7 @@ def export(
     target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help=f"{_ABOUT_TARGET} All if not given.")] = None,
     repo: RepoOption = Path(),
 ) -> None:
-    """Write all that results come from for other tools to read."""
+    """Export the lineage of results to other tools."""
     from dvcfleet.provenance.export import export
 
     print(f"{export(repo, file, target)} in {file}")

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]:
     """Find MLflow runs that are missing, or that differ from the metric files and parameters in the workspace.
 
-    In a Merganser project's folder. Where `found` says that a receipt, its metric files or its parameters are not as
-    they were, there is nothing to compare with. Raises InputError where MLflow does not answer.
+    Runs in a Merganser project's folder. Receipts are skipped if `found` says that they, their metric files or their
+    parameters have changed. Raises InputError if MLflow does not answer.
     """
     files = {name: _receipt_of(step) for name, step in lineage.steps.items() if not _is_touched(step, found)}
     receipts = {name: file for name, file in files.items() if file}
@@ -103,7 +103,7 @@ def _check_receipt(store: Store, params: Params, stage: str, file: Path) -> Iter
         ("tag", run.data.tags, content_tags(entry, expected, hashes)),
     ):
         for name, text in should.items():
-            # Parameters cannot be taken out: one that is not there is a default newer than the run.
+            # MLflow cannot delete parameters, so a missing one is a default that is newer than the run.
             held = holds.get(name, text if what == "parameter" else None)
             if held != text:
                 yield differs(Kind.MLFLOW, f"run {run_id}", f"{what} {name} is {held!r}, not {text!r}")

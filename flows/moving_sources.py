@@ -1,4 +1,4 @@
-"""Check at the start of a run whether the branches that sources follow have moved."""
+"""Check at the start of a run whether the branches that sources follow have new commits."""
 
 import os
 import re
@@ -16,22 +16,22 @@ _FOLLOWS = re.compile(r"\bfollow\s*:")
 
 
 def follow_sources(say: Callable[[str], None]) -> None:
-    """Pin each pointer file of a checked params.yaml that follows a branch to what the branch holds now.
+    """Pin each pointer file that follows a branch, in a validated params.yaml, to the branch's latest commit.
 
-    When the hub does not answer, the run continues with the revisions that are pinned. Raises InputError where
-    the hub has no such branch.
+    If the hub does not answer, the run continues with the pinned revisions. Raises InputError if the hub has no such
+    branch.
     """
     moving = list(_moving(_params()))
     if not moving:
         return
-    # It imports torch: not for a run that follows nothing.
+    # This imports torch: only if something is followed.
     from merganser.sources.following import HubAwayError, follow
 
     for path, kind in moving:
         try:
             revision = follow(path, kind)
         except HubAwayError as away:
-            say(f"{away}; going on with the revision that it has")
+            say(f"{away}; continuing with the pinned revision")
             continue
         if revision:
             say(f"{path}: moved to {revision}")
@@ -43,7 +43,7 @@ def _params() -> Any:
 
 
 def _moving(params: Any) -> Iterator[tuple[Path, "Kind"]]:
-    """Find the pointer files that follow something."""
+    """Find the pointer files that follow a branch."""
     tasks = params["tasks"].values()
     models = [params["base"]["source"], *(task["source"] for task in tasks)]
     sources: list[tuple[str, Kind]] = [(source, "model") for source in models]

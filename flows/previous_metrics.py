@@ -1,4 +1,4 @@
-"""The metrics before a run, and why its stages ran: the report shows from them what changed since the last run."""
+"""The metrics before a run, and why its stages ran: with them the report shows what changed since the last run."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ _NAME = "previous_metrics.json"  # tasks.report reads it
 def keep_previous_metrics(folder: Path, plan: Plan, run: str) -> None:
     """Save the metrics before the run's first stage changes them, and why its stages run.
 
-    A run that goes on after a failure or a kill keeps what it found when it first began.
+    A run that is continued after a failure or a kill keeps the metrics of its first start.
     """
     path = folder / _NAME
     kept = _read(path)
@@ -26,7 +26,7 @@ def keep_previous_metrics(folder: Path, plan: Plan, run: str) -> None:
 
 
 def _causes(plan: Plan) -> dict[str, list[str]]:
-    """Return why each stage runs that does not run because of another one."""
+    """Return the reasons of the stages that do not run only because of another stage."""
     changed = [node for node in plan.work if node.state in (State.STALE, State.RESTORABLE) and not node.outputs_known]
     return {node.name: list(node.reasons) for node in changed}
 

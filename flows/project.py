@@ -1,4 +1,4 @@
-"""What Merganser adds to the runs of its own repository: see `dvcfleet.project.Project`."""
+"""Merganser's hooks in the runs of its own repository: see `dvcfleet.project.Project`."""
 
 import hashlib
 import os
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from dvcfleet.provenance.tree import Lineage
 
 PARAMS = Path("params.yaml")
-DESCRIPTION = "source.json"  # what `fetch` writes beside a checkpoint or a data set
+DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set
 RECORDS = Path("data/records")
 
 
 class Merganser:
-    """A comparison: params.yaml, checked against the methods and the models; sources that move; MLflow's records."""
+    """The hooks of a comparison: check params.yaml, follow sources' branches, audit MLflow."""
 
     preload: Sequence[str] = (
         *("torch", "numba", "scipy.linalg", "open_clip", "datasets", "mlflow", "matplotlib.pyplot"),
@@ -33,12 +33,12 @@ class Merganser:
     )
 
     def variables(self) -> Mapping[str, str]:
-        """Let `python` be the interpreter that Merganser is installed for, whatever the PATH says."""
+        """Put the folder of Merganser's own interpreter first on the PATH."""
         path = os.environ.get("PATH", os.defpath)
         return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), path])}
 
     def digest(self) -> str:
-        """Identify params.yaml."""
+        """Return a digest of params.yaml."""
         return hashlib.sha256(PARAMS.read_bytes()).hexdigest() if PARAMS.is_file() else "none"
 
     def validate(self, repo: "Repo") -> None:
@@ -52,7 +52,7 @@ class Merganser:
             raise UserError(str(error)) from error
 
     def before_planning(self, say: Callable[[str], None]) -> None:
-        """Pin the sources that follow a branch to what it holds now."""
+        """Pin the sources that follow a branch to its latest commit."""
         from flows.moving_sources import follow_sources
 
         try:
@@ -61,7 +61,7 @@ class Merganser:
             raise UserError(str(error)) from error
 
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
-        """Return the digests that the stage `code` will write; None for any other, and where it will fail."""
+        """Return the digests that the stage `code` will write; None for other stages, and if it will fail."""
         if stage != "code":
             return None
         from tasks.code import digests
@@ -73,7 +73,7 @@ class Merganser:
             return None
 
     def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
-        """Keep the numbers as they are before the run, for the report."""
+        """Save the metrics before the run, for the report."""
         from flows.previous_metrics import keep_previous_metrics
 
         keep_previous_metrics(folder, plan, run)
@@ -120,7 +120,7 @@ MERGANSER = Merganser()
 
 
 def _made(repo: "Repo", path: Path) -> bool:
-    """Tell whether a stage's output lies at, in or above a path."""
+    """Tell whether a stage's output is at, in or above a path."""
     key = repo.fs.parts(str(path.absolute()))
     trie = repo.index.outs_trie
     return bool(trie.has_node(key) or trie.shortest_prefix(key))

@@ -1,4 +1,4 @@
-"""The flow of all deployments: `merganser run` in the current folder, when due. Imports Prefect: import it late."""
+"""The flow of all deployments: `merganser run` on a schedule. Imports Prefect, so import this late."""
 
 import io
 import os
@@ -29,7 +29,7 @@ class LogLines(io.StringIO):
         self._open = ""
 
     def write(self, text: str) -> int:
-        """Log the lines that the text ends; keep the rest until its end comes."""
+        """Log complete lines; keep the rest until its line end."""
         *lines, self._open = (self._open + text).split("\n")
         for line in lines:
             self._logger.info(line)
@@ -52,8 +52,8 @@ def scheduled(
 ) -> State[Any]:
     """Run every stage that is not up to date, with the options of `merganser run`.
 
-    The flow run fails if a stage did, with the summary as its message. One that `busy` skips, since another run is at
-    work, is completed and named "Skipped".
+    The flow run fails if a stage failed, with the summary as its message. If `busy` is `skip` and another run is
+    active, it completes and is named "Skipped".
     """
     os.environ.setdefault(RUN_NAME_VARIABLE, flow_run.name)
     lines = LogLines()

@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from prefect.schedules import Schedule
 
 FILE = Path("prefect.yaml")
-# What a deployment of prefect.yaml may say here; work pools are for workers elsewhere.
+# The supported keys of a deployment in prefect.yaml; `work_pool` is for workers elsewhere.
 _KEYS = ("name", "entrypoint", "description", "tags", "parameters", "paused")
 
 
 def serve(repo: Path) -> None:
-    """Start what prefect.yaml schedules in the repository when it is due, until stopped by Ctrl-C or SIGTERM.
+    """Start the repository's deployments in prefect.yaml on schedule, until stopped by Ctrl-C or SIGTERM.
 
-    Uses the server that PREFECT_API_URL names, else one of its own on loopback. Raises InputError for what is wrong in
-    prefect.yaml.
+    Uses the server at PREFECT_API_URL, or starts one on loopback. Raises InputError for an error in prefect.yaml.
     """
     with opened(repo) as dvc_repo:
         root, home = Path(dvc_repo.root_dir), state_folder(dvc_repo) / "prefect"
@@ -41,7 +40,7 @@ def serve(repo: Path) -> None:
 
 
 def read_declared(path: Path) -> list[dict[str, Any]]:
-    """Return the deployments that a prefect.yaml declares; raise InputError where there are none."""
+    """Return the deployments that a prefect.yaml declares; raise InputError if there are none."""
     content = read_yaml(path)
     declared = content.get("deployments") if isinstance(content, dict) else None
     if not declared or not all(
@@ -52,7 +51,7 @@ def read_declared(path: Path) -> list[dict[str, Any]]:
 
 
 def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
-    """Turn a deployment of prefect.yaml into what Prefect serves; raise InputError for an invalid one."""
+    """Turn a deployment of prefect.yaml into Prefect's object; raise InputError for an invalid one."""
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
     from prefect.deployments.runner import RunnerDeployment
 
@@ -76,7 +75,7 @@ def _schedule(item: dict[str, Any]) -> "Schedule":
 
 @contextmanager
 def _prefect(home: Path) -> Iterator[str]:
-    """Point Prefect at the server, in this process and those that it starts; yield the address of its page."""
+    """Set the server's address for this process and its children; yield the address of its page."""
     elsewhere = os.environ.get("PREFECT_API_URL")
     server = None if elsewhere else Server(home, page=True, schedules=True)
     try:

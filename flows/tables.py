@@ -1,4 +1,4 @@
-"""Tables as plain text, one line a row whatever the terminal: the plan, the methods."""
+"""Plain-text tables, one line per row at any terminal width: the plan, the methods."""
 
 import inspect
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveM
 
 
 def print_plan(plan: Plan) -> None:
-    """Print each stage's state and reasons, the outputs that no stage makes any more, and the counts."""
+    """Print each stage's state and reasons, the outputs without a stage, and the counts."""
     rows = ((node.name, node.state.value, "; ".join(node.reasons)) for node in plan.nodes.values())
     _print(("stage", "state", "why"), rows)
     for line in orphan_lines(plan.orphans):
@@ -47,7 +47,7 @@ def describe_method(method: Method) -> dict[str, Any]:
 
 
 def print_methods(described: list[dict[str, Any]]) -> None:
-    """Print one line a method."""
+    """Print one line per method."""
     headings = ("method", "family", "needs", "class", "cost", "parts per task", "parameters", "paper")
     _print(headings, (_method_row(method) for method in described))
 

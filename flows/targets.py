@@ -1,4 +1,4 @@
-"""What a person may ask about beside stages and files: an MLflow run, a cell of the report (ENTRY, ENTRY/COLUMN)."""
+"""Lineage targets besides stages and files: an MLflow run, a cell of the report (ENTRY, ENTRY/COLUMN)."""
 
 import csv
 import os
@@ -21,7 +21,7 @@ _RELATIVE = ("normalised_score", "score_drop_rate")
 
 
 def find(repo: "Repo", text: str) -> Target | None:
-    """Find an MLflow run by its id, or a cell of the report; raise InputError where one nearly fits."""
+    """Find an MLflow run by its id, or a cell of the report; raise InputError if the text nearly matches one."""
     return _of_run(repo, text) or _of_cell(repo, text)
 
 
@@ -37,7 +37,7 @@ def _of_run(repo: "Repo", text: str) -> Target | None:
                 return Target(text, stages or (found.stages if found else ()), () if stages else (name,))
     raise InputError(
         f"{text}: no receipt in {RECORDS} names this MLflow run; if it is of an earlier result, its tag "
-        "mlflow.source.git.commit says at which commit: `git checkout COMMIT && dvc checkout` brings that back"
+        "mlflow.source.git.commit says at which commit: `git checkout COMMIT && dvc checkout` restores it"
     )
 
 
@@ -57,7 +57,7 @@ def _of_cell(repo: "Repo", text: str) -> Target | None:
 
 
 def _files_of(repo: "Repo", entry: str, column: str) -> list[str]:
-    """Return the files that a cell of the report, or a whole row, is computed from."""
+    """Return the files from which a cell of the report, or a whole row, is computed."""
     metrics = {task: f"{METRICS}/{entry}/{task}.json" for task in _tasks(repo, entry)}
     if column in metrics:
         return [metrics[column]]

@@ -1,4 +1,4 @@
-"""The pages of Prefect and MLflow on loopback, until stopped."""
+"""Serve the pages of Prefect and MLflow on loopback."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ _START_LIMIT_S = 120.0
 def serve(repo: Path) -> None:
     """Start both pages for the repository, print their addresses, and stop both on Ctrl-C or SIGTERM.
 
-    What PREFECT_API_URL or a remote MLFLOW_TRACKING_URI name is served elsewhere already: only the address is printed.
+    If PREFECT_API_URL or a remote MLFLOW_TRACKING_URI is set, only its address is printed.
     """
     with opened(repo) as dvc_repo:
         root, home = Path(dvc_repo.root_dir), state_folder(dvc_repo) / "prefect"
@@ -68,7 +68,7 @@ def _mlflow_page(root: Path) -> Iterator[str]:
         return
     port = _free_port()
     command = ["ui", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    # In a group of its own: its workers are to be ended with it, and in order.
+    # In its own process group, so that its workers can be ended cleanly with it.
     process = subprocess.Popen(
         [sys.executable, "-m", "mlflow", *command],
         cwd=root,

@@ -1,1 +1,1 @@
-"""Planning: the stage graph, each stage's state and why, what each stage asks for."""
+"""Planning: the stage graph, each stage's state with its reasons, and the resources that stages request."""

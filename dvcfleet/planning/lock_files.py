@@ -1,4 +1,4 @@
-"""The repository's dvc.lock files, with what a killed run had not yet written into them."""
+"""The repository's dvc.lock files, completed by the entries that a killed run had not yet written."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def recovered_lock_files(repo: "Repo") -> LockFiles:
-    """Return the lock files, after the journal of a killed run was written into them."""
+    """Return the lock files after writing a killed run's journal into them."""
     locks = LockFiles(state_folder(repo) / "journal", lambda: _lock_order(repo), repo.scm_context.track_file)
     if locks.recover():
         forget_index(repo)

@@ -1,4 +1,4 @@
-"""What dvc.lock still holds of stages that dvc.yaml no longer has."""
+"""Orphans: stages that dvc.lock still holds but dvc.yaml no longer declares."""
 
 import os
 import re
@@ -23,10 +23,10 @@ _MOST_NAMES = 10
 
 @dataclass(frozen=True)
 class Orphan:
-    """A stage known to dvc.lock only, and the outputs of it that lie in the workspace.
+    """A stage that only dvc.lock holds, and its outputs in the workspace.
 
-    `readers` are the stages that read a folder as a whole in which one of these outputs lies: in this workspace, they
-    read more than in a clean clone.
+    `readers` are the stages that read a whole folder with one of these outputs in it: in this workspace they read more
+    than in a clean clone.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Orphan:
 
 
 def find_orphans(repo: "Repo") -> Iterator[Orphan]:
-    """Find the entries of dvc.lock files whose stage is gone from their dvc.yaml."""
+    """Find the entries of dvc.lock files whose stage is no longer in dvc.yaml."""
     declared = defaultdict(set)
     for stage in repo.index.stages:
         if hasattr(stage, "name"):
@@ -52,18 +52,18 @@ def find_orphans(repo: "Repo") -> Iterator[Orphan]:
 
 
 def orphan_lines(orphans: Sequence[Orphan]) -> Iterator[str]:
-    """Describe the outputs that belong to no stage any more, what they may change, and how they are removed."""
+    """Describe the outputs that no longer belong to a stage, what they may change, and how to remove them."""
     if not orphans:
         return
     count = "1 stage is" if len(orphans) == 1 else f"{len(orphans)} stages are"
     names = _listed([orphan.name for orphan in orphans])
-    yield f"{count} no longer in dvc.yaml: {names}; --prune takes their outputs out of the workspace"
+    yield f"{count} no longer in dvc.yaml: {names}; --prune removes their outputs from the workspace"
     readers = list(dict.fromkeys(reader for orphan in orphans for reader in orphan.readers))
     if readers:
         outs = _listed([out for orphan in orphans if orphan.readers for out in orphan.outs])
         yield (
-            f"warning: {_listed(readers)} read whole folders in which such outputs lie ({outs}): "
-            "until --prune takes these out, their hashes are not those of a clean clone"
+            f"warning: {_listed(readers)} read whole folders with such outputs in them ({outs}): "
+            "until --prune removes these, their hashes differ from those of a clean clone"
         )
 
 
@@ -84,28 +84,26 @@ def _readers(repo: "Repo", outs: Sequence["Output"]) -> tuple[str, ...]:
 
 
 def _may_hold_others(lock: Path, names: Collection[str]) -> bool:
-    """Tell without parsing YAML whether a dvc.lock may hold other stages than these."""
+    """Tell, without parsing YAML, whether a dvc.lock may hold other stages than these."""
     keys = re.findall(r"^  (\S.*)$", lock.read_text(encoding="utf-8"), re.MULTILINE)
     return any(key.removesuffix(":") not in names for key in keys)  # a long or quoted name needs the parser
 
 
 def prune_orphans(repo: "Repo", locks: LockFiles, console: Console) -> None:
-    """Take the orphans' entries out of dvc.lock, and their outputs out of the workspace; say which."""
+    """Remove the orphans' entries from dvc.lock and their outputs from the workspace; print which."""
     orphans = list(find_orphans(repo))
     for orphan in orphans:
-        left = take_out(repo, orphan)
-        console.print(
-            f"{orphan.name}: no longer in dvc.yaml, taken out (its outputs stay in DVC's cache)", markup=False
-        )
+        left = remove_outputs(repo, orphan)
+        console.print(f"{orphan.name}: no longer in dvc.yaml, removed (its outputs stay in DVC's cache)", markup=False)
         for path in left:
-            console.print(f"  {path} was changed, or is not in the cache: left where it is", markup=False)
+            console.print(f"  {path} was changed, or is not in the cache: not removed", markup=False)
         locks.forget(os.path.splitext(orphan.dvc_yaml)[0] + ".lock", [orphan.name])
     if orphans:
         forget_index(repo)
 
 
-def take_out(repo: "Repo", orphan: Orphan) -> list[str]:
-    """Remove the orphan's outputs from the workspace where DVC's cache holds the same bytes; return what was left.
+def remove_outputs(repo: "Repo", orphan: Orphan) -> list[str]:
+    """Remove the orphan's outputs from the workspace if DVC's cache holds the same bytes; return those not removed.
 
     An output that was edited, or that the cache does not hold, stays: it may be the only copy.
     """
@@ -122,10 +120,10 @@ def take_out(repo: "Repo", orphan: Orphan) -> list[str]:
 
 
 def _lone_outs(repo: "Repo", dvc_yaml: str, entry: dict[str, Any]) -> list["Output"]:
-    """Return the entry's outputs, less those that a declared stage now writes, or that hold or lie in such."""
+    """Return the entry's outputs that do not overlap with an output of a declared stage."""
     trie = repo.index.outs_trie
     outs = []
-    # dvc.lock does not keep a stage's working folder: paths of one elsewhere are not found, and stay.
+    # dvc.lock does not hold a stage's working folder: outputs of a stage with another `wdir` are not found, and stay.
     for out in locked_stage(repo, dvc_yaml, entry, os.path.dirname(dvc_yaml)).outs:
         key = out.fs.parts(out.fs_path)
         if not (trie.has_node(key) or trie.shortest_prefix(key)):

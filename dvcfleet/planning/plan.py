@@ -1,4 +1,4 @@
-"""From dvc.yaml to a stage graph in which every stage has a state, and a reason where it is not up to date."""
+"""From dvc.yaml to a stage graph with a state for every stage, and the reasons if it is not up to date."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """What a run would find to do for a stage."""
+    """What a run would do for a stage."""
 
     UP_TO_DATE = "up to date"
     RESTORABLE = "restorable"
@@ -35,21 +35,21 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Node:
-    """One stage: its name as DVC addresses it, its state, why, and the stages it reads from."""
+    """One stage: its DVC address, its state, the reasons, and the stages it reads from."""
 
     name: str
     state: State
     reasons: tuple[str, ...]
     needs: tuple[str, ...]
-    # Whether the hashes of its outputs are known already, so that what reads them can be judged.
+    # Whether its outputs' hashes are already known, so that the stages that read them can be judged.
     outputs_known: bool = False
-    # Whether its command must run whatever the stages it reads from come to.
+    # Whether its command must run whatever its upstream stages produce.
     must_run: bool = False
 
 
 @dataclass(frozen=True)
 class StageChecks:
-    """How a stage's state is found: why a dependency or an output changed, and what is available without running.
+    """The checks that give a stage's state: why a dependency or an output changed, and which outputs are available.
 
     `ran_before` tells whether the outputs for its present inputs are known, `cached` whether those of dvc.lock are.
     """
@@ -70,7 +70,7 @@ def workspace_checks(steps: Sequence["Stage"]) -> StageChecks:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every stage asked for, each after those it reads from, and what dvc.lock holds without a stage."""
+    """All requested stages in topological order, and the orphans in dvc.lock."""
 
     nodes: dict[str, Node]
     orphans: tuple[Orphan, ...]
@@ -103,12 +103,12 @@ def plan(
     force: bool = False,
     checks_in: Callable[["Repo"], ChecksFor] = lambda repo: workspace_checks,
 ) -> Plan:
-    """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or the targets and what they read.
+    """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or the targets and their upstream stages.
 
     `checks_in` returns the `checks_for` of `make_plan`, given the opened repository.
 
-    Raises UserError for an unknown target, a broken dvc.yaml, a folder that is no DVC repository, or a mistake that
-    the repository's project finds.
+    Raises UserError for an unknown target, an invalid dvc.yaml, a folder that is not a DVC repository, or a mistake
+    that the repository's project finds.
     """
     with opened(repo) as dvc_repo:
         validated = is_validated(dvc_repo)
@@ -127,9 +127,9 @@ def make_plan(
     on_work: Callable[[], None] = lambda: None,
     checks_for: ChecksFor = workspace_checks,
 ) -> Plan:
-    """Plan in an opened repository; `on_work` is called as soon as one stage is found that is not up to date.
+    """Plan in an opened repository; `on_work` is called as soon as a stage is found that is not up to date.
 
-    `checks_for` returns how these stages' states are found: in the workspace, unless their data is elsewhere.
+    `checks_for` returns the checks of these stages: those of the workspace, unless their data is elsewhere.
     """
     graph, steps = stage_graph(repo, targets)
     checks = checks_for(steps)
@@ -179,7 +179,7 @@ def _judge(
 def _input_changes(
     stage: "Stage", upstream: list[tuple[Node, "Stage"]], checks: StageChecks, predicted: PredictedOutputs | None
 ) -> tuple[list[str], list[str]]:
-    """Return the reasons to run that are known already, and the stages that must run before all are sure."""
+    """Return the reasons to run that are already known, and the stages that must end before the others are known."""
     reasons = stage_reasons(stage)
     if reasons == ["new stage"]:
         return reasons, [need.name for need, _ in upstream if need.state is not State.UP_TO_DATE]
@@ -206,18 +206,18 @@ def _writes(stage: "Stage", dep: "Dependency") -> bool:
 
 
 def _will_be_restored(dep: "Dependency", writers: list[tuple[Node, "Stage"]]) -> bool:
-    """Whether the dependency will come back from the cache as the bytes that the stage last read."""
+    """Tell whether the dependency will be restored from the cache with the bytes that the stage last read."""
     recorded = {out.fs_path: out.hash_info for need, up in writers if need.outputs_known for out in up.outs}
     return bool(dep.hash_info) and recorded.get(dep.fs_path) == dep.hash_info
 
 
 def judge_now(stage: "Stage", checks: StageChecks | None = None) -> Node:
-    """Judge a stage once all it reads from is done, in the workspace unless other checks are given."""
+    """Judge a stage whose upstream stages have ended, by the workspace unless other checks are given."""
     return _judge(stage, [], force=False, checks=checks or StageChecks())
 
 
 def missing_sources(stage: "Stage") -> list["Dependency"]:
-    """Return the stage's local dependencies that neither exist nor are made by a stage."""
+    """Return the stage's local dependencies that do not exist and that no stage writes."""
     if stage.frozen or not stage.cmd:
         return []
     recorded = [dep for dep in stage.deps if dep.protocol == "local" and not dep.exists]
@@ -225,7 +225,7 @@ def missing_sources(stage: "Stage") -> list["Dependency"]:
 
 
 def _is_source(dep: "Dependency") -> bool:
-    """Whether no stage's output lies at, in or above the dependency."""
+    """Tell whether no stage's output is at, in or above the dependency."""
     key = dep.fs.parts(dep.fs_path)
     trie = dep.repo.index.outs_trie
     return not (trie.has_node(key) or trie.shortest_prefix(key))

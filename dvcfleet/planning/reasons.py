@@ -1,4 +1,4 @@
-"""Why a stage is not up to date, in words."""
+"""The reasons why a stage is not up to date, as text."""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _WORDS = {"modified": "changed", "deleted": "missing", "not in cache": "not in t
 
 
 def stage_reasons(stage: "Stage") -> list[str]:
-    """Return what changed about the stage itself, not its inputs and outputs."""
+    """Return what changed in the stage itself, not in its inputs and outputs."""
     if stage.is_callback or stage.always_changed:
         return ["always changed"]
     if not hasattr(stage, "name"):
@@ -32,7 +32,7 @@ def stage_reasons(stage: "Stage") -> list[str]:
 
 
 def dependency_reasons(dep: "Dependency") -> list[str]:
-    """Return how a dependency differs from the one the stage last ran with; empty if it does not."""
+    """Return how a dependency differs from that of the stage's last run; empty if it does not."""
     if is_params(dep) and _has_its_values(dep):
         return []
     if is_as_noted(dep):
@@ -53,7 +53,7 @@ def output_reasons(out: "Output") -> list[str]:
 
 
 def _has_its_values(dep: "ParamsDependency") -> bool:
-    """Tell whether all parameters are what the stage last ran with; DVC would parse the file anew for every stage."""
+    """Tell whether all parameters are those of the stage's last run; DVC would parse the file again for every stage."""
     before = dep.hash_info.value if dep.hash_info else None
     if not (isinstance(before, dict) and dep.params and set(before) == set(dep.params) and dep.exists):
         return False
@@ -67,7 +67,7 @@ def _has_its_values(dep: "ParamsDependency") -> bool:
 
 @lru_cache(maxsize=8)
 def parsed(path: str, modified: int, size: int) -> Any:
-    """Parse a parameters file as DVC does; another time or size is another file."""
+    """Parse a parameters file as DVC does, cached by path, modification time and size."""
     return load_params(path)
 
 

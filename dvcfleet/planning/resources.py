@@ -1,4 +1,4 @@
-"""What a stage's `meta` asks for: threads, GPUs, memory, attempts, time."""
+"""The resources that a stage's `meta` requests: threads, GPUs, memory, attempts, time."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", re.ASCII)
 
 @dataclass(frozen=True)
 class Resources:
-    """What a stage asks for; no GPU, any memory, one attempt and any time unless it says otherwise."""
+    """A stage's requested resources; by default one thread, no GPU, no memory or time limit, and one attempt."""
 
     threads: int = 1
     gpus: int = 0
@@ -28,9 +28,9 @@ class Resources:
 
 
 def resources_of(stage: "Stage", more: Mapping[str, Any] | None = None) -> Resources:
-    """Return what the stage's `meta` asks for; `more`, from a profile, overrides the same keys.
+    """Return the resources that the stage's `meta` requests; `more`, from a profile, overrides the same keys.
 
-    Raises UserError for what cannot be understood. Keys that are not ours are whoever else's they may be.
+    Raises UserError for an invalid value. Other keys of `meta` are ignored.
     """
     where = f"stage {stage.addressing}: meta"
     meta = stage.meta if isinstance(stage.meta, dict) else {}
@@ -40,7 +40,7 @@ def resources_of(stage: "Stage", more: Mapping[str, Any] | None = None) -> Resou
 
 
 def read_resources(meta: Mapping[str, Any], where: str) -> Resources:
-    """Return what a `meta` asks for; `where` begins the message of UserError for what cannot be understood."""
+    """Return the resources that a `meta` requests; raise UserError, with `where` first, for an invalid value."""
     resources = _resources(meta, where)
     return Resources(
         threads=_whole(resources.get("threads", 1), 1, f"{where}.resources.threads"),
@@ -68,7 +68,7 @@ def _whole(value: Any, least: int, where: str) -> int:
 
 
 def _amount(value: Any, units: Mapping[str, float], where: str, example: str) -> float | None:
-    """Read an amount above 0 with its unit; one without a unit is in bytes, or seconds."""
+    """Parse an amount above 0 with its unit; without a unit it is in bytes or seconds."""
     if value is None:
         return None
     match = _AMOUNT.fullmatch(str(value))

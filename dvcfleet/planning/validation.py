@@ -1,4 +1,4 @@
-"""Have a project's own files checked before any work, and remember what was found in order."""
+"""Have a project check its own files before any work, and remember what is valid."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ def is_validated(repo: "Repo") -> bool:
 
 
 def note_validated(repo: "Repo") -> None:
-    """Remember that the project's files, as they stand, are in order."""
+    """Remember that the project's files in their present state are valid."""
     _note(repo).write_text(project_of(Path(repo.root_dir)).digest())
 
 

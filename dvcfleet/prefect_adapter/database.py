@@ -1,6 +1,6 @@
-"""A new Prefect database at once: a copy of the one that this environment made first.
+"""Create a Prefect database quickly: as a copy of the first one made in this environment.
 
-Prefect makes a database by more than a hundred migrations one after another, which takes seconds.
+Prefect creates a database by more than a hundred migrations, which takes seconds.
 """
 
 import os
@@ -13,12 +13,12 @@ from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-KEPT = Path(sys.prefix) / "var" / "dvcfleet"  # goes away with the environment, and its Prefect
+KEPT = Path(sys.prefix) / "var" / "dvcfleet"  # removed with the environment and its Prefect
 _REVISION = re.compile(r"^(down_)?revision\b[^=\n]*=\s*['\"](\w+)['\"]", re.MULTILINE)
 
 
 def make_database(path: Path) -> None:
-    """Make a new database, under another name first: a kill must not leave one with half of its tables."""
+    """Make a new database, under a temporary name first: a kill must not leave an incomplete one."""
     for old in path.parent.glob("*.draft*"):
         old.unlink()
     draft, kept = path.with_suffix(f".{os.getpid()}.draft"), KEPT / f"prefect-{head()}.db"
@@ -32,7 +32,7 @@ def make_database(path: Path) -> None:
 
 
 def _keep(made: Path, kept: Path) -> None:
-    """Keep a copy for later databases, where this environment may be written to."""
+    """Keep a copy for later databases, if this environment is writable."""
     copy = kept.with_suffix(f".{os.getpid()}.draft")
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def _keep(made: Path, kept: Path) -> None:
 
 
 def is_current(path: Path) -> bool:
-    """Tell whether a database is as the installed Prefect's last migration leaves it."""
+    """Tell whether a database has the installed Prefect's last migration."""
     with closing(sqlite3.connect(path)) as connection:
         try:
             return connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(head(),)]
@@ -50,7 +50,7 @@ def is_current(path: Path) -> bool:
 
 
 def head() -> str:
-    """Return the installed Prefect's last migration, without importing Prefect: the one that no other follows."""
+    """Return the id of the installed Prefect's last migration, without importing Prefect."""
     spec = find_spec("prefect")
     assert spec is not None
     migrations = (Path(str(spec.origin)).parent / "server/database/_migrations/versions/sqlite").glob("*.py")

@@ -1,4 +1,4 @@
-"""The Prefect side of a run: a flow run whose task runs are the stages. Imports Prefect, so import it late."""
+"""The Prefect side of a run: a flow run whose task runs are the stages. Imports Prefect, so import this late."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.nodes.node import run_on_node
 from dvcfleet.prefect_adapter.internals import drop_unsent, flush
 from dvcfleet.provenance.ledger import begin
-from dvcfleet.scheduling.loop import ExecutorLostError
+from dvcfleet.scheduling.protocols import ExecutorLostError
 from dvcfleet.secrets import masked
 
 Rows = Callable[[Iterable[Ending]], list[dict[str, Any]]]
@@ -38,7 +38,7 @@ BAD = (Result.FAILED, Result.BLOCKED, Result.STOPPED)
 
 
 class StageFailedError(Exception):
-    """A stage's command ended badly; `outcome` tells how."""
+    """A stage's command failed; `outcome` tells how."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome)
@@ -50,12 +50,12 @@ class StageFailedError(Exception):
 
 def _worth_another_try(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
     error = state.result(raise_on_failure=False)
-    # 2 is the user's mistake, and None means that the run itself was stopped.
+    # 2 is a user's mistake, and None means that the run itself was stopped.
     return not (isinstance(error, StageFailedError) and error.outcome.exit_code in (2, None))
 
 
 class _OwnWords(logging.Filter):
-    """Leaves out Prefect's line about each task run's end: its state says so, and a line costs as much as a stage's."""
+    """Drops Prefect's log line about each task run's end: the state shows it, and the line costs time."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno > logging.INFO or not record.getMessage().startswith("Finished in state")
@@ -66,7 +66,7 @@ logging.getLogger("prefect.task_runs").addFilter(_OwnWords())
 
 @task(name="stage", task_run_name="{job.name}", persist_result=False, retry_condition_fn=_worth_another_try)
 def stage_run(job: Job) -> Outcome:
-    """Run a stage's commands, each line they print being a log line."""
+    """Run a stage's commands; each line of output becomes a log line."""
     start = begin(elsewhere=job.fork_servers is None)
     run_it = run_on_node if job.node else run_job
     outcome = replace(run_it(job, get_run_logger().info), start=start)
@@ -76,9 +76,9 @@ def stage_run(job: Job) -> Outcome:
 
 
 class PrefectExecutor:
-    """Does jobs as task runs of the current flow run; `fork_servers` start their processes unless the runner is remote.
+    """Runs jobs as task runs of the current flow run; `fork_servers` start their processes unless the runner is remote.
 
-    `variables` are for all commands.
+    `variables` are set for all commands.
     """
 
     def __init__(self, runner: Runner, fork_servers: ForkServers, variables: Mapping[str, str]) -> None:
@@ -90,7 +90,7 @@ class PrefectExecutor:
         self._with_retries = cache(lambda retries: stage_run.with_options(retries=retries))
 
     def submit(self, job: Job) -> None:
-        """Submit a job; its outcome comes later. Raises ExecutorLostError when the cluster as a whole went away."""
+        """Submit a job; `next_outcome` returns its outcome. Raises ExecutorLostError if the whole cluster was lost."""
         away = self._runner.remote and not job.stays
         fork_servers = None if away else self._fork_servers.addresses()
         job = replace(job, fork_servers=fork_servers, environment=job.environment | self._variables)
@@ -104,14 +104,14 @@ class PrefectExecutor:
                 raise
             if self._renew(task_runner):
                 return self.submit(job)
-            raise ExecutorLostError(masked(f"nobody is left to run it ({type(error).__name__}: {error})")) from error
+            raise ExecutorLostError(masked(f"no worker is left to run it ({type(error).__name__}: {error})")) from error
         if away:
             self._at_work[job.name] = future
-        # What the callback is given differs between runners.
+        # The callback's argument differs between runners.
         future.add_done_callback(lambda _: self._ended.put((future, job.name, task_runner)))
 
     def next_outcome(self, limit_s: float | None = None) -> Outcome:
-        """Wait for a job to end, and return how; raises TimeoutError when none has by then."""
+        """Wait for a job to end and return its outcome; raise TimeoutError if none ends in time."""
         try:
             future, name, task_runner = self._ended.get(timeout=limit_s)
         except Empty:
@@ -119,7 +119,7 @@ class PrefectExecutor:
         self._at_work.pop(name, None)
         try:
             value = future.result(raise_on_failure=False)
-        except Exception as error:  # a broken pool must not leave the loop waiting for this stage
+        except Exception as error:  # a broken pool must not block the loop
             value = error
         if isinstance(value, Outcome):
             return value
@@ -128,18 +128,18 @@ class PrefectExecutor:
         why = masked(f"{type(value).__name__}: {value}")
         if self._runner.is_loss(value):
             self._renew(task_runner)
-            return Outcome(name, None, lost=True, why=f"its worker went away ({why})")
+            return Outcome(name, None, lost=True, why=f"its worker was lost ({why})")
         return Outcome(name, 1, tail=(why,))
 
     def abandon(self) -> None:
-        """End all commands that run."""
+        """End all running commands."""
         self._fork_servers.stop()
         for future in self._at_work.values():
             self._runner.end(future)
 
     @cached_property
     def _home(self) -> TaskRunner[Any]:
-        """What does the jobs that stay where the run is while the others go to nodes."""
+        """The task runner for jobs that stay on the run's machine while others go to nodes."""
         threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1)
         self._stack.enter_context(threads)
         return threads
@@ -151,7 +151,7 @@ class PrefectExecutor:
         self._stack.close()
 
     def _renew(self, broken: TaskRunner[Any]) -> bool:
-        """Put a new pool in the place of one that is broken for good, as a pool of processes is that has lost one."""
+        """Replace a pool that is broken for good, as a process pool is that has lost a process."""
         if broken is (self._renewed or _flow_task_runner()) and isinstance(broken, ProcessPoolTaskRunner):
             self._renewed = self._stack.enter_context(broken.duplicate())
             return True
@@ -159,7 +159,7 @@ class PrefectExecutor:
 
 
 def _as_it_is(job: Job, task_runner: TaskRunner[Any]) -> Any:
-    # Prefect need not look for futures in the job; Ray's and Dask's runners do not know how to say so.
+    # Prefect need not search the job for futures; Ray's and Dask's runners do not support this marker.
     return quote(job) if isinstance(task_runner, ThreadPoolTaskRunner | ProcessPoolTaskRunner) else job
 
 
@@ -170,10 +170,10 @@ def _flow_task_runner() -> TaskRunner[Any]:
 
 
 def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], rows: Rows) -> bool:
-    """Run `execute` as a flow run called `name`, and leave a table of how the stages ended.
+    """Run `execute` as a flow run called `name`, and save a table of how the stages ended.
 
-    Returns whether Prefect's server took it all: what became of the stages does not hang on that. Raises what stopped
-    the flow itself: a run that broke off must not pass for one that ended.
+    Returns whether Prefect's server received all of it; the stages do not depend on that. Raises the error that stopped
+    the flow itself, so that an aborted run does not count as a finished one.
     """
     with _current(execute, rows) as ended:
         try:
@@ -182,7 +182,7 @@ def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str,
             error = state.result(raise_on_failure=False)
         except (httpx.HTTPError, PrefectException) as lost:
             error = lost
-    if not isinstance(error, Exception) or isinstance(error, FailedRun):  # that one is our own verdict on the stages
+    if not isinstance(error, Exception) or isinstance(error, FailedRun):  # only says that stages failed
         return True
     if ended and isinstance(error, httpx.HTTPError | PrefectException):
         drop_unsent()
@@ -192,16 +192,16 @@ def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str,
 
 @flow(name="comparison", validate_parameters=False, persist_result=False)
 def comparison() -> State[Any]:
-    """Run the stages of the current comparison; each is a task run."""
+    """Run the stages of the current run; each is a task run."""
     return _run_current()
 
 
 def flow_run_id() -> str | None:
-    """Return the id of the flow run that this is called in; None outside of one."""
+    """Return the id of the current flow run; None outside of one."""
     return flow_run.id
 
 
-# Not an argument or a closure: a process pool gets a copy of the flow, and the repository is not for copying.
+# Not an argument or a closure: a process pool copies the flow, and the repository cannot be copied.
 _CURRENT: ContextVar[tuple[Callable[[], dict[str, Ending]], Rows]] = ContextVar("current")
 
 

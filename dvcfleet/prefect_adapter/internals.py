@@ -1,4 +1,4 @@
-"""What the engine uses of Prefect that Prefect does not promise, and what it does without."""
+"""The Prefect internals that the engine uses, and what replaces them if they are missing."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ SERVER = FastPaths(
         "server_in_process": (("prefect.server.api.server:create_app",), "starting a run"),
     },
 )
-# How long the public calls are given where nothing tells when all is done.
+# How long to wait after the public calls, which do not tell when all is done.
 _GRACE_S = 3.0
 _EVENTS_LIMIT_S = 10.0
 
@@ -47,7 +47,7 @@ def _flush_handlers() -> None:
 
 @PREFECT.otherwise("drain", _flush_handlers)
 def flush() -> None:
-    """Wait until the server has all logs and events of this process, so that it can be stopped."""
+    """Wait until the server has received all logs and events of this process, so that it can be stopped."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
@@ -57,11 +57,11 @@ def flush() -> None:
 
 @PREFECT.otherwise("drop", lambda: None)
 def drop_unsent() -> None:
-    """Let this process end although a server that is gone never heard all: Prefect would try for another minute."""
+    """Drop what a lost server has not received, so that this process can end: Prefect would retry for a minute."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
-    logging.getLogger("prefect._internal").setLevel(logging.CRITICAL)  # which would say so once more
+    logging.getLogger("prefect._internal").setLevel(logging.CRITICAL)  # it would report the loss again
     services: tuple[Any, ...] = (APILogWorker, EventsWorker)
     for service in services:
         for worker in tuple(service._instances.values()):
@@ -75,7 +75,7 @@ def _no_app() -> Any:
 
 @SERVER.otherwise("server_in_process", _no_app)
 def server_app() -> Any:
-    """Return the server as an ASGI application; None where only `prefect server start` can start it."""
+    """Return the server as an ASGI application; None if only `prefect server start` can start it."""
     from prefect.server.api.server import create_app
 
     return create_app(final=True)
@@ -83,7 +83,7 @@ def server_app() -> Any:
 
 @SERVER.otherwise("consumed_events", lambda: time.sleep(_GRACE_S))
 def wait_for_events() -> None:
-    """In the server: wait until the events of task runs are written down, since Prefect drops the rest when it ends."""
+    """In the server: wait until the events of task runs are stored; Prefect drops pending ones when it ends."""
     from prefect.server.utilities.messaging.memory import METRICS
 
     deadline = time.monotonic() + _EVENTS_LIMIT_S

@@ -1,6 +1,6 @@
 """A Prefect server on loopback for the time of a run, as `python -m dvcfleet.prefect_adapter.server SOCKET`.
 
-The run is at standard input: when it goes away, so does the server.
+Standard input is connected to the run: when the run dies, the server ends.
 """
 
 import os
@@ -20,17 +20,17 @@ from dvcfleet.prefect_adapter.database import is_current, make_database
 from dvcfleet.prefect_adapter.internals import SERVER, serve_by_command, server_app, wait_for_events
 
 START_LIMIT_S = 120.0
-_NOTE = "dvcfleet: "  # begins a line of the server's log that is for the user
+_NOTE = "dvcfleet: "  # prefix of the lines in the server's log that are for the user
 _SETTINGS = {
-    # Events of task runs are written down in groups.
+    # Store events of task runs in groups.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "250",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-    # Type checks at run time of a store that nothing here uses: compiling them takes part of each start.
+    # Disable run-time type checks of a store that is not used here: compiling them slows each start.
     "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
 }
-# Only the services that write down what a run reports: no schedules, and no data sent elsewhere.
+# Only the services that store what a run reports: no schedules, and no data sent elsewhere.
 _FOR_ONE_RUN = {
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
     "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
@@ -39,12 +39,12 @@ _FOR_ONE_RUN = {
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-    # The task runs' states are kept by their recorder; kept as events they would be there twice.
+    # The recorder stores the task runs' states; events would store them a second time.
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
     "PREFECT_SERVER_EVENTS_STREAM_OUT_ENABLED": "false",
 }
 
-# The holders of a concurrency limit's slots are kept on disk: else a slot would stay taken after a restart.
+# Store the holders of a concurrency limit's slots on disk: otherwise a slot would stay taken after a restart.
 _FOR_SCHEDULES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
 
 
@@ -55,8 +55,8 @@ class StartError(Exception):
 class Server:
     """A Prefect server as a child process, with its database under `home`.
 
-    Starts at once and in the background; `wait` before use. It ends when it is stopped, or when this process dies. With
-    `schedules` it also starts what is due and acts on events, as a Prefect server of its own does.
+    The constructor starts it in the background; call `wait` before use. It ends when it is stopped, or with this
+    process. With `schedules` it also starts scheduled runs and runs automations, as an ordinary Prefect server does.
     """
 
     def __init__(self, home: Path, page: bool = False, schedules: bool = False) -> None:
@@ -92,7 +92,7 @@ class Server:
         }
 
     def wait(self) -> str:
-        """Return the API's address once it answers; raises StartError if it does not start."""
+        """Return the API's address as soon as it answers; raise StartError if it does not start."""
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
@@ -104,12 +104,12 @@ class Server:
         raise StartError(f"the Prefect server did not start; see {self._log}; without {self._home} it starts afresh")
 
     def notes(self) -> list[str]:
-        """Return what the server does without, once it answers: internals that the installed Prefect lacks."""
+        """Return the server's messages about internals that the installed Prefect lacks, once it answers."""
         lines = self._log.read_text(errors="replace").splitlines()
         return [line.removeprefix(_NOTE) for line in lines if line.startswith(_NOTE)]
 
     def stop(self) -> None:
-        """End the server and wait for it: in order if it was used, at once if it is still starting."""
+        """End the server and wait for it: cleanly if it was used, by a kill if it is still starting."""
         assert self._process.stdin
         self._process.stdin.close()
         if not self._answers:
@@ -126,10 +126,10 @@ def main() -> None:
     import gc
     import signal
 
-    for sent_to_all in (signal.SIGINT, signal.SIGTERM):  # the run still has to report how it ended
+    for sent_to_all in (signal.SIGINT, signal.SIGTERM):  # the run must still report how it ended
         signal.signal(sent_to_all, signal.SIG_IGN)
     _prepare_database(Path(os.environ["PREFECT_HOME"]) / "prefect.db")
-    # Imported modules live until exit: to collect garbage meanwhile would take a quarter of the start.
+    # Imported modules live until exit: garbage collection would take a quarter of the start.
     gc.disable()
     SERVER.check(lambda line: print(f"{_NOTE}{line}", flush=True))
     app = server_app()
@@ -146,7 +146,7 @@ def _serve(app: Any, listener: socket.socket) -> None:
     import uvicorn
 
     class UninterruptedServer(uvicorn.Server):
-        """Ends when the run says so: Ctrl-C is for the run."""
+        """Ends only when the run ends it: the run handles Ctrl-C."""
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -165,7 +165,7 @@ def _serve(app: Any, listener: socket.socket) -> None:
 
 
 def _prepare_database(path: Path) -> None:
-    """Make the database if there is none, and skip Prefect's search for migrations where none is due."""
+    """Make the database if there is none; skip Prefect's check for migrations if it is current."""
     if not path.exists():
         make_database(path)
     if is_current(path):

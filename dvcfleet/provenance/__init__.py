@@ -1,1 +1,1 @@
-"""The audit: where a result comes from, whether all is as it was, and the same for other tools to read."""
+"""Provenance: the lineage of results, its audit, and its export to other tools."""

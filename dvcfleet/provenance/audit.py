@@ -1,4 +1,4 @@
-"""Lineage and its audit: find what was asked for, and tell where it comes from or whether it is as it was."""
+"""Look up the lineage of a target, and audit it: compare it with what was recorded."""
 
 import time
 from dataclasses import asdict, dataclass
@@ -16,13 +16,13 @@ from dvcfleet.provenance.tree import Lineage, read_lineage
 from dvcfleet.provenance.verify import verify
 from dvcfleet.repository import opened, state_folder, write_lock
 
-# With one of these, a stage would do something else than what is recorded.
+# With one of these findings, a stage would not do what was recorded.
 _OTHERWISE = (Kind.CODE, Kind.SOURCE, Kind.PARAMS, Kind.STAGE, Kind.NEVER_RAN)
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found, and how much it looked at; `run_again` says whether the stages ran once more."""
+    """An audit's findings and extent; `run_again` says whether the stages ran again."""
 
     findings: tuple[Finding, ...]
     stages: int
@@ -32,12 +32,12 @@ class Audit:
     run_again: bool
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data; its keys are stable."""
+        """Return the audit as plain data; its keys are stable."""
         return asdict(self)
 
 
 def look_up(repo: Path, text: str) -> tuple[Target, Lineage]:
-    """Return what `text` names and the steps that it comes from; raises UserError if it names nothing that ran."""
+    """Return the target that `text` names, and its lineage; raise UserError if it names nothing that ran."""
     with opened(repo) as dvc_repo:
         target = find_target(dvc_repo, text)
         lineage = read_lineage(dvc_repo, target.stages)
@@ -48,22 +48,22 @@ def look_up(repo: Path, text: str) -> tuple[Target, Lineage]:
 
 
 def audit(repo: Path, text: str | None = None, again: bool = False) -> Audit:
-    """Compare all, or what one target comes from, with what was recorded; `again`: run the stages once more as well.
+    """Compare everything, or one target's lineage, with what was recorded; `again`: also run the stages again.
 
-    Raises UserError while a run is at work, or if one was killed and has not been gone on with.
+    Raises UserError while a run is active, or if a run was killed and has not been continued.
     """
     started = time.monotonic()
     with opened(repo) as dvc_repo, write_lock(dvc_repo):
         journal = state_folder(dvc_repo) / "journal"
         if journal.exists():
-            raise UserError("a run was killed before it wrote dvc.lock; run again to go on with it")
+            raise UserError("a run was killed before it wrote dvc.lock; run again to continue it")
         names = find_target(dvc_repo, text).stages if text else ()
         lineage = read_lineage(dvc_repo, names)
         contents = Contents(dvc_repo)
         findings = verify(dvc_repo, lineage, contents)
         if not text:
             findings += [
-                Finding(Kind.UNDECLARED, orphan.name, "dvc.lock has it, dvc.yaml does not; run --prune takes it out")
+                Finding(Kind.UNDECLARED, orphan.name, "dvc.lock has it, dvc.yaml does not; run --prune removes it")
                 for orphan in find_orphans(dvc_repo)
             ]
         findings += project_of(Path(dvc_repo.root_dir)).audit(lineage, findings)

@@ -1,4 +1,4 @@
-"""The hashes of what really lies on the disk: every byte is read, and DVC's notes of file times are not trusted."""
+"""The hashes of the files on disk: every byte is read, and DVC's records of file times are not trusted."""
 
 import hashlib
 import json
@@ -18,9 +18,9 @@ _Identity = tuple[int, int]
 
 
 class Contents:
-    """Hashes of files and folders, each file read once: also one with several names, as where DVC's cache is linked.
+    """Hashes of files and folders; each file is read once, also if it has several names by links to DVC's cache.
 
-    `files` and `size` count what was read, in files and bytes.
+    `files` and `size` count the files and bytes read.
     """
 
     def __init__(self, repo: "Repo") -> None:
@@ -31,7 +31,7 @@ class Contents:
         self.size = 0
 
     def read(self, files: Iterable[str]) -> None:
-        """Hash many files at once; those that are not there are passed over."""
+        """Hash many files in parallel; missing files are skipped."""
         found = {key: path for path in files if (key := _identity(path))}
         todo = {key: path for key, path in found.items() if key not in self._hashes}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -40,7 +40,7 @@ class Contents:
         self.size += sum(os.path.getsize(path) for path in todo.values())
 
     def hash_of(self, path: str) -> str | None:
-        """Return a file's md5; None if it is not there."""
+        """Return a file's md5; None if it is missing."""
         key = _identity(path)
         if key is None:
             return None
@@ -49,13 +49,13 @@ class Contents:
         return self._hashes[key]
 
     def listing(self, folder: str) -> dict[str, str]:
-        """Return the md5 of each file in a folder by its path in it, less what .dvcignore hides."""
+        """Return the md5 of each file in a folder by its relative path, without those that .dvcignore excludes."""
         files = self.within(folder)
         self.read(files)
         return {Path(os.path.relpath(path, folder)).as_posix(): self.hash_of(path) or "" for path in files}
 
     def within(self, path: str) -> list[str]:
-        """Return the files of a folder, less what .dvcignore hides; of anything else itself."""
+        """Return the files of a folder that .dvcignore does not exclude; for a file, the file itself."""
         if not os.path.isdir(path):
             return [path]
         if path not in self._listed:
@@ -64,18 +64,18 @@ class Contents:
         return self._listed[path]
 
     def digest(self, path: str) -> str | None:
-        """Return what DVC calls the hash of a file or folder; None if it is not there."""
+        """Return DVC's hash of a file or folder; None if it is missing."""
         return folder_hash(self.listing(path)) if os.path.isdir(path) else self.hash_of(path)
 
 
 def folder_hash(listing: dict[str, str]) -> str:
-    """Return DVC's hash of a folder: that of the listing of its files, then `.dir`."""
+    """Return DVC's hash of a folder: that of the listing of its files, with the suffix `.dir`."""
     entries = [{"md5": value, "relpath": name} for name, value in sorted(listing.items())]
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
 
 
 def cached_listing(out: "Output", value: str) -> dict[str, str] | None:
-    """Return a folder's recorded listing out of DVC's cache; None if it is not there, or is not what it was."""
+    """Return a folder's recorded listing from DVC's cache; None if it is missing or damaged."""
     try:
         content = Path(out.cache.oid_to_path(value)).read_bytes()
     except OSError:
@@ -89,7 +89,7 @@ def cached_listing(out: "Output", value: str) -> dict[str, str] | None:
 def is_checked(item: "Output") -> bool:
     """Tell whether an input or output is a file or folder on this machine whose md5 DVC recorded.
 
-    Raises UserError for a hash of DVC 2, which takes the ends of lines for alike.
+    Raises UserError for a hash of DVC 2, which ignores the kind of line ends.
     """
     if item.protocol != "local" or not item.hash_info:
         return False

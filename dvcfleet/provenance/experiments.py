@@ -1,10 +1,9 @@
-"""Save a finished run as a DVC experiment of its name: `dvc exp show` lists it, `dvc exp apply` brings it back.
+"""Save a finished run as a DVC experiment of its name: `dvc exp show` lists it, `dvc exp apply` restores it.
 
-An experiment is a commit on top of HEAD that no branch holds. DVC's own `exp save` makes it by stashing the
-workspace, so that a kill in between leaves the workspace without its changes; it hashes all outputs again, writes
-dvc.lock once a stage, and puts files into git that a plot reads, also where they are a stage's outputs. Here the
-same commit is made from an index of its own, in the time that git takes for it, and nothing in the workspace
-changes.
+An experiment is a commit on top of HEAD that is on no branch. DVC's own `exp save` stashes the workspace to make it, so
+that a kill in between loses the workspace's changes; it hashes all outputs again, writes dvc.lock once per stage, and
+adds files that a plot reads to git, even if they are a stage's outputs. Here the same commit is made from a separate
+git index, as fast as git can, and the workspace does not change.
 """
 
 import os
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class NotSavedError(Exception):
-    """Git did not take the experiment; the message is what it said."""
+    """Git refused the experiment; the message is git's."""
 
 
 def keep_experiment(repo: "Repo", name: str, console: Console) -> None:
-    """Save a run that ended well, and say so; where it cannot be saved, say that, and let the run be as it is."""
+    """Save a successful run as an experiment, and print the result; a failure to save does not fail the run."""
     try:
         if save_experiment(repo, name):
             console.print(f"saved as the DVC experiment {name}")
@@ -42,7 +41,7 @@ def keep_experiment(repo: "Repo", name: str, console: Console) -> None:
 
 
 def save_experiment(repo: "Repo", name: str) -> str | None:
-    """Save the workspace as an experiment; return its commit, None where there is no git commit to build on.
+    """Save the workspace as an experiment; return its commit, None if git has no commit yet.
 
     An earlier experiment of this name on the same commit is replaced. Raises NotSavedError.
     """
@@ -51,7 +50,7 @@ def save_experiment(repo: "Repo", name: str) -> str | None:
     head = repo.scm.get_rev()
     with tempfile.TemporaryDirectory(dir=state_folder(repo)) as folder:
         index = Path(folder) / "index"
-        # What git has looked at before, it need not read again.
+        # A copy of git's index: git then does not read unchanged files again.
         shutil.copyfile(Path(repo.root_dir, _git(repo, None, "rev-parse", "--git-path", "index")), index)
         _git(repo, index, "add", "--update", "--", ":/")
         _git(repo, index, "update-index", "--add", "-z", "--stdin", given="\0".join(_described_by(repo)))
@@ -62,7 +61,7 @@ def save_experiment(repo: "Repo", name: str) -> str | None:
 
 
 def _described_by(repo: "Repo") -> list[str]:
-    """List what an experiment holds also if git does not know it yet: dvc.yaml, dvc.lock, params, uncached outputs."""
+    """List the files that an experiment holds even if git does not track them: dvc.yaml, dvc.lock, params, etc."""
     paths = dict.fromkeys(path for stage in repo.index.stages for path in _small_files(stage))
     return [os.path.relpath(path, repo.root_dir) for path in paths if os.path.isfile(path)]
 
@@ -80,8 +79,8 @@ def _small_files(stage: "Stage") -> Iterator[str]:
 
 
 def _git(repo: "Repo", index: Path | None, *args: str, given: str = "") -> str:
-    """Run git in the repository's root with an index of its own; return what it printed."""
-    # Without an address of their own in git's settings, people get one that git accepts.
+    """Run git in the repository's root, with a separate index if given; return its output."""
+    # If git's settings have no user and address, use these.
     environment = {"EMAIL": "dvcfleet@localhost"} | os.environ
     if index:
         environment["GIT_INDEX_FILE"] = str(index)

@@ -1,4 +1,4 @@
-"""Write lineage for other tools: the file's suffix says which kind."""
+"""Export lineage to other tools, in the format that the file's suffix selects."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from dvcfleet.provenance.prov import prov_json
 from dvcfleet.provenance.tree import Lineage, read_lineage
 from dvcfleet.repository import opened
 
-# What each suffix stands for, and what writes it.
+# Each suffix's format and its writer.
 KINDS: dict[str, tuple[str, Callable[[Lineage], str]]] = {
     ".json": ("W3C PROV-JSON", prov_json),
     ".jsonl": ("OpenLineage events", lambda lineage: openlineage_lines(lineage, datetime.now(UTC).isoformat())),
@@ -20,9 +20,9 @@ KINDS: dict[str, tuple[str, Callable[[Lineage], str]]] = {
 
 
 def export(repo: Path, path: Path, target: str | None = None) -> str:
-    """Write the lineage of all, or of one target, into a new file, whole or not at all; return in words what it holds.
+    """Write the lineage of everything, or of one target, to a new file, atomically; return a description of it.
 
-    Raises UserError for a suffix of no known kind, for a file that is there already, and where nothing has run yet.
+    Raises UserError for an unknown suffix, for a file that already exists, and if nothing has run yet.
     """
     _check(path)
     lineage = _read(repo, target)
@@ -44,7 +44,7 @@ def _check(path: Path) -> None:
         known = " or ".join(f"{suffix} ({kind})" for suffix, (kind, _) in KINDS.items())
         raise UserError(f"{path}: the name must end in {known}")
     if path.exists():
-        raise UserError(f"{path}: is there already; name a new file, or remove it first")
+        raise UserError(f"{path}: exists already; name a new file, or remove it first")
     if not path.parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.parent}; make it first")
 

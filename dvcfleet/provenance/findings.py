@@ -1,4 +1,4 @@
-"""What an audit finds."""
+"""The findings of an audit."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """How something differs from what was recorded."""
+    """The kinds of differences from what was recorded."""
 
     MISSING = "missing"
     CHANGED = "changed"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as recorded: which file, parameter or run, how, and the stages that it concerns."""
+    """One difference from what was recorded: the file, parameter or run, the kind, and the stages concerned."""
 
     kind: Kind
     name: str
@@ -38,7 +38,7 @@ class Finding:
 
 
 def some(names: Iterable[str], most: int = 3) -> str:
-    """List names, the first few of many."""
+    """List the first few names, and how many more there are."""
     names = list(names)
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,4 +1,4 @@
-"""Compare what stages read with what lies there now: code and sources by themselves, data against what made it."""
+"""Compare stages' recorded inputs with the present ones: code and sources by content, data by its writer's record."""
 
 import os
 from collections import defaultdict
@@ -18,7 +18,7 @@ _KINDS = {"code": Kind.CODE, "source": Kind.SOURCE}
 
 
 def check_inputs(repo: "Repo", lineage: Lineage, contents: Contents, found: Collection[str]) -> Iterator[Finding]:
-    """Find inputs that are not what a stage read; where `found` names the cause already, nothing more is said."""
+    """Find inputs that differ from what a stage read, unless `found` already names the cause."""
     readers: dict[tuple[str, str], list[str]] = defaultdict(list)
     inputs: dict[tuple[str, str], tuple[Output, Item]] = {}
     for step in lineage.steps.values():
@@ -36,9 +36,9 @@ def check_inputs(repo: "Repo", lineage: Lineage, contents: Contents, found: Coll
         if not os.path.lexists(dep.fs_path):
             yield Finding(Kind.MISSING, name, f"{some(stages)} read it", tuple(stages))
         elif item.kind == "data":
-            strangers = _strangers(repo, dep.fs_path, contents)
+            strangers = _unknown_files(repo, dep.fs_path, contents)
             unknown.update(strangers)
-            yield from (_stranger(path, stages) for path in strangers)
+            yield from (_unknown_file(path, stages) for path in strangers)
             if not strangers:
                 message = f"{some(stages)} read what was there before; the next run brings them up to date"
                 yield Finding(Kind.OUTDATED, name, message, tuple(stages))
@@ -46,17 +46,17 @@ def check_inputs(repo: "Repo", lineage: Lineage, contents: Contents, found: Coll
             yield _edited(repo, lineage, name, item, stages)
 
 
-def _strangers(repo: "Repo", folder: str, contents: Contents) -> list[str]:
-    """Return the files of a folder that no stage made, less the .gitignore files that DVC keeps."""
+def _unknown_files(repo: "Repo", folder: str, contents: Contents) -> list[str]:
+    """Return the files of a folder that no stage wrote, without the .gitignore files that DVC writes."""
     trie = repo.index.outs_trie
     files = [path for path in contents.within(folder) if os.path.basename(path) != ".gitignore"]
     lone = [path for path in files if not trie.shortest_prefix(repo.fs.parts(path))]
     return [os.path.relpath(path, repo.root_dir) for path in lone]
 
 
-def _stranger(path: str, stages: list[str]) -> Finding:
+def _unknown_file(path: str, stages: list[str]) -> Finding:
     return Finding(
-        Kind.UNKNOWN, path, f"no stage makes it, and {some(stages)} read its folder; take it away", tuple(stages)
+        Kind.UNKNOWN, path, f"no stage makes it, and {some(stages)} read its folder; remove it", tuple(stages)
     )
 
 
@@ -68,7 +68,7 @@ def _edited(repo: "Repo", lineage: Lineage, name: str, item: Item, stages: list[
 
 
 def _files_edited(root: str, path: str, commit: str | None) -> list[str]:
-    """Return the files at or in a path that differ from a commit, as far as git knows."""
+    """Return the files at or in a path that differ from a commit, according to git."""
     changed = git(root, "diff", "--name-only", commit or "HEAD", "--", path)
     new = git(root, "ls-files", "--others", "--exclude-standard", "--", path)
     return [name for done in (changed, new) if done and not done.returncode for name in done.stdout.splitlines()]

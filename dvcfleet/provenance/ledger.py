@@ -1,6 +1,6 @@
-"""The ledger: one line for each stage that a run settled by doing something, with when, where and from what it ran.
+"""The ledger: one line per stage that a run executed, restored or saw fail, with the time, the host and the commit.
 
-dvc.lock says which bytes came of which; the ledger says who made them. Lines are only ever appended.
+dvc.lock says which outputs came from which inputs; the ledger says when and where. It is append-only.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ ENVIRONMENTS = "environments"
 
 @dataclass(frozen=True)
 class Execution:
-    """One time that a stage's commands ran, or that its outputs were restored; as a line of the ledger.
+    """One execution of a stage's commands, or one restoration of its outputs: a line of the ledger.
 
-    `entry` is the digest of the dvc.lock entry that came of it, `environment` that of a file in `environments/`,
-    `began` a time in UTC (ISO 8601), `dirty` whether files that git keeps differed from the commit.
+    `entry` is the digest of the resulting dvc.lock entry, `environment` that of a file in `environments/`, `began` a
+    time in UTC (ISO 8601), `dirty` whether files that git tracks differed from the commit.
     """
 
     stage: str
@@ -51,14 +51,14 @@ class Execution:
 
 
 def begin(elsewhere: bool = False) -> Start:
-    """Note that a stage's commands begin here and now; `elsewhere`: on a worker of a cluster."""
+    """Return the present time and host as a stage's start; `elsewhere`: on a worker of a cluster."""
     return Start(time.time(), socket.gethostname(), environment() if elsewhere else None)
 
 
 class Ledger:
-    """What a run writes its lines to; `flow_run` gives the id of Prefect's flow run once there is one.
+    """The ledger of a run; `flow_run` returns the id of Prefect's flow run once there is one.
 
-    A line that finds no room on the disk is kept, and written with the next.
+    If the disk is full, a line is kept in memory and written with the next one.
     """
 
     def __init__(self, folder: Path, run: str, flow_run: Callable[[], str | None]) -> None:
@@ -69,7 +69,7 @@ class Ledger:
         self._commit = commit_of(folder.parent)  # before a stage has written anything
 
     def note(self, ending: "Ending", entry: Mapping[str, Any] | None) -> None:
-        """Append how a stage ended, and its entry of dvc.lock; where no command ran, it began now and here."""
+        """Append how a stage ended, and its entry of dvc.lock; if no command ran, it started now on this machine."""
         start = ending.start or begin()
         commit, dirty = self._commit
         execution = Execution(
@@ -100,7 +100,7 @@ class Ledger:
 
 def _append(path: Path, lines: bytes) -> None:
     with path.open("ab+") as file:
-        # A kill, or a full disk, may have cut off the last line.
+        # A kill or a full disk may have truncated the last line.
         if file.tell():
             file.seek(-1, os.SEEK_END)
             lines = lines if file.read(1) == b"\n" else b"\n" + lines
@@ -108,7 +108,7 @@ def _append(path: Path, lines: bytes) -> None:
 
 
 def executions(folder: Path) -> Iterator[Execution]:
-    """Read a ledger's lines, the oldest first; what a kill cut off is left out."""
+    """Read a ledger's lines, oldest first; truncated lines are skipped."""
     path = folder / LEDGER
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
@@ -118,7 +118,7 @@ def executions(folder: Path) -> Iterator[Execution]:
 
 
 def entry_digest(entry: Mapping[str, Any]) -> str:
-    """Identify an entry of dvc.lock by its content: the same whether it was just made or read back."""
+    """Return a digest of an entry of dvc.lock, the same for a new entry and one read from the file."""
     return hashlib.sha256(json.dumps(_ordered(entry), default=str).encode()).hexdigest()
 
 
@@ -129,9 +129,9 @@ def _ordered(value: Any) -> Any:
 
 
 def commit_of(root: Path) -> tuple[str | None, bool | None]:
-    """Return the commit that git is at, and whether files that it keeps differ from it; None where there is none.
+    """Return git's current commit, and whether tracked files differ from it; None if there is no commit.
 
-    dvc.lock does not count: a run changes it as it goes.
+    dvc.lock does not count, since a run changes it.
     """
     head = git(root, "rev-parse", "HEAD")
     if head is None or head.returncode:
@@ -141,7 +141,7 @@ def commit_of(root: Path) -> tuple[str | None, bool | None]:
 
 
 def git(root: Path | str, *arguments: str) -> "subprocess.CompletedProcess[str] | None":
-    """Run git in a folder; None where there is no git."""
+    """Run git in a folder; None if git is not installed."""
     try:
         return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -150,10 +150,10 @@ def git(root: Path | str, *arguments: str) -> "subprocess.CompletedProcess[str] 
 
 @cache
 def environment() -> dict[str, Any]:
-    """Describe what commands run in: Python, every installed package's version, the machine."""
+    """Describe the environment of commands: Python, every installed package's version, the machine."""
     packages: dict[str, str] = {}
     for folder in sys.path:
-        # By their folders' names: reading what is in them would take half a second.
+        # By their folders' names: reading the metadata would take half a second.
         for info in sorted(Path(folder).glob("*.dist-info")):
             name, _, version = info.stem.rpartition("-")
             packages.setdefault(name, version)
@@ -177,7 +177,7 @@ def _first_after(path: Path, key: str) -> str | None:
 
 
 def keep_environment(folder: Path, described: Mapping[str, Any]) -> str:
-    """Write an environment's description under its digest, where there is room for it; return the digest."""
+    """Write an environment's description under its digest, unless the disk is full; return the digest."""
     text = json.dumps(described, indent=2, sort_keys=True) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
     path = folder / ENVIRONMENTS / f"{digest}.json"
@@ -191,6 +191,6 @@ def keep_environment(folder: Path, described: Mapping[str, Any]) -> str:
 
 
 def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
-    """Return the description of an environment; None if it is not there."""
+    """Return the description of an environment; None if it is missing."""
     path = folder / ENVIRONMENTS / f"{digest}.json"
     return json.loads(path.read_text()) if path.exists() else None

@@ -1,8 +1,8 @@
-"""Lineage as OpenLineage events, one a line, by OpenLineage's own client.
+"""Lineage as OpenLineage events, one per line, by OpenLineage's own client.
 
-A stage is a job; a run of it known to the ledger gives a START and a COMPLETE event, and a stage that ran
-without a run of ours gives a JobEvent, which says what it reads and writes and not when. What else is known
-(parameters, host, commit, environment) are tags of the run.
+A stage is a job; an execution in the ledger gives a START and a COMPLETE event. A stage that ran outside this engine
+gives a JobEvent, which says what it reads and writes, but not when. Everything else (parameters, host, commit,
+environment) becomes tags of the run.
 """
 
 import json
@@ -22,14 +22,14 @@ NAMESPACE = "dvcfleet"
 
 
 def openlineage_lines(lineage: Lineage, now: str) -> str:
-    """Write a lineage's events as JSON lines; `now`: a time (ISO 8601) for what says nothing of when it ran."""
+    """Write a lineage's events as JSON lines; `now`: a time (ISO 8601) for stages without a known time."""
     from openlineage.client.serde import Serde
 
     return "".join(f"{Serde.to_json(event)}\n" for event in to_events(lineage, now))
 
 
 def to_events(lineage: Lineage, now: str) -> "Iterator[RunEvent | JobEvent]":
-    """Give a lineage's events, each stage's after those of the stages it needs."""
+    """Yield a lineage's events, each stage's after those of its upstream stages."""
     from openlineage.client.event_v2 import JobEvent, set_producer
 
     set_producer("urn:dvcfleet")
@@ -70,7 +70,7 @@ def _run(step: Step, done: Execution) -> "Run":
     if done.flow_run:
         parent = parent_run.Job(NAMESPACE, "comparison")
         facets["parent"] = parent_run.ParentRunFacet(parent_run.Run(done.flow_run), parent)
-    # The same run has the same id whenever it is exported.
+    # A run has the same id in every export.
     identity = f"urn:dvcfleet:{done.run}:{done.stage}:{done.entry}:{done.began}"
     return Run(str(uuid5(NAMESPACE_URL, identity)), facets)
 
@@ -94,7 +94,7 @@ def _inputs(step: Step) -> "list[InputDataset]":
     fetched = [
         InputDataset(origin.kind, masked(_name(origin)), facets=_version(origin.revision))
         for origin in step.origins
-        if origin.kind not in ("local", "mean")  # those are files that the stage reads anyway
+        if origin.kind not in ("local", "mean")  # the stage's own inputs already list these files
     ]
     return fetched + [InputDataset(NAMESPACE, masked(i.path), facets=_version(i.hash)) for i in step.inputs]
 

@@ -1,7 +1,7 @@
 """Lineage as W3C PROV, in PROV-JSON, by the `prov` library.
 
-A file or folder with one content is an entity, a stage's last run an activity, the flow run that it was part of an
-agent; what the stage ran in (the packages' versions, the git commit) are entities that it used and followed.
+A file or folder with one content is an entity, a stage's last run an activity, and its flow run an agent; the
+environment (packages' versions) is an entity that the activity used, the git commit a plan that it followed.
 """
 
 import json
@@ -17,12 +17,12 @@ from dvcfleet.secrets import masked
 if TYPE_CHECKING:
     from prov.model import ProvActivity, ProvAgent, ProvDocument, ProvEntity
 
-# One namespace a kind of thing; what is in it is known by its content, or by its name in the repository.
+# One namespace per kind; identifiers are content hashes, or names in the repository.
 PREFIXES = ("file", "stage", "run", "source", "commit", "environment", "mlflow", "about")
 
 
 def prov_json(lineage: Lineage) -> str:
-    """Write a lineage as PROV-JSON, and see that the library reads the same from it."""
+    """Write a lineage as PROV-JSON, and check that the library reads the same document back."""
     from prov.model import ProvDocument
 
     document = to_prov(lineage)
@@ -40,7 +40,7 @@ def to_prov(lineage: Lineage) -> "ProvDocument":
 
 
 class _Writer:
-    """Writes steps into one document; what several of them name is written once."""
+    """Writes steps into one document; records that several steps share are written once."""
 
     def __init__(self, lineage: Lineage) -> None:
         from prov.model import ProvDocument
@@ -113,7 +113,7 @@ class _Writer:
         return self._entity("source", name, {"prov:label": origin.source, **_prefixed(about | origin.details)})
 
     def _parts(self, item: Item) -> Iterator[Item]:
-        """Give what other stages wrote of a folder that this one read whole, or the whole that it read a part of."""
+        """Yield the parts, by other stages, of a folder that was read whole, or the folder whose part was read."""
         for maker in item.made_by:
             step = self._lineage.steps.get(maker)
             for output in step.outputs if step else ():
@@ -157,7 +157,7 @@ def _prefixed(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one plain value for each name: maps and lists as JSON, since several values of one name have no order."""
+    """Return one plain value per name: maps and lists as JSON, since PROV does not order several values of a name."""
     plain = {name: value for name, value in about.items() if value is not None}
     return {
         name: masked(value) if isinstance(value, str) else value if isinstance(value, bool) else _json(value)

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
 
-# What a stage would write elsewhere by; without them it writes into the scratch copy.
+# Variables that make a stage write elsewhere; they are unset, so that it writes into the scratch copy.
 _ELSEWHERE = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "DVCFLEET_RUN")
 
 
 def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str]) -> list[Finding]:
-    """Run the stages named and all they come from in a scratch copy; return the outputs that came out otherwise.
+    """Run the named stages and all upstream stages in a scratch copy; return the outputs that differ.
 
-    Outputs that dvc.yaml marks with `meta: {varies: true}`, such as times, are not compared. The copy is made where
-    TMPDIR says and is removed. Raises UserError if the copy cannot be run at all.
+    Outputs with `meta: {varies: true}` in dvc.yaml, such as times, are not compared. The copy is made in TMPDIR and
+    removed. Raises UserError if the copy cannot be run at all.
     """
     with TemporaryDirectory(prefix="dvcfleet-again-") as folder:
-        # The same place within the copy: stages are named as from there.
+        # The same folder within the copy, since stage names are relative to it.
         scratch = Path(folder, "copy")
         _make_copy(repo, scratch)
         here = Path(scratch, os.path.relpath(os.getcwd(), repo.root_dir))
@@ -54,7 +54,7 @@ def _runs(stage: "Stage") -> bool:
 
 
 def _make_copy(repo: "Repo", scratch: Path) -> None:
-    """Copy code, parameters and sources, and nothing that a stage makes; with a DVC cache of its own."""
+    """Copy code, parameters and sources, but no stage's outputs; the copy has its own DVC cache."""
     root = Path(repo.root_dir)
     for name in _sources(repo):
         target = scratch / name
@@ -73,7 +73,7 @@ def _make_copy(repo: "Repo", scratch: Path) -> None:
 
 
 def _sources(repo: "Repo") -> Iterator[str]:
-    """Every file that no stage's command makes: what git keeps or would keep, and what stages read besides."""
+    """List every file that no stage writes: what git tracks or would track, and the stages' other inputs."""
     root = repo.root_dir
     made = [name_of(out) for stage in repo.index.stages if _runs(stage) for out in stage.outs]
     given = [out for stage in repo.index.stages if not _runs(stage) for out in stage.outs]
@@ -104,19 +104,19 @@ def _compare(repo: "Repo", stage: "Stage", scratch: Path) -> Iterator[Finding]:
     locks: dict[str, Any] = {lock_path(stage): read_lock(lock)}
     entry = recorded_entry(stage, locks)
     if entry is None:
-        message = "did not come to its end when it was run again"
+        message = "did not finish when it was run again"
         yield Finding(Kind.NOT_REPRODUCED, stage.addressing, message, (stage.addressing,))
         return
     again = {out["path"]: out.get("md5") for out in entry.get("outs", ())}
     for out in stage.outs:
         value = again.get(out.def_path)
         if out.hash_info and value != out.hash_info.value and not out.annot.meta.get("varies"):
-            message = f"{stage.addressing} writes other bytes when it is run again{_where(out, str(value), scratch)}"
+            message = f"{stage.addressing} writes different bytes when run again{_where(out, str(value), scratch)}"
             yield Finding(Kind.NOT_REPRODUCED, name_of(out), message, (stage.addressing,))
 
 
 def _where(out: "Output", value: str, scratch: Path) -> str:
-    """Say which files of a folder differ, where both listings are known."""
+    """Say which files of a folder differ, if both listings are known."""
     before = cached_listing(out, out.hash_info.value) if out.hash_info.isdir else None
     listing = scratch / ".dvc/cache/files/md5" / value[:2] / value[2:]
     if before is None or not listing.is_file():

@@ -1,4 +1,4 @@
-"""A lineage as lines of text: what was asked for on top, and under each stage those that it comes from."""
+"""A lineage as a tree of text lines: the target at the top, and under each stage its upstream stages."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -13,13 +13,13 @@ _SHORT = 10  # digits of a hash that are shown; --json has them all
 
 
 def as_json(target: Target, lineage: Lineage) -> dict[str, Any]:
-    """Return all that is known as plain data; its keys are stable."""
+    """Return the target and its lineage as plain data; the keys are stable."""
     asked = {"text": target.text, "stages": list(target.stages), "files": list(target.files), "value": target.value}
     return {"target": asked, **lineage.as_json()}
 
 
 def as_lines(target: Target, lineage: Lineage) -> Iterator[str]:
-    """Draw the tree. A stage that several others come from is told in full once, where it is met first."""
+    """Draw the tree. A stage that appears several times is described once, at its first appearance."""
     yield target.text if target.value is None else f"{target.text} = {_short(target.value)}"
     for file in target.files:
         if file != target.text:
@@ -48,7 +48,7 @@ def _branches(lineage: Lineage, names: Iterable[str], indent: str, told: set[str
 
 
 def _told(step: Step) -> Iterator[str]:
-    """Tell of a step: its name, then one line for each thing that is known."""
+    """Describe a step: its name, then one line per known fact."""
     yield f"{step.stage}: {step.description}" if step.description else step.stage
     for command in step.commands:
         yield f"command  {command}"

@@ -1,4 +1,4 @@
-"""What a person may ask about: a stage, a file that one made, a name that the repository's project knows."""
+"""Targets of lineage: a stage, a file that a stage wrote, or a name that the repository's project knows."""
 
 import os
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """What was asked for: the files that hold it, the stages that made them, and its value where it is a number."""
+    """A target: the files that hold it, the stages that wrote them, and its value if it is a number."""
 
     text: str
     stages: tuple[str, ...]
@@ -26,9 +26,9 @@ class Target:
 
 
 def find_target(repo: "Repo", text: str) -> Target:
-    """Find a stage, an output or a file in one, or what a name of the repository's project stands for.
+    """Find a stage, an output or a file in one, or a name of the repository's project.
 
-    Raises UserError where there is none of that name, or where several stages made what is in a folder.
+    Raises UserError if there is none of that name, or if several stages wrote into a folder.
     """
     project = project_of(Path(repo.root_dir))
     stages = {stage.addressing: stage for stage in repo.index.stages}
@@ -39,7 +39,7 @@ def find_target(repo: "Repo", text: str) -> Target:
         return found
     near = get_close_matches(text, [*stages, *project.names()], n=1)
     offer = f'; did you mean "{near[0]}"?' if near else ""
-    raise UserError(f"{text}: no stage, output or name of the project{offer}; give a stage or a file that one made")
+    raise UserError(f"{text}: no stage, output or name of the project{offer}; give a stage or a file that one wrote")
 
 
 def _outs(repo: "Repo", stage: str) -> list[str]:
@@ -51,7 +51,7 @@ def _name(repo: "Repo", path: str) -> str:
 
 
 def target_of_file(repo: "Repo", text: str) -> Target | None:
-    """Return the target that a path names: what a stage wrote, or a file in it."""
+    """Return the target that a path names: a stage's output, or a file in one."""
     name = _name(repo, os.path.abspath(text))
     near = {out: each for each in repo.index.stages for out in outputs_of(repo, each) if overlap(name, out)}
     holding = [stage for out, stage in near.items() if name == out or name.startswith(f"{out}/")]
@@ -61,7 +61,7 @@ def target_of_file(repo: "Repo", text: str) -> Target | None:
         some = f"{len(near)} outputs, such as {next(iter(near))}"
         raise UserError(f"{text}: a folder of {some}; name one of them")
     if os.path.exists(text):
-        raise UserError(f"{text}: no stage made it; name what came of it")
+        raise UserError(f"{text}: no stage wrote it; name an output that was made from it")
     return None
 
 

@@ -1,4 +1,4 @@
-"""What lies behind results: the stages that made them, down to their sources, by dvc.lock and the ledger."""
+"""The lineage of results: the stages that made them, back to the sources, from dvc.lock and the ledger."""
 
 import json
 import os
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Item:
-    """A file or folder that a stage read or wrote, with the hash that dvc.lock has of it.
+    """A file or folder that a stage read or wrote, with its hash in dvc.lock.
 
-    `hash` is the md5 of a file's bytes, or that of a folder's listing and then ends in `.dir`; None where DVC keeps
-    another kind. `kind`: data is what a stage made, code what git keeps, and a source neither.
+    `hash` is the md5 of a file's bytes, or that of a folder's listing with the suffix `.dir`; None if DVC recorded
+    another kind. `kind`: data is written by a stage, code is tracked by git, and a source is neither.
     """
 
     path: str
@@ -38,7 +38,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a folder was brought from, as it says itself; `files` gives the `sha256` of each."""
+    """The source of a fetched folder, as recorded in it; `files` gives the `sha256` of each."""
 
     path: str
     source: str
@@ -50,7 +50,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Step:
-    """One stage as it last ran: what it read and wrote, what it ran, and when and where if a run of ours did it."""
+    """One stage's last execution: inputs, outputs, command, and time and host if this engine ran it."""
 
     stage: str
     description: str | None
@@ -61,13 +61,13 @@ class Step:
     needs: tuple[str, ...]
     execution: Execution | None
     origins: tuple[Origin, ...] = ()
-    # The run in an experiment tracker that one of its outputs is the receipt of.
+    # The experiment tracker's run that one of its outputs refers to.
     mlflow_run: str | None = None
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """Steps, each after those it needs; environments by their digest; and the stages asked for that never ran."""
+    """Steps in topological order; environments by their digest; and the requested stages that never ran."""
 
     steps: dict[str, Step]
     environments: dict[str, dict[str, Any]]
@@ -75,13 +75,13 @@ class Lineage:
     stages: dict[str, "Stage"] = field(default_factory=dict, repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data; its keys are stable."""
+        """Return the lineage as plain data; its keys are stable."""
         steps = [asdict(step) for step in self.steps.values()]
         return {"steps": steps, "environments": self.environments, "never_ran": list(self.never_ran)}
 
 
 def read_lineage(repo: "Repo", names: Sequence[str] = ()) -> Lineage:
-    """Read the steps of the stages named and of all they come from, in an opened repository; of all stages for none."""
+    """Read the steps of the named stages (default: all) and their upstream stages, in an opened repository."""
     graph, order = stage_graph(repo, names)
     reader = _Reader(repo)
     steps: dict[str, Step] = {}
@@ -99,13 +99,13 @@ def read_lineage(repo: "Repo", names: Sequence[str] = ()) -> Lineage:
 
 
 def recorded_entry(stage: "Stage", locks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return what DVC has recorded of a stage, as an entry of dvc.lock; None if it never ran.
+    """Return DVC's record of a stage in the form of a dvc.lock entry; None if it never ran.
 
     `locks`: the entries of each dvc.lock file by its path.
     """
     if hasattr(stage, "name"):
         return locks[lock_path(stage)].get(stage.name)
-    # A .dvc file is a lock of its own.
+    # A .dvc file is its own lock file.
     outs = [{"path": out.def_path, **_recorded(out)} for out in stage.outs if out.hash_info]
     deps = [{"path": dep.def_path, **_recorded(dep)} for dep in stage.deps if dep.protocol == "local"]
     return {"cmd": stage.cmd or [], "deps": deps, "outs": outs} if outs else None
@@ -116,12 +116,12 @@ def _recorded(item: Any) -> dict[str, Any]:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Tell whether two paths are the same, or one lies in the other."""
+    """Tell whether two paths are equal or one contains the other."""
     return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
 
 
 class _Reader:
-    """Reads steps; what many of them need is read once."""
+    """Reads steps; files that several steps need are read once."""
 
     def __init__(self, repo: "Repo") -> None:
         self._repo = repo
@@ -155,7 +155,7 @@ class _Reader:
 
     @cached_property
     def _executions(self) -> dict[tuple[str, str], Execution]:
-        """The last time that each entry was made; a restoration counts only where no run of its commands is known."""
+        """The last execution of each entry; a restoration counts only if no run of its commands is known."""
         found: dict[tuple[str, str], Execution] = {}
         for execution in executions(state_folder(self._repo)):
             if execution.entry is None:
@@ -203,7 +203,7 @@ def _joined(folder: str, path: str) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None where there is no such file, or something else in it."""
+    """Read a JSON object; None if the file is missing or holds something else."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -212,5 +212,5 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _bare(stage: str) -> str:
-    """Return a stage's name without its file, which DVC names from the current folder."""
+    """Return a stage's name without its file, whose path DVC gives relative to the current folder."""
     return posixpath.basename(stage.rpartition(":")[2])

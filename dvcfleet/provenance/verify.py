@@ -1,4 +1,4 @@
-"""Compare what lies in a repository with what DVC recorded: outputs, inputs, parameters and the stages themselves."""
+"""Compare a repository's files with what DVC recorded: outputs, inputs, parameters and the stages themselves."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def verify(repo: "Repo", lineage: Lineage, contents: Contents) -> list[Finding]:
-    """Return what is not as the steps of a lineage were recorded; every byte of what they read and wrote is read."""
+    """Return the differences from a lineage's recorded steps; every byte that they read and wrote is read again."""
     stages = [lineage.stages[name] for name in lineage.steps]
     contents.read(_all_files(stages, contents))
     findings = [finding for stage in stages for out in stage.outs for finding in _check_output(stage, out, contents)]
@@ -34,7 +34,7 @@ def verify(repo: "Repo", lineage: Lineage, contents: Contents) -> list[Finding]:
 
 
 def _all_files(stages: Sequence["Stage"], contents: Contents) -> Iterator[str]:
-    """Every file that the stages read or wrote, and its copies in DVC's cache."""
+    """List every file that the stages read or wrote, and its copies in DVC's cache."""
     for stage in stages:
         for item in filter(is_checked, (*stage.outs, *stage.deps)):
             yield from contents.within(item.fs_path)
@@ -44,7 +44,7 @@ def _all_files(stages: Sequence["Stage"], contents: Contents) -> Iterator[str]:
 
 
 def _recorded_files(out: "Output") -> dict[str, str] | None:
-    """Return the md5 of each file of an output by its path in it, as recorded; None if a folder's listing is lost."""
+    """Return the recorded md5 of each file of an output by its relative path; None if a folder's listing is lost."""
     value = out.hash_info.value
     return cached_listing(out, value) if out.hash_info.isdir else {"": value}
 
@@ -65,18 +65,18 @@ def _check_output(stage: "Stage", out: "Output", contents: Contents) -> Iterator
         for file, md5 in recorded.items():
             yield from _check_file(stage, out, os.path.join(name, file) if file else name, md5, now.get(file), contents)
         for file in sorted(now.keys() - recorded.keys()):
-            message = f"none of the files that {wrote}; take it away"
+            message = f"none of the files that {wrote}; remove it"
             yield Finding(Kind.UNKNOWN, os.path.join(name, file), message, _only(stage))
 
 
 def _check_unlisted(stage: "Stage", out: "Output", contents: Contents) -> Iterator[Finding]:
-    """Check a folder as a whole, whose listing DVC's cache does not have as it was."""
+    """Check a folder as a whole, because its listing in DVC's cache is missing or damaged."""
     path = out.cache.oid_to_path(out.hash_info.value)
     if os.path.exists(path):
-        message = f"the listing of {name_of(out)} in DVC's cache is not what it was; remove it"
+        message = f"the listing of {name_of(out)} in DVC's cache has changed; remove it"
         yield Finding(Kind.CACHE, os.path.relpath(path), message, _only(stage))
     if contents.digest(out.fs_path) != out.hash_info.value:
-        message = f"not what {stage.addressing} wrote; DVC's cache has no listing of it that says which file it is"
+        message = f"not what {stage.addressing} wrote; DVC's cache has no listing of it to tell which file changed"
         yield Finding(Kind.CHANGED, name_of(out), message, _only(stage))
 
 
@@ -86,7 +86,7 @@ def _check_file(
     path = out.cache.oid_to_path(md5)
     copy, kept = os.path.relpath(path), contents.hash_of(path)
     if now != md5:
-        cure = f"remove it, and `dvc checkout {name_of(out)}` brings back the bytes from DVC's cache"
+        cure = f"remove it, and `dvc checkout {name_of(out)}` restores it from DVC's cache"
         if kept is None:
             cure = "DVC's cache has no copy; remove it, and `dvc pull` or the next run brings it back"
         elif kept != md5:
@@ -99,16 +99,14 @@ def _check_file(
 
 
 def _check_origins(repo: "Repo", lineage: Lineage, found: set[str]) -> Iterator[Finding]:
-    """Compare what was brought here with the checksums noted then."""
+    """Compare fetched files with the checksums recorded when they were fetched."""
     for step in lineage.steps.values():
         for origin in step.origins:
             for file, noted in origin.files.items():
                 name = os.path.join(origin.path, file)
                 path = Path(repo.root_dir, name)
                 if name not in found and path.is_file() and _sha256_of(path) != noted["sha256"]:
-                    yield Finding(
-                        Kind.CHANGED, name, "has another sha256 than was noted when it was brought here", (step.stage,)
-                    )
+                    yield Finding(Kind.CHANGED, name, "has another sha256 than when it was fetched", (step.stage,))
 
 
 def _sha256_of(path: Path) -> str:
@@ -128,7 +126,7 @@ def _check_params(stages: Iterable["Stage"]) -> Iterator[Finding]:
 
 
 def _check_stage(step: Step, stage: "Stage") -> Iterator[Finding]:
-    """Compare a stage as dvc.yaml has it with the one that ran."""
+    """Compare a stage in dvc.yaml with the one that ran."""
     if getattr(stage, "cmd_changed", False):
         yield Finding(Kind.STAGE, step.stage, "dvc.yaml gives it another command than the one that ran", _only(stage))
     declared = {name_of(item) for item in (*stage.deps, *stage.outs) if item.protocol == "local"} - set(step.params)

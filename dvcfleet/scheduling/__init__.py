@@ -1,1 +1,1 @@
-"""Scheduling: submit what is ready, take back what is done, count what is free."""
+"""Scheduling: submit ready stages, process their outcomes, and account for resources."""

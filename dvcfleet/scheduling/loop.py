@@ -1,90 +1,42 @@
-"""The event loop of a run: submit what is ready, take back what is done, be the only writer of DVC's state."""
+"""The event loop of a run: submit ready stages and process their outcomes; it is the only writer of DVC's state."""
 
 import signal
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.messages import Ending, Job, Outcome, Result
-from dvcfleet.planning.plan import Node, Plan, State
+from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.provenance.ledger import Ledger
+from dvcfleet.scheduling.protocols import Executor, ExecutorLostError, Watcher, Workspace
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
 from dvcfleet.secrets import masked
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
 
-# How often a stage is started again because its worker went away; apart from the retries that `meta` asks for.
+# How often a stage is restarted because its worker was lost, in addition to the retries in `meta`.
 LOSSES = 3
-# How many stages' large outputs are hashed and copied at a time.
+# The number of stages whose large outputs are hashed and copied in parallel.
 _STORING_THREADS = 4
-# After how long without news from a stage DVC's lock is given up.
+# After this time without an outcome, DVC's lock is released.
 IDLE_S = 0.1
-# How long a run that is being stopped waits for the next of its stages to end.
+# When a run is being stopped, the time to wait for the next stage to end.
 STOP_LIMIT_S = 60.0
-
-
-class Watcher(Protocol):
-    """Receives the events of a run."""
-
-    def began(self, name: str, why: str) -> None:
-        """Note that a stage's commands were submitted."""
-
-    def lost(self, name: str, why: str) -> None:
-        """Note that a stage's worker went away; the stage will be submitted again."""
-
-    def ended(self, ending: Ending) -> None:
-        """Note how a stage ended."""
-
-
-class Workspace(Protocol):
-    """Where stages run, and where what they read and write is kept."""
-
-    def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
-        """Settle a stage without running it, or prepare its job and return None as result; return the reason too."""
-
-    def job(self, stage: "Stage", resources: Resources) -> Job:
-        """Return what a worker needs to run the stage."""
-
-    def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
-        """Return the slow part of keeping a stage's outputs, to be called in another thread first; None if not slow."""
-
-    def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
-        """Keep what a stage that ended well wrote; return its entry for dvc.lock, None for a .dvc file's stage."""
-
-    def finish(self, pull: bool) -> None:
-        """Leave outputs where they belong when all stages have ended; with `pull`, all of them here too."""
-
-
-class ExecutorLostError(Exception):
-    """No worker is left to run a job."""
-
-
-class Executor(Protocol):
-    """Runs jobs."""
-
-    def submit(self, job: Job) -> None:
-        """Start a job; raises ExecutorLostError."""
-
-    def next_outcome(self, limit_s: float | None = None) -> Outcome:
-        """Wait for a job to end; raises TimeoutError when none has by then."""
-
-    def abandon(self) -> None:
-        """End all running jobs, so that their outcomes come at once."""
 
 
 @dataclass
 class Run:
-    """One run of a plan: the executor does its stages' jobs in the workspace, as many at a time as the pool allows.
+    """One run of a plan: the executor runs its stages' jobs in the workspace, in parallel as far as the pool allows.
 
-    `resources` says what each stage that may run asks for. DVC's `lock` is taken while DVC's state is read or written.
+    `resources` are those requested by each stage that may run. DVC's `lock` is held while DVC's state is read or
+    written.
     """
 
     plan: Plan
@@ -124,9 +76,9 @@ class Run:
         return self.endings
 
     def _next_outcome(self) -> Outcome | None:
-        """Wait for a job to end; let other processes have DVC's lock meanwhile, with all entries in dvc.lock.
+        """Wait for a job to end; meanwhile write all entries to dvc.lock and release DVC's lock.
 
-        While outputs are stored this waits for a moment only, and returns None if no job has ended by then.
+        While outputs are being stored, wait only briefly, and return None if no job has ended.
         """
         if not self.pool.given:
             wait([stored for _, stored in self._storing.values()], return_when=FIRST_COMPLETED)
@@ -160,7 +112,7 @@ class Run:
                 self._ready.append(name)
 
     def _start_ready(self) -> None:
-        """Settle ready stages that need no command, and submit the others while the pool has resources for them."""
+        """Settle ready stages that need not run, and submit the others while the pool has resources for them."""
         skipped = []
         while self._ready and self.pool.free_threads > 0:
             name = self._ready.pop(0)
@@ -198,7 +150,7 @@ class Run:
 
     def _take(self, outcome: Outcome) -> None:
         self.pool.given.pop(outcome.name, None)
-        # Others can run while this one's outputs are stored.
+        # Start others before this one's outputs are stored.
         self._start_ready()
         self._finish(outcome)
 
@@ -222,24 +174,24 @@ class Run:
             self._close(outcome)
 
     def _take_stored(self) -> None:
-        """Go on with the stages whose outputs are stored."""
+        """Close the stages whose outputs have been stored."""
         for outcome, stored in list(self._storing.values()):
             if stored.done():
                 del self._storing[outcome.name]
                 self._close(outcome, stored)
 
     def _close(self, outcome: Outcome, stored: Future[None] | None = None) -> None:
-        """Note how a stage whose commands have ended came out."""
+        """Record the result of a stage whose commands have ended."""
         del self._jobs[outcome.name]
         result, why = self._settle(outcome, stored)
         spent = (outcome.seconds, outcome.peak_rss_bytes)
         self._end(Ending(outcome.name, result, why, *spent, outcome.exit_code, outcome.tail, outcome.start))
 
     def _settle(self, outcome: Outcome, stored: Future[None] | None) -> tuple[Result, str]:
-        """Keep what a stage wrote if it ended well; return its result, and why where it did not."""
+        """Store a successful stage's outputs; return its result, and the reason if it failed."""
         from dvc.exceptions import DvcException
 
-        # Once the run is stopped, a command that ended badly was most likely stopped too, by the same Ctrl-C.
+        # When the run is being stopped, a command that failed was most likely stopped by the same Ctrl-C.
         if self.stopping and outcome.exit_code != 0:
             return Result.STOPPED, "stopped before it ended"
         if outcome.lost:
@@ -264,14 +216,14 @@ class Run:
             stage.dump(update_pipeline=False)
 
     def _end(self, ending: Ending) -> None:
-        """Note how a stage ended; unless it ended well, block all stages that read from it, directly or not."""
+        """Record how a stage ended; unless it succeeded, block all stages downstream of it."""
         endings = [ending]
         for each in endings:
             if each.name not in self.endings:
                 endings += self._note(replace(each, why=masked(each.why)))
 
     def _note(self, ending: Ending) -> list[Ending]:
-        """Note how one stage ended; return the endings of the stages that this blocks."""
+        """Record how one stage ended; return the endings of the stages that this blocks."""
         self.endings[ending.name] = ending
         self.watcher.ended(ending)
         if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
@@ -286,11 +238,11 @@ class Run:
         return []
 
     def _stop(self) -> None:
-        """Take the outcomes of running stages, which are ended, and mark all others as stopped."""
+        """End the running stages and process their outcomes; mark all others as stopped."""
         self.stopping = True
-        self.lock.take()  # which the run may just have been waiting for
+        self.lock.take()  # the signal may have come while the run was waiting for it
         self.executor.abandon()
-        with suppress(TimeoutError):  # a cluster that went away sends no more outcomes
+        with suppress(TimeoutError):  # a lost cluster sends no more outcomes
             while self.pool.given:
                 outcome = self.executor.next_outcome(STOP_LIMIT_S)
                 self.pool.given.pop(outcome.name, None)
@@ -306,5 +258,5 @@ class Run:
 
 def _exit_words(code: int) -> str:
     words = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
-    # Or by a shell whose command was.
+    # The second is the exit code of a shell whose command was killed.
     return f"{words}, as when memory runs out" if code in (-signal.SIGKILL, 128 + signal.SIGKILL) else words

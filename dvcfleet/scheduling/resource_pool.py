@@ -1,4 +1,4 @@
-"""The resources that stages share on one machine, and what each running stage was given."""
+"""The resources that stages share on one machine, and the part allocated to each running stage."""
 
 import math
 import os
@@ -21,7 +21,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @dataclass(frozen=True)
 class Allocation:
-    """What one stage was given: threads, bytes of memory, and GPUs of its own, by name."""
+    """The resources allocated to one stage: threads, bytes of memory, and GPUs by name."""
 
     threads: int
     memory_bytes: int
@@ -39,11 +39,11 @@ class ResourcePool:
 
     @property
     def free_threads(self) -> int:
-        """Threads that no stage has."""
+        """The number of unallocated threads."""
         return self.threads - sum(share.threads for share in self.given.values())
 
     def offer(self, resources: Resources) -> Allocation | None:
-        """Return what a stage could be given, no more threads than there are; None while there is not enough left."""
+        """Return the allocation that a stage would get, with at most all threads; None if too little is free."""
         threads = min(resources.threads, self.threads)
         taken = {gpu for share in self.given.values() for gpu in share.gpus}
         gpus = [gpu for gpu in self.gpus or () if gpu not in taken][: resources.gpus]
@@ -54,11 +54,11 @@ class ResourcePool:
         return Allocation(threads, resources.memory_bytes, tuple(gpus))
 
     def environment(self, share: Allocation) -> dict[str, str]:
-        """Return the variables that show a stage its own GPUs and no others; none where GPUs are not counted here."""
+        """Return the variables that restrict a stage to its own GPUs; empty if GPUs are not counted here."""
         return {} if self.gpus is None else {_GPUS_VARIABLE: ",".join(share.gpus)}
 
     def refuse_too_much(self, name: str, resources: Resources, where: str = "this machine") -> None:
-        """Raise UserError if a stage asks for more than the whole pool has."""
+        """Raise UserError if a stage requests more than the whole pool has."""
         gpus = len(self.gpus or ())
         if self.gpus is not None and resources.gpus > gpus:
             raise UserError(f"stage {name}: asks for {resources.gpus} GPUs; {where} has {gpus}")
@@ -68,7 +68,7 @@ class ResourcePool:
 
 
 def local_pool(threads: int, any_gpus: bool) -> ResourcePool:
-    """Return this machine's pool; GPUs are counted only if `any_gpus`: else stages see those that the run sees."""
+    """Return this machine's pool; GPUs are counted only if `any_gpus`, otherwise stages see the same as the run."""
     return ResourcePool(threads, memory_here(), gpus_here() if any_gpus else None)
 
 
@@ -80,7 +80,7 @@ def memory_here() -> int:
 
 
 def gpus_here() -> tuple[str, ...]:
-    """Return the GPUs that this process may use: those that CUDA_VISIBLE_DEVICES names, else all of the machine."""
+    """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all of the machine."""
     named = os.environ.get(_GPUS_VARIABLE)
     if named is not None:
         return tuple(gpu.strip() for gpu in named.split(",") if gpu.strip() not in ("", "-1"))
@@ -96,15 +96,15 @@ _OWN, _OWN_LOCK = ResourcePool(sys.maxsize, gpus=()), threading.Lock()
 
 @contextmanager
 def own_gpus(name: str, count: int) -> Iterator[dict[str, str]]:
-    """Give a stage GPUs of its own out of those that a cluster gave this worker; none where it asks for none.
+    """Reserve GPUs for a stage from those that a cluster gave this worker; none if it requests none.
 
-    Yields the variables that show them. Raises UserError where the worker has not as many left.
+    Yields the variables that select them. Raises UserError if the worker has too few free GPUs.
     """
     if not count:
         yield {_GPUS_VARIABLE: ""}
         return
     with _OWN_LOCK:
-        # Ray gives a worker other GPUs for each stage.
+        # Ray gives a worker different GPUs for each stage.
         _OWN.gpus = gpus_here()
         share = _OWN.offer(Resources(gpus=count))
         if share is None:

@@ -109,7 +109,7 @@ def test_a_stage_whose_worker_is_killed_is_started_again(toy: Make, cluster: tup
     assert killing.read("out") == "1\n"
     assert killing.settled()
     if runner == "ray":
-        assert "killer is started again: its worker went away" in text
+        assert "killer is started again: its worker was lost" in text
 
 
 def test_meta_is_honoured_on_a_cluster(toy: Make, cluster: tuple[str, str]) -> None:

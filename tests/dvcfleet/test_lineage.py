@@ -100,7 +100,7 @@ def test_a_file_inside_an_output_is_found_by_its_path(chain: Toy) -> None:
     ("target", "says"),
     [
         ("ent", 'did you mean "end"'),
-        ("source", "no stage made it"),
+        ("source", "no stage wrote it"),
         ("nothing/at/all", "no stage, output or name"),
     ],
 )

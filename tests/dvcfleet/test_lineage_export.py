@@ -228,7 +228,7 @@ def test_credentials_stay_out_of_what_is_exported(toy: Make) -> None:
     [
         ("lineage.xml", r"must end in \.json \(W3C PROV-JSON\) or \.jsonl"),
         ("params.yaml", "must end in"),
-        ("there.json", "is there already"),
+        ("there.json", "exists already"),
         ("nowhere/all.json", "there is no folder"),
     ],
 )
@@ -253,4 +253,4 @@ def test_the_command_exports_what_a_target_comes_from(ran: Toy) -> None:
     assert (done.returncode, done.stdout) == (0, "W3C PROV-JSON of 2 stages in turned.json\n")
     assert "stage:end" not in ran.read("turned.json")
     again = subprocess.run(command, cwd=ran.path, env=environment, capture_output=True, text=True)
-    assert (again.returncode, "is there already" in again.stderr) == (2, True)
+    assert (again.returncode, "exists already" in again.stderr) == (2, True)

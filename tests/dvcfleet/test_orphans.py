@@ -1,11 +1,11 @@
-"""What belongs to no stage any more is named, and taken out of the workspace when asked for."""
+"""Outputs without a stage are named, and removed from the workspace by --prune."""
 
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make, Toy
 
 LESS = "items: {a: {k: 1}}\n"
 NAMED = (
-    "3 stages are no longer in dvc.yaml: each@b, grid@b-1, grid@b-2; --prune takes their outputs out of the workspace"
+    "3 stages are no longer in dvc.yaml: each@b, grid@b-1, grid@b-2; --prune removes their outputs from the workspace"
 )
 
 
@@ -24,7 +24,7 @@ def test_a_run_names_them_and_leaves_them_where_they_are(toy: Make) -> None:
         code, text = family.run(**options)
         assert code == 0
         assert NAMED in text
-        assert "warning: all read whole folders in which such outputs lie (grid/b/1.json, grid/b/2.json)" in text
+        assert "warning: all read whole folders with such outputs in them (grid/b/1.json, grid/b/2.json)" in text
     assert (family.read("each/b"), family.read("grid/b/1.json")) == ("2\n", '{"v":1}\n')
     assert "each@b" in family.read("dvc.lock")
     assert family.settled()
@@ -37,7 +37,7 @@ def test_prune_takes_them_out_but_they_stay_in_the_cache(toy: Make) -> None:
     assert [orphan.name for orphan in family.plan().orphans] == ["each@b", "grid@b-1", "grid@b-2"]
     code, text = family.run(prune=True)
     assert (code, family.ran()) == (0, ["all"])
-    assert "grid@b-1: no longer in dvc.yaml, taken out" in text
+    assert "grid@b-1: no longer in dvc.yaml, removed" in text
     assert not (family.path / "grid/b").exists()
     assert "each@b" not in family.read("dvc.lock")
     assert family.settled()
@@ -51,4 +51,4 @@ def test_an_output_without_a_stage_that_was_edited_is_left_alone(toy: Make) -> N
     family.write("each/b", "my own words")
     _, text = family.run(prune=True)
     assert family.read("each/b") == "my own words"
-    assert "each/b was changed, or is not in the cache: left where it is" in text
+    assert "each/b was changed, or is not in the cache: not removed" in text

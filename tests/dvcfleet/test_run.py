@@ -600,7 +600,7 @@ def test_a_killed_process_of_the_pool_costs_no_stage(toy: Make) -> None:
     code, text = slow.run(runner="processes")
     killer.join()
     assert code == 0, text
-    assert "is started again: its worker went away (BrokenProcessPool" in text
+    assert "is started again: its worker was lost (BrokenProcessPool" in text
     assert slow.settled()
 
 

@@ -19,7 +19,7 @@ def test_a_cluster_that_goes_away_costs_the_stages_it_had_in_work(toy: Make, pre
         cluster.kill()
         said, _ = process.communicate(timeout=120)
     assert process.returncode == 1, said
-    assert "nobody is left to run it" in said
+    assert "no worker is left to run it" in said
     assert "Traceback" not in said
     before = slow.ran()
     assert slow.run()[0] == 0

@@ -1,0 +1,28 @@
+"""Stop a run cleanly on Ctrl-C or SIGTERM."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stop:
+    """Turns Ctrl-C and SIGTERM into KeyboardInterrupt, and sets `exit_code`, which is 0 until then."""
+
+    exit_code = 0
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Raise KeyboardInterrupt within the block on both signals."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        # An ignored signal stays ignored, such as SIGINT in a script's background process.
+        before = {n: signal.signal(n, self._interrupt) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
+        self.exit_code = 128 + number
+        raise KeyboardInterrupt

@@ -18,11 +18,11 @@ VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # without
 Texts = Sequence[str] | Sequence[tuple[str, str]]
 
 
-def open_tokenizer(folder: Path, config: Any, padding_side: Literal["left", "right"] = "right") -> Any:
-    """Open the tokenizer of a folder, and let it and the configuration pad with the same token.
+def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "right") -> Any:
+    """Open the tokenizer of a folder, which pads and cuts texts on one side.
 
-    It is the tokenizer's own, else the configuration's, else the one that ends a text. Raises InputError where there is
-    no tokenizer, or none of these.
+    It and the configuration pad with one token: the tokenizer's own, else the configuration's, else the one that ends a
+    text. Raises InputError where there is no tokenizer, or none of these.
     """
     if not any(file for pattern in VOCABULARIES for file in folder.glob(pattern)):
         raise InputError(f"{folder}: no tokenizer.json nor another vocabulary; the checkpoint's folder must hold one")
@@ -35,7 +35,7 @@ def open_tokenizer(folder: Path, config: Any, padding_side: Literal["left", "rig
     if tokenizer.pad_token_id is None:
         raise InputError(f"{folder}: there is no padding token, which batches need; set pad_token_id in {CONFIG}")
     config.pad_token_id = tokenizer.pad_token_id
-    tokenizer.padding_side = padding_side
+    tokenizer.padding_side = tokenizer.truncation_side = side
     return tokenizer
 
 

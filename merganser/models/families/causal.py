@@ -31,7 +31,7 @@ class CausalNetwork(NamedModule):
     def __init__(self, module: Any, folder: Path) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
         super().__init__(module, naming_of(module, folder, HEADS))
-        self.tokenizer = open_tokenizer(folder, module.config, padding_side="left")
+        self.tokenizer = open_tokenizer(folder, module.config, side="left")
         self._settings = greedy(folder, module.config)
 
     def encode(self, texts: Texts, max_length: int) -> dict[str, Tensor]:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding
 from transformers import AutoImageProcessor, AutoModel, CLIPModel
 
 from merganser.checkpoints.architecture import CONFIG
@@ -92,17 +91,19 @@ class ClipNetwork(NamedModule):
 
     def _normalised(self, inputs: Inputs) -> Tensor:
         """Scale and normalise pixels by what the processor makes of each level: bit for bit its own."""
-        levels = self._levels
         pixels = inputs["pixels"].to(self.device)
-        channels = [embedding(pixels[:, i].int(), levels[:, i : i + 1]).squeeze(-1) for i in range(pixels.shape[1])]
-        return torch.stack(channels, dim=1).to(self.module.dtype)
+        made = torch.empty(pixels.shape, dtype=self.module.dtype, device=self.device)
+        for channel, levels in enumerate(self._levels):
+            found = levels.index_select(0, pixels[:, channel].flatten().int())
+            made[:, channel] = found.view_as(pixels[:, channel])
+        return made
 
     @cached_property
     def _levels(self) -> Tensor:
-        """Return what the processor makes of each level of each channel: (256, 3)."""
+        """Return what the processor makes of each level of each channel: (3, 256)."""
         ramp = np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, axis=2)
         found = self._processor([picture(ramp)], do_resize=False, do_center_crop=False, return_tensors="pt")
-        return found.pixel_values[0, :, :, 0].T.contiguous().to(self.device)
+        return found.pixel_values[0, :, :, 0].contiguous().to(self.device)
 
     @cached_property
     def _tokenizer(self) -> Any:

@@ -136,6 +136,16 @@ def test_texts_are_continued_and_options_weighed_as_transformers_does_one_by_one
             torch.testing.assert_close(weight, likelihood(theirs, tokens, option, kind == "t5"))
 
 
+def test_a_prompt_that_is_too_long_keeps_its_end_and_a_text_to_classify_its_beginning(
+    folder_of: Callable[..., Path],
+) -> None:
+    prompt = open_network("causal", folder_of("gpt2")).encode(TEXTS[:1], 4)
+    text = open_network("causal", folder_of("gpt2", 3), outputs=3).encode(TEXTS[:1], 4)
+    words = tokenizer(ends=False)
+    assert words.decode(prompt["input_ids"][0]) == "on the mat ."
+    assert words.decode(text["input_ids"][0]) == "the cat sat on"
+
+
 def likelihood(model: Any, tokens: Tensor, option: str, answers: bool) -> Tensor:
     """Return an option's log-likelihood after one text, written plainly."""
     with torch.inference_mode():

@@ -26,7 +26,7 @@ class Progress:
         self._total = len(plan.work)
         self._ended = 0
         self._root = Path(next(iter(plan.stages.values())).repo.root_dir)
-        # When each began.
+        # Start times.
         self._running: dict[str, float] = {}
         self._heartbeat = Heartbeat(self._beat)
         self._bar = Bar(

@@ -74,7 +74,7 @@ def _two_sided(distance: Floats, variance: Floats) -> Floats:
 
 
 def mcnemar(wins: Floats, losses: Floats) -> Floats:
-    """Return McNemar's exact two-sided p-value: of so many examples on which just one of two models is right.
+    """Return McNemar's exact two-sided p-value, given how often only the one or only the other of two models is right.
 
     >>> mcnemar(np.array(5.0), np.array(0.0)).tolist()
     0.0625

@@ -79,6 +79,9 @@ def device_name(device: str) -> str:
 
 def cases(folder: Path, count: int, device: Any) -> Iterator[Case]:
     """Make each case: model and data on disk, and the data prepared."""
+    from datasets import disable_progress_bars
+
+    disable_progress_bars()
     yield pictures_case(folder / "pictures", count, device)
     yield texts_case(folder / "texts", count, device)
 
@@ -147,7 +150,7 @@ def texts_case(folder: Path, count: int, device: Any) -> Case:
         with torch.inference_mode():
             return plain(**{name: value.to(device) for name, value in batch.items()}).logits.argmax(1).cpu()
 
-    evaluator = open_evaluator("text_classification", {"text": ["text"], "max_length": LENGTH}, None)
+    evaluator = open_evaluator("text_classification", {"max_length": LENGTH}, None)
     return finished("BERT-base, texts", "texts", inputs, forward, evaluator, "encoder", folder / "base", folder, device)
 
 

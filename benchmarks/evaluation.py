@@ -93,7 +93,7 @@ def pictures_case(folder: Path, count: int, device: Any) -> Case:
     from PIL import Image as Picture
 
     base, _ = make_models(folder / "models", tasks=0)
-    rows = {
+    rows: dict[str, list[Any]] = {
         "image": [{"bytes": jpeg(number), "path": None} for number in range(count)],
         "label": [number % len(CLASSES) for number in range(count)],
     }
@@ -104,10 +104,7 @@ def pictures_case(folder: Path, count: int, device: Any) -> Case:
     head = torch.randn(len(CLASSES), 512, device=device)
 
     def inputs() -> list[Any]:
-        images = [
-            transform(Picture.open(io.BytesIO(row["bytes"])).convert("RGB"))
-            for row in rows["image"]  # type: ignore[index]
-        ]
+        images = [transform(Picture.open(io.BytesIO(row["bytes"])).convert("RGB")) for row in rows["image"]]
         return [torch.stack(images[start : start + BATCH]) for start in range(0, count, BATCH)]
 
     def forward(batch: Tensor) -> Tensor:
@@ -130,7 +127,9 @@ def texts_case(folder: Path, count: int, device: Any) -> Case:
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
     tokenizer.model_max_length = LENGTH
-    plain = BertForSequenceClassification(BertConfig(vocab_size=len(vocabulary), num_labels=len(CLASSES))).eval()
+    config = BertConfig(vocab_size=len(vocabulary))
+    config.num_labels = len(CLASSES)
+    plain = BertForSequenceClassification(config).eval()
     plain.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")
     plain.to(device)

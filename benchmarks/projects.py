@@ -55,7 +55,11 @@ def write_project(
     params["tasks"] = {
         task: {"source": f"hub/{task}", "data": {"source": f"datasets/{task}", "templates": ["{}"]}} for task in models
     }
-    params |= {"differences": {}, "joints": {side: {"side": side} for side in map(joint_side, methods) if side}}
+    params |= {
+        "differences": {},
+        "embeddings": {},
+        "joints": {side: {"side": side} for side in map(joint_side, methods) if side},
+    }
     params["methods"] = {name: {"method": name, "reads": reads(name)} for name in methods}
     params["studies"] = {"tasks": {"subsets": 1, "methods": {}}, "rank": {"fractions": []}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))

@@ -159,7 +159,7 @@ def _project(method: str, setting: Setting) -> Path:
     params["parameters"] = {"merged": [f"{TOWER}*"], "matrices": "linear"}
     data = {"source": "none", "templates": ["{}"]}  # a merge sees no data
     params["tasks"] = {task: {"source": str(path), "data": data} for task, path in setting.models.items()}
-    params |= {name: {} for name in ("differences", "joints") if name in params}
+    params |= {name: {} for name in ("differences", "embeddings", "joints") if name in params}
     params["methods"] = {method: {"method": method, "reads": registry.get(method).reads}}
     params["studies"] = {"tasks": {"subsets": 1, "methods": {}}, "rank": {"fractions": []}}
     fresh = not project.is_dir()

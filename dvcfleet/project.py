@@ -41,6 +41,9 @@ class Project(Protocol):
     def validate(self, repo: "Repo") -> None:
         """Check the project's own files before any work; raise UserError."""
 
+    def check_gpus(self, gpus: Mapping[str, int]) -> None:
+        """Refuse stages that compute on a GPU and ask for none; `gpus`: how many each stage that will run asks for."""
+
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Update files that stages read and no stage writes, such as pointers to a branch of a source."""
 
@@ -80,6 +83,9 @@ class AnyRepository:
         return ""
 
     def validate(self, repo: "Repo") -> None:
+        """Check nothing."""
+
+    def check_gpus(self, gpus: Mapping[str, int]) -> None:
         """Check nothing."""
 
     def before_planning(self, say: Callable[[str], None]) -> None:

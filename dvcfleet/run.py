@@ -151,6 +151,7 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
         # Check all stages' meta before anything runs.
         check_stages(place, repo.index.stages)
         resources = {node.name: place.resources(found.stages[node.name]) for node in found.work}
+        project.check_gpus({name: each.gpus for name, each in resources.items()})
         with lock.released():
             endings = _run_flow(repo, found, workspace, services, (lock, locks), place, resources, stop, console)
         if not any(ending.result is Result.STOPPED for ending in endings.values()):

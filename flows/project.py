@@ -47,9 +47,27 @@ class Merganser:
         from merganser.config.loading import load_params
 
         try:
-            check_sources(load_params(PARAMS), Path(), lambda path: _made(repo, path))
+            params = load_params(PARAMS)
+            if "merge" not in params.model_fields_set:
+                raise InputError(f"{PARAMS}: merge: missing, which all merges depend on; write merge: {{device: cpu}}")
+            check_sources(params, Path(), lambda path: _made(repo, path))
         except InputError as error:
             raise UserError(str(error)) from error
+
+    def check_gpus(self, gpus: Mapping[str, int]) -> None:
+        """Refuse stages whose declared device is a GPU and that ask for none; raise UserError naming the first."""
+        from merganser.config.loading import load_params
+
+        params = load_params(PARAMS)
+        declared = {"merge": ("merge.device", params.merge.device)}
+        for name in ("evaluate", "study_tasks", "study_rank"):
+            declared[name] = ("evaluation.device", params.evaluation.device)
+        for stage, count in gpus.items():
+            kind = stage.partition("@")[0]
+            place, device = declared.get(kind, ("", "cpu"))
+            if device == "cuda" and not count:
+                remedy = f"name a --profile whose stages say {kind}: {{resources: {{gpus: 1}}}}, or set {place} to cpu"
+                raise UserError(f"{PARAMS}: {place} is cuda, and the stage {stage} is given no GPU; {remedy}")
 
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Pin the sources that follow a branch to its latest commit."""

@@ -10,6 +10,7 @@ from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import score_of
 from merganser.inputs.heads import read_head
 from merganser.models import open_network
+from merganser.models.device import usable
 from merganser.overlays import task_model
 from tasks.paths import EXAMPLES, HEADS, MERGED, METRICS, PREPARED
 from tasks.stage import check_family, check_kind, run, two_names, write_json
@@ -21,12 +22,14 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
     prepared = Prepared(PREPARED / task)
     evaluator = evaluator_for(prepared)
     check_kind(evaluator.name)
-    network = open_network(params.base.family, MERGED / entry, outputs=evaluator.outputs(prepared.classes))
+    device, precision = usable(params.evaluation.device, "evaluation.device"), params.evaluation.precision
+    outputs = evaluator.outputs(prepared.classes)
+    network = open_network(params.base.family, MERGED / entry, outputs=outputs, device=device, precision=precision)
     head = read_head(HEADS / f"{task}.safetensors")
     evaluator.check_head(head.classes, prepared.classes, task)
     network.load(head.put_on(task_model(MERGED / entry, task)))
-    results = evaluator.results(network, prepared, params.evaluation.batch_size)
-    score = score_of(evaluator.metric, results)
+    results = evaluator.results(network, prepared.on(network.device), params.evaluation.batch_size)
+    score = score_of(evaluator.metric, results) | {"device": device}
     write_results(EXAMPLES / entry / f"{task}.safetensors", results)
     write_json(METRICS / entry / f"{task}.json", score)
     print(f"{entry} on {task}: {score['metric']} {score['value']:.4f} on {score['count']} examples")

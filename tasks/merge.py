@@ -7,6 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from merganser import registry
 from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.origins import origin_of, read_origin
@@ -22,6 +24,7 @@ from merganser.inputs.layers import LayerSource
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
+from merganser.models.device import usable
 from merganser.overlays import FILE
 from merganser.workers import threads_wanted
 from tasks.paths import BASE, CARD, DATA, EMBEDDINGS, JOINTS, MERGE_PROFILES, MERGED, SOURCES
@@ -53,7 +56,7 @@ def merge_entry(
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
         rate = {"amr": additional_memory_rate(out, checkpoint, source)}
-        write_json(profile, times | _usage() | rate)
+        write_json(profile, times | _usage() | rate | {"device": _device_name(device)})
 
 
 def additional_memory_rate(merged: Path, base: Checkpoint, source: LayerSource) -> float:
@@ -63,6 +66,12 @@ def additional_memory_rate(merged: Path, base: Checkpoint, source: LayerSource) 
         return 0.0
     values = sum(prod(base.spec(name).shape) for name in source.names)
     return overlay.stat().st_size / len(source.tasks) / (4 * values)
+
+
+def _device_name(wanted: str) -> str:
+    """Name what computed: the CPU, or the GPU by its model."""
+    device = choose_device(wanted)
+    return "cpu" if device.type == "cpu" else f"cuda ({torch.cuda.get_device_name(device)})"
 
 
 def _usage() -> dict[str, Any]:
@@ -119,9 +128,9 @@ def main(argv: list[str]) -> None:
     source = open_source(inner, list(params.tasks), params.seed, entry.embedding)
     start = EMBEDDINGS / entry.embedding / READ if entry.embedding else DATA / entry.reads
     base = start / "base" if inner.difference else BASE
-    profile = MERGE_PROFILES / f"{key}.json"
+    profile, device = MERGE_PROFILES / f"{key}.json", usable(params.merge.device, "merge.device")
     card = write_card(key, params, method, values)
-    merge_entry(method, values, source, base, MERGED / key, profile, card, threads=threads_wanted())
+    merge_entry(method, values, source, base, MERGED / key, profile, card, device, threads_wanted())
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
 from merganser.inputs.heads import read_head
 from merganser.models import open_network
+from merganser.models.device import usable
 from merganser.studies.rank import fractions_of, truncated_model
 from tasks.paths import BASE, DELTAS, FACTORS, HEADS, PREPARED, RANK_STUDIES
 from tasks.stage import check_family, check_kind, run, two_names, write_json
@@ -24,13 +25,16 @@ def study_rank(params: Params, task: str) -> None:
     base, evaluator = open_for_merging(BASE), evaluator_for(prepared)
     evaluator.check_head(head.classes, prepared.classes, task)
     check_kind(evaluator.name)
-    network = open_network(params.base.family, BASE, outputs=evaluator.outputs(prepared.classes))
+    device, precision = usable(params.evaluation.device, "evaluation.device"), params.evaluation.precision
+    outputs = evaluator.outputs(prepared.classes)
+    network = open_network(params.base.family, BASE, outputs=outputs, device=device, precision=precision)
+    prepared = prepared.on(network.device)
     deltas, factors = open_deltas(DELTAS, [task]), open_factors(FACTORS, [task])
     curve = []
     for fraction in fractions_of(params.studies.rank.fractions):
         network.load(head.put_on(truncated_model(base, deltas, factors, fraction)))
         score = score_of(evaluator.metric, evaluator.results(network, prepared, params.evaluation.batch_size))
-        curve.append({"fraction": fraction, **score})
+        curve.append({"fraction": fraction, **score, "device": device})
         print(f"{task}: {score['value']:.4f} with the first {fraction:g} of each spectrum", flush=True)
     write_json(RANK_STUDIES / f"{task}.json", {"curve": curve})
 

@@ -26,6 +26,7 @@ from merganser.inputs.heads import read_head
 from merganser.inputs.layers import LayerSource
 from merganser.merging.method import Method
 from merganser.models import Network, open_network
+from merganser.models.device import usable
 from merganser.studies.merges import ScoringSetup, score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.paths import BASE, DELTAS, FACTORS, HEADS, PREPARED, TASK_STUDIES
@@ -78,10 +79,13 @@ def _open_setup(params: Params) -> ScoringSetup:
     for name, head in heads.items():
         evaluators[name].check_head(head.classes, prepared[name].classes, name)
     outputs = {name: evaluators[name].outputs(data.classes) for name, data in prepared.items()}
+    device, precision = usable(params.evaluation.device, "evaluation.device"), params.evaluation.precision
     built: dict[int | None, Network] = {
-        count: open_network(params.base.family, BASE, outputs=count) for count in dict.fromkeys(outputs.values())
+        count: open_network(params.base.family, BASE, outputs=count, device=device, precision=precision)
+        for count in dict.fromkeys(outputs.values())
     }
     networks = {name: built[count] for name, count in outputs.items()}
+    prepared = {name: data.on(networks[name].device) for name, data in prepared.items()}
     return ScoringSetup(open_for_merging(BASE), networks, evaluators, prepared, heads, params.evaluation.batch_size)
 
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from merganser.merging import devices
+from merganser.models import device
 
 PLACE = torch.device("cuda", 0)
 aten = torch.ops.aten
@@ -120,6 +121,9 @@ class Stream:
     def synchronize(self) -> None:
         """Wait for nothing: all is done."""
 
+    def wait_event(self, event: "Stream") -> None:
+        """Wait for nothing: all is done."""
+
     def wait_stream(self, stream: "Stream") -> None:
         """Note what was to be waited for."""
         self.waited.append(stream)
@@ -145,8 +149,11 @@ def pretended() -> Iterator[None]:
         patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (1 << 34, 1 << 34))
         patch.setattr(torch.cuda, "Stream", Stream)
         patch.setattr(torch.cuda, "default_stream", lambda device=None: compute)
+        patch.setattr(torch.cuda, "current_stream", lambda device=None: compute)
+        patch.setattr(torch.cuda, "get_device_name", lambda device=None: "pretended")
         patch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-        patch.setattr(devices, "ThreadPoolExecutor", partial(ThreadPoolExecutor, initializer=_begin_thread))
+        for module in (devices, device):
+            patch.setattr(module, "ThreadPoolExecutor", partial(ThreadPoolExecutor, initializer=_begin_thread))
         yield
 
 

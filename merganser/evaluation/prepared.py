@@ -7,19 +7,22 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
 from torch import Tensor
 
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import NAMES_OF_DTYPES, Spec, to_bytes
 from merganser.errors import InputError
 from merganser.limits import parse_json, read_small
+from merganser.models.device import copied_ahead
 
+CPU = torch.device("cpu")
 ABOUT = "prepared.json"
 HEADER = 512  # bytes that the header of an array may take: how many rows come is known at the end
 ABOUT_LIMIT = 2**25  # bytes: of the names of many classes
@@ -27,9 +30,10 @@ ABOUT_LIMIT = 2**25  # bytes: of the names of many classes
 
 @dataclass(frozen=True)
 class Prepared:
-    """A folder of prepared data."""
+    """A folder of prepared data; batches are copied to `device` while the one before is computed with."""
 
     folder: Path
+    device: torch.device = CPU
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -54,12 +58,19 @@ class Prepared:
         """Return the number of examples."""
         return int(self.about["count"])
 
+    def on(self, device: torch.device) -> "Prepared":
+        """Return the same data, whose batches come on a device."""
+        return replace(self, device=device)
+
     def array(self, name: str) -> Tensor:
         """Read one array whole."""
         return self._file(name).read(name)
 
-    def batches(self, names: Sequence[str], size: int) -> Iterator[dict[str, Tensor]]:
+    def batches(self, names: Sequence[str], size: int) -> Iterator[Mapping[str, Tensor]]:
         """Read some arrays, so many rows at a time, all of them in order."""
+        return copied_ahead(self._read(names, size), self.device)
+
+    def _read(self, names: Sequence[str], size: int) -> Iterator[dict[str, Tensor]]:
         files = {name: self._file(name) for name in names}
         for start in range(0, len(self), size):
             yield {name: _rows(file, name, start, min(size, len(self) - start)) for name, file in files.items()}

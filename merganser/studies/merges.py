@@ -43,7 +43,8 @@ def score_merge(
             network.load(head.put_on(task_model(folder, task, setup.base)))
             loaded = network
         evaluator = setup.evaluators[task]
-        scores[task] = score_of(evaluator.metric, evaluator.results(network, setup.prepared[task], setup.batch_size))
+        results = evaluator.results(network, setup.prepared[task], setup.batch_size)
+        scores[task] = score_of(evaluator.metric, results) | {"device": network.device.type}
     return scores
 
 

@@ -30,6 +30,7 @@ GOOD: Content = {
         "ties_20": {"method": "ties", "reads": "deltas", "density": 0.2},
         "tsv_m": {"method": "tsv_m", "reads": "svd"},
     },
+    "merge": {"device": "cpu"},
     "evaluation": {"split": "test", "batch_size": 512},
     "studies": {
         "tasks": {"subsets": 4, "methods": {"ties": {"method": "ties", "reads": "deltas"}}},

@@ -1,0 +1,48 @@
+"""The device that params.yaml declares, and what is copied to it ahead of its use."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.models import DeviceName
+
+
+def usable(device: DeviceName, place: str) -> DeviceName:
+    """Return a device that is here; raise InputError naming the place in params.yaml that declares a GPU."""
+    if device == "cuda" and not torch.cuda.is_available():
+        remedy = "run where there is one (merganser run --profile gpu), or set it to cpu"
+        raise InputError(f"{place}: cuda, and this stage sees no usable GPU; {remedy}")
+    return device
+
+
+def copied_ahead(batches: Iterator[Mapping[str, Tensor]], device: torch.device) -> Iterator[Mapping[str, Tensor]]:
+    """Give batches on a device: while one is computed with, a thread reads the next and copies it to a GPU.
+
+    The copy comes from page-locked memory, on a stream of its own. On the CPU the batches are given as they are.
+    """
+    if device.type == "cpu":
+        yield from batches
+        return
+    stream = torch.cuda.Stream(device)
+
+    def fetch() -> tuple[dict[str, Tensor], torch.cuda.Event] | None:
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        with torch.cuda.stream(stream):
+            moved = {name: rows.pin_memory().to(device, non_blocking=True) for name, rows in batch.items()}
+            return moved, stream.record_event()
+
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(fetch)
+        while (found := coming.result()) is not None:
+            coming = reader.submit(fetch)
+            moved, copied = found
+            current = torch.cuda.current_stream(device)
+            current.wait_event(copied)
+            for rows in moved.values():
+                rows.record_stream(current)  # its memory is not given away while this stream computes with it
+            yield moved

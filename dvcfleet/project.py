@@ -25,12 +25,11 @@ TABLE = "dvcfleet"
 
 
 class Project(Protocol):
-    """A project's hooks. All are called in the repository's root folder, with the repository opened.
+    """A project's hooks. All are called in the repository's root folder, with the repository opened."""
 
-    `preload` names third-party modules that warm processes import once, before they run stages.
-    """
-
-    preload: Sequence[str]
+    @property
+    def preload(self) -> Sequence[str]:
+        """Name third-party modules that warm processes import once, before they run stages."""
 
     def variables(self) -> Mapping[str, str]:
         """Return environment variables for all stages; called on the machine that starts a stage."""

@@ -24,13 +24,30 @@ DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data
 RECORDS = Path("data/records")
 
 
+PRELOAD = (
+    *("torch", "numba", "scipy.linalg", "open_clip", "datasets", "mlflow", "matplotlib.pyplot"),
+    *("safetensors.torch", "pydantic", "ruamel.yaml", "threadpoolctl"),
+)
+TRANSFORMERS = ("transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama")
+LM_EVAL = ("lm_eval.evaluator", "lm_eval.models.huggingface")
+
+
 class Merganser:
     """The hooks of a comparison: check params.yaml, follow sources' branches, audit MLflow."""
 
-    preload: Sequence[str] = (
-        *("torch", "numba", "scipy.linalg", "open_clip", "datasets", "mlflow", "matplotlib.pyplot"),
-        *("safetensors.torch", "pydantic", "ruamel.yaml", "threadpoolctl"),
-    )
+    @property
+    def preload(self) -> Sequence[str]:
+        """Name what stages import, and what only evaluations of language models do where there are any."""
+        from merganser.limits import read_yaml
+
+        try:
+            params = read_yaml(PARAMS)
+            is_open_clip = params["base"]["family"] == "open_clip"
+            kinds = {task.get("kind") for task in params["tasks"].values()}
+        except (InputError, LookupError, TypeError, AttributeError):  # told when params.yaml is checked
+            return PRELOAD
+        transformers = () if is_open_clip else TRANSFORMERS
+        return (*PRELOAD, *transformers, *(LM_EVAL if "language_model" in kinds else ()))
 
     def variables(self) -> Mapping[str, str]:
         """Put the folder of Merganser's own interpreter first on the PATH."""

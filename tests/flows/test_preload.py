@@ -1,0 +1,28 @@
+"""What warm processes import before they run stages."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.project import LM_EVAL, MERGANSER, PRELOAD, TRANSFORMERS
+
+PARAMS = "base: {{family: {family}}}\ntasks: {{one: {{kind: {kind}}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (PARAMS.format(family="open_clip", kind="image_classification"), PRELOAD),
+        (PARAMS.format(family="encoder", kind="regression"), (*PRELOAD, *TRANSFORMERS)),
+        (PARAMS.format(family="causal", kind="language_model"), (*PRELOAD, *TRANSFORMERS, *LM_EVAL)),
+        ("base: none", PRELOAD),
+        ("base: [", PRELOAD),
+    ],
+)
+def test_what_language_models_need_is_imported_ahead_only_where_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert MERGANSER.preload == PRELOAD
+    Path("params.yaml").write_text(text)
+    assert MERGANSER.preload == expected

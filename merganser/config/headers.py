@@ -13,6 +13,7 @@ from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.inputs.deltas import check_pair
+from merganser.models import get_family
 from merganser.sources.fetching import read_pointer
 
 
@@ -40,6 +41,8 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     base = None
     with _noted(mistakes, "base.source"):
         base = _mean(models) if params.base.is_mean else _opened(here.get("base.source"))
+        if base is not None and "base.source" in here and here["base.source"].is_dir():
+            get_family(params.base.family).check(here["base.source"], base)
     for name, model in models.items():
         with _noted(mistakes, f"tasks.{name}.source"):
             if base is not None:

@@ -1,5 +1,6 @@
 """What is wrong with the declared models is said before any work, from their headers."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from merganser.config.params import Params
 from merganser.errors import InputError
 from tests.checkpoints.adapters.small import write_adapter, write_base
 from tests.small_models import random_state, write_models
+from tests.tiny_clip import CONFIG
 
 NAME = "blocks.0.mlp.c_fc.weight"
 
@@ -21,6 +23,7 @@ NAME = "blocks.0.mlp.c_fc.weight"
 def params(tmp_path: Path) -> Params:
     """Three tiny models around a base, on disk and declared."""
     write_models(tmp_path / "hub")
+    (tmp_path / "hub/base/open_clip_config.json").write_text(json.dumps(CONFIG))
     tasks = ("task0", "task1", "task2")
     for task in tasks:
         (tmp_path / "datasets" / task).mkdir(parents=True)
@@ -51,6 +54,12 @@ def complaint(params: Params, folder: Path) -> str:
     with pytest.raises(InputError) as caught:
         check_sources(params, folder, nothing_is_made)
     return str(caught.value)
+
+
+def test_a_base_of_another_family_is_refused(params: Params, tmp_path: Path) -> None:
+    (tmp_path / "hub/base/open_clip_config.json").unlink()
+    assert "base.source: " in complaint(params, tmp_path)
+    assert "no open_clip_config.json, which a model of the family open_clip has" in complaint(params, tmp_path)
 
 
 def test_models_that_fit_pass(params: Params, tmp_path: Path) -> None:

@@ -380,3 +380,23 @@ def test_a_tokenizer_without_padding_pads_as_the_configuration_says_else_with_th
     path.write_text(json.dumps(named))
     with pytest.raises(InputError, match="no padding token, which batches need; set pad_token_id"):
         open_network("causal", tmp_path, outputs=2)
+
+
+def test_a_tokenizer_of_sentencepiece_alone_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    write_model(tmp_path, "deberta-v3", outputs=2)
+    for file in tmp_path.glob("tokenizer*"):
+        file.unlink()
+    names = {"pad_piece": "[PAD]", "unk_piece": "[UNK]", "bos_piece": "[CLS]", "eos_piece": "[SEP]"}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*TEXTS, *map(" ".join, PAIRS)] * 9),
+        model_prefix=str(tmp_path / "spm"),
+        vocab_size=50,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **{"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3},
+        **names,
+    )
+    network = open_network("encoder", tmp_path, outputs=2)
+    found = network.encode(PAIRS, 30)["input_ids"]  # type: ignore[attr-defined]
+    assert network.tokenizer.decode(found[1], skip_special_tokens=True).split() == ["yes", "no"]  # type: ignore[attr-defined]

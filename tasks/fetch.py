@@ -36,10 +36,10 @@ def fetch_data(task: Task, out: Path) -> None:
         fetch_data_set(Path(task.data.source), folder, evaluator.check_data, task.data.columns)
 
 
-def average_models(tasks: list[str], out: Path) -> None:
-    """Give the mean of the tasks' fetched models in the base's place."""
+def average_models(tasks: list[str], heads: list[str], out: Path) -> None:
+    """Give the mean of the tasks' fetched models, without their heads, in the base's place."""
     with fresh_folder(out) as folder:
-        write_mean({task: CHECKPOINTS / task for task in tasks}, folder)
+        write_mean({task: CHECKPOINTS / task for task in tasks}, folder, heads)
         describe(CHECKPOINTS, None, folder, mean_of=sorted(tasks))
 
 
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
     params = load_params(Path("params.yaml"))
     match argv:
         case ["base"] if params.base.is_mean:
-            average_models(list(params.tasks), BASE)
+            average_models(list(params.tasks), params.base.heads, BASE)
         case ["base"]:
             fetch_model(Path(params.base.source), BASE)
         case ["task", name]:

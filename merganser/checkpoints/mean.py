@@ -1,6 +1,6 @@
 """The mean of checkpoints: it takes the base's place where the base is not to be had."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.companions import copy_companions
+from merganser.checkpoints.kinds import is_head
 from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import DTYPES, Checkpoint, Spec
 from merganser.checkpoints.writing import write_model
@@ -20,10 +21,11 @@ from merganser.errors import InputError
 class MeanCheckpoint:
     """The mean of models, parameter by parameter; of a parameter that only some have, the mean of theirs.
 
-    What is no floating-point number is the first model's.
+    What is no floating-point number is the first model's. `heads`: patterns of what is each model's own and left out.
     """
 
     models: Mapping[str, Checkpoint]
+    heads: Sequence[str] = ()
 
     @cached_property
     def specs(self) -> dict[str, Spec]:
@@ -31,7 +33,7 @@ class MeanCheckpoint:
         specs: dict[str, Spec] = {}
         owners: dict[str, str] = {}
         for model, checkpoint in self.models.items():
-            for name in checkpoint.names:
+            for name in (name for name in checkpoint.names if not is_head(name, self.heads)):
                 spec = checkpoint.spec(name)
                 first = specs.setdefault(name, spec)
                 other = owners.setdefault(name, model)
@@ -71,13 +73,13 @@ def whole(model: Checkpoint | Adapter, name: str) -> Checkpoint:
     return model
 
 
-def write_mean(models: Mapping[str, Path], folder: Path) -> None:
+def write_mean(models: Mapping[str, Path], folder: Path, heads: Sequence[str] = ()) -> None:
     """Write the mean of models into a folder, sharded as the first model is and with what stands beside its weights.
 
-    The order is that of the models' names, whatever the one given.
+    The order is that of the models' names, whatever the one given. Parameters that match `heads` are left out.
     """
     ordered = {name: models[name] for name in sorted(models)}
-    mean = MeanCheckpoint({name: whole(open_model(path), name) for name, path in ordered.items()})
+    mean = MeanCheckpoint({name: whole(open_model(path), name) for name, path in ordered.items()}, heads)
     first = next(iter(ordered))
     files = shards_like(mean.models[first])
     last = max(files.values(), default="")

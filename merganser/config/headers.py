@@ -1,6 +1,6 @@
 """Compare the declared models before any work, from headers alone."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
                 refuse_code(here[f"tasks.{name}.source"])
     base = None
     with _noted(mistakes, "base.source"):
-        base = _mean(models) if params.base.is_mean else _opened(here.get("base.source"))
+        base = _mean(models, params.base.heads) if params.base.is_mean else _opened(here.get("base.source"))
         if base is not None and "base.source" in here and here["base.source"].is_dir():
             get_family(params.base.family).check(here["base.source"], base)
     for name, model in models.items():
@@ -60,9 +60,9 @@ def _opened(path: Path | None) -> Checkpoint | None:
     return open_checkpoint(path)
 
 
-def _mean(models: Mapping[str, Checkpoint | Adapter]) -> Checkpoint | None:
+def _mean(models: Mapping[str, Checkpoint | Adapter], heads: Sequence[str]) -> Checkpoint | None:
     """Return what fetch_base will make of the models; None while they are not here."""
-    found = MeanCheckpoint({name: whole(models[name], name) for name in sorted(models)})
+    found = MeanCheckpoint({name: whole(models[name], name) for name in sorted(models)}, heads)
     return found if found.specs else None
 
 

@@ -32,6 +32,20 @@ def test_the_mean_is_rounded_once_to_the_models_dtype(dtype: torch.dtype, tmp_pa
     assert torch.equal(found["w"], weights.double().mean(0).to(dtype))
 
 
+def test_heads_of_other_sizes_have_no_part_in_the_mean(tmp_path: Path) -> None:
+    for name, size in (("a", 2), ("b", 3)):
+        (tmp_path / name).mkdir()
+        state = {"w": torch.full((2,), float(size)), "classifier.weight": torch.ones(size, 2)}
+        save_tensors(tmp_path / name / "model.safetensors", state)
+    (tmp_path / "mean").mkdir()
+    models = {name: tmp_path / name for name in ("a", "b")}
+    with pytest.raises(InputError, match=r"classifier\.weight has shape"):
+        write_mean(models, tmp_path / "mean")
+    write_mean(models, tmp_path / "mean", ["classifier.*"])
+    mean = open_checkpoint(tmp_path / "mean")
+    assert (mean.names, mean.read("w").tolist()) == (("w",), [2.5, 2.5])
+
+
 def test_the_mean_of_one_model_said_three_times_is_that_model(tmp_path: Path) -> None:
     state = {"w": torch.randn(40, generator=torch.Generator().manual_seed(1))}
     assert torch.equal(mean_of(tmp_path, a=state, b=state, c=state)["w"], state["w"])

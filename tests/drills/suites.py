@@ -1,0 +1,106 @@
+"""Run the text suites from nothing on two seeds: their scores rise as promised, `dvc repro` gives the same bytes."""
+
+import shutil
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+from dvc.repo import Repo
+
+from merganser.config.loading import load_params
+from merganser.report.scores import Scores, read_scores
+from tests.drills.repro import hashes
+from tests.tiny import CODE, ROOT, dvc, merganser
+
+SUITES = ("encoder", "causal")
+SEEDS = (0, 1)
+RISING = ("base", "average", "tsv_m", "individual")
+# Of a sample: few texts and steps, two tasks, two entries.
+FEW = {"data": {"train": 40, "validation": 12, "test": 15}, "steps": 2, "texts": 20}
+KEPT = ("review", "count")
+ENTRIES = ("average", "individual")
+
+
+def drill(folder: Path, sample: bool) -> None:
+    """Run both suites on both seeds, or a small one of a sample; print the mean scores."""
+    if sample:
+        root = make_suites(folder / "sample", 0)
+        cut(root)
+        run(root, "encoder")
+        return
+    for seed in SEEDS:
+        root = make_suites(folder / str(seed), seed)
+        found = {}
+        for suite in SUITES:
+            scores = run(root, suite)
+            found[suite] = hashes(root)
+            print(suite, seed, {entry: round(100 * one.mean, 1) for entry, one in scores.items()}, flush=True)
+            assert_rising(scores)
+        serial = make_suites(folder / f"{seed}-repro", seed)
+        for suite in SUITES:
+            merganser(serial, "use", suite)
+            dvc(serial, "repro", "-q")
+            assert hashes(serial).items() >= found[suite].items()
+        merganser(root, "use", "encoder")  # back: all is restored from DVC's cache, nothing is trained
+        assert " done in" not in merganser(root, "run", "--prune").stdout.replace("report done in", "")
+        assert hashes(root) == found["encoder"]
+
+
+def make_suites(folder: Path, seed: int) -> Path:
+    """Make a repository with the project's code, its suites and the examples that make them, for another seed."""
+    folder.mkdir(parents=True)
+    made = shutil.ignore_patterns("*.pyc", "hub", "datasets", "dvc.lock")
+    for name in (*CODE, "examples", "suites", "params.yaml"):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=made)
+        else:
+            shutil.copyfile(ROOT / name, folder / name)
+    edit(folder / "examples/texts/params.yaml", {"seed": seed})
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    Repo.init(str(folder)).close()
+    shutil.copyfile(ROOT / ".dvc/config", folder / ".dvc/config")
+    return folder
+
+
+def cut(root: Path) -> None:
+    """Make the suites small."""
+    path = root / "examples/texts/params.yaml"
+    params = yaml.safe_load(path.read_text())
+    for stage in (stage for suite in SUITES for stage in params[suite].values()):
+        stage.update({key: FEW[key] for key in stage.keys() & FEW.keys()})
+    edit(path, params | {"data": FEW["data"]})
+    path = root / "suites/encoder/params.yaml"
+    params = yaml.safe_load(path.read_text())
+    kept = {section: params[section] for section in ("seed", "base", "parameters", "decompose", "evaluation")}
+    tasks = {name: params["tasks"][name] for name in KEPT}
+    methods = {name: params["methods"][name] for name in ENTRIES}
+    path.write_text(yaml.safe_dump(kept | {"tasks": tasks, "methods": methods}))
+
+
+def edit(path: Path, changes: dict[str, Any]) -> None:
+    """Change sections of a YAML file."""
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes, sort_keys=False))
+
+
+def run(root: Path, suite: str) -> dict[str, Scores]:
+    """Put a suite in place and run it; check that nothing is left to do, and that nothing of other suites was made."""
+    assert "params.yaml is that of" in merganser(root, "use", suite).stdout
+    before = {path for path in root.glob("examples/*/hub/*") if path.name != suite}
+    merganser(root, "run", "--prune", "--workers", "2")
+    made = {path for path in root.glob("examples/*/hub/*") if path.name != suite} - before
+    assert made <= {root / f"examples/texts/hub/{suite}_heads"}
+    assert (root / "report/index.html").is_file()
+    assert "up to date" in dvc(root, "status", "--with-deps", "dvc.yaml")
+    assert "up to date" in dvc(root, "repro")
+    return read_scores(load_params(root / "params.yaml"), root / "data/metrics", root / "data/profiles/merge")
+
+
+def assert_rising(scores: dict[str, Scores]) -> None:
+    """Each entry is better than the one before it by more than twice the sampling error of both."""
+    for lower, higher in pairwise(RISING):
+        low, high = scores[lower], scores[higher]
+        assert low.error is not None
+        assert high.error is not None
+        assert high.mean - low.mean > 2 * (low.error**2 + high.error**2) ** 0.5, (lower, higher)

@@ -13,6 +13,8 @@ from merganser.errors import InputError, did_you_mean
 
 SUITES = Path("suites")
 PARAMS = Path("params.yaml")
+EXAMPLES = Path("examples")
+IGNORED = EXAMPLES / ".dvcignore"
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def describe(root: Path, name: str) -> Suite:
 def use(root: Path, name: str, force: bool = False) -> Suite:
     """Put a suite's params.yaml in place of the root's; what was computed stays in DVC's cache.
 
-    Raises InputError for an unknown or broken suite, and where the root's params.yaml has changes that are nowhere
+    DVC ignores the examples that it does not read: `dvc status` would list their stages as never run. Raises InputError for an unknown or broken suite, and where the root's params.yaml has changes that are nowhere
     else; BusyError while a run is at work.
     """
     names = suite_names(root)
@@ -77,7 +79,20 @@ def use(root: Path, name: str, force: bool = False) -> Suite:
             )
         with open(root / SUITES / name / PARAMS, "rb") as source, replacing(root / PARAMS) as out:
             shutil.copyfileobj(source, out)
+        ignore_unused_examples(root)
     return suite
+
+
+def ignore_unused_examples(root: Path) -> None:
+    """Have DVC look for stages only in the examples that the root's params.yaml reads."""
+    read = (root / PARAMS).read_text(encoding="utf-8")
+    examples = sorted(path.parent.relative_to(root) for path in (root / EXAMPLES).glob("*/dvc.yaml"))
+    unused = [f"/{folder.name}\n" for folder in examples if f"{folder.as_posix()}/" not in read]
+    if examples:
+        with replacing(root / IGNORED) as out:
+            out.write(
+                "".join(["# What params.yaml does not read; `merganser use` writes this file.\n", *unused]).encode()
+            )
 
 
 def _is_kept(root: Path, names: list[str]) -> bool:

@@ -1,6 +1,7 @@
 """Ready comparisons: listed, and put in place of params.yaml without losing what somebody wrote."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import yaml
 from dvc.repo import Repo
 
 from flows import cli
-from flows.suites import describe, suite_names, use
+from flows.suites import IGNORED, describe, ignore_unused_examples, suite_names, use
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from tests.tiny import ROOT
@@ -85,6 +86,24 @@ def test_changes_that_are_committed_are_replaced(root: Path) -> None:
     commit(root)
     use(root, "two")
     assert (root / "params.yaml").read_text() == OTHER
+
+
+def test_dvc_ignores_the_examples_that_are_not_read(root: Path) -> None:
+    for name in ("one", "two"):
+        (root / "examples" / name).mkdir(parents=True)
+        (root / "examples" / name / "dvc.yaml").write_text("stages: {made: {cmd: 'true', outs: [x]}}\n")
+    (root / "suites/two/params.yaml").write_text(OTHER.replace("hub/dark", "examples/two/hub/dark"))
+    use(root, "two")
+    with Repo(str(root)) as repo:
+        assert [stage.addressing for stage in repo.index.stages] == ["examples/two/dvc.yaml:made"]
+
+
+def test_dvc_ignores_what_the_projects_own_params_yaml_does_not_read(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("hub", "datasets"))
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    before = (tmp_path / IGNORED).read_bytes()
+    ignore_unused_examples(tmp_path)
+    assert (tmp_path / IGNORED).read_bytes() == before
 
 
 def test_an_unknown_suite_is_refused_with_the_nearest_name(root: Path) -> None:

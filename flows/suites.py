@@ -61,8 +61,9 @@ def describe(root: Path, name: str) -> Suite:
 def use(root: Path, name: str, force: bool = False) -> Suite:
     """Put a suite's params.yaml in place of the root's; what was computed stays in DVC's cache.
 
-    DVC ignores the examples that it does not read: `dvc status` would list their stages as never run. Raises InputError for an unknown or broken suite, and where the root's params.yaml has changes that are nowhere
-    else; BusyError while a run is at work.
+    DVC ignores the examples that it does not read: `dvc status` would list their stages as never run. Raises
+    InputError for an unknown or broken suite, and where the root's params.yaml has changes that are nowhere else;
+    BusyError while a run is at work.
     """
     names = suite_names(root)
     if name not in names:

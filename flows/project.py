@@ -30,6 +30,8 @@ PRELOAD = (
 )
 TRANSFORMERS = ("transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama")
 LM_EVAL = ("lm_eval.evaluator", "lm_eval.models.huggingface")
+# The stages that compute on a declared device, and the section of params.yaml that declares it.
+ON_DEVICE = {"merge": "merge", "evaluate": "evaluation", "study_tasks": "evaluation", "study_rank": "evaluation"}
 
 
 class Merganser:
@@ -44,7 +46,7 @@ class Merganser:
             params = read_yaml(PARAMS)
             is_open_clip = params["base"]["family"] == "open_clip"
             kinds = {task.get("kind") for task in params["tasks"].values()}
-        except (InputError, LookupError, TypeError, AttributeError):  # told when params.yaml is checked
+        except (InputError, LookupError, TypeError, AttributeError):  # said when params.yaml is checked
             return PRELOAD
         transformers = () if is_open_clip else TRANSFORMERS
         return (*PRELOAD, *transformers, *(LM_EVAL if "language_model" in kinds else ()))
@@ -73,16 +75,18 @@ class Merganser:
 
     def check_gpus(self, gpus: Mapping[str, int]) -> None:
         """Refuse stages whose declared device is a GPU and that ask for none; raise UserError naming the first."""
-        from merganser.config.loading import load_params
+        from merganser.limits import read_yaml
 
-        params = load_params(PARAMS)
-        declared = {"merge": ("merge.device", params.merge.device)}
-        for name in ("evaluate", "study_tasks", "study_rank"):
-            declared[name] = ("evaluation.device", params.evaluation.device)
+        try:
+            params = read_yaml(PARAMS)
+            devices = {section: params.get(section, {}).get("device") for section in ("merge", "evaluation")}
+        except (InputError, AttributeError):  # said when params.yaml is checked
+            return
         for stage, count in gpus.items():
             kind = stage.partition("@")[0]
-            place, device = declared.get(kind, ("", "cpu"))
-            if device == "cuda" and not count:
+            section = ON_DEVICE.get(kind)
+            if section and devices[section] == "cuda" and not count:
+                place = f"{section}.device"
                 remedy = f"name a --profile whose stages say {kind}: {{resources: {{gpus: 1}}}}, or set {place} to cpu"
                 raise UserError(f"{PARAMS}: {place} is cuda, and the stage {stage} is given no GPU; {remedy}")
 

@@ -84,7 +84,7 @@ def drill(folder: Path, sample: bool) -> None:
     for kind, count in hits.items():
         print(f"{count:5} kills of {tried[kind]} tries: {kind}")
     print(f"{hits.total():5} kills, each followed by a clean finish with identical hashes", flush=True)
-    assert all(hits[kind] >= 0.6 * count for kind, count in tried.items()), hits
+    assert all(hits[kind] >= int(0.6 * count) for kind, count in tried.items()), hits
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def test_a_hub_that_is_away_is_named_and_the_run_goes_on(project: Path, monkeypa
     said: list[str] = []
     follow_sources(said.append)
     assert len(said) == 1
-    assert said[0].startswith("moving.yaml: the hub does not answer (ConnectError); going on")
+    assert said[0].startswith("moving.yaml: the hub does not answer (ConnectError); continuing")
 
 
 def test_where_nothing_follows_nothing_slow_is_imported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_a_tasks_own_model_comes_back_from_its_overlay(models: dict[str, Path], 
     tuned = open_checkpoint(models["task1"])
     for name in SHAPES:
         torch.testing.assert_close(own[name], tuned.read(name), rtol=0, atol=1e-6)
-    with pytest.raises(InputError, match="no part for the task 'task9'"):
+    with pytest.raises(InputError, match="no parts for the task 'task9'"):
         dict(task_model(tmp_path / "out", "task9"))
 
 

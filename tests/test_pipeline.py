@@ -119,6 +119,7 @@ def test_an_edited_method_reruns_its_entry_and_nothing_else(tiny_copy: Path) -> 
     assert ran_in(dvc(tiny_copy, "repro", "evaluate")) == {"code", "merge@ties"}
 
 
+@pytest.mark.drill
 def test_sections_that_nothing_uses_may_be_left_out(tiny_copy: Path) -> None:
     params = yaml.safe_load((tiny_copy / "params.yaml").read_text())
     del params["joints"], params["differences"], params["studies"]

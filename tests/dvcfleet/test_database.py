@@ -29,7 +29,7 @@ def test_the_first_database_is_made_by_prefect_and_the_next_is_its_copy(
     assert [path.name for path in (tmp_path / "kept").iterdir()] == [f"prefect-{schema.head()}.db"]
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_an_environment_that_cannot_be_written_to_makes_each_database_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

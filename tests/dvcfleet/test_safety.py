@@ -72,7 +72,7 @@ def test_a_run_listens_on_loopback_only(toy: Make, runner: str) -> None:
         assert listening(process) == {"127.0.0.1"}
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_the_pages_listen_on_loopback_only(toy: Make) -> None:
     empty = toy("stages: {a: {cmd: echo 1 > x, outs: [x]}}", {})
     with at_work(empty.path, "ui") as process:

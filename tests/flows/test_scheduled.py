@@ -120,7 +120,7 @@ def listening() -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_serve_runs_the_schedules_of_prefect_yaml_until_it_is_told_to_stop(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     write_deployments(chain.path, deployment("soon", due_in_s=15))

@@ -10,29 +10,19 @@ from transformers import AutoModelForSequenceClassification
 
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build
-from merganser.models.named_module import NamedModule
 from merganser.models.naming import naming_of
-from merganser.models.texts import Texts, encode, open_tokenizer, ready
+from merganser.models.text_module import TextModule
+from merganser.models.texts import ready
 
 HEADS = ("classifier", "score")
 
 
-class SequenceClassifier(NamedModule):
+class SequenceClassifier(TextModule):
     """A language model with its head, classes or one number."""
 
     def __init__(self, module: Any, folder: Path, left_out: tuple[str, ...]) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
-        super().__init__(module, naming_of(module, folder, left_out))
-        self.tokenizer = open_tokenizer(folder, module.config)
-
-    def encode(self, texts: Texts, max_length: int) -> dict[str, Tensor]:
-        """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""
-        return encode(self.tokenizer, texts, max_length)
-
-    @torch.inference_mode()
-    def logits(self, inputs: Inputs) -> Tensor:
-        """Score every class, for inference: (B, C)."""
-        return self._run(inputs)
+        super().__init__(module, folder, naming_of(module, folder, left_out))
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
@@ -47,10 +37,6 @@ class SequenceClassifier(NamedModule):
         if seen[0].dim() == 2:
             return seen[0]
         return seen[0][:, 0] if name == "classifier" else self._last(seen[0], inputs)
-
-    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score every class with these parameters in place of the loaded ones of their names; differentiable."""
-        return self.with_parameters(parameters, lambda: self._run(inputs))
 
     def _run(self, inputs: Inputs) -> Tensor:
         logits: Tensor = self.module(**ready(inputs, self.device)).logits

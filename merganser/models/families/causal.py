@@ -15,33 +15,23 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Inputs, Network, Precision
 from merganser.models.configurations import build, check_names, read_config
 from merganser.models.generation import generated, greedy, log_likelihood
-from merganser.models.named_module import NamedModule
 from merganser.models.naming import naming_of
 from merganser.models.sequence_classifier import open_classifier
-from merganser.models.texts import Texts, encode, open_tokenizer, ready
+from merganser.models.text_module import TextModule
+from merganser.models.texts import ready
 
 WORDS = ("lm_head.*",)  # a language model's output, which a classifier does without
 HEADS = ("score.*",)  # a task's own
 MAKE = AutoModelForCausalLM.from_config
 
 
-class CausalNetwork(NamedModule):
+class CausalNetwork(TextModule):
     """A language model that continues texts, padded on the left."""
 
     def __init__(self, module: Any, folder: Path) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
-        super().__init__(module, naming_of(module, folder, HEADS))
-        self.tokenizer = open_tokenizer(folder, module.config, side="left")
+        super().__init__(module, folder, naming_of(module, folder, HEADS), side="left")
         self._settings = greedy(folder, module.config)
-
-    def encode(self, texts: Texts, max_length: int) -> dict[str, Tensor]:
-        """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""
-        return encode(self.tokenizer, texts, max_length)
-
-    @torch.inference_mode()
-    def logits(self, inputs: Inputs) -> Tensor:
-        """Score every word as the next one (B, V)."""
-        return self._run(inputs)
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
@@ -49,10 +39,6 @@ class CausalNetwork(NamedModule):
         found = self.module(**_placed(ready(inputs, self.device)), output_hidden_states=True, logits_to_keep=1)
         states: Tensor = found.hidden_states[-1]
         return states[:, -1]
-
-    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score every word with these parameters in place of the loaded ones of their names; differentiable (B, V)."""
-        return self.with_parameters(parameters, lambda: self._run(inputs))
 
     @torch.inference_mode()
     def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:

@@ -17,33 +17,23 @@ from merganser.errors import InputError
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_names, read_config
 from merganser.models.generation import generated, greedy, log_likelihood
-from merganser.models.named_module import NamedModule
 from merganser.models.naming import naming_of
-from merganser.models.texts import Texts, encode, open_tokenizer, ready
+from merganser.models.text_module import TextModule
+from merganser.models.texts import ready
 
 MAKE = AutoModelForSeq2SeqLM.from_config
 
 
-class Seq2SeqNetwork(NamedModule):
+class Seq2SeqNetwork(TextModule):
     """A model that reads a text and writes another."""
 
     def __init__(self, module: Any, folder: Path) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
-        super().__init__(module, naming_of(module, folder))
-        self.tokenizer = open_tokenizer(folder, module.config)
+        super().__init__(module, folder, naming_of(module, folder))
         self._settings = greedy(folder, module.config)
         self._start = self._settings.decoder_start_token_id
         if self._start is None:
             raise InputError(f"{folder}: config.json has no decoder_start_token_id, with which every answer begins")
-
-    def encode(self, texts: Texts, max_length: int) -> dict[str, Tensor]:
-        """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""
-        return encode(self.tokenizer, texts, max_length)
-
-    @torch.inference_mode()
-    def logits(self, inputs: Inputs) -> Tensor:
-        """Score every word as the first of the answer (B, V)."""
-        return self._run(inputs)
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
@@ -52,10 +42,6 @@ class Seq2SeqNetwork(NamedModule):
         found = self.module(**batch, decoder_input_ids=self._starts(batch), output_hidden_states=True)
         states: Tensor = found.decoder_hidden_states[-1]
         return states[:, 0]
-
-    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score every word with these parameters in place of the loaded ones of their names; differentiable (B, V)."""
-        return self.with_parameters(parameters, lambda: self._run(inputs))
 
     @torch.inference_mode()
     def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:

@@ -130,6 +130,7 @@ def test_sections_that_nothing_uses_may_be_left_out(tiny_copy: Path) -> None:
     assert stale(tiny_copy) == set()
 
 
+@pytest.mark.drill
 def test_prune_takes_a_removed_task_joints_and_difference_vectors_out_of_the_workspace(tiny_copy: Path) -> None:
     params = yaml.safe_load((tiny_copy / "params.yaml").read_text())
     del params["tasks"]["light"], params["differences"]["from_average"], params["joints"]["rows"]

@@ -58,7 +58,7 @@ def note_listeners(heard: set[str], ended: threading.Event) -> None:
                 heard.update(each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN)
 
 
-@pytest.mark.parametrize("runner", ["ray", "dask"])
+@pytest.mark.parametrize("runner", [RAY, "dask"])
 def test_a_cluster_of_the_runs_own_makes_the_same_bytes(toy: Make, here: Toy, runner: str) -> None:
     pytest.importorskip(f"prefect_{runner}")
     family = toy(FAMILY, FAMILY_FILES)

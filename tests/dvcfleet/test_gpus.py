@@ -38,7 +38,9 @@ def check_gpus(toy: Toy, **options: object) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", ["processes", pytest.param("ray", marks=pytest.mark.drill), "dask"])
+@pytest.mark.parametrize(
+    "runner", [*(pytest.param(name, marks=pytest.mark.drill) for name in ("processes", "ray")), "dask"]
+)
 def test_gpu_stages_on_this_machine_have_gpus_of_their_own(
     toy: Make, monkeypatch: pytest.MonkeyPatch, runner: str
 ) -> None:

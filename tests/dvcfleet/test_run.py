@@ -586,6 +586,7 @@ def test_a_stage_that_kills_its_host_each_time_fails_in_the_end(toy: Make) -> No
     assert "deadly failed: the process that started its command died, 4 times" in text
 
 
+@pytest.mark.drill
 def test_a_killed_process_of_the_pool_costs_no_stage(toy: Make) -> None:
     slow = toy(
         """

@@ -85,7 +85,7 @@ def wait_for(toy: Toy, run: "subprocess.Popen[str]", stages: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_run_goes_on_while_its_server_is_restarted(toy: Make, server: PrefectServer) -> None:
     slow = toy(SLOW, slow_files(NAMES))
     run = start(slow, server.api)

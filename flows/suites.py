@@ -85,14 +85,15 @@ def use(root: Path, name: str, force: bool = False) -> Suite:
 
 
 def ignore_unused_examples(root: Path) -> None:
-    """Have DVC look for stages only in the examples that the root's params.yaml reads."""
+    """Have DVC look for stages only in the folders of examples that the root's params.yaml reads from."""
     read = (root / PARAMS).read_text(encoding="utf-8")
-    examples = sorted(path.parent.relative_to(root) for path in (root / EXAMPLES).glob("*/dvc.yaml"))
-    unused = [f"/{folder.name}\n" for folder in examples if f"{folder.as_posix()}/" not in read]
+    examples = sorted(path.parent.relative_to(root) for path in (root / EXAMPLES).glob("**/dvc.yaml"))
+    unused = [folder for folder in examples if f"{folder.as_posix()}/" not in read]
+    lines = [f"/{folder.relative_to(EXAMPLES).as_posix()}\n" for folder in unused if folder.parent not in unused]
     if examples:
         with replacing(root / IGNORED) as out:
             out.write(
-                "".join(["# What params.yaml does not read; `merganser use` writes this file.\n", *unused]).encode()
+                "".join(["# What params.yaml does not read; `merganser use` writes this file.\n", *lines]).encode()
             )
 
 

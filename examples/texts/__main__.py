@@ -8,8 +8,8 @@ from common.stages import named, read_settings, use_one_thread
 from texts.settings import Settings
 
 SUITE = Path("texts")
-DATASETS, ENCODER, CAUSAL = SUITE / "datasets", SUITE / "hub/encoder", SUITE / "hub/causal"
-HEADS = SUITE / "hub/encoder_heads"
+DATASETS, ENCODER, CAUSAL = SUITE / "datasets", SUITE / "encoder/hub", SUITE / "causal/hub"
+HEADS = ENCODER / "heads"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,9 +14,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 
 
-def stages_of(suite: str) -> dict[str, dict[str, Any]]:
-    """Read the stages of a suite's dvc.yaml; of those that are one per task, what each does."""
-    document = yaml.safe_load((EXAMPLES / suite / "dvc.yaml").read_text())
+def stages_of(folder: str) -> dict[str, dict[str, Any]]:
+    """Read the stages of a folder's dvc.yaml; of those that are one per task, what each does."""
+    document = yaml.safe_load((EXAMPLES / folder / "dvc.yaml").read_text())
     return {name: stage.get("do", stage) for name, stage in document["stages"].items()}
 
 
@@ -50,11 +50,12 @@ def code_of(suite: str, module: str) -> set[str]:
     return {path for path in paths if (EXAMPLES / path).is_file() and not path.startswith(f"{suite}/tasks")}
 
 
-def declared_code(suite: str, name: str) -> set[str]:
+def declared_code(folder: str, name: str) -> set[str]:
     """Return the files of code that a stage's dvc.yaml names, without the folder of tasks."""
-    code = {path for path in stages_of(suite)[name]["deps"] if path.endswith(".py") or path == f"{suite}/tasks"}
-    assert f"{suite}/tasks" in code
-    return code - {f"{suite}/tasks"}
+    tasks = f"{Path(folder).parts[0]}/tasks"
+    deps = stages_of(folder)[name]["deps"]
+    assert tasks in deps
+    return {path for path in deps if path.endswith(".py")}
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -39,21 +39,13 @@ TINY = {
         "adapt": {"steps": 3, "batch_size": 8, "learning_rate": 2.0e-3, "rank": 2},
     },
 }
-MODULES = {
-    "data": "texts.data",
-    "encoder_pretrain": "texts.encoder.pretrain",
-    "encoder_finetune": "texts.encoder.finetune",
-    "causal_pretrain": "texts.causal.pretrain",
-    "causal_adapt": "texts.causal.adapt",
-}
+FOLDERS = {"texts": ("data",), "texts/encoder": ("pretrain", "finetune"), "texts/causal": ("pretrain", "adapt")}
+STAGES = [(folder, name) for folder, names in FOLDERS.items() for name in names]
 
 
-TASK_STAGES = ("data", "encoder_finetune", "causal_adapt")
-
-
-def arguments(name: str) -> list[str]:
+def arguments(folder: str, name: str) -> list[str]:
     """Return what a stage's command says after `python -m texts`."""
-    return shlex.split(stages_of("texts")[name]["cmd"])[3:]
+    return shlex.split(stages_of(folder)[name]["cmd"])[3:]
 
 
 def build(folder: Path) -> None:
@@ -61,9 +53,9 @@ def build(folder: Path) -> None:
     os.chdir(folder)
     for task in TASKS_BUILT:
         os.environ["DVC_STAGE"] = f"examples/texts/dvc.yaml:stage@{task}"
-        for name in MODULES:
-            if name in TASK_STAGES or task == TASKS_BUILT[0]:
-                texts.__main__.main(arguments(name))
+        for suite, name in STAGES:
+            if name != "pretrain" or task == TASKS_BUILT[0]:
+                texts.__main__.main(arguments(suite, name))
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +75,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_stage_writes_what_its_dvc_yaml_says(built: Path) -> None:
-    for name in MODULES:
-        for out in stages_of("texts")[name]["outs"]:
+    for folder, name in STAGES:
+        for out in stages_of(folder)[name]["outs"]:
             assert all((built.parent / out.replace("${item}", task)).is_dir() for task in TASKS_BUILT)
 
 
@@ -99,9 +91,9 @@ def test_building_again_in_another_process_gives_the_same_bytes(built: Path, tmp
     assert differing(built, tmp_path / "texts") == []
 
 
-@pytest.mark.parametrize("stage", MODULES)
-def test_a_stage_depends_on_all_the_code_it_runs(stage: str) -> None:
-    assert declared_code("texts", stage) == code_of("texts", MODULES[stage])
+@pytest.mark.parametrize(("folder", "name"), STAGES)
+def test_a_stage_depends_on_all_the_code_it_runs(folder: str, name: str) -> None:
+    assert declared_code(folder, name) == code_of("texts", f"{folder.replace('/', '.')}.{name}")
 
 
 def test_a_saved_data_set_holds_what_was_drawn(built: Path) -> None:
@@ -116,22 +108,22 @@ def test_a_saved_data_set_holds_what_was_drawn(built: Path) -> None:
 
 
 def test_transformers_opens_a_fine_tuned_encoder_whose_layers_alone_have_moved(built: Path) -> None:
-    model = AutoModelForSequenceClassification.from_pretrained(built / "hub/encoder" / PAIRS)
+    model = AutoModelForSequenceClassification.from_pretrained(built / "encoder/hub" / PAIRS)
     assert model.config.id2label == dict(enumerate(TASKS[PAIRS].ANSWERS))
-    tuned, base = model.state_dict(), load_file(built / "hub/encoder/base/model.safetensors")
-    head = load_file(built / "hub/encoder_heads" / f"{PAIRS}.safetensors")
+    tuned, base = model.state_dict(), load_file(built / "encoder/hub/base/model.safetensors")
+    head = load_file(built / "encoder/hub/heads" / f"{PAIRS}.safetensors")
     assert tuned.keys() == base.keys() | head.keys()
     moved = {name for name, value in tuned.items() if not torch.equal(value, (base | head)[name])}
     assert moved
     assert all(".layer." in name for name in moved)
     assert all(name in moved for name in base if ".layer." in name and base[name].ndim == 2)
-    tokenizer = AutoTokenizer.from_pretrained(built / "hub/encoder" / PAIRS)
+    tokenizer = AutoTokenizer.from_pretrained(built / "encoder/hub" / PAIRS)
     assert tokenizer("all dogs run", "some dogs run").input_ids[0] == model.config.bos_token_id
 
 
 def test_the_regression_answers_in_the_labels_own_numbers(built: Path) -> None:
-    model = AutoModelForSequenceClassification.from_pretrained(built / "hub/encoder/count").eval()
-    tokenizer = AutoTokenizer.from_pretrained(built / "hub/encoder/count")
+    model = AutoModelForSequenceClassification.from_pretrained(built / "encoder/hub/count").eval()
+    tokenizer = AutoTokenizer.from_pretrained(built / "encoder/hub/count")
     rows = load_from_disk(built / "datasets/count")["train"]
     with torch.no_grad():
         answers = model(**tokenizer(list(rows["text"]), padding=True, return_tensors="pt")).logits
@@ -140,19 +132,19 @@ def test_the_regression_answers_in_the_labels_own_numbers(built: Path) -> None:
 
 
 def test_peft_opens_an_adapter_on_the_base_and_merges_it(built: Path) -> None:
-    base = AutoModelForCausalLM.from_pretrained(built / "hub/causal/base")
+    base = AutoModelForCausalLM.from_pretrained(built / "causal/hub/base")
     before = {name: value.clone() for name, value in base.state_dict().items()}
-    merged = PeftModel.from_pretrained(base, built / "hub/causal" / PAIRS).merge_and_unload().state_dict()
+    merged = PeftModel.from_pretrained(base, built / "causal/hub" / PAIRS).merge_and_unload().state_dict()
     moved = {name for name in before if not torch.equal(before[name], merged[name])}
     assert moved == {name for name in before if ".layers." in name and before[name].ndim == 2}
-    assert sorted(path.name for path in (built / "hub/causal" / PAIRS).iterdir()) == [
+    assert sorted(path.name for path in (built / "causal/hub" / PAIRS).iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
     ]
 
 
 def test_the_causal_loss_counts_the_answer_alone_where_the_text_weighs_nothing(built: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(built / "hub/causal/base")
+    model = AutoModelForCausalLM.from_pretrained(built / "causal/hub/base")
     rows = encode(causal_tokenizer(), PAIRS, draw(PAIRS, "train", 0, 2))
     with torch.no_grad():
         answers = [model(torch.tensor([row])).logits[0, len(row) - 3].log_softmax(-1)[row[-2]].item() for row in rows]
@@ -172,7 +164,7 @@ def test_a_suite_compares_these_models_and_asks_as_they_were_trained(suite: str)
     tasks = load_params(REPOSITORY / "suites" / suite / "params.yaml").tasks
     assert list(tasks) == list(TASKS)
     for name, task in tasks.items():
-        assert task.source == f"examples/texts/hub/{suite}/{name}"
+        assert task.source == f"examples/texts/{suite}/hub/{name}"
         assert task.data.source == f"examples/texts/datasets/{name}"
         if suite == "encoder":
             assert task.data.columns == ({"pair": TASKS[name].SECOND} if TASKS[name].SECOND else {})

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import networkx
 import pytest
 import yaml
 from dvc.repo import Repo
@@ -96,6 +97,21 @@ def test_dvc_ignores_the_examples_that_are_not_read(root: Path) -> None:
     use(root, "two")
     with Repo(str(root)) as repo:
         assert [Path(stage.path).parent.name for stage in repo.index.stages] == ["two"]
+
+
+@pytest.mark.parametrize("name", suite_names(ROOT))
+def test_dvc_knows_no_stage_that_the_suite_in_use_does_not_read(name: str, tmp_path: Path) -> None:
+    for part in ("examples", "suites"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("hub", "datasets", "dvc.lock"))
+    shutil.copy(ROOT / "dvc.yaml", tmp_path)
+    Repo.init(str(tmp_path), no_scm=True).close()
+    use(tmp_path, name)
+    with Repo(str(tmp_path)) as repo:
+        graph = repo.index.graph
+        own = [stage for stage in graph if Path(stage.path) == tmp_path / "dvc.yaml"]
+        read = set().union(*(networkx.descendants(graph, stage) for stage in own))
+        assert {stage.addressing for stage in set(graph) - read - set(own)} == set()
+        assert set(graph) > set(own)
 
 
 def test_dvc_ignores_what_the_projects_own_params_yaml_does_not_read(tmp_path: Path) -> None:

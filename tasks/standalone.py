@@ -19,12 +19,10 @@ from merganser.inputs.model_deltas import open_models
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device
 from merganser.merging.method import Method
-from merganser.models import embed_classes
+from merganser.models import embed_classes, text_family_of
 from merganser.operators.coefficients import check_maps
 from merganser.sources.weights import weight_names
 from tasks.merge import as_taken, merge_entry
-
-FAMILY = "open_clip"  # of the text encoder in the base's folder
 
 
 def merge_checkpoints(
@@ -67,7 +65,7 @@ def merge_checkpoints(
             start = folder / "merged"
             merge_checkpoints(merged, {"seed": seed}, base, models, start, rules=rules, device=device, threads=threads)
         opened = {task: _opened(path, base, start, rules, task) for task, path in models.items()}
-        embeddings = embed_classes(FAMILY, base, classes or {}) if method.embeddings else {}
+        embeddings = embed_classes(text_family_of(base), base, classes or {}) if method.embeddings else {}
         checkpoint = open_for_merging(start)
         notes = [
             note

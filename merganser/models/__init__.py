@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -75,7 +75,10 @@ class TakesTexts(Protocol):
 
 @runtime_checkable
 class EmbedsTexts(Protocol):
-    """A network that embeds texts where its features are, so that texts can make a class head."""
+    """A network that embeds texts where its features are, so that texts can make a class head.
+
+    Its family's `open_network` is annotated to return it: `text_families` reads that.
+    """
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Return the loaded model's unit embedding of each text (N, D)."""
@@ -119,6 +122,27 @@ def get_family(name: str) -> Family:
         raise InputError(f"base.family: {name!r} is not a model family; {known}{did_you_mean(name, family_names())}")
     family: Family = import_module(f"{families.__name__}.{name}")
     return family
+
+
+def text_families() -> list[str]:
+    """List the families that embed texts."""
+    opened = {name: get_type_hints(get_family(name).open_network)["return"] for name in family_names()}
+    return [name for name, network in opened.items() if issubclass(network, EmbedsTexts)]
+
+
+def text_family_of(folder: Path) -> str:
+    """Return the family that embeds texts by the model in a folder; raise InputError where none does."""
+    checkpoint, names = open_checkpoint(folder), text_families()
+    for name in names:  # clip first: it compares names, and open_clip, which does not, may fit as well
+        try:
+            get_family(name).check(folder, checkpoint)
+        except InputError:
+            continue
+        return name
+    raise InputError(
+        f"{folder}: class names are embedded by the base's own text encoder, and this is no model of a family that has "
+        f"one ({', '.join(names)}); give a base of such a family, with its configuration beside its weights"
+    )
 
 
 def open_network(

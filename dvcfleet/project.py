@@ -67,6 +67,12 @@ class Project(Protocol):
     def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
         """Compare the project's external records with the lineage; `found` lists the differences found so far."""
 
+    def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
+        """Return how far a number of a metric file may move when stages run again with other parameters.
+
+        `content`: what was recorded; `place`: the keys that lead to the number. None: it is not compared.
+        """
+
 
 class AnyRepository:
     """The hooks of a repository that declares no project: they do nothing."""
@@ -116,6 +122,10 @@ class AnyRepository:
     def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
         """Return no findings."""
         return []
+
+    def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
+        """Return 0: metrics are compared exactly."""
+        return 0.0
 
 
 def project_of(root: Path) -> Project:

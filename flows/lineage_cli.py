@@ -3,11 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dvcfleet.errors import UserError
 from dvcfleet.secrets import masked, printable
+from merganser.errors import InputError
+
+if TYPE_CHECKING:
+    from dvcfleet.provenance.rerun import Rerun
 
 app = typer.Typer(
     help="Show where a result comes from, and verify that nothing has changed since.", no_args_is_help=True
@@ -44,13 +49,28 @@ def verify(
     rerun: Annotated[
         bool, typer.Option("--rerun", help="Also run all stages again in a scratch copy, and compare the bytes.")
     ] = False,
+    profile: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --rerun: where to run, by a name of profiles.yaml.")
+    ] = None,
+    device: Annotated[
+        Literal["cpu", "cuda"] | None,
+        typer.Option(
+            help="With --rerun: compute on this device; where another is declared, compare scores within a tolerance."
+        ),
+    ] = None,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
     """Read every byte again and report what differs from the record; print nothing and exit with 0 if nothing does."""
     from dvcfleet.provenance.audit import audit
+    from dvcfleet.provenance.rerun import RerunError
 
-    done = audit(repo, target, rerun)
+    if (profile or device) and not rerun:
+        raise UserError("--profile and --device are for --rerun")
+    try:
+        done = audit(repo, target, _how(repo, profile, device) if rerun else None)
+    except RerunError as error:
+        raise UserError(f"{error}{_other_way(repo, device)}") from error
     if as_json:
         print(masked(json.dumps(done.as_json(), indent=2)))
     else:
@@ -59,6 +79,28 @@ def verify(
     if rerun and not done.run_again:
         print("not run again: first undo what is changed, or run `merganser run`", file=sys.stderr)
     raise typer.Exit(1 if done.findings else 0)
+
+
+def _how(repo: Path, profile: str | None, device: str | None) -> "Rerun":
+    from dvcfleet.provenance.rerun import Rerun
+    from flows.devices import changes_for
+    from flows.suites import root_of
+
+    return Rerun(profile, changes_for(device, root_of(repo) / "params.yaml") if device else {})
+
+
+def _other_way(repo: Path, device: str | None) -> str:
+    """Say how to rerun without a GPU what declares one."""
+    from flows.devices import declared_devices
+    from flows.suites import root_of
+
+    try:
+        devices = list(declared_devices(root_of(repo) / "params.yaml").values())
+    except InputError:  # not a comparison
+        devices = []
+    if device or "cuda" not in devices:
+        return ""
+    return "\nwithout a GPU: --rerun --device cpu computes on the CPU, and compares scores in place of bytes"
 
 
 @app.command()

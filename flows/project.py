@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError
 from dvcfleet.provenance.tree import Origin, read_json
@@ -30,8 +30,6 @@ PRELOAD = (
 )
 TRANSFORMERS = ("transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama")
 LM_EVAL = ("lm_eval.evaluator", "lm_eval.models.huggingface")
-# The stages that compute on a declared device, and the section of params.yaml that declares it.
-ON_DEVICE = {"merge": "merge", "evaluate": "evaluation", "study_tasks": "evaluation", "study_rank": "evaluation"}
 
 
 class Merganser:
@@ -75,12 +73,11 @@ class Merganser:
 
     def check_gpus(self, gpus: Mapping[str, int]) -> None:
         """Refuse stages whose declared device is a GPU and that ask for none; raise UserError naming the first."""
-        from merganser.limits import read_yaml
+        from flows.devices import ON_DEVICE, declared_devices
 
         try:
-            params = read_yaml(PARAMS)
-            devices = {section: params.get(section, {}).get("device") for section in ("merge", "evaluation")}
-        except (InputError, AttributeError):  # said when params.yaml is checked
+            devices = declared_devices(PARAMS)
+        except InputError:  # said when params.yaml is checked
             return
         for stage, count in gpus.items():
             kind = stage.partition("@")[0]
@@ -153,6 +150,12 @@ class Merganser:
             return check_records(lineage, found)
         except InputError as error:
             raise UserError(str(error)) from error
+
+    def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
+        """Return how far a score may move on another device; None for what follows from scores."""
+        from flows.devices import score_tolerance
+
+        return score_tolerance(content, place)
 
 
 MERGANSER = Merganser()

@@ -10,7 +10,7 @@ from dvcfleet.planning.orphans import find_orphans
 from dvcfleet.project import project_of
 from dvcfleet.provenance.contents import Contents
 from dvcfleet.provenance.findings import Finding, Kind
-from dvcfleet.provenance.rerun import run_again
+from dvcfleet.provenance.rerun import Rerun, run_again
 from dvcfleet.provenance.targets import Target, find_target
 from dvcfleet.provenance.tree import Lineage, read_lineage
 from dvcfleet.provenance.verify import verify
@@ -47,10 +47,11 @@ def look_up(repo: Path, text: str) -> tuple[Target, Lineage]:
     return target, lineage
 
 
-def audit(repo: Path, text: str | None = None, again: bool = False) -> Audit:
-    """Compare everything, or one target's lineage, with what was recorded; `again`: also run the stages again.
+def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Audit:
+    """Compare everything, or one target's lineage, with what was recorded; `again`: also run the stages again, so.
 
-    Raises UserError while a run is active, or if a run was killed and has not been continued.
+    Raises UserError while a run is active, or if a run was killed and has not been continued; RerunError if the
+    copy in which stages run again cannot be run.
     """
     started = time.monotonic()
     with opened(repo) as dvc_repo, write_lock(dvc_repo):
@@ -67,8 +68,8 @@ def audit(repo: Path, text: str | None = None, again: bool = False) -> Audit:
                 for orphan in find_orphans(dvc_repo)
             ]
         findings += project_of(Path(dvc_repo.root_dir)).audit(lineage, findings)
-        runs = again and not any(finding.kind in _OTHERWISE for finding in findings)
-        if runs:
-            findings += run_again(dvc_repo, lineage, names)
+        runs = again is not None and not any(finding.kind in _OTHERWISE for finding in findings)
+        if again and runs:
+            findings += run_again(dvc_repo, lineage, names, again)
     seconds = round(time.monotonic() - started, 3)
     return Audit(tuple(findings), len(lineage.steps), contents.files, contents.size, seconds, runs)

@@ -1,11 +1,13 @@
-"""Run a chain of stages again in a scratch copy that shares nothing with the repository, and compare the bytes."""
+"""Run a chain of stages again in a scratch copy that shares nothing with the repository, and compare the results."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -13,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
 from dvcfleet.errors import UserError
+from dvcfleet.project import Project, project_of
 from dvcfleet.provenance.contents import cached_listing, name_of
 from dvcfleet.provenance.findings import Finding, Kind, some
 from dvcfleet.provenance.ledger import git
+from dvcfleet.provenance.metrics import differences
 from dvcfleet.provenance.tree import Lineage, recorded_entry
 
 if TYPE_CHECKING:
@@ -27,26 +31,44 @@ if TYPE_CHECKING:
 _ELSEWHERE = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "DVCFLEET_RUN")
 
 
-def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str]) -> list[Finding]:
+@dataclass(frozen=True)
+class Rerun:
+    """How stages run again: by a profile, and with other values of parameters.
+
+    `params`: by the dotted name in params.yaml, the value that is declared and the one for the rerun.
+    """
+
+    profile: str | None = None
+    params: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+
+class RerunError(UserError):
+    """The scratch copy cannot be run at all."""
+
+
+def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str], how: Rerun) -> list[Finding]:
     """Run the named stages and all upstream stages in a scratch copy; return the outputs that differ.
 
-    Outputs with `meta: {varies: true}` in dvc.yaml, such as times, are not compared. The copy is made in TMPDIR and
-    removed. Raises UserError if the copy cannot be run at all.
+    With other parameters, the metrics of stages whose inputs are not those recorded are compared within the project's
+    tolerances, in place of the bytes of all their outputs. Outputs with `meta: {varies: true}` in dvc.yaml, such as
+    times, are not compared. The copy is made in TMPDIR and removed. Raises RerunError if it cannot be run at all.
     """
     with TemporaryDirectory(prefix="dvcfleet-again-") as folder:
         # The same folder within the copy, since stage names are relative to it.
         scratch = Path(folder, "copy")
         _make_copy(repo, scratch)
+        _set_params(scratch, {name: value for name, (_, value) in how.params.items()})
         here = Path(scratch, os.path.relpath(os.getcwd(), repo.root_dir))
         environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-        command = [sys.executable, "-m", "dvcfleet", *names]
+        options = [f"--profile={how.profile}"] if how.profile else []
+        command = [sys.executable, "-m", "dvcfleet", *options, "--", *names]
         done = subprocess.run(command, cwd=here, env=environment, text=True, capture_output=True, check=False)
         if done.returncode == 2:
-            raise UserError(f"a copy of this repository cannot be run: {(done.stdout + done.stderr).strip()}")
+            raise RerunError(f"a copy of this repository cannot be run: {(done.stdout + done.stderr).strip()}")
         if done.returncode:
             print(done.stdout, done.stderr, file=sys.stderr)
         stages = [lineage.stages[name] for name in lineage.steps]
-        return [one for stage in stages if _runs(stage) for one in _compare(repo, stage, scratch)]
+        return [one for stage in stages if _runs(stage) for one in _compare(repo, stage, scratch, how)]
 
 
 def _runs(stage: "Stage") -> bool:
@@ -99,20 +121,57 @@ def _below(repo: "Repo", folder: str) -> set[str]:
     return {Path(os.path.relpath(file, repo.root_dir)).as_posix() for file in files}
 
 
-def _compare(repo: "Repo", stage: "Stage", scratch: Path) -> Iterator[Finding]:
+def _set_params(scratch: Path, params: Mapping[str, Any]) -> None:
+    """Set parameters of the copy's params.yaml by their dotted names."""
+    if not params:
+        return
+    from dvc.utils.serialize import dumps_yaml, load_yaml
+
+    file = scratch / "params.yaml"
+    content = load_yaml(file)
+    for name, value in params.items():
+        *sections, last = name.split(".")
+        section = content
+        for each in sections:
+            section = section.setdefault(each, {})
+        section[last] = value
+    file.write_text(dumps_yaml(content), encoding="utf-8")
+
+
+def _compare(repo: "Repo", stage: "Stage", scratch: Path, how: Rerun) -> Iterator[Finding]:
     lock = scratch / os.path.relpath(lock_path(stage), repo.root_dir)
-    locks: dict[str, Any] = {lock_path(stage): read_lock(lock)}
-    entry = recorded_entry(stage, locks)
+    entry = recorded_entry(stage, {lock_path(stage): read_lock(lock)})
     if entry is None:
         message = "did not finish when it was run again"
         yield Finding(Kind.NOT_REPRODUCED, stage.addressing, message, (stage.addressing,))
         return
+    before = recorded_entry(stage, {lock_path(stage): read_lock(lock_path(stage))}) or {}
+    outs = [out for out in stage.outs if out.hash_info and not out.annot.meta.get("varies")]
+    if how.params and _inputs(entry) != _inputs(before):
+        for out in outs:
+            if out.metric:
+                yield from _compare_metric(project_of(Path(repo.root_dir)), out, scratch, how)
+        return
     again = {out["path"]: out.get("md5") for out in entry.get("outs", ())}
-    for out in stage.outs:
+    for out in outs:
         value = again.get(out.def_path)
-        if out.hash_info and value != out.hash_info.value and not out.annot.meta.get("varies"):
+        if value != out.hash_info.value:
             message = f"{stage.addressing} writes different bytes when run again{_where(out, str(value), scratch)}"
             yield Finding(Kind.NOT_REPRODUCED, name_of(out), message, (stage.addressing,))
+
+
+def _inputs(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what determines a stage's outputs: its command, its parameters, and its inputs with their hashes."""
+    return entry.get("cmd"), entry.get("params"), {dep["path"]: dep.get("md5") for dep in entry.get("deps", ())}
+
+
+def _compare_metric(project: Project, out: "Output", scratch: Path, how: Rerun) -> Iterator[Finding]:
+    name = name_of(out)
+    if not os.path.isfile(out.fs_path):
+        return  # a finding of its own
+    changed = ", ".join(f"{key} {value} in place of {declared}" for key, (declared, value) in how.params.items())
+    for difference in differences(Path(out.fs_path), scratch / name, partial(project.tolerance, name)):
+        yield Finding(Kind.NOT_REPRODUCED, name, f"{difference} ({changed})", (out.stage.addressing,))
 
 
 def _where(out: "Output", value: str, scratch: Path) -> str:

@@ -13,6 +13,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.provenance import show
 from dvcfleet.provenance.audit import Audit, audit, look_up
 from dvcfleet.provenance.findings import Kind
+from dvcfleet.provenance.rerun import Rerun
 from tests.dvcfleet.test_ledger import commit, ledger
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
@@ -39,9 +40,9 @@ def chain(toy: Make) -> Toy:
     return made
 
 
-def found(toy: Toy, target: str | None = None, again: bool = False) -> list[tuple[str, str]]:
+def found(toy: Toy, target: str | None = None) -> list[tuple[str, str]]:
     """Audit; return the kind of each finding, and what it names."""
-    return [(one.kind.value, one.name) for one in audit(toy.path, target, again).findings]
+    return [(one.kind.value, one.name) for one in audit(toy.path, target).findings]
 
 
 def overwrite(path: Path) -> None:
@@ -213,7 +214,7 @@ def test_an_audit_waits_for_no_killed_run_and_no_other_writer(chain: Toy) -> Non
 
 
 def again(toy: Toy, target: str | None = None) -> Audit:
-    return audit(toy.path, target, again=True)
+    return audit(toy.path, target, Rerun())
 
 
 def test_running_again_gives_the_same_bytes_and_leaves_the_repository_alone(

@@ -6,7 +6,10 @@ import pytest
 import yaml
 
 from dvcfleet.errors import UserError
+from flows.cli import app
+from flows.devices import changes_for
 from flows.project import MERGANSER
+from tests.dvcfleet.toy import Toy
 from tests.tasks.comparison import inside, write_params
 
 
@@ -38,3 +41,55 @@ def test_stages_that_ask_for_a_gpu_or_need_none_may_run(tmp_path: Path) -> None:
     declare(tmp_path, "cuda", "cpu")
     with inside(tmp_path):
         MERGANSER.check_gpus({"merge@ties": 1, "evaluate@ties-dark": 0, "extract@dark": 0})
+
+
+def test_another_device_changes_only_the_sections_that_declare_another(tmp_path: Path) -> None:
+    declare(tmp_path, "cuda", "cpu")
+    assert changes_for("cpu", tmp_path / "params.yaml") == {"merge.device": ("cuda", "cpu")}
+    assert changes_for("cuda", tmp_path / "params.yaml") == {"evaluation.device": ("cpu", "cuda")}
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "tolerance"),
+    [
+        ({"value": 0.93, "count": 1000, "device": "cuda"}, ("value",), 0.002),  # two examples
+        ({"value": -15.0, "count": 10**6}, ("value",), 0.0015),  # 1e-4 of it
+        ({"stderr": 0.1, "count": 10}, ("stderr",), 0.2),
+        ({"stderr": None, "count": 1}, ("stderr",), 0),
+        ({"value": 0.93, "count": 1000}, ("count",), 0),
+        ({"metric": "accuracy", "count": 1000}, ("metric",), 0),
+        ({"value": 0.93, "count": 1000, "device": "cuda"}, ("device",), None),
+        ({"ties": {"mean": 0.9}, "count": {"mean": 0.9}}, ("count", "mean"), None),  # of metrics.json; an entry's name
+    ],
+)
+def test_a_score_may_move_by_two_examples_on_another_device(
+    content: dict[str, object], place: tuple[str, ...], tolerance: float | None
+) -> None:
+    assert MERGANSER.tolerance("data/metrics/ties/dark.json", content, place) == tolerance
+
+
+def lineage(folder: Path, *args: str) -> str:
+    """Verify the lineage of a comparison by the command line, which refuses it; return what it says."""
+    with pytest.raises(UserError) as refused:
+        app(["lineage", "verify", "--repo", str(folder), *args], standalone_mode=False)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("option", ["--device=cpu", "--profile=gpu"])
+def test_options_of_a_rerun_are_refused_without_one(tmp_path: Path, option: str) -> None:
+    assert "--profile and --device are for --rerun" in lineage(tmp_path, option)
+
+
+@pytest.mark.drill
+def test_a_rerun_that_finds_no_gpu_names_the_rerun_without_one(
+    tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = "stages: {merge: {cmd: echo > out, params: [merge], outs: [out], meta: {resources: {gpus: 1}}}}"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    made = Toy(tmp_path / "toy", stages, {"params.yaml": "merge: {device: cuda}\n"})
+    assert made.run()[0] == 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    said = lineage(made.path, "--rerun")
+    assert "stage merge: asks for 1 GPUs; this machine has 0" in said
+    assert "--rerun --device cpu" in said

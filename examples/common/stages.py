@@ -20,6 +20,15 @@ class Sizes:
     test: int
 
 
+@dataclass(frozen=True)
+class Finetuning:
+    """Steps, examples a step and peak learning rate of every task."""
+
+    steps: int
+    batch_size: int
+    learning_rate: float
+
+
 def read_settings(path: Path, kind: type[T]) -> T:
     """Read a `params.yaml` as a dataclass; an unknown or missing key is a TypeError that names it."""
     return _typed(kind, yaml.safe_load(path.read_text(encoding="utf-8")))

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.optim import AdamW
 
+from common.stages import Finetuning
 from common.training import Trainer, epochs
 from suite.model import class_head, load_model, normalise, save_weights
-from suite.settings import Finetuning
 from suite.tasks import TASKS
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from common.stages import Sizes
+from common.stages import Finetuning, Sizes
 
 
 @dataclass(frozen=True)
@@ -14,15 +14,6 @@ class Pretraining:
     batch_size: int
     clean_images: int
     styled_images: int
-
-
-@dataclass(frozen=True)
-class Finetuning:
-    """Steps, images a step and peak learning rate of every task."""
-
-    steps: int
-    batch_size: int
-    learning_rate: float
 
 
 @dataclass(frozen=True)

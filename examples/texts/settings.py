@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from common.stages import Sizes
+from common.stages import Finetuning, Sizes
 
 
 @dataclass(frozen=True)
@@ -13,15 +13,6 @@ class Pretraining:
     batch_size: int
     texts: int
     plain: float
-
-
-@dataclass(frozen=True)
-class Finetuning:
-    """Steps, texts a step and peak learning rate of every task."""
-
-    steps: int
-    batch_size: int
-    learning_rate: float
 
 
 @dataclass(frozen=True)

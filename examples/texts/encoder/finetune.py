@@ -7,9 +7,9 @@ from datasets import load_from_disk
 from safetensors.torch import load_file
 from torch.optim import AdamW
 
+from common.stages import Finetuning
 from common.training import Trainer, epochs
 from texts.encoder.model import hidden, loss, new_model, read_split, save
-from texts.settings import Finetuning
 from texts.tasks import TASKS
 from texts.tokenizer import encoder_tokenizer
 

@@ -19,7 +19,7 @@ from merganser.evaluation.saved import load_saved
 from merganser.hashes import sha256_of
 from merganser.limits import check_link, parse_json, read_small
 from merganser.sources.columns import rename_columns
-from merganser.sources.hub import download, hub_errors, missing
+from merganser.sources.hub import download, hub_errors, missing, refusal
 from merganser.sources.installing import install_model, install_open_clip
 from merganser.sources.pointers import HubPointer, OpenClipPointer, Pointer, pinned, read_pointer
 
@@ -125,6 +125,11 @@ def _save_hub_data_set(
         raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (RuntimeError, ValueError) as error:  # a data set that comes with a script, an unknown configuration
         raise InputError(f"{source}: {pointer.hub} cannot be loaded as a data set: {error}") from error
+    except OSError as error:
+        said = refusal(source, pointer.hub, error)
+        if said is None:
+            raise
+        raise InputError(said) from error
     if not isinstance(loaded, DatasetDict):
         raise InputError(f"{source}: {pointer.hub} is not a data set with named splits")
     renamed = rename_columns(loaded, columns, source)

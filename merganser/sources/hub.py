@@ -27,7 +27,8 @@ def missing(source: Path, hub: str, revision: str, error: Exception | None = Non
     """Say that the hub does not have, or does not show, a repository at a revision."""
     from huggingface_hub.errors import GatedRepoError
 
-    if isinstance(error, GatedRepoError) or isinstance(error and error.__cause__, GatedRepoError):
+    # `datasets` raises an error of its own without the hub's as its cause
+    if isinstance(error, GatedRepoError) or "is a gated dataset" in str(error):
         token = "the token in HF_TOKEN is not of one who has" if os.environ.get("HF_TOKEN") else "then set HF_TOKEN"
         return f"{source}: {hub} is gated: accept its terms on its page of the hub; {token}"
     return (
@@ -69,21 +70,21 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
-        status = _refusal(error)
-        if status is None:
+        said = refusal(source, pointer.hub, error)
+        if said is None:
             raise
-        raise InputError(f"{source}: the hub refuses {pointer.hub} ({status}): check the token in HF_TOKEN") from error
+        raise InputError(said) from error
     _check_download(snapshot, {name: files[name] for name in wanted})
     return snapshot / (pointer.path if pointer.path in files else place), left
 
 
-def _refusal(error: BaseException | None) -> int | None:
-    """Return the status by which a hub refused a request, which may lie behind an error; None for other troubles."""
+def refusal(source: Path, hub: str, error: BaseException | None) -> str | None:
+    """Say that a hub refused a request, which may lie behind an error; None for other troubles."""
     while error is not None:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
-            return int(status)
-        error = error.__cause__
+            return f"{source}: the hub refuses {hub} ({status}): check the token in HF_TOKEN"
+        error = error.__cause__ or error.__context__
     return None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import datasets
 import open_clip
 import pytest
 import torch
@@ -353,6 +354,36 @@ def test_a_hub_data_set_is_fetched_with_the_same_bytes_each_time(tmp_path: Path,
     assert rows.features["label"].names == CLASSES
     assert rows["label"] == pictures(9)[1]
     assert content(tmp_path / "first") == content(tmp_path / "second")
+
+
+@pytest.fixture
+def data_hub(tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """Have `datasets` ask the hub, which it was told the address of when it was imported."""
+    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", hub.url)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    return hub
+
+
+def test_a_gated_data_set_is_named_and_opens_with_a_token(
+    tmp_path: Path, data_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_hub.gated.add("datasets/org/rows")
+    task = task_of(write_pointer(tmp_path, "org/rows"))
+    with pytest.raises(InputError, match=r"org/rows is gated: accept its terms .* then set HF_TOKEN"):
+        fetch.fetch_data(task, tmp_path / "out")
+    monkeypatch.setenv("HF_TOKEN", "hf_of_another")
+    with pytest.raises(InputError, match=r"org/rows is gated: .* the token in HF_TOKEN is not of one who has"):
+        fetch.fetch_data(task, tmp_path / "out")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    fetch.fetch_data(task, tmp_path / "out")
+    assert load_from_disk(tmp_path / "out")["test"]["label"] == pictures(9)[1]
+
+
+def test_a_hub_that_refuses_a_data_set_is_the_users_to_settle(tmp_path: Path, data_hub: Hub) -> None:
+    data_hub.refused.add("datasets/org/rows")
+    with pytest.raises(InputError, match=r"the hub refuses org/rows \(403\): check the token in HF_TOKEN"):
+        fetch.fetch_data(task_of(write_pointer(tmp_path, "org/rows")), tmp_path / "out")
 
 
 def test_an_open_clip_tag_is_fetched_by_open_clips_own_downloader(

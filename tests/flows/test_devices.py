@@ -1,5 +1,6 @@
 """A declared GPU: refused by name before any work where the stages that compute on it are given none."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from flows.cli import app
 from flows.devices import changes_for
 from flows.project import MERGANSER
 from tests.dvcfleet.toy import Toy
+from tests.gpu import HERE
 from tests.tasks.comparison import inside, write_params
+from tests.tiny import merganser
 
 
 def declare(folder: Path, merge: str, evaluation: str) -> None:
@@ -93,3 +96,19 @@ def test_a_rerun_that_finds_no_gpu_names_the_rerun_without_one(
     said = lineage(made.path, "--rerun")
     assert "stage merge: asks for 1 GPUs; this machine has 0" in said
     assert "--rerun --device cpu" in said
+
+
+@pytest.mark.slow
+@pytest.mark.gpu
+@pytest.mark.skipif(not HERE, reason="needs a GPU")
+def test_what_ran_on_a_gpu_is_reproduced_there_by_its_bytes_and_on_the_cpu_by_its_scores(tiny_copy: Path) -> None:
+    params = yaml.safe_load((tiny_copy / "params.yaml").read_text())
+    params["merge"]["device"] = params["evaluation"]["device"] = "cuda"
+    (tiny_copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    gpu = {"resources": {"gpus": 1}}
+    (tiny_copy / "profiles.yaml").write_text(yaml.safe_dump({"gpu": {"stages": {"merge": gpu, "evaluate": gpu}}}))
+    merganser(tiny_copy, "run", "--profile", "gpu", "evaluate@ties-dark")
+    assert json.loads((tiny_copy / "data/metrics/ties/dark.json").read_text())["device"] == "cuda"
+    for how in ("--profile=gpu", "--device=cpu"):
+        done = merganser(tiny_copy, "lineage", "verify", "ties/dark", "--rerun", how, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -48,7 +48,7 @@ def look_up(repo: Path, text: str) -> tuple[Target, Lineage]:
 
 
 def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Audit:
-    """Compare everything, or one target's lineage, with what was recorded; `again`: also run the stages again, so.
+    """Compare everything, or one target's lineage, with what was recorded; `again`: how stages also run again.
 
     Raises UserError while a run is active, or if a run was killed and has not been continued; RerunError if the
     copy in which stages run again cannot be run.

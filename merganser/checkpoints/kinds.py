@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from merganser.checkpoints.tensors import Spec
+
 Kind = Literal["matrix", "vector"]
 MatrixRule = Literal["linear", "any_2d"]
 
@@ -56,6 +58,12 @@ def is_merged(name: str, dtype: str, rules: ParameterRules) -> bool:
     """Tell whether a parameter is merged; the others, and all integers, stay as in the base."""
     named = any(fnmatchcase(name, pattern) for pattern in rules.merged) and not is_head(name, rules.heads)
     return dtype in FLOATS and named
+
+
+def is_quantised(name: str, spec: Spec, rules: ParameterRules) -> bool:
+    """Tell whether a parameter is a weight that would be merged if it were not stored as integers."""
+    weight = "weight" in name.rpartition(".")[2] and len(spec.shape) > 1
+    return weight and spec.dtype not in FLOATS and is_merged(name, "F32", rules)
 
 
 def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:

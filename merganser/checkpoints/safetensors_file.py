@@ -83,13 +83,23 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
             raise InputError(f"{path}: not a safetensors file, or cut off within its header; fetch it again")
         try:
             header = parse_json(file.read(length))
+            _refuse_float8(path, header)
             end = _checked_end(header)
+        except InputError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: the safetensors header is corrupt ({error}); fetch it again") from error
     expected = 8 + length + end
     if size != expected:
         raise InputError(f"{path}: truncated or corrupt: {size} bytes, its header announces {expected}; fetch it again")
     return header, 8 + length
+
+
+def _refuse_float8(path: Path, header: dict[str, Any]) -> None:
+    for name, entry in header.items():
+        if str(entry.get("dtype")).startswith("F8_"):
+            said = f"{path}: {name} is quantised, stored as {entry['dtype']}"
+            raise InputError(f"{said}; such weights are not merged: take the model it was made from")
 
 
 def _checked_end(header: dict[str, Any]) -> int:

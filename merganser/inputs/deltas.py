@@ -14,7 +14,7 @@ from torch import Tensor
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.architecture import known_ties
-from merganser.checkpoints.kinds import Kind, ParameterRules, as_matrix, delta_shape, is_merged, kind_of
+from merganser.checkpoints.kinds import Kind, ParameterRules, as_matrix, delta_shape, is_merged, is_quantised, kind_of
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, read_into
 from merganser.checkpoints.safetensors_file import SafetensorsFile
@@ -35,6 +35,7 @@ def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRu
 
     Raise InputError naming the model, the parameter and both shapes when they do not belong together.
     """
+    _refuse_quantised(base, rules, "base")
     merged = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
     if not merged:
         raise InputError(f"parameters.merged: no parameter of the base matches {list(rules.merged)}; see its names")
@@ -47,6 +48,7 @@ def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRu
 
 def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: ParameterRules, task: str) -> None:
     """Compare a whole checkpoint with the base: every merged parameter is there, in the base's shape."""
+    _refuse_quantised(tuned, rules, task)
     absent = [name for name in merged if name not in tuned]
     if len(absent) == len(merged):
         raise InputError(f"{task}: another architecture: it has none of the base's parameters, such as {absent[0]}")
@@ -62,6 +64,13 @@ def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: 
         source = known_ties(tuned.names).get(extra[0])
         tied = f": it ties it to {source}, from which the task's differs" if source in base.names else ""
         raise InputError(f"{task}: the parameter {extra[0]} is not in the base{tied}; exclude it by parameters.merged")
+
+
+def _refuse_quantised(model: Checkpoint, rules: ParameterRules, who: str) -> None:
+    found = [name for name in model.names if is_quantised(name, model.spec(name), rules)]
+    if found:
+        stored, remedy = model.spec(found[0]).dtype, "take the model it was made from, or leave it out of"
+        raise InputError(f"{who}: {_listed(found)} quantised, stored as {stored}; {remedy} parameters.merged")
 
 
 def _listed(names: list[str]) -> str:

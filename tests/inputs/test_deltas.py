@@ -2,12 +2,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.tensors import DTYPES
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
-from merganser.inputs.deltas import extract, open_deltas
+from merganser.inputs.deltas import check_pair, extract, open_deltas
 from tests.small_models import random_state, write_models
 
 RULES = ParameterRules()
@@ -72,6 +74,30 @@ def test_models_that_do_not_belong_together_are_refused_by_name(tmp_path: Path, 
     with pytest.raises(InputError, match=message):
         extract(base, task0, RULES, "task0", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("base", "tuned", "who"), [("I8", "I8", "base"), ("F32", "I8", "task0"), ("U8", "F32", "base")]
+)
+def test_quantised_weights_are_refused_by_name(tmp_path: Path, base: str, tuned: str, who: str) -> None:
+    for name, dtype in (("base", base), ("task0", tuned)):
+        weights = {f"{i}.weight": torch.ones(4, 3).to(DTYPES[dtype]) for i in range(2)}
+        save_tensors(
+            tmp_path / name, weights | {"position_ids": torch.ones(1, 4, dtype=torch.int64), "norm": torch.ones(4)}
+        )
+    models = [open_checkpoint(tmp_path / name) for name in ("base", "task0")]
+    said = rf"^{who}: the parameter 0\.weight \(and 1 more\) is quantised, stored as [IU]8; take the model it was made"
+    with pytest.raises(InputError, match=said):
+        check_pair(*models, RULES, "task0")
+    assert check_pair(*models, ParameterRules(merged=["norm"]), "task0") == {"norm": "vector"}
+
+
+def test_a_file_of_eight_bit_floats_is_refused_by_name(tmp_path: Path) -> None:
+    save_file({"0.weight": torch.ones(4, 3).to(torch.float8_e4m3fn)}, tmp_path / "model.safetensors")
+    with pytest.raises(
+        InputError, match=r"0\.weight is quantised, stored as F8_E4M3; .* take the model it was made from"
+    ):
+        open_checkpoint(tmp_path)
 
 
 def test_only_the_declared_parameters_are_merged(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def cut(root: Path) -> None:
     params = yaml.safe_load(path.read_text())
     for stage in (stage for suite in SUITES for stage in params[suite].values()):
         stage.update({key: FEW[key] for key in stage.keys() & FEW.keys()})
-    edit(path, params | {"data": FEW["data"]})
+    edit(path, params | {"data": FEW["data"], "tasks": list(KEPT)})
     path = root / "suites/encoder/params.yaml"
     params = yaml.safe_load(path.read_text())
     kept = {name: section for name, section in params.items() if name not in ("joints", "differences", "studies")}

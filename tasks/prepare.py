@@ -11,8 +11,8 @@ from tasks.paths import BASE, DATASETS, PREPARED
 from tasks.stage import check_family, check_kind, fresh_folder, only_name, run
 
 
-def prepare_task(params: Params, task: str) -> None:
-    """Write what the evaluations read of one task's data."""
+def prepare_task(params: Params, task: str, split: str, where: str, out: Path) -> None:
+    """Write into a folder what networks read of one split of a task's data; `where` the split is declared."""
     about = declared(params.tasks, task, "tasks")
     check_family(params.base.family)
     check_kind(about.kind)
@@ -20,14 +20,16 @@ def prepare_task(params: Params, task: str) -> None:
     get_family(params.base.family).check(BASE, open_checkpoint(BASE))
     outputs = evaluator.outputs(evaluator.classes(DATASETS / task))
     network = open_network(params.base.family, BASE, outputs=outputs)
-    with fresh_folder(PREPARED / task) as folder:
-        count = evaluator.prepare(DATASETS / task, params.split_of(task), network, folder)
-    print(f"{task}: {count} examples prepared")
+    with fresh_folder(out) as folder:
+        count = evaluator.prepare(DATASETS / task, split, network, folder, where)
+    print(f"{task}: {count} examples of {split} prepared")
 
 
 def main(argv: list[str]) -> None:
     """Prepare the task named on the command line."""
-    prepare_task(load_params(Path("params.yaml")), only_name(argv, "prepare"))
+    params, task = load_params(Path("params.yaml")), only_name(argv, "prepare")
+    declared(params.tasks, task, "tasks")
+    prepare_task(params, task, params.split_of(task), "evaluation.split", PREPARED / task)
 
 
 if __name__ == "__main__":

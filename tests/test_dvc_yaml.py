@@ -166,6 +166,7 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
         "fetch_data": [kinds],
         "describe": [family],
         "prepare": [family, kinds],
+        "prepare_validation": [family, kinds],
         "evaluate": [family, kinds],
         "study_tasks": [family, kinds],
         "study_rank": [family, kinds],

@@ -52,13 +52,15 @@ class Parameters(Strict):
 class Data(Strict):
     """A task's data set; the keys of the task's kind stand here too.
 
-    `split`: in place of evaluation.split. `columns`: the data set's own name of each column that the kind reads.
+    `split`, `validation`: in place of evaluation.split and validation.split. `columns`: the data set's own name of each
+    column that the kind reads.
     """
 
     model_config = ConfigDict(extra="allow")
 
     source: Text
     split: Text | None = None
+    validation: Text | None = None
     columns: dict[Text, Text] = {}
     metric: Text | None = None
 
@@ -143,6 +145,12 @@ class Evaluation(Strict):
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
+class Validation(Strict):
+    """The split that statistics, learning and searches read; never the one that is measured on."""
+
+    split: Text
+
+
 class Embedding(Strict):
     """Text embeddings of the tasks' class names, and what an entry reads with them: deltas, svd or differences/NAME."""
 
@@ -183,11 +191,18 @@ class Params(Strict):
     merge: Merge = Merge()
     methods: Annotated[dict[str, Entry], Field(min_length=1)]
     evaluation: Evaluation
+    validation: Validation | None = None
     studies: Studies = Studies()
 
     def split_of(self, task: str) -> str:
         """Return the split that a task is measured on."""
         return self.tasks[task].data.split or self.evaluation.split
+
+    def validation_split_of(self, task: str) -> str:
+        """Return the split of a task that statistics, learning and searches read; raise InputError if there is none."""
+        if self.validation is None:
+            raise InputError("validation: missing, and what reads data needs it; write validation: {split: validation}")
+        return self.tasks[task].data.validation or self.validation.split
 
     def without_embeddings(self, entry: Entry) -> Entry:
         """Return an entry as one that reads what its embeddings are of."""

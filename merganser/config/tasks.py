@@ -21,6 +21,10 @@ def task_mistakes(params: Params) -> list[str]:
         mistakes += [str(error)]
     for name, task in params.tasks.items():
         mistakes += _kind_mistakes(f"tasks.{name}", task)
+        if params.validation and params.validation_split_of(name) == params.split_of(name):
+            place = "validation.split" if task.data.validation is None else f"tasks.{name}.data.validation"
+            reason = f"{params.split_of(name)!r} is the split that {name} is measured on"
+            mistakes.append(f"{place}: {reason}; name another, which nothing is measured on")
     return mistakes
 
 

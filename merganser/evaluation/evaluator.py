@@ -51,9 +51,9 @@ class Evaluator:
         if head and classes and self.outputs(classes) is not None:
             check_head(head, classes, getattr(self.settings, "masked", ()), f"tasks.{task}")
 
-    def prepare(self, data: Path, split: str, network: Network, out: Path) -> int:
+    def prepare(self, data: Path, split: str, network: Network, out: Path, where: str = "evaluation.split") -> int:
         """Prepare one split of a saved data set into an empty folder; return the number of examples."""
-        chunks = self.kind.prepare(open_split(data, split), self.settings, network)
+        chunks = self.kind.prepare(open_split(data, split, where), self.settings, network)
         settings = self.settings.model_dump()
         about = {"kind": self.name, "settings": settings, "metric": self.metric, "classes": self.classes(data)}
         return write_prepared(out, chunks, about)

@@ -246,6 +246,19 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c["decompose"].update(rank_fraction=0), "decompose.rank_fraction: ", "greater than 0"),
         (lambda c: c["evaluation"].update(batch_size=0.5), "evaluation.batch_size: ", "got 0.5"),
         (lambda c: c["parameters"].update(matrices="any"), "parameters.matrices: ", "got 'any'"),
+        (
+            lambda c: c.update(validation={"split": "test"}),
+            "validation.split: ",
+            "is the split that digits is measured on",
+        ),
+        (
+            lambda c: (
+                c.update(validation={"split": "validation"}),
+                c["tasks"]["greek"]["data"].update(validation="test"),
+            ),
+            "tasks.greek.data.validation: ",
+            "is the split that greek is measured on",
+        ),
         (lambda c: c.update(studies=None), "studies: ", "leave it out for none"),
         (lambda c: c["studies"].update(rank=None), "studies.rank: ", "leave it out for none"),
         (lambda c: c["studies"]["tasks"].pop("subsets"), "studies.tasks.subsets: ", "missing"),

@@ -45,6 +45,7 @@ def write_params(folder: Path, methods: dict[str, dict[str, Any]] = METHODS) -> 
         "differences": {},
         "methods": methods,
         "evaluation": {"split": "test", "batch_size": 8},
+        "validation": {"split": "validation"},
         "studies": {"tasks": {"subsets": 2, "methods": STUDIES}, "rank": {"fractions": [0.1, 0.5]}},
     }
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
@@ -63,7 +64,7 @@ def write_sources(folder: Path) -> None:
         (folder / task).mkdir()
         (folder / task / "open_clip_config.json").write_text(json.dumps(CONFIG))
         save_tensors(folder / task / "open_clip_model.safetensors", moved)
-        write_data_set(folder / f"{task}-data", {"test": 12 + seed})
+        write_data_set(folder / f"{task}-data", {"validation": 6, "test": 12 + seed})
 
 
 @contextmanager

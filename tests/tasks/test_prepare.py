@@ -1,0 +1,41 @@
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from merganser.errors import InputError
+from merganser.evaluation.prepared import Prepared
+from tasks import prepare_validation
+from tests.tasks.comparison import inside
+from tests.tiny_clip import pictures
+
+
+@pytest.fixture
+def folder(comparison: Path, tmp_path: Path) -> Iterator[Path]:
+    """Give what the stage reads of a comparison."""
+    shutil.copyfile(comparison / "params.yaml", tmp_path / "params.yaml")
+    for name in ("base", "datasets"):
+        shutil.copytree(comparison / "data" / name, tmp_path / "data" / name)
+    with inside(tmp_path):
+        yield tmp_path
+
+
+def test_the_validation_split_is_prepared_beside_the_one_that_is_measured_on(folder: Path, comparison: Path) -> None:
+    prepare_validation.main(["dark-split"])
+    found, measured = Prepared(folder / "data/validation/dark"), Prepared(comparison / "data/prepared/dark")
+    assert (len(found), len(measured)) == (6, 12)
+    assert {**found.about, "count": 12} == measured.about
+    assert found.array("label").tolist() == pictures(6)[1]
+    assert found.array("pixels").shape[1:] == measured.array("pixels").shape[1:]
+    assert found.array("pixels").dtype == torch.uint8
+
+
+def test_a_task_without_the_split_is_named_with_those_that_it_has(folder: Path) -> None:
+    params = yaml.safe_load(Path("params.yaml").read_text())
+    params["tasks"]["dark"]["data"]["validation"] = "held_out"
+    Path("params.yaml").write_text(yaml.safe_dump(params))
+    with pytest.raises(InputError, match=r"validation\.split: data/datasets/dark has no split 'held_out'; it has"):
+        prepare_validation.main(["dark-split"])

@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import kinds
@@ -47,6 +47,24 @@ class Kind(Protocol):
         self, network: "Network", prepared: "Prepared", settings: Any, metric: str, batch_size: int
     ) -> "Results":
         """Run a loaded network on prepared data; return what it made of each example."""
+
+
+@runtime_checkable
+class GivesClasses(Protocol):
+    """The module of a kind whose examples are of one class each: what looks at a network's probabilities needs it."""
+
+    def class_logits(
+        self,
+        network: "Network",
+        prepared: "Prepared",
+        settings: Any,
+        parameters: "Mapping[str, Tensor]",
+        rows: Sequence[int],
+    ) -> "Tensor":
+        """Score the classes of some examples with these parameters in place of the loaded ones; differentiable: (B, C).
+
+        `parameters` have the checkpoint's names; those of a classifier's own head may be among them.
+        """
 
 
 def kind_names() -> list[str]:

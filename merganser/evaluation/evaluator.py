@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from merganser.errors import InputError
-from merganser.evaluation import Kind, get_kind
+from merganser.evaluation import GivesClasses, Kind, get_kind
 from merganser.evaluation.examples import Results
 from merganser.evaluation.heads import check_head
 from merganser.evaluation.metrics import METRICS
@@ -61,6 +63,17 @@ class Evaluator:
     def results(self, network: Network, prepared: Prepared, batch_size: int) -> Results:
         """Run a loaded network on prepared data."""
         return self.kind.results(network, prepared, self.settings, self.metric, batch_size)
+
+    def class_logits(
+        self, network: Network, prepared: Prepared, parameters: Mapping[str, Tensor], rows: Sequence[int]
+    ) -> Tensor:
+        """Score the classes of some prepared examples, differentiable in the parameters: (B, C).
+
+        Raises InputError for a kind whose examples have no class.
+        """
+        if not isinstance(self.kind, GivesClasses):
+            raise InputError(f"{self.name}: no kind with classes, whose probabilities could be looked at")
+        return self.kind.class_logits(network, prepared, self.settings, parameters, rows)
 
 
 def open_evaluator(kind: str, own: Mapping[str, Any], metric: str | None) -> Evaluator:

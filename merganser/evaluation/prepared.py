@@ -66,6 +66,11 @@ class Prepared:
         """Read one array whole."""
         return self._file(name).read(name)
 
+    def rows(self, names: Sequence[str], places: Sequence[int]) -> dict[str, Tensor]:
+        """Read some rows of some arrays, in the order of their places; they stay on the CPU."""
+        files = {name: self._file(name) for name in names}
+        return {name: torch.cat([_rows(file, name, place, 1) for place in places]) for name, file in files.items()}
+
     def batches(self, names: Sequence[str], size: int) -> Iterator[Mapping[str, Tensor]]:
         """Read some arrays, so many rows at a time, all of them in order."""
         return copied_ahead(self._read(names, size), self.device)

@@ -54,9 +54,21 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
         yield {"pixels": network.pixels(batch["image"]), "label": labels}
 
 
+def class_logits(
+    network: Network, prepared: Prepared, settings: Settings, parameters: Mapping[str, Tensor], rows: Sequence[int]
+) -> Tensor:
+    """Score the classes of some pictures, with these parameters in place of the loaded ones."""
+    _make_head(network, prepared, settings)
+    return network.forward(parameters, prepared.rows(["pixels"], rows))
+
+
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Compare the likeliest class of each picture with its label."""
-    if isinstance(network, EmbedsTexts):
-        network.head([[template.format(name) for template in settings.templates] for name in prepared.classes])
+    _make_head(network, prepared, settings)
     found = [network.logits(batch).argmax(dim=1).cpu() for batch in prepared.batches(["pixels"], batch_size)]
     return compare(metric, torch.cat(found).numpy(), prepared.array("label").numpy())
+
+
+def _make_head(network: Network, prepared: Prepared, settings: Settings) -> None:
+    if isinstance(network, EmbedsTexts):
+        network.head([[template.format(name) for template in settings.templates] for name in prepared.classes])

@@ -14,7 +14,7 @@ from merganser.evaluation.labels import check_labels, label_names
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.settings import Text
 from merganser.evaluation.texts import LABEL, TextSettings, check_texts, encode_rows, logits_of
-from merganser.models import Network
+from merganser.models import Network, TakesTexts
 
 METRICS = ("accuracy", "matthews", "f1", "macro_f1")
 
@@ -55,8 +55,23 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
     yield encode_rows(rows, network, settings.max_length) | {LABEL: label}
 
 
+def class_logits(
+    network: Network, prepared: Prepared, settings: Settings, parameters: Mapping[str, Tensor], rows: Sequence[int]
+) -> Tensor:
+    """Score the classes of some texts, with these parameters in place of the loaded ones."""
+    assert isinstance(network, TakesTexts)
+    logits = network.forward(parameters, prepared.rows(network.tokenizer.model_input_names, rows))
+    return logits[:, _classes_of(logits, settings)]
+
+
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Compare the likeliest class of each example with its label."""
     logits = logits_of(network, prepared, batch_size)
-    kept = [number for number in range(logits.shape[1]) if number not in settings.masked]
-    return compare(metric, logits[:, kept].argmax(dim=1).numpy(), prepared.array(LABEL).numpy())
+    return compare(
+        metric, logits[:, _classes_of(logits, settings)].argmax(dim=1).numpy(), prepared.array(LABEL).numpy()
+    )
+
+
+def _classes_of(logits: Tensor, settings: Settings) -> list[int]:
+    """Return the numbers of the outputs that are classes."""
+    return [number for number in range(logits.shape[1]) if number not in settings.masked]

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from benchmarks.harness import Measured, measure
 from benchmarks.merges import FEW, MORE, Job, Row, planned, tables
 from benchmarks.models import write_models
@@ -77,6 +79,7 @@ def test_the_models_of_a_folder_are_made_once(tmp_path: Path) -> None:
     assert written == {path: (path / "model.safetensors").stat().st_mtime_ns for path in written}
 
 
+@pytest.mark.drill
 def test_the_cached_side_is_the_pipelines_own_stage(tmp_path: Path) -> None:
     base, models = write_models(tmp_path / "models", TINY, 2)
     setting = Setting(base, models, tmp_path / "out", threads=1)

@@ -69,7 +69,7 @@ def whole(folder: Path, chance: random.Random) -> Iterator[tuple[str, bool]]:
 
 def some(folder: Path, chance: random.Random) -> Iterator[tuple[str, bool]]:
     """Try a few kills of runs and of single stages."""
-    yield from try_stages(Tiny(folder / "pipeline", *SAMPLED), 4)
+    yield from try_stages(Tiny(folder / "pipeline", *SAMPLED), 3)
     yield from try_runs(folder / "runs", 2, chance, links=False)
 
 

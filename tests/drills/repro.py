@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.faults.whole import entries, is_pure
 from tests.tiny import dvc, make_repository, merganser
 
-SAMPLED = ("decompose@dark",)
+SAMPLED = ("fetch_base", "fetch@dark")
 
 
 def drill(folder: Path, sample: bool) -> None:

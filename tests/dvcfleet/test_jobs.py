@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -157,7 +158,8 @@ def test_python_is_what_the_path_says(root: Path, job: Job, tmp_path: Path) -> N
 def test_a_command_gets_the_signals_as_a_shell_gives_them(job: Job) -> None:
     assert run(job, shell("yes | head -n 1"))[1][1:] == ["y"]
     ignored = next(line for line in run(job, shell("cat /proc/self/status"))[1] if line.startswith("SigIgn"))
-    assert int(ignored.split()[1], 16) & 0x7FFFFFFF == 0  # signals 1 to 31; the C library keeps the next two for itself
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # these tests were started so, and their commands too
+    assert int(ignored.split()[1], 16) & 0x7FFFFFFF == nohup  # signals 1 to 31; the C library keeps the next two
 
 
 def test_commands_run_one_after_another_up_to_the_first_that_fails(job: Job) -> None:

@@ -141,7 +141,7 @@ def test_a_mistake_leaves_no_server_behind(toy: Make) -> None:
     assert servers_of(broken.path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_ui_serves_both_pages_until_it_is_told_to_stop(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}

@@ -58,6 +58,7 @@ def test_a_stage_depends_on_all_the_code_it_runs(stage: str) -> None:
     assert declared_code("suite", stage) == code_of("suite", f"suite.{stage}")
 
 
+@pytest.mark.drill
 @pytest.mark.usefixtures("one_thread")
 def test_building_again_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
     settings = read_settings(built / "params.yaml", Settings)

@@ -80,6 +80,7 @@ def test_every_stage_writes_what_its_dvc_yaml_says(built: Path) -> None:
             assert all((built.parent / out.replace("${item}", task)).is_dir() for task in TASKS_BUILT)
 
 
+@pytest.mark.drill
 def test_building_again_in_another_process_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
     """Another seed of Python's hashes: the order of sets must not be in a file."""
     make_folder(tmp_path, "texts", TINY)

@@ -48,7 +48,7 @@ def fill(disk: Path, leave: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("links", [False, True])
+@pytest.mark.parametrize("links", [False, pytest.param(True, marks=pytest.mark.drill)])
 @pytest.mark.usefixtures("toy")
 def test_a_full_disk_is_named_and_what_is_done_is_kept(small_disk: Path, links: bool, tmp_path: Path) -> None:
     expected = Toy(tmp_path / "roomy", GROWING, FILES)

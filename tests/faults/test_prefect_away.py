@@ -99,7 +99,7 @@ def test_a_run_goes_on_while_its_server_is_restarted(toy: Make, server: PrefectS
     assert slow.settled()
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_run_ends_well_when_its_own_server_is_killed(toy: Make) -> None:
     slow = toy(SLOW, slow_files(NAMES))
     run = start(slow, None)

@@ -189,7 +189,7 @@ def test_the_text_names_source_checksum_command_commit_and_run(project: Path) ->
     assert merganser(project, "lineage", "show", "tise", check=False).returncode == 2
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_chain_run_again_has_the_same_bytes(project: Path) -> None:
     done = merganser(project, "lineage", "verify", "ties/dark", "--rerun")
     assert (done.stdout, done.stderr) == ("", "")

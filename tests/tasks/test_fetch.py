@@ -339,6 +339,7 @@ def test_a_prefix_is_taken_off_the_names(tmp_path: Path, hub: Hub) -> None:
         fetch.fetch_model(pointer, tmp_path / "out")
 
 
+@pytest.mark.drill
 def test_a_hub_data_set_is_fetched_with_the_same_bytes_each_time(tmp_path: Path, hub: Hub) -> None:
     """In processes of their own, with caches of their own: `datasets` reads its settings when it is imported."""
     write_pointer(tmp_path, "org/rows")

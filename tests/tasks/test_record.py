@@ -121,6 +121,7 @@ def test_without_a_flow_the_parent_is_named_by_the_content_of_the_params(folder:
     assert record.comparison_name(load_params(Path("params.yaml"))) != first
 
 
+@pytest.mark.drill
 def test_processes_that_record_at_once_share_a_store_and_a_parent(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +185,7 @@ def test_anything_but_an_entry_or_the_report_is_refused(folder: Path) -> None:
         record.main([])
 
 
+@pytest.mark.drill
 def test_a_kill_while_the_store_is_made_leaves_nothing_that_stands_in_the_way(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from tasks.record import open_store; print(open_store().experiment)"]
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}

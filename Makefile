@@ -33,7 +33,7 @@ run: $(READY)  ## compare the methods of params.yaml and write the report
 
 # One file a process, in the order of tests/conftest.py, which begins with the slow ones.
 test: $(READY)  ## run the tests; the last lines name the ten slowest and the time of all
-	@OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10
+	@OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 10
 
 drills: $(READY)  ## try hundreds of kills, thousands of broken inputs, all of `dvc repro`, clusters: hours
 	@OMP_NUM_THREADS=1 "$(BIN)/python" -m tests.drills $(DRILLS)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
@@ -49,6 +50,20 @@ def load_params(path: str) -> Any:
     from dvc.utils.serialize import load_path
 
     return load_path(path, localfs)
+
+
+def set_params(path: Path, params: Mapping[str, Any]) -> None:
+    """Set parameters of a YAML file by their dotted names."""
+    from dvc.utils.serialize import dumps_yaml, load_yaml
+
+    content = load_yaml(path)
+    for name, value in params.items():
+        *sections, last = name.split(".")
+        section = content
+        for each in sections:
+            section = section.setdefault(each, {})
+        section[last] = value
+    path.write_text(dumps_yaml(content), encoding="utf-8")
 
 
 def shell_commands(stage: "Stage") -> list[tuple[str, list[str]]]:

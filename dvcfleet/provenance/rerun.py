@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
+from dvcfleet.dvc_adapter.stages import set_params
 from dvcfleet.errors import UserError
 from dvcfleet.project import Project, project_of
 from dvcfleet.provenance.contents import cached_listing, name_of
@@ -57,7 +58,8 @@ def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str], how: Rerun) 
         # The same folder within the copy, since stage names are relative to it.
         scratch = Path(folder, "copy")
         _make_copy(repo, scratch)
-        _set_params(scratch, {name: value for name, (_, value) in how.params.items()})
+        if how.params:
+            set_params(scratch / "params.yaml", {name: value for name, (_, value) in how.params.items()})
         here = Path(scratch, os.path.relpath(os.getcwd(), repo.root_dir))
         environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
         options = [f"--profile={how.profile}"] if how.profile else []
@@ -119,23 +121,6 @@ def _lies_in(name: str, folders: Sequence[str]) -> bool:
 def _below(repo: "Repo", folder: str) -> set[str]:
     files = repo.dvcignore.find(repo.fs, folder) if os.path.isdir(folder) else ()
     return {Path(os.path.relpath(file, repo.root_dir)).as_posix() for file in files}
-
-
-def _set_params(scratch: Path, params: Mapping[str, Any]) -> None:
-    """Set parameters of the copy's params.yaml by their dotted names."""
-    if not params:
-        return
-    from dvc.utils.serialize import dumps_yaml, load_yaml
-
-    file = scratch / "params.yaml"
-    content = load_yaml(file)
-    for name, value in params.items():
-        *sections, last = name.split(".")
-        section = content
-        for each in sections:
-            section = section.setdefault(each, {})
-        section[last] = value
-    file.write_text(dumps_yaml(content), encoding="utf-8")
 
 
 def _compare(repo: "Repo", stage: "Stage", scratch: Path, how: Rerun) -> Iterator[Finding]:

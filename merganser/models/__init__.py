@@ -132,16 +132,17 @@ def text_families() -> list[str]:
 
 def text_family_of(folder: Path) -> str:
     """Return the family that embeds texts by the model in a folder; raise InputError where none does."""
-    checkpoint, names = open_checkpoint(folder), text_families()
-    for name in names:  # clip first: it compares names, and open_clip, which does not, may fit as well
+    checkpoint, reasons = open_checkpoint(folder), []
+    for name in text_families():  # clip first: it compares names, and open_clip, which does not, may fit as well
         try:
             get_family(name).check(folder, checkpoint)
-        except InputError:
-            continue
-        return name
+        except InputError as error:
+            reasons.append(f"no {name}: {error}")
+        else:
+            return name
     raise InputError(
         f"{folder}: class names are embedded by the base's own text encoder, and this is no model of a family that has "
-        f"one ({', '.join(names)}); give a base of such a family, with its configuration beside its weights"
+        "one; give a base of such a family, with its configuration beside its weights\n" + "\n".join(reasons)
     )
 
 

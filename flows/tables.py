@@ -121,7 +121,9 @@ def default_of(parameter: dict[str, Any]) -> str:
     """Format a parameter's default."""
     if parameter["required"]:
         return "required"
-    return "none" if parameter["default"] is None else str(parameter["default"])
+    if parameter["default"] is None:
+        return "none"
+    return str(parameter["default"]).lower() if parameter["type"] == "boolean" else str(parameter["default"])
 
 
 def _print(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:

@@ -1,5 +1,6 @@
 """CART: low-rank task matrices about the average of the fine-tuned models."""
 
+import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
@@ -21,11 +22,15 @@ from merganser.operators.vectors import mean
     ours=("scaling",),
     vectors=mean,
 )
-def cart(layer: LayerDeltas, *, rank_fraction: Fraction = 0.08, scaling: Scaling = 1.0) -> Tensor:
-    """Add to the average the scaled sum of the centred deltas, each truncated to a share of its rank."""
+def cart(layer: LayerDeltas, *, rank_fraction: Fraction = 0.08, centre: bool = True, scaling: Scaling = 1.0) -> Tensor:
+    """Add to the average the scaled sum of the centred deltas, each truncated to a share of its rank.
+
+    The ablation `centre: false` truncates the deltas from the base in place of those from the average.
+    """
     rank = count_of(rank_fraction, min(layer.shape))
     average = total(layer.deltas) / len(layer.deltas)
-    merged = average.clone()
+    start = average if centre else torch.zeros_like(average)
+    merged = start.clone()
     for delta in layer.deltas:
-        merged.addmm_(*truncation(delta - average, rank, layer.dtype), alpha=scaling)
+        merged.addmm_(*truncation(delta - start, rank, layer.dtype), alpha=scaling)
     return merged.to(layer.dtype)

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators.drm import drm
+from merganser.operators.drm import Averaging, drm
 
 
 @method(
@@ -19,6 +19,18 @@ from merganser.operators.drm import drm
     low_rank=True,
     joint="rows",
 )
-def drm_h(layer: LayerDeltas | LayerLowRank, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
-    """Decompose the deltas jointly, renormalise each task's right vectors, prune all together, elect signs, average."""
-    return scaling * drm(layer, density)
+def drm_h(
+    layer: LayerDeltas | LayerLowRank,
+    *,
+    density: PositiveFraction = 0.2,
+    renormalise: bool = True,
+    elect: bool = True,
+    averaging: Averaging = "disjoint",
+    scaling: Scaling = 1.0,
+) -> Tensor:
+    """Decompose the deltas jointly, renormalise each task's right vectors, prune all together, elect signs, average.
+
+    The paper's ablations leave one step out: `renormalise: false`, `density: 1` (no pruning), `elect: false`, or
+    `averaging: simple` over all tasks in place of those that agree; `averaging: sum` divides by nothing.
+    """
+    return scaling * drm(layer, density, renormalise, elect, averaging)

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators.drm import drm, transposed
+from merganser.operators.drm import Averaging, drm, transposed
 
 
 @method(
@@ -18,6 +18,17 @@ from merganser.operators.drm import drm, transposed
     low_rank=True,
     joint="columns",
 )
-def drm_v(layer: LayerDeltas | LayerLowRank, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0) -> Tensor:
-    """Merge the transposed deltas as drm_h does, and transpose the result."""
-    return scaling * drm(transposed(layer), density).mT
+def drm_v(
+    layer: LayerDeltas | LayerLowRank,
+    *,
+    density: PositiveFraction = 0.2,
+    renormalise: bool = True,
+    elect: bool = True,
+    averaging: Averaging = "disjoint",
+    scaling: Scaling = 1.0,
+) -> Tensor:
+    """Merge the transposed deltas as drm_h does, and transpose the result.
+
+    Its ablations are drm_h's: `renormalise: false`, `density: 1`, `elect: false`, `averaging: simple` or sum.
+    """
+    return scaling * drm(transposed(layer), density, renormalise, elect, averaging).mT

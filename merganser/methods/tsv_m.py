@@ -23,16 +23,22 @@ from merganser.operators.sums import total
     cost="svd",
     rank_fraction=share_needed,
 )
-def tsv_m(layer: LayerFactors, *, rank_fraction: Fraction | None = None, scaling: Scaling = 1.0) -> Tensor:
+def tsv_m(
+    layer: LayerFactors, *, rank_fraction: Fraction | None = None, orthogonalise: bool = True, scaling: Scaling = 1.0
+) -> Tensor:
     """Set the tasks' leading singular vectors side by side and whiten them, keeping every kept singular value.
 
     `rank_fraction` is the share of each spectrum kept, 1/T by default. A matrix too small to give each task a component
-    is averaged like a vector.
+    is averaged like a vector. The paper's ablations: `rank_fraction: 1` (no low rank), `orthogonalise: false` (the
+    truncated deltas are added as they are), and both, which is task arithmetic.
     """
     count = triples_kept(layer, rank_fraction)
     if count == 0:
         deltas = torch.stack([rebuilt(leading(f, len(f.s))) for f in layer.factors])
         return (scaling * total(deltas) / len(deltas)).to(deltas.dtype)
+    if not orthogonalise:
+        cut = torch.stack([rebuilt(leading(factors, count)) for factors in layer.factors])
+        return (scaling * total(cut)).to(cut.dtype)
     us, ss, vhs = zip(*(leading(factors, count) for factors in layer.factors), strict=True)
     (left, _, u), (vh, _, right) = polar_factors(torch.cat(us, 1)), polar_factors(torch.cat(vhs))
     merged = torch.linalg.multi_dot(

@@ -7,7 +7,7 @@ Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices sid
 """
 
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ BLOCK = 2**18  # entries of each task that are averaged at a time
 PLACES = 64  # entries that are recomputed at a time
 DOUBTS = 2**11  # the most entries to recompute, each by a dot product; beyond that everything is redone in float64
 
+Averaging = Literal["disjoint", "simple", "sum"]  # over the tasks that are counted, over all, or no average
+
 
 @dataclass(frozen=True)
 class JointSpace:
@@ -31,7 +33,7 @@ class JointSpace:
 
     u: Tensor  # (M, K)
     s: Tensor  # (T, K)
-    vh: Tensor  # (T, K, N), in float64, or rounded to float32
+    vh: Tensor  # (T, K, N), in float64, or rounded to float32; without renormalisation no unit rows
     deltas: Tensor | None = None  # (T, M, N): to recompute rounded entries from
 
     def exact(self, places: Tensor) -> Tensor:
@@ -46,8 +48,13 @@ def joint_space(layer: LayerDeltas | LayerLowRank) -> JointSpace:
     return renormalised(joint_factors(layer), layer, torch.float64)
 
 
-def renormalised(space: JointFactors, layer: LayerDeltas | LayerLowRank, dtype: torch.dtype) -> JointSpace:
-    """Scale each task's rows to unit length. They are rounded to the dtype only if they can be recomputed."""
+def renormalised(
+    space: JointFactors, layer: LayerDeltas | LayerLowRank, dtype: torch.dtype, unit_length: bool = True
+) -> JointSpace:
+    """Scale each task's rows to unit length, or by the joint singular values alone: then they stay the rows of V_t^T.
+
+    They are rounded to the dtype only if they can be recomputed.
+    """
     deltas = layer.deltas if space.is_product and dtype != torch.float64 and isinstance(layer, LayerDeltas) else None
     tasks, rank = len(layer.tasks), len(space.s)
     s = space.s.new_empty(tasks, rank)
@@ -56,6 +63,8 @@ def renormalised(space: JointFactors, layer: LayerDeltas | LayerLowRank, dtype: 
         rows = space.coordinates(task)
         torch.linalg.vector_norm(rows, dim=1, out=lengths)
         lengths[lengths <= NO_LENGTH * space.s] = 0
+        if not unit_length:
+            lengths.copy_(space.s.where(lengths > 0, 0.0))
         unit.copy_(rows.div_(torch.where(lengths > 0, lengths, torch.inf).unsqueeze(1)))
         del rows  # free the memory before the next task's are computed
     return JointSpace(space.u, s, vh, deltas)
@@ -105,8 +114,8 @@ def pruned(space: JointSpace, density: float) -> Tensor:
     return kept.vh.mul_(space.s.unsqueeze(2))
 
 
-def averaged(space: JointSpace) -> Tensor | None:
-    """Elect a sign per entry of S V^T and average the tasks that agree: (K, N).
+def averaged(space: JointSpace, elect: bool = True, averaging: Averaging = "disjoint") -> Tensor | None:
+    """Elect a sign per entry of S V^T and average the tasks that agree, or all without election: (K, N).
 
     Returns None if rounding may decide the sign of too many entries.
     """
@@ -116,7 +125,7 @@ def averaged(space: JointSpace) -> Tensor | None:
     step = max(1, BLOCK // max(1, columns))
     for first in range(0, max(1, rank), step):
         rows = slice(first, first + step)
-        doubt = _mean_of_majority(space.vh[:, rows], s[:, rows], merged[rows])
+        doubt = _merge_entries(space.vh[:, rows], s[:, rows], merged[rows], elect, averaging)
         doubts.append(doubt.nonzero() + torch.tensor([first, 0], device=doubt.device))
     k, n = torch.cat(doubts).T
     if space.deltas is None or len(k) == 0:
@@ -128,15 +137,16 @@ def averaged(space: JointSpace) -> Tensor | None:
     entries = space.s.new_zeros(tasks, len(k), 1)
     entries[t, place, 0] = space.exact(torch.stack([t, k[place], n[place]], 1))
     exact = entries.new_empty(len(k), 1)
-    _mean_of_majority(entries, torch.ones_like(entries), exact)
+    _merge_entries(entries, torch.ones_like(entries), exact, elect, averaging)
     merged[k, n] = exact.squeeze(1).to(merged.dtype)
     return merged
 
 
-def _mean_of_majority(units: Tensor, scales: Tensor, out: Tensor) -> Tensor:
+def _merge_entries(units: Tensor, scales: Tensor, out: Tensor, elect: bool, averaging: Averaging) -> Tensor:
     """Write to `out` the mean of the entries units * scales (T, K, N) of the sign with the larger sum; 0 on a draw.
 
-    Returns a mask of the other entries whose sign rounding may have decided.
+    Without election, of the entries of both signs. Returns a mask of the other entries whose sign rounding may have
+    decided.
     """
     sums, counts = out.new_zeros(2, *out.shape), out.new_zeros(2, *out.shape)
     for unit, scale in zip(units, scales, strict=True):
@@ -146,24 +156,41 @@ def _mean_of_majority(units: Tensor, scales: Tensor, out: Tensor) -> Tensor:
         sums[0] += entries.clamp(min=0)
         sums[1] -= entries.clamp_(max=0)
     lead, weight = sums[0] - sums[1], sums[0] + sums[1]
-    means = sums.div_(counts.clamp_(min=1))
+    if not elect:
+        out.copy_(lead).div_(_divisor(counts.sum(0), len(units), averaging))
+        return torch.zeros_like(out, dtype=torch.bool)
+    means = sums.div_(_divisor(counts, len(units), averaging))
     torch.where(lead > 0, means[0], -means[1], out=out)
     out.masked_fill_(lead.abs_() <= SAME * weight, 0)
     rounding = (len(units) + 4) * torch.finfo(out.dtype).eps
     return (lead <= rounding * weight) & (weight > 0)
 
 
-def drm(layer: LayerDeltas | LayerLowRank, density: float) -> Tensor:
+def _divisor(counts: Tensor, tasks: int, averaging: Averaging) -> Tensor | int:
+    if averaging == "disjoint":
+        return counts.clamp_(min=1)
+    return tasks if averaging == "simple" else 1
+
+
+def drm(
+    layer: LayerDeltas | LayerLowRank,
+    density: float,
+    renormalise: bool = True,
+    elect: bool = True,
+    averaging: Averaging = "disjoint",
+) -> Tensor:
     """Merge T matrices in their joint space: prune, elect a sign per entry, average the entries that agree: (M, N)."""
-    space = joint_factors(layer)
-    merged = _merged(renormalised(space, layer, torch.float32), density)
-    if merged is None:
-        merged = _merged(renormalised(space, layer, torch.float64), density)
-    return lapack.product(space.u, cast(Tensor, merged).double(), layer.dtype)
+    factors = joint_factors(layer)
 
+    def merged(dtype: torch.dtype) -> Tensor | None:
+        space = renormalised(factors, layer, dtype, renormalise)
+        return averaged(space, elect, averaging) if prune_(space, density) else None
 
-def _merged(space: JointSpace, density: float) -> Tensor | None:
-    return averaged(space) if prune_(space, density) else None
+    # Without election no sign asks for exact entries again, so that the sum of all is exact in float64 only.
+    found = merged(torch.float32) if elect else None
+    if found is None:
+        found = merged(torch.float64)
+    return lapack.product(factors.u, cast(Tensor, found).double(), layer.dtype)
 
 
 def transposed(layer: LayerDeltas | LayerLowRank) -> LayerDeltas | LayerLowRank:

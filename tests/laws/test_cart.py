@@ -9,16 +9,16 @@ from tests.laws.references import Array, Given, counted
 from tests.laws.spectra import assert_close, both_dtypes, cut, drawn, every_number, every_shape, numpy_of
 
 
-def centred(deltas: Array, rank: int, scaling: float) -> Array:
+def centred(deltas: Array, rank: int, scaling: float, centre: bool = True) -> Array:
     """CART as the paper prints it."""
-    average = deltas.mean(0)
+    average = deltas.mean(0) if centre else np.zeros_like(deltas[0])
     return average + scaling * sum((cut(delta - average, rank) for delta in deltas), np.zeros_like(average))
 
 
-def reference(layers: Sequence[Given], *, rank_fraction: float, scaling: float) -> list[Array]:
+def reference(layers: Sequence[Given], *, rank_fraction: float, scaling: float, centre: bool) -> list[Array]:
     """Truncate each matrix about the average; average vectors."""
     return [
-        centred(layer.deltas, counted(rank_fraction, min(layer.deltas.shape[1:])), scaling)
+        centred(layer.deltas, counted(rank_fraction, min(layer.deltas.shape[1:])), scaling, centre)
         if layer.kind == "matrix"
         else layer.deltas.mean(0)
         for layer in layers
@@ -47,6 +47,16 @@ def test_rank_zero_and_full_rank_give_the_average(
     deltas = drawn(tasks, shape)
     (found,) = merged("cart", matrices(list(deltas)), rank_fraction=rank_fraction, scaling=scaling)
     assert_close(found, numpy_of(deltas).mean(0), 1e-10)
+
+
+@every_shape
+@pytest.mark.parametrize(("rank_fraction", "share"), [(0.0, 0.0), (1.0, 0.7)])
+def test_without_centring_full_rank_is_task_arithmetic(
+    shape: tuple[int, int], rank_fraction: float, share: float
+) -> None:
+    deltas = drawn(3, shape)
+    (found,) = merged("cart", matrices(list(deltas)), rank_fraction=rank_fraction, scaling=0.7, centre=False)
+    assert_close(found, share * numpy_of(deltas).sum(0), 1e-10)
 
 
 def test_the_default_keeps_eight_per_cent() -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,25 +16,37 @@ from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, e
 both_ways = pytest.mark.parametrize("name", ["drm_h", "drm_v"])
 
 
-def decom_renorm_merge(deltas: Array, density: float) -> Array:
+def decom_renorm_merge(
+    deltas: Array, density: float, *, renormalise: bool = True, elect: bool = True, averaging: str = "disjoint"
+) -> Array:
     """DRM-H as equations 1 to 7 print it, thin on the numerical rank, counting what is left of the pruned entries."""
     columns = deltas.shape[2]
     u, s, vh = known(np.hstack(list(deltas)))
     blocks = np.stack([vh[:, t * columns : (t + 1) * columns] for t in range(len(deltas))])
     lengths = np.linalg.norm(blocks, axis=2, keepdims=True)
-    unit = np.divide(blocks, lengths, out=np.zeros_like(blocks), where=lengths > 1e-7)
+    there = lengths > 1e-7
+    lengths = lengths if renormalise else np.ones_like(lengths)
+    unit = np.divide(blocks, lengths, out=np.zeros_like(blocks), where=there)
     count = counted(density, unit.size)
     least = np.sort(np.abs(unit).ravel())[::-1][max(count, 1) - 1] * (1 - 1e-9)
     entries = s[:, None] * lengths * np.where((np.abs(unit) >= least) & (count > 0), unit, 0)
     elected = np.sign(entries.sum(0))
-    agreeing = np.where(entries * elected > 0, entries, 0)
-    return u @ (agreeing.sum(0) / np.maximum((agreeing != 0).sum(0), 1))
+    agreeing = np.where(entries * elected > 0, entries, 0) if elect else entries
+    counts = {"disjoint": np.maximum((agreeing != 0).sum(0), 1), "simple": len(deltas), "sum": 1}
+    return u @ (agreeing.sum(0) / counts[averaging])
 
 
-def reference(layers: Sequence[Given], *, density: float, scaling: float) -> list[Array]:
+CASES = [
+    {"elect": False, "averaging": "sum"},
+    {"renormalise": False, "elect": False, "averaging": "simple"},
+]
+
+
+def reference(layers: Sequence[Given], *, density: float, scaling: float, **steps: Any) -> list[Array]:
     """Merge matrices in their joint space; average vectors."""
     return [
-        scaling * (decom_renorm_merge(layer.deltas, density) if layer.kind == "matrix" else layer.deltas.mean(0))
+        scaling
+        * (decom_renorm_merge(layer.deltas, density, **steps) if layer.kind == "matrix" else layer.deltas.mean(0))
         for layer in layers
     ]
 
@@ -50,10 +63,32 @@ def test_drm_h_equals_the_printed_steps(shape: tuple[int, int], tasks: int, dtyp
 
 @every_shape
 @every_number
-def test_without_pruning_election_and_averaging_the_exact_sum_is_left(shape: tuple[int, int], tasks: int) -> None:
-    deltas = drawn(tasks, shape)
-    space = joint_space(matrices(list(deltas)))
-    assert_close(space.u @ pruned(space, 1.0).sum(0), numpy_of(deltas).sum(0), 1e-12)
+@both_ways
+@both_dtypes
+@pytest.mark.parametrize("renormalise", [True, False])
+def test_without_pruning_election_and_averaging_the_exact_sum_is_left(
+    name: str, shape: tuple[int, int], tasks: int, dtype: torch.dtype, renormalise: bool
+) -> None:
+    deltas = drawn(tasks, shape, dtype)
+    steps = {"density": 1, "renormalise": renormalise, "elect": False, "averaging": "sum"}
+    tolerance = 1e-12 if dtype == torch.float64 else 3e-7  # one rounding
+    assert_close(merged(name, matrices(list(deltas)), **steps)[0], numpy_of(deltas).sum(0), tolerance)
+
+
+@both_ways
+def test_the_simple_average_of_all_entries_is_the_average(name: str) -> None:
+    deltas = drawn(4, (9, 12), torch.float32)
+    steps = {"density": 1, "elect": False, "averaging": "simple"}
+    assert_close(merged(name, matrices(list(deltas)), **steps)[0], numpy_of(deltas).mean(0), 3e-7)
+
+
+def test_without_renormalisation_small_rows_are_pruned_first() -> None:
+    # Joint row direction 1 is [3 0 | 4 0], direction 2 [0 .1 | 0 0]. Unit rows: 1, 1 and 1; rows of V_t: .6, .8 and 1.
+    deltas = [torch.tensor([[3.0, 0.0], [0.0, 0.1]]), torch.tensor([[4.0, 0.0], [0.0, 0.0]])]
+    even = merged("drm_h", matrices(deltas), density=0.25)[0]
+    assert_close(even, np.array([[3.5, 0.0], [0.0, 0.1]]))  # all three are equal: kept together
+    uneven = merged("drm_h", matrices(deltas), density=0.25, renormalise=False)[0]
+    assert_close(uneven, np.array([[4.0, 0.0], [0.0, 0.1]]))  # two of eight: .6 is pruned
 
 
 @both_ways

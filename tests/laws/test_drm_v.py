@@ -1,6 +1,7 @@
 """What DRM-V has of its own: the laws that both ways share are in test_drm_h.py."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, e
 from tests.laws.test_drm_h import decom_renorm_merge
 
 
-def reference(layers: Sequence[Given], *, density: float, scaling: float) -> list[Array]:
+def reference(layers: Sequence[Given], *, density: float, scaling: float, **steps: Any) -> list[Array]:
     """Merge transposed matrices in their joint space, and transpose back; average vectors."""
     return [
-        scaling * (decom_renorm_merge(layer.deltas.swapaxes(1, 2), density).T if matrix else layer.deltas.mean(0))
+        scaling
+        * (decom_renorm_merge(layer.deltas.swapaxes(1, 2), density, **steps).T if matrix else layer.deltas.mean(0))
         for layer, matrix in ((layer, layer.kind == "matrix") for layer in layers)
     ]
 

@@ -26,6 +26,11 @@ from tests.laws.layers import delta_of, factored, matrices, merged, norms_of, ve
 
 # fmt: off
 VOCABULARY = {
+    "renormalise",
+    "elect",
+    "averaging",
+    "centre",
+    "orthogonalise",
     "scaling", "density", "drop_rate", "rank_fraction", "common_fraction", "tall_lambda", "k", "k_gate", "eta", "beta",
     "gamma", "eps", "ratio", "cutoff", "temperature", "steps", "lr", "combine", "inner", "merged", "seed",
     "coefficients",
@@ -118,10 +123,12 @@ def as_read(name: str, layers: Sequence[LayerDeltas]) -> list[Layer]:
     ]
 
 
-def choices(name: str) -> list[dict[str, str]]:
+def choices(name: str) -> list[dict[str, str | bool]]:
     """List the defaults, and each option of each parameter that is a choice."""
-    options: list[dict[str, str]] = [{}]
+    options: list[dict[str, str | bool]] = [{}]
     for key, field in registry.get(name).parameters.model_fields.items():
+        if field.annotation is bool:
+            options.append({key: not field.default})
         if get_origin(field.annotation) is Literal:
             options += [{key: option} for option in get_args(field.annotation) if option != field.default]
     return options

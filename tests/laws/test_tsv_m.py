@@ -32,13 +32,23 @@ def tsv_merge(deltas: Array, k: int) -> Array:
     return u * np.concatenate([s[:k] for _, s, _ in svds]) @ vh
 
 
-def reference(layers: Sequence[Given], *, rank_fraction: float | None, scaling: float) -> list[Array]:
+def added(deltas: Array, k: int) -> Array:
+    """Add the truncated deltas as they are."""
+    return np.sum([cut(delta, k) for delta in deltas], axis=0)
+
+
+CASES = [{"orthogonalise": False, "rank_fraction": 1.0}]
+
+
+def reference(
+    layers: Sequence[Given], *, rank_fraction: float | None, scaling: float, orthogonalise: bool
+) -> list[Array]:
     """Whiten what each task keeps of its matrix; average vectors, and matrices with less than a component a task."""
-    merged = []
+    merged, merge = [], tsv_merge if orthogonalise else added
     for layer in layers:
         share = 1 / len(layer.tasks) if rank_fraction is None else rank_fraction
         k = counted(share, min(layer.deltas.shape[1:])) if layer.kind == "matrix" else 0
-        merged.append(scaling * (tsv_merge(layer.deltas, k) if k else layer.deltas.mean(0)))
+        merged.append(scaling * (merge(layer.deltas, k) if k else layer.deltas.mean(0)))
     return merged
 
 
@@ -50,6 +60,15 @@ def test_tsv_m_equals_the_printed_algorithm(shape: tuple[int, int], tasks: int, 
     exact, k = numpy_of(deltas), min(shape) // tasks
     reference = tsv_merge(exact, k) if k else exact.mean(0)
     assert_close(merged("tsv_m", decomposed(deltas), scaling=0.7)[0], 0.7 * reference)
+
+
+@every_shape
+@every_number
+@both_dtypes
+def test_full_rank_without_whitening_is_task_arithmetic(shape: tuple[int, int], tasks: int, dtype: torch.dtype) -> None:
+    deltas = drawn(tasks, shape, dtype)
+    (found,) = merged("tsv_m", decomposed(deltas), rank_fraction=1, orthogonalise=False, scaling=0.3)
+    assert_close(found, 0.3 * numpy_of(deltas).sum(0), 1e-12 if dtype == torch.float64 else 1e-6)
 
 
 @pytest.mark.parametrize("tasks", [2, 4])

@@ -85,7 +85,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=RESULTS / "merges.json", help="where the figures go")
     options = parser.parse_args()
     print(f"{described(machine())}; {options.threads} threads a merge\n", flush=True)
-    jobs = [Job(name, options.blocks, alone=True) for name in registry.names()] if options.all else []
+    alone = [name for name in registry.names() if registry.get(name).beside is None]
+    jobs = [Job(name, options.blocks, alone=True) for name in alone] if options.all else []
     jobs = jobs or planned(options.methods or METHODS, options.blocks, options.short)
     rows = []
     with ExitStack() as stack:

@@ -259,7 +259,9 @@ def reconstruct(
     """Write a task's own model, the shared part plus its overlay, as one safetensors file."""
     _refuse_existing(out)
     from merganser.overlays import write_task_model
+    from merganser.routed import check_one_model
 
+    check_one_model(folder, task)
     write_task_model(folder, task, out)
     print(f"the model of {task} is in {out}")
 

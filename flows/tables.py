@@ -36,7 +36,7 @@ def describe_method(method: Method) -> dict[str, Any]:
         "class": method.involvement,
         "efficiency": method.efficiency,
         "cost": method.cost,
-        "parts_per_task": method.overlay,
+        "parts_per_task": not method.one_model,
         "formula": method.formula,
         "paper": method.paper,
         "parameters": [

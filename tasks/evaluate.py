@@ -12,6 +12,7 @@ from merganser.inputs.heads import read_head
 from merganser.models import open_network
 from merganser.models.device import usable
 from merganser.overlays import task_model
+from merganser.routed.surgery import with_bottleneck
 from tasks.paths import EXAMPLES, HEADS, MERGED, METRICS, PREPARED
 from tasks.stage import check_family, check_kind, run, two_names, write_json
 
@@ -28,7 +29,8 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
     head = read_head(HEADS / f"{task}.safetensors")
     evaluator.check_head(head.classes, prepared.classes, task)
     network.load(head.put_on(task_model(MERGED / entry, task)))
-    results = evaluator.results(network, prepared.on(network.device), params.evaluation.batch_size)
+    with with_bottleneck(network, MERGED / entry, task):
+        results = evaluator.results(network, prepared.on(network.device), params.evaluation.batch_size)
     score = score_of(evaluator.metric, results) | {"device": device}
     write_results(EXAMPLES / entry / f"{task}.safetensors", results)
     write_json(METRICS / entry / f"{task}.json", score)

@@ -2,12 +2,15 @@
 
 import platform
 import resource
+import shutil
 import time
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from merganser import registry
 from merganser.checkpoints.companions import copy_companions
@@ -26,9 +29,12 @@ from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
 from merganser.models.device import usable
 from merganser.overlays import FILE
+from merganser.routed import surgery
 from merganser.workers import threads_wanted
 from tasks.paths import BASE, CARD, DATA, EMBEDDINGS, JOINTS, MERGE_PROFILES, MERGED, SOURCES
 from tasks.stage import check_method, fresh_folder, only_name, run, write_json
+
+FILES_BESIDE = {"surgery": surgery.FILE}  # what is kept of it with a merge
 
 
 def merge_entry(
@@ -42,8 +48,11 @@ def merge_entry(
     device: str = "cpu",
     threads: int = 1,
     max_shard_size: int | None = None,
+    additions: Sequence[Path] = (),
 ) -> None:
     """Merge a source's layers onto the base into a fresh folder, with its card and what stands beside the base.
+
+    `additions`: small files of the tasks' own that are kept with it.
 
     It is sharded as the base is where no size of a file is given.
     """
@@ -52,20 +61,22 @@ def merge_entry(
     with fresh_folder(out) as folder:
         merge(method, values, source, checkpoint, folder, choose_device(device), threads, max_shard_size)
         copy_companions(base, folder)
+        for path in additions:
+            shutil.copyfile(path, folder / path.name)
         (folder / CARD).write_text(card, encoding="utf-8")
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
-        rate = {"amr": additional_memory_rate(out, checkpoint, source)}
+        rate = {"amr": additional_memory_rate(out, checkpoint, source, additions)}
         write_json(profile, times | _usage() | rate | {"device": _device_name(device)})
 
 
-def additional_memory_rate(merged: Path, base: Checkpoint, source: LayerSource) -> float:
-    """Return the bytes of the overlay file per task over the bytes of the merged parameters in float32."""
-    overlay = merged / FILE
-    if not overlay.is_file():
-        return 0.0
+def additional_memory_rate(
+    merged: Path, base: Checkpoint, source: LayerSource, additions: Sequence[Path] = ()
+) -> float:
+    """Return the bytes of the tasks' own files per task over the bytes of the merged parameters in float32."""
+    own = [path for path in (merged / FILE, *additions) if path.is_file()]
     values = sum(prod(base.spec(name).shape) for name in source.names)
-    return overlay.stat().st_size / len(source.tasks) / (4 * values)
+    return sum(path.stat().st_size for path in own) / len(source.tasks) / (4 * values)
 
 
 def _device_name(wanted: str) -> str:
@@ -91,11 +102,19 @@ def open_source(entry: Entry, tasks: list[str], seed: int, embedded: str | None 
 
     `embedded`: the name of the text embeddings beside which it lies.
     """
-    method = registry.get(entry.method)
     if entry.joint is not None:
         return open_joint(JOINTS / entry.joint, tasks, seed)
-    folder = EMBEDDINGS / embedded / READ if embedded else DATA / entry.reads
-    embeddings = read_embeddings(EMBEDDINGS / embedded, sorted(tasks)) if embedded else None
+    if embedded:
+        embeddings = read_embeddings(EMBEDDINGS / embedded, sorted(tasks))
+        return opened(entry, EMBEDDINGS / embedded / READ, tasks, seed, embeddings)
+    return opened(entry, DATA / entry.reads, tasks, seed)
+
+
+def opened(
+    entry: Entry, folder: Path, tasks: list[str], seed: int, embeddings: Mapping[str, Tensor] | None = None
+) -> LayerSource:
+    """Open the deltas or factors in a folder as an entry's method takes them."""
+    method = registry.get(entry.method)
     if entry.difference is None:
         return (open_factors if method.factored else open_deltas)(folder, tasks, seed, embeddings)
     return as_taken(method, method.validate("", entry.values), open_deltas(folder, tasks, seed, embeddings))
@@ -124,13 +143,19 @@ def main(argv: list[str]) -> None:
     check_method(entry.method)
     method = registry.get(entry.method)
     values = method.validate(f"methods.{key}", entry.values)
-    inner = params.without_embeddings(entry)
-    source = open_source(inner, list(params.tasks), params.seed, entry.embedding)
-    start = EMBEDDINGS / entry.embedding / READ if entry.embedding else DATA / entry.reads
+    inner = params.inner(entry)
+    start = DATA / entry.reads / (READ if inner.reads != entry.reads else "")
+    if method.beside:
+        source = opened(inner, start, list(params.tasks), params.seed)
+    else:
+        source = open_source(inner, list(params.tasks), params.seed, entry.embedding)
     base = start / "base" if inner.difference else BASE
     profile, device = MERGE_PROFILES / f"{key}.json", usable(params.merge.device, "merge.device")
     card = write_card(key, params, method, values)
-    merge_entry(method, values, source, base, MERGED / key, profile, card, device, threads_wanted())
+    additions = [DATA / entry.reads / FILES_BESIDE[method.beside]] if method.beside else []
+    merge_entry(
+        method, values, source, base, MERGED / key, profile, card, device, threads_wanted(), additions=additions
+    )
 
 
 if __name__ == "__main__":

@@ -51,6 +51,9 @@ def merge_checkpoints(
     filled = method.validate(name, own)
     check_maps(filled, list(models), f"{name}.")
     _check_classes(method, models, classes or {})
+    if method.beside:
+        reason = f"needs {method.beside}, which is trained on the tasks' data"
+        raise InputError(f"{name}: {reason}; declare it in params.yaml, and run `merganser run`")
     choose_device(device)
     for path in (base, *models.values()):
         if path is not None:
@@ -85,7 +88,7 @@ def _start_of(method: Method, merged: str | None) -> str | None:
     if merged is None:
         return "average" if method.reads == "differences" else None
     start = registry.get(str(merged))
-    if start.overlay or start.reads == "differences":
+    if not start.one_model or start.reads == "differences":
         kind = "starts from a merge itself" if start.reads == "differences" else "keeps a part per task"
         raise InputError(f"merged: {merged} {kind}; name a method that gives one model for all tasks")
     return merged

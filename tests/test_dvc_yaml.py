@@ -167,6 +167,7 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
         "describe": [family],
         "prepare": [family, kinds],
         "prepare_validation": [family, kinds],
+        "surgery": [family, kinds],
         "evaluate": [family, kinds],
         "study_tasks": [family, kinds],
         "study_rank": [family, kinds],
@@ -174,7 +175,7 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
 
 
 def test_dvc_yaml_is_a_contents_page() -> None:
-    assert len((ROOT / "dvc.yaml").read_text().splitlines()) < 350
+    assert len((ROOT / "dvc.yaml").read_text().splitlines()) < 420
 
 
 @pytest.mark.parametrize("method", registry.names())

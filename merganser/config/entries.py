@@ -8,6 +8,7 @@ from typing import Any
 
 from merganser import registry
 from merganser.config.params import Entry, Params
+from merganser.config.routed import beside_mistakes, beside_reading_mistakes
 from merganser.errors import InputError, did_you_mean
 from merganser.merging.method import Method
 from merganser.operators.coefficients import check_maps
@@ -21,7 +22,8 @@ def usage_mistakes(params: Params) -> list[str]:
     mistakes = []
     for name, entry in params.methods.items():
         mistakes += _entry_mistakes(params, f"methods.{name}", entry, [len(params.tasks)])
-    return [*mistakes, *_difference_mistakes(params), *_embedding_mistakes(params), *_study_mistakes(params)]
+    mistakes += [*_difference_mistakes(params), *_embedding_mistakes(params), *beside_mistakes(params)]
+    return [*mistakes, *_study_mistakes(params)]
 
 
 def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[int]) -> list[str]:
@@ -30,8 +32,9 @@ def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[i
         method = registry.get(entry.method)
     except InputError as error:
         return [f"{where}: {error}"]
-    mistakes = [f"{where}.reads: {mistake}" for mistake in _embedded_mistakes(params, entry, method)]
-    inner = params.without_embeddings(entry)
+    beside = [*_embedded_mistakes(params, entry, method), *beside_reading_mistakes(params, entry, method)]
+    mistakes = [f"{where}.reads: {mistake}" for mistake in beside]
+    inner = params.inner(entry)
     mistakes = mistakes or [f"{where}.reads: {mistake}" for mistake in _source_mistakes(params, inner, method)]
     try:
         values = method.validate(where, entry.values)
@@ -120,7 +123,7 @@ def _difference_mistakes(params: Params) -> Iterator[str]:
         entry = params.methods[merged]
         if entry.difference is not None:
             yield f"{where}: the entry {merged} reads difference vectors itself; name one that reads deltas or svd"
-        elif entry.method in registry.names() and registry.get(entry.method).overlay:
+        elif entry.method in registry.names() and not registry.get(entry.method).one_model:
             yield f"{where}: the entry {merged} keeps a part per task; name one that gives one model for all tasks"
 
 
@@ -152,6 +155,8 @@ def _subset_mistakes(where: str, entry: Entry) -> list[str]:
         return [f"{where}.reads: {reason}; study a method that reads deltas or svd"]
     if entry.joint is not None:
         return [f"{where}.reads: {entry.reads} decomposes all tasks' matrices, not a subset's; read deltas"]
+    if beside := registry.get(entry.method).beside:
+        return [f"{where}: {entry.method} needs {beside}, trained for a merge of all tasks; take it out"]
     if registry.get(entry.method).embeddings:
         return [
             f"{where}: {entry.method} needs the tasks' text embeddings, which this study does not read; take it out"

@@ -108,6 +108,10 @@ class Entry(Strict):
         """The name of the text embeddings it reads something with, None when it reads something else."""
         return self._named("embeddings")
 
+    def named(self, section: str) -> str | None:
+        """Return the name under a section of what it reads, None when it reads something else."""
+        return self._named(section)
+
     @property
     def values(self) -> dict[str, Any]:
         """The method's own parameters, as written."""
@@ -157,6 +161,21 @@ class Embedding(Strict):
     of: Text
 
 
+class Beside(Strict):
+    """What is trained beside a merged model: `of` names the difference vectors that start from it."""
+
+    of: Text
+
+
+class Surgery(Beside):
+    """A bottleneck per task, trained to bring the merged model's features near those of the task's own model."""
+
+    rank: Annotated[int, Field(ge=1)] = 16
+    steps: Annotated[int, Field(ge=0)] = 1000
+    batch_size: Annotated[int, Field(ge=1)] = 16
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+
+
 class TaskStudy(Strict):
     """Entries that merge subsets of the tasks: at most so many of each size, the same ones for every entry."""
 
@@ -188,6 +207,7 @@ class Params(Strict):
     joints: dict[str, Joint] = {}
     differences: dict[str, Difference] = {}
     embeddings: dict[str, Embedding] = {}
+    surgery: dict[str, Surgery] = {}
     merge: Merge = Merge()
     methods: Annotated[dict[str, Entry], Field(min_length=1)]
     evaluation: Evaluation
@@ -204,10 +224,17 @@ class Params(Strict):
             raise InputError("validation: missing, and what reads data needs it; write validation: {split: validation}")
         return self.tasks[task].data.validation or self.validation.split
 
-    def without_embeddings(self, entry: Entry) -> Entry:
-        """Return an entry as one that reads what its embeddings are of."""
-        embedding = self.embeddings.get(entry.embedding or "")
-        return entry if embedding is None else entry.model_copy(update={"reads": embedding.of})
+    @property
+    def beside(self) -> Mapping[str, Mapping[str, Beside]]:
+        """The sections of what is trained beside a merged model, by their names."""
+        return {"surgery": self.surgery}
+
+    def inner(self, entry: Entry) -> Entry:
+        """Return an entry as one that reads what its embeddings, or what was trained beside it, are of."""
+        found: Embedding | Beside | None = self.embeddings.get(entry.embedding or "")
+        for section, declared in self.beside.items():
+            found = found or declared.get(entry.named(section) or "")
+        return entry if found is None else entry.model_copy(update={"reads": found.of})
 
 
 def declared(section: Mapping[str, T], name: str, where: str) -> T:

@@ -96,7 +96,7 @@ def _text(base: Path) -> list[str]:
 
 
 def _about(method: Method, tasks: int) -> str:
-    gives = "one shared model and a small part per task" if method.overlay else "one model for all tasks"
+    gives = "one model for all tasks" if method.one_model else "one shared model and a small part per task"
     return f"{tasks} fine-tuned models merged by `{method.name}` ({method.paper}) into {gives}."
 
 
@@ -119,7 +119,11 @@ def _files(method: Method) -> str:
         "are not merged are the base's"
     )
     part = "- `overlays.safetensors`: each task's part; `merganser reconstruct DIR --task NAME --out FILE` adds it"
-    return f"{weights}\n{part}" if method.overlay else weights
+    beside = (
+        "- `bottlenecks.safetensors`: what each task's features pass through before its head; no parameters of a model"
+    )
+    lines = [weights, *([part] if method.overlay else []), *([beside] if method.beside == "surgery" else [])]
+    return "\n".join(lines)
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

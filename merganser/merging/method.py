@@ -19,7 +19,8 @@ from merganser.operators.vectors import scaled_mean, whole
 from merganser.overlays.parts import Parts
 
 Reads = Literal["deltas", "svd", "differences"]
-Family = Literal["references", "arithmetic", "sparse", "spectral", "joint", "compressed", "masked"]
+Family = Literal["references", "arithmetic", "sparse", "spectral", "joint", "compressed", "masked", "routed"]
+Section = Literal["surgery"]  # of params.yaml: what is trained beside a merged model
 Cost = Literal["elementwise", "svd", "joint svd"]
 Involvement = Literal["NDI", "VDI", "TTA"]  # no data, validation data, test-time adaptation
 Efficiency = Literal["High", "Medium", "Low"]
@@ -56,6 +57,7 @@ class Method:
     ours: Collection[str] = ()  # parameters whose default comes from no paper
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
     overlay: bool = False  # stores parts per task
+    beside: Section | None = None  # what was trained for its merge, which its entry reads and its merge keeps
     joint: Side | None = None  # the joint decomposition it starts from, read from `layer.basis` if cached
     low_rank: bool = False  # also accepts a LayerLowRank; otherwise adapters are multiplied out first
     weighted: bool  # accepts `coefficients` and a `scaling` per task: the deltas are multiplied by them first
@@ -80,7 +82,12 @@ class Method:
     @property
     def needs(self) -> list[str]:
         """List the inputs that the method reads."""
-        return [self.reads, *(["embeddings"] if self.embeddings else [])]
+        return [self.reads, *(["embeddings"] if self.embeddings else []), *([self.beside] if self.beside else [])]
+
+    @property
+    def one_model(self) -> bool:
+        """Tell whether a merge is one model for all tasks, with nothing of a task's own."""
+        return not self.overlay and self.beside is None
 
     @cached_property
     def parameters(self) -> type[BaseModel]:

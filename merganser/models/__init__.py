@@ -2,7 +2,7 @@
 
 A family is a module of `merganser/models/families/` with `open_network` and `check`, found by its file name;
 params.yaml names it as `base.family`. What it may do beyond a `Network` are protocols of their own (`TakesImages`,
-`TakesTexts`, `EmbedsTexts`, `Generates`), asked for by `isinstance`.
+`TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `Generates`), asked for by `isinstance`.
 Shape legend: B examples, C classes, D features, N rows.
 """
 
@@ -24,6 +24,7 @@ from merganser.models import families
 DeviceName = Literal["cpu", "cuda"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Take = Callable[[str, Tensor], None]
+Change = Callable[[Tensor], Tensor]
 Inputs = Mapping[str, Tensor]
 
 
@@ -85,6 +86,14 @@ class EmbedsTexts(Protocol):
 
     def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
         """Make the class head (C, D) of each class's prompts, which `logits` uses from now on, until the next one."""
+
+
+@runtime_checkable
+class ChangesFeatures(Protocol):
+    """A network with a head after its features."""
+
+    def changing(self, change: Change) -> AbstractContextManager[object]:
+        """While the block runs, give the head what `change` makes of the features (..., D) to score."""
 
 
 @runtime_checkable

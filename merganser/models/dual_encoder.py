@@ -4,7 +4,8 @@ Shape legend: C classes, D features.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,30 @@ from torch.nn.functional import normalize
 
 from merganser.checkpoints.tensors import to_bytes
 from merganser.errors import InputError
+from merganser.models import Change
 
 TEXT_BATCH = 256
 HEADS_KEPT = 64
 
 _heads: dict[str, Tensor] = {}  # by what they were computed from
+
+
+class DualEncoder:
+    """A base of dual encoders: features that are changed on the way to the class head."""
+
+    _change: Change | None = None
+
+    @contextmanager
+    def changing(self, change: Change) -> Iterator[None]:
+        """While the block runs, give the head what `change` makes of the features (B, D)."""
+        self._change = change
+        try:
+            yield
+        finally:
+            self._change = None
+
+    def _changed(self, features: Tensor) -> Tensor:
+        return features if self._change is None else self._change(features)
 
 
 def class_head(

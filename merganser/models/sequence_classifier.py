@@ -1,14 +1,16 @@
 """Language models with a task's own head over one or two texts. Shape legend: B texts, C classes, D features."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from transformers import AutoModelForSequenceClassification
 
-from merganser.models import DeviceName, Inputs, Precision
+from merganser.models import Change, DeviceName, Inputs, Precision
 from merganser.models.configurations import build
 from merganser.models.naming import naming_of
 from merganser.models.text_module import TextModule
@@ -28,7 +30,7 @@ class SequenceClassifier(TextModule):
     def features(self, inputs: Inputs) -> Tensor:
         """Return what the head sees, for inference: (B, D)."""
         seen: list[Tensor] = []
-        name, head = next((name, part) for name, part in self.module.named_children() if name in HEADS)
+        name, head = self._head()
         hook = head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
         try:
             self._run(inputs)
@@ -37,6 +39,14 @@ class SequenceClassifier(TextModule):
         if seen[0].dim() == 2:
             return seen[0]
         return seen[0][:, 0] if name == "classifier" else self._last(seen[0], inputs)
+
+    def changing(self, change: Change) -> AbstractContextManager[object]:
+        """While the block runs, give the head what `change` makes of the features (..., D)."""
+        _, head = self._head()
+        return head.register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
+
+    def _head(self) -> tuple[str, Module]:
+        return next((name, part) for name, part in self.module.named_children() if name in HEADS)
 
     def _run(self, inputs: Inputs) -> Tensor:
         logits: Tensor = self.module(**ready(inputs, self.device)).logits

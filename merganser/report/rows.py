@@ -52,7 +52,7 @@ class Row:
     @property
     def needs(self) -> list[str]:
         """List what the merge was computed from."""
-        return [self.reads, *(["embeddings"] if self.about.embeddings else [])]
+        return [self.reads, *self.about.needs[1:]]
 
     @property
     def wording(self) -> Wording:
@@ -90,7 +90,7 @@ def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Pat
         entry=entry,
         about=method,
         reads=declared.reads,
-        group="reference" if method.name in REFERENCES else "parts" if method.overlay else "single",
+        group="reference" if method.name in REFERENCES else "single" if method.one_model else "parts",
         scores=scores,
         values=method.validate(f"methods.{entry}", declared.values),
         declared=declared.values,

@@ -231,6 +231,55 @@ def test_the_projects_own_params_are_right() -> None:
             "embeddings.x.of: ",
             'did you mean "from_average"?',
         ),
+        (
+            lambda c: c["methods"].update(surgery={"method": "surgery", "reads": "deltas"}),
+            "methods.surgery.reads: ",
+            "surgery reads surgery/NAME, got 'deltas'; declare surgery: {NAME: {of: differences/NAME}}",
+        ),
+        (
+            lambda c: (
+                c.update(surgery={"x": {"of": "differences/from_average"}}),
+                c["methods"].update(surgery={"method": "surgery", "reads": "surgery/y"}),
+            ),
+            "methods.surgery.reads: ",
+            "no 'y' under surgery, there are x, got 'surgery/y'",
+        ),
+        (
+            lambda c: (
+                c.update(surgery={"x": {"of": "differences/from_average"}}),
+                c["methods"]["ties_20"].update(reads="surgery/x"),
+            ),
+            "methods.ties_20.reads: ",
+            "ties takes nothing of surgery, got 'surgery/x'; read deltas",
+        ),
+        (lambda c: c.update(surgery={"x": {"of": "deltas"}}), "surgery.x.of: ", "expected differences/NAME"),
+        (
+            lambda c: c.update(surgery={"x": {"of": "differences/from_avrage"}}),
+            "surgery.x.of: ",
+            'did you mean "from_average"?',
+        ),
+        (
+            lambda c: c.update(surgery={"x": {"of": "differences/from_average"}}),
+            "validation: missing, ",
+            "surgery needs it; write validation: {split: validation}",
+        ),
+        (lambda c: c.update(surgery={"x": {"of": "differences/from_average", "rnk": 1}}), "surgery.x.rnk: ", '"rank"?'),
+        (
+            lambda c: (
+                c.update(surgery={"x": {"of": "differences/from_average"}}),
+                start_from(c, "surgery", "surgery/x"),
+            ),
+            "differences.x.merged: ",
+            "the entry entry keeps a part per task",
+        ),
+        (
+            lambda c: (
+                c.update(surgery={"x": {"of": "differences/from_average"}}),
+                c["studies"]["tasks"]["methods"].update(s={"method": "surgery", "reads": "surgery/x"}),
+            ),
+            "studies.tasks.methods.s: ",
+            "surgery needs surgery, trained for a merge of all tasks",
+        ),
         (lambda c: c["tasks"]["digits"].update(kind="image_clasification"), "tasks.digits.kind: ", "is not a kind"),
         (lambda c: c["tasks"]["digits"]["data"].update(metric="accurac"), "tasks.digits.data.metric: ", '"accuracy"?'),
         (lambda c: c["tasks"]["digits"]["data"].update(templtes=[]), "tasks.digits.data.templtes: ", '"templates"?'),

@@ -19,7 +19,7 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_names, first_line, read_config
-from merganser.models.dual_encoder import TEXT_BATCH, class_head, picture, text_digest
+from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, class_head, picture, text_digest
 from merganser.models.named_module import NamedModule
 from merganser.models.naming import naming_of
 from merganser.models.texts import open_tokenizer
@@ -30,7 +30,7 @@ IMAGE_SIDE = "vis"  # vision_model.*, visual_projection.weight
 MAKE = CLIPModel._from_config
 
 
-class ClipNetwork(NamedModule):
+class ClipNetwork(NamedModule, DualEncoder):
     """A dual encoder."""
 
     reads = f"{IMAGE_SIDE}*"
@@ -56,7 +56,7 @@ class ClipNetwork(NamedModule):
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:
         """Score every class: (B, C)."""
-        return self._features(inputs) @ self._class_head().T
+        return self._changed(self._features(inputs)) @ self._class_head().T
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
@@ -68,7 +68,8 @@ class ClipNetwork(NamedModule):
 
         The class heads stay those of the loaded text side.
         """
-        return self.with_parameters(parameters, lambda: self._features(inputs)) @ self._class_head().clone().T
+        features = self.with_parameters(parameters, lambda: self._features(inputs))
+        return self._changed(features) @ self._class_head().clone().T
 
     def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
         """Make the class head (C, D) of each class's prompts, times the scale."""

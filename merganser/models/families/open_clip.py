@@ -25,7 +25,7 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.limits import parse_json, read_small
 from merganser.models import DeviceName, Inputs, Precision, Take
-from merganser.models.dual_encoder import TEXT_BATCH, checked, class_head, picture, text_digest
+from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked, class_head, picture, text_digest
 from merganser.models.loading import DTYPES, load_strictly
 from merganser.models.watching import Watcher
 
@@ -35,7 +35,7 @@ TOKENIZER_SETTINGS = {"clean", "strip_sep_token", "language"}  # others reach co
 RULES = ParameterRules()  # a linear map is what is merged as a matrix by default
 
 
-class OpenClipNetwork:
+class OpenClipNetwork(DualEncoder):
     """A dual encoder: the image tower gives the features, the text tower the class heads."""
 
     def __init__(self, folder: Path, device: DeviceName, precision: Precision) -> None:
@@ -78,7 +78,7 @@ class OpenClipNetwork:
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:
         """Score every class: (B, C)."""
-        return self.features(inputs) @ self._class_head().T
+        return self._changed(self.features(inputs)) @ self._class_head().T
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
@@ -91,7 +91,7 @@ class OpenClipNetwork:
         with self._watcher.using(maps):
             found = functional_call(self.module, dict(parameters), kwargs={"image": self._normalised(inputs)})
         features = found["image_features"] if isinstance(found, dict) else found[0]
-        return features @ self._class_head().clone().T
+        return self._changed(features) @ self._class_head().clone().T
 
     def linear_maps(self) -> tuple[str, ...]:
         """Name the weights of linear maps, sorted."""

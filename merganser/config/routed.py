@@ -1,0 +1,44 @@
+"""Check what is trained beside a merged model of a `params.yaml`, and the entries that read it."""
+
+from collections.abc import Iterator, Mapping
+
+from merganser.config.params import Beside, Entry, Params
+from merganser.errors import did_you_mean
+from merganser.merging.method import Method
+
+
+def beside_mistakes(params: Params) -> Iterator[str]:
+    """Check what each bottleneck is of: difference vectors that there are, and data to learn from."""
+    for section, declared in params.beside.items():
+        for name, one in declared.items():
+            yield from (f"{section}.{name}.of: {mistake}" for mistake in _of_mistakes(params, one))
+        if declared and params.validation is None:
+            yield f"validation: missing, and {section} needs it; write validation: {{split: validation}}"
+
+
+def beside_reading_mistakes(params: Params, entry: Entry, method: Method) -> Iterator[str]:
+    """Check that a method that needs something trained beside its merge, and no other, reads it."""
+    found = next((section for section in params.beside if entry.named(section)), None)
+    if method.beside is None and found is None:
+        return
+    if method.beside is None:
+        yield f"{method.name} takes nothing of {found}, got {entry.reads!r}; read {method.reads}"
+        return
+    declared = params.beside[method.beside]
+    name = entry.named(method.beside)
+    if name is None:
+        declare = f"declare {method.beside}: {{NAME: {{of: differences/NAME}}}}, and read {method.beside}/NAME"
+        remedy = f"read {method.beside}/{next(iter(declared))}" if declared else declare
+        yield f"{method.name} reads {method.beside}/NAME, got {entry.reads!r}; {remedy}"
+    elif name not in declared:
+        there = f"there are {', '.join(declared)}" if declared else "there are none"
+        yield f"no {name!r} under {method.beside}, {there}, got {entry.reads!r}{did_you_mean(name, declared)}"
+
+
+def _of_mistakes(params: Params, one: Beside) -> Iterator[str]:
+    kind, _, name = one.of.partition("/")
+    if kind != "differences" or not name:
+        yield f"expected differences/NAME, whose start is the merged model, got {one.of!r}"
+    elif name not in params.differences:
+        known: Mapping[str, object] = params.differences
+        yield f"no {name!r} under differences, got {one.of!r}{did_you_mean(name, known)}"

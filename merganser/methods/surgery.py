@@ -1,0 +1,29 @@
+"""Representation Surgery: a merged model, and a bottleneck per task that its features pass through."""
+
+import torch
+from torch import Tensor
+
+from merganser.inputs.layers import LayerDeltas
+from merganser.merging.method import method
+
+
+@method(
+    reads="deltas",
+    family="routed",
+    formula=r"0, \quad h \mapsto h - W_t^{up}\,\mathrm{relu}(W_t^{down} h)",
+    involvement="TTA",
+    efficiency="High",
+    paper="Representation Surgery for Multi-Task Model Merging, ICML 2024, arXiv:2402.02705",
+    cost="elementwise",
+    beside="surgery",
+    weighted=False,
+    vectors="alike",
+)
+def surgery(layer: LayerDeltas) -> Tensor:
+    """Leave the merged model as it is; at evaluation a task's features pass through the task's bottleneck.
+
+    The stage `surgery` trains the bottlenecks: low-rank, without biases, from no change on, by the mean absolute
+    difference to the features of the task's own model. An entry reads `surgery/NAME`, which says the merged model
+    (`of: differences/NAME`). The task is known, and no labels are read.
+    """
+    return torch.zeros_like(layer.deltas[0])

@@ -1,0 +1,14 @@
+"""What some methods add to a network at evaluation: bottlenecks after its features, experts chosen by the input."""
+
+from pathlib import Path
+
+from merganser.errors import InputError
+
+BOTTLENECKS = "bottlenecks.safetensors"
+
+
+def check_one_model(merged: Path, task: str) -> None:
+    """Refuse to give a task's own model of a merge whose parameters alone are none."""
+    if (merged / BOTTLENECKS).is_file():
+        reason = f"the features of {task} pass through a bottleneck, which is no parameter of a model"
+        raise InputError(f"{merged}: {reason}; take its model.safetensors and apply {BOTTLENECKS} before the head")

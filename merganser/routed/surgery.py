@@ -1,0 +1,142 @@
+"""Representation Surgery: a small bottleneck per task that takes from a merged model's features what is not its own.
+
+Legend: N examples, D features, R rank.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.writing import save_tensors
+from merganser.errors import InputError
+from merganser.models import ChangesFeatures, Network
+from merganser.operators.drop import generator_of
+from merganser.routed import BOTTLENECKS
+
+FILE = BOTTLENECKS
+CHECK = 10  # steps between two looks at the whole loss
+DOWN, UP = "down", "up"
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """Two linear maps without biases."""
+
+    down: Tensor  # (R, D)
+    up: Tensor  # (D, R)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Return features (..., D) without what the bottleneck makes of them.
+
+        >>> Bottleneck(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0], [2.0]]))(torch.tensor([[3.0, 4.0]]))
+        tensor([[ 3., -2.]])
+        """
+        down, up = (weight.to(features.device, features.dtype) for weight in (self.down, self.up))
+        return features - torch.relu(features @ down.T) @ up.T
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a bottleneck is trained."""
+
+    rank: int
+    steps: int
+    batch_size: int
+    lr: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A task's bottleneck, and the loss over all examples by step, at some of the steps."""
+
+    bottleneck: Bottleneck
+    losses: Mapping[int, float]
+
+    @property
+    def best_step(self) -> int:
+        """Return the step after which the loss was lowest: the bottleneck is the one of then."""
+        return min(self.losses, key=lambda step: (self.losses[step], step))
+
+
+def train(merged: Tensor, own: Tensor, how: Training, seed: int, task: str) -> Trained:
+    """Bring the merged model's features (N, D) near those of the task's own model, by the mean absolute difference.
+
+    Start from no change, and return the best found at the steps that were looked at. Raises InputError at a NaN.
+    """
+    size = merged.shape[1]
+    drawn = torch.rand(how.rank, size, generator=generator_of(seed, task, "surgery")).mul_(2).sub_(1).div_(size**0.5)
+    down, up = drawn.to(merged.dtype).requires_grad_(), torch.zeros(size, how.rank, dtype=merged.dtype).requires_grad_()
+    optimiser = torch.optim.Adam([down, up], lr=how.lr)
+    current = Bottleneck(down, up)
+    best, losses = _copy(current), {0: _loss(current, merged, own)}
+    for step in range(1, how.steps + 1):
+        rows = _rows(len(merged), how.batch_size, step - 1, seed, task)
+        optimiser.zero_grad()
+        (current(merged[rows]) - own[rows]).abs().mean().backward()
+        optimiser.step()
+        if step % CHECK == 0 or step == how.steps:
+            found = _loss(current, merged, own)
+            if found != found:
+                raise InputError(f"{task}: the loss is NaN after step {step}; lower lr")
+            best = _copy(current) if found < min(losses.values()) else best
+            losses[step] = found
+    return Trained(best, losses)
+
+
+def _rows(count: int, size: int, number: int, seed: int, task: str) -> list[int]:
+    """Return the examples of a batch: a permutation an epoch, one batch after another."""
+    places = range(number * size, (number + 1) * size)
+    orders = {
+        epoch: torch.randperm(count, generator=generator_of(seed, task, f"surgery {epoch}")).tolist()
+        for epoch in {place // count for place in places}
+    }
+    return [orders[place // count][place % count] for place in places]
+
+
+@torch.no_grad()
+def _loss(bottleneck: Bottleneck, merged: Tensor, own: Tensor) -> float:
+    return float((bottleneck(merged) - own).abs().mean(dtype=torch.float64))
+
+
+def _copy(bottleneck: Bottleneck) -> Bottleneck:
+    return Bottleneck(bottleneck.down.detach().clone(), bottleneck.up.detach().clone())
+
+
+def write_bottlenecks(folder: Path, bottlenecks: Mapping[str, Bottleneck]) -> None:
+    """Write each task's bottleneck into one file."""
+    tensors = {f"{task}/{DOWN}": one.down for task, one in bottlenecks.items()}
+    save_tensors(folder / FILE, tensors | {f"{task}/{UP}": one.up for task, one in bottlenecks.items()})
+
+
+def read_bottleneck(folder: Path, task: str) -> Bottleneck | None:
+    """Read a task's bottleneck out of a merged model's folder; None where the merge has none."""
+    if not (folder / FILE).is_file():
+        return None
+    file = SafetensorsFile(folder / FILE)
+    if f"{task}/{DOWN}" not in file:
+        raise InputError(f"{file.path}: no bottleneck for the task {task!r}; merge again")
+    return Bottleneck(file.read(f"{task}/{DOWN}"), file.read(f"{task}/{UP}"))
+
+
+@contextmanager
+def with_bottleneck(network: Network, folder: Path, task: str) -> Iterator[None]:
+    """While the block runs, apply a task's bottleneck in a merged model's folder, if there is one, to the features."""
+    bottleneck = read_bottleneck(folder, task)
+    if bottleneck is None:
+        yield
+        return
+    with can_change(network, f"{folder / FILE}").changing(bottleneck):
+        yield
+
+
+def can_change(network: Network, where: str) -> ChangesFeatures:
+    """Return a network that lets its features be changed; raise InputError, naming the place, for any other."""
+    if isinstance(network, ChangesFeatures):
+        return network
+    reason = "a bottleneck changes what a head sees, and this family's network has no features with a head after them"
+    raise InputError(f"{where}: {reason}; it has for classes of images or texts, and for numbers")

@@ -1,0 +1,101 @@
+"""The stage that trains bottlenecks, what a merge keeps of them, and the evaluation through them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.errors import InputError
+from merganser.routed.surgery import read_bottleneck
+from tasks import difference, evaluate, extract, extract_difference, fetch, merge, prepare, prepare_validation
+from tasks import surgery as stage
+from tests.tasks.comparison import TASKS, inside, write_params, write_sources
+
+METHODS = {
+    "average": {"method": "average", "reads": "deltas"},
+    "surgery": {"method": "surgery", "reads": "surgery/x"},
+    "none": {"method": "surgery", "reads": "surgery/none"},
+}
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("surgery")
+    write_params(folder, METHODS)
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    beside = {"of": "differences/x"}
+    params |= {"differences": {"x": {"merged": "average"}}}
+    params |= {"surgery": {"x": {**beside, "rank": 4, "steps": 60, "lr": 0.01}, "none": {**beside, "steps": 0}}}
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    write_sources(folder / "sources")
+    with inside(folder):
+        fetch.main(["base"])
+        for task in TASKS:
+            fetch.main(["task", task])
+            fetch.main(["data", task])
+            prepare.main([task])
+            prepare_validation.main([task, "split"])
+            extract.main([task])
+        merge.main(["average"])
+        difference.main(["x"])
+        for task in TASKS:
+            extract_difference.main(["x", task])
+        for name in ("x", "none"):
+            stage.main([name])
+        for entry in METHODS:
+            if entry != "average":
+                merge.main([entry])
+            for task in TASKS:
+                evaluate.main([entry, task])
+    return folder
+
+
+def test_every_task_comes_nearer_to_its_own_features(carried: Path) -> None:
+    trace = json.loads((carried / "data/surgery/x/trace.json").read_text())
+    assert list(trace) == sorted(TASKS)
+    for task in TASKS:
+        losses = {int(step): loss for step, loss in trace[task]["losses"].items()}
+        assert min(losses.values()) == losses[trace[task]["best_step"]] < 0.9 * losses[0]
+
+
+def test_without_a_step_the_scores_are_those_of_the_merge_it_starts_from(carried: Path) -> None:
+    for task in TASKS:
+        found, expected = (carried / f"data/examples/{entry}/{task}.safetensors" for entry in ("none", "average"))
+        assert found.read_bytes() == expected.read_bytes()
+    changed = [carried / f"data/examples/{entry}" for entry in ("surgery", "average")]
+    assert any(
+        (changed[0] / f"{t}.safetensors").read_bytes() != (changed[1] / f"{t}.safetensors").read_bytes() for t in TASKS
+    )
+
+
+def test_a_merge_keeps_the_model_and_the_bottlenecks_and_counts_their_bytes(carried: Path) -> None:
+    folder, average = carried / "data/merged/surgery", open_checkpoint(carried / "data/merged/average")
+    merged = open_checkpoint(folder)
+    assert merged.names == average.names
+    assert all(torch.equal(merged.read(name), average.read(name)) for name in merged.names)
+    trained = (carried / "data/surgery/x/bottlenecks.safetensors").read_bytes()
+    assert (folder / "bottlenecks.safetensors").read_bytes() == trained
+    values = sum(average.read(name).numel() for name in average.names if name.startswith("visual."))
+    profile = json.loads((carried / "data/profiles/merge/surgery.json").read_text())
+    assert profile["amr"] == pytest.approx(len(trained) / 3 / (4 * values))
+    assert "`bottlenecks.safetensors`" in (folder / "README.md").read_text()
+    found = read_bottleneck(folder, "red")
+    assert found is not None
+    assert found.down.shape == (4, 16)
+
+
+def test_training_again_gives_the_same_bytes(carried: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(carried, tmp_path / "copy"))
+    with inside(folder):
+        stage.main(["x"])
+    for name in ("bottlenecks.safetensors", "trace.json"):
+        assert (folder / "data/surgery/x" / name).read_bytes() == (carried / "data/surgery/x" / name).read_bytes()
+
+
+def test_what_is_not_declared_is_refused(carried: Path) -> None:
+    with inside(carried), pytest.raises(InputError, match='no "y" under surgery'):
+        stage.main(["y"])

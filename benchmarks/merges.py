@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=RESULTS / "merges.json", help="where the figures go")
     options = parser.parse_args()
     print(f"{described(machine())}; {options.threads} threads a merge\n", flush=True)
-    alone = [name for name in registry.names() if registry.get(name).beside is None]
+    alone = [name for name in registry.names() if len(registry.get(name).needs) == 1]
     jobs = [Job(name, options.blocks, alone=True) for name in alone] if options.all else []
     jobs = jobs or planned(options.methods or METHODS, options.blocks, options.short)
     rows = []

@@ -9,7 +9,12 @@ from tasks.paths import CODE
 from tasks.stage import end_well, fresh_folder
 
 # By their folder in data/code, the packages of what is found by its name; a whole name would count as an import.
-_PACKAGES = {"families": "models.families", "kinds": "evaluation.kinds", "methods": "methods"}
+_PACKAGES = {
+    "families": "models.families",
+    "kinds": "evaluation.kinds",
+    "learners": "learning.learners",
+    "methods": "methods",
+}
 FOUND_BY_NAME = {folder: f"merganser.{package}" for folder, package in _PACKAGES.items()}
 
 
@@ -36,7 +41,7 @@ def main(argv: list[str]) -> None:
             (folder / kind).mkdir()
         for name, text in found.items():
             (folder / name).write_text(text, encoding="utf-8")
-    print(f"{CODE}: digests of the code of {len(found)} stages, methods, families and kinds of task")
+    print(f"{CODE}: digests of the code of {len(found)} stages, methods, families, kinds of task and learners")
 
 
 if __name__ == "__main__":

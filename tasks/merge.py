@@ -24,6 +24,7 @@ from merganser.inputs.factorised import factorised
 from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.joints import open_joint
 from merganser.inputs.layers import LayerSource
+from merganser.inputs.learned import RESULT, LearnedLayers, read_learned
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
@@ -31,7 +32,7 @@ from merganser.models.device import usable
 from merganser.overlays import FILE
 from merganser.routed import surgery
 from merganser.workers import threads_wanted
-from tasks.paths import BASE, CARD, DATA, EMBEDDINGS, JOINTS, MERGE_PROFILES, MERGED, SOURCES
+from tasks.paths import BASE, CARD, DATA, EMBEDDINGS, JOINTS, LEARNED, MERGE_PROFILES, MERGED, SOURCES
 from tasks.stage import check_method, fresh_folder, only_name, run, write_json
 
 FILES_BESIDE = {"surgery": surgery.FILE}  # what is kept of it with a merge
@@ -97,11 +98,16 @@ def _usage() -> dict[str, Any]:
     }
 
 
-def open_source(entry: Entry, tasks: list[str], seed: int, embedded: str | None = None) -> LayerSource:
+def open_source(
+    entry: Entry, tasks: list[str], seed: int, embedded: str | None = None, learned: str | None = None
+) -> LayerSource:
     """Open what an entry reads, as its method takes it: difference vectors are decomposed on the fly.
 
-    `embedded`: the name of the text embeddings beside which it lies.
+    `embedded`, `learned`: the name of the text embeddings, or of the learned values, beside which it lies.
     """
+    if learned:
+        source = opened(entry, LEARNED / learned / READ, tasks, seed)
+        return LearnedLayers(source, read_learned(LEARNED / learned / RESULT, source.tasks))
     if entry.joint is not None:
         return open_joint(JOINTS / entry.joint, tasks, seed)
     if embedded:
@@ -148,7 +154,7 @@ def main(argv: list[str]) -> None:
     if method.beside:
         source = opened(inner, start, list(params.tasks), params.seed)
     else:
-        source = open_source(inner, list(params.tasks), params.seed, entry.embedding)
+        source = open_source(inner, list(params.tasks), params.seed, entry.embedding, entry.learned)
     base = start / "base" if inner.difference else BASE
     profile, device = MERGE_PROFILES / f"{key}.json", usable(params.merge.device, "merge.device")
     card = write_card(key, params, method, values)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from merganser import registry
+from merganser.config.learned import learned_mistakes, reading_mistakes
 from merganser.config.params import Entry, Params
 from merganser.config.routed import beside_mistakes, beside_reading_mistakes
 from merganser.errors import InputError, did_you_mean
@@ -23,6 +24,7 @@ def usage_mistakes(params: Params) -> list[str]:
     for name, entry in params.methods.items():
         mistakes += _entry_mistakes(params, f"methods.{name}", entry, [len(params.tasks)])
     mistakes += [*_difference_mistakes(params), *_embedding_mistakes(params), *beside_mistakes(params)]
+    mistakes += learned_mistakes(params)
     return [*mistakes, *_study_mistakes(params)]
 
 
@@ -33,6 +35,7 @@ def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[i
     except InputError as error:
         return [f"{where}: {error}"]
     beside = [*_embedded_mistakes(params, entry, method), *beside_reading_mistakes(params, entry, method)]
+    beside += reading_mistakes(params, entry, method)
     mistakes = [f"{where}.reads: {mistake}" for mistake in beside]
     inner = params.inner(entry)
     mistakes = mistakes or [f"{where}.reads: {mistake}" for mistake in _source_mistakes(params, inner, method)]
@@ -157,6 +160,8 @@ def _subset_mistakes(where: str, entry: Entry) -> list[str]:
         return [f"{where}.reads: {entry.reads} decomposes all tasks' matrices, not a subset's; read deltas"]
     if beside := registry.get(entry.method).beside:
         return [f"{where}: {entry.method} needs {beside}, trained for a merge of all tasks; take it out"]
+    if registry.get(entry.method).learned:
+        return [f"{where}.reads: {entry.reads} was learned of all tasks, not a subset's; take the entry out"]
     if registry.get(entry.method).embeddings:
         return [
             f"{where}: {entry.method} needs the tasks' text embeddings, which this study does not read; take it out"

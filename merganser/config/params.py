@@ -113,6 +113,11 @@ class Entry(Strict):
         return self._named(section)
 
     @property
+    def learned(self) -> str | None:
+        """The name of the learned values it applies to something, None when it reads something else."""
+        return self._named("learned")
+
+    @property
     def values(self) -> dict[str, Any]:
         """The method's own parameters, as written."""
         return dict(self.model_extra or {})
@@ -176,6 +181,23 @@ class Surgery(Beside):
     lr: Annotated[float, Field(gt=0)] = 1e-3
 
 
+class Learned(Strict):
+    """Values that a learner finds on the tasks' validation data; the learner's keys stand here too.
+
+    `of`: what the learner reads: deltas, svd or differences/NAME.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    learner: Text
+    of: Text
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The learner's own keys, as written."""
+        return dict(self.model_extra or {})
+
+
 class TaskStudy(Strict):
     """Entries that merge subsets of the tasks: at most so many of each size, the same ones for every entry."""
 
@@ -207,6 +229,7 @@ class Params(Strict):
     joints: dict[str, Joint] = {}
     differences: dict[str, Difference] = {}
     embeddings: dict[str, Embedding] = {}
+    learned: dict[str, Learned] = {}
     surgery: dict[str, Surgery] = {}
     merge: Merge = Merge()
     methods: Annotated[dict[str, Entry], Field(min_length=1)]
@@ -230,8 +253,9 @@ class Params(Strict):
         return {"surgery": self.surgery}
 
     def inner(self, entry: Entry) -> Entry:
-        """Return an entry as one that reads what its embeddings, or what was trained beside it, are of."""
-        found: Embedding | Beside | None = self.embeddings.get(entry.embedding or "")
+        """Return an entry as one that reads what its embeddings, learned values, or what was trained beside it, are of."""
+        found: Embedding | Beside | Learned | None = self.embeddings.get(entry.embedding or "")
+        found = found or self.learned.get(entry.learned or "")
         for section, declared in self.beside.items():
             found = found or declared.get(entry.named(section) or "")
         return entry if found is None else entry.model_copy(update={"reads": found.of})

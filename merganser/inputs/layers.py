@@ -6,7 +6,7 @@ Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vecto
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from torch import Tensor
 from merganser.checkpoints.kinds import Kind
 from merganser.linalg.decompositions import Basis, Factors
 from merganser.workers import in_order
+
+if TYPE_CHECKING:
+    from merganser.inputs.learned import Learned
 
 R = TypeVar("R")
 MERGE_WORK = 4  # peak memory of a merge over all methods, in float32 copies of the layer
@@ -117,6 +120,10 @@ class LayerSource(Protocol):
     def embeddings(self) -> Mapping[str, Tensor]:
         """Return the text embedding of each task's class names (D,), for methods that need embeddings."""
 
+    @property
+    def learned(self) -> "Learned | None":
+        """Return what was learned of these layers, for methods that apply it."""
+
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks; may be called from several threads."""
 
@@ -138,6 +145,11 @@ class SequentialSource:
 
     names: Any
     layer: Any
+
+    @property
+    def learned(self) -> "Learned | None":
+        """Return None: nothing was learned of these layers."""
+        return None
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Read each layer in turn and apply a function to it."""
@@ -182,6 +194,11 @@ class WrappedSource:
         """Return the text embedding of each task's class names."""
         return self.source.embeddings
 
+    @property
+    def learned(self) -> "Learned | None":
+        """Return what was learned of these layers."""
+        return self.source.learned
+
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks."""
         return self.source.layer(name)
@@ -223,6 +240,11 @@ class ThreadedLayers(WrappedSource):
         """Apply a function to as many names at a time as there are threads, fewer if memory is short."""
         shapes, tasks = self.shapes, len(self.tasks)
         return in_order(function, self.names, self.threads, lambda name: MERGE_WORK * 4 * tasks * prod(shapes[name]))
+
+
+def dense_layer(layer: Layer) -> Layer:
+    """Multiply a layer's adapters out; return any other layer as it is."""
+    return layer.dense() if isinstance(layer, LayerLowRank) else layer
 
 
 def weighted(layer: Layer, weights: tuple[float, ...]) -> Layer:

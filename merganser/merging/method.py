@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from torch import Tensor
 
 from merganser.errors import InputError, did_you_mean
-from merganser.inputs.layers import Layer, LayerLowRank, LayerSource, MappedLayers, Side, weighted
+from merganser.inputs.layers import Layer, LayerSource, MappedLayers, Side, dense_layer, weighted
 from merganser.operators.coefficients import INVERSE_NORM, check_maps, task_weights
 from merganser.operators.vectors import scaled_mean, whole
 from merganser.overlays.parts import Parts
 
 Reads = Literal["deltas", "svd", "differences"]
-Family = Literal["references", "arithmetic", "sparse", "spectral", "joint", "compressed", "masked", "routed"]
+Family = Literal["references", "arithmetic", "sparse", "spectral", "joint", "compressed", "masked", "learned", "routed"]
 Section = Literal["surgery"]  # of params.yaml: what is trained beside a merged model
 Cost = Literal["elementwise", "svd", "joint svd"]
 Involvement = Literal["NDI", "VDI", "TTA"]  # no data, validation data, test-time adaptation
@@ -56,6 +56,7 @@ class Method:
     efficiency: Efficiency
     ours: Collection[str] = ()  # parameters whose default comes from no paper
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
+    learned: bool = False  # applies values that the learner of the same name found
     overlay: bool = False  # stores parts per task
     beside: Section | None = None  # what was trained for its merge, which its entry reads and its merge keeps
     joint: Side | None = None  # the joint decomposition it starts from, read from `layer.basis` if cached
@@ -82,7 +83,8 @@ class Method:
     @property
     def needs(self) -> list[str]:
         """List the inputs that the method reads."""
-        return [self.reads, *(["embeddings"] if self.embeddings else []), *([self.beside] if self.beside else [])]
+        more = {"embeddings": self.embeddings, "learned": self.learned}
+        return [self.reads, *(name for name, is_read in more.items() if is_read), *filter(None, [self.beside])]
 
     @property
     def one_model(self) -> bool:
@@ -116,8 +118,7 @@ class Method:
 
         def taken(layer: Layer) -> Layer:
             """Convert a layer to the form that the function takes."""
-            if isinstance(layer, LayerLowRank) and not self.low_rank:
-                layer = layer.dense()
+            layer = layer if self.low_rank else dense_layer(layer)
             return weighted(layer, weights(layer.norms)) if weights else layer
 
         if self.first_pass:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from merganser.linalg.blocks import by_blocks
+from merganser.linalg.blocks import blocks, by_blocks
 
 
 def total(deltas: Tensor, weights: Sequence[float] | None = None) -> Tensor:
@@ -28,6 +28,17 @@ def scaled_sum(deltas: Tensor, scaling: float, weights: Sequence[float] | None =
     tensor([ 5.5000, 11.0000])
     """
     return by_blocks(lambda block: _sum(block, weights).mul_(scaling), deltas, deltas.dtype)
+
+
+def inner_products(deltas: Tensor, gradient: Tensor) -> Tensor:
+    """Return the inner product of each task's delta (T, ...) and a gradient of one delta's size, in float64 (T).
+
+    >>> inner_products(torch.tensor([[1.0, 2.0], [10.0, 20.0]]), torch.tensor([3.0, -1.0]))
+    tensor([ 1., 10.], dtype=torch.float64)
+    """
+    pieces = zip(blocks(deltas), gradient.reshape(-1).split(blocks(deltas)[0].shape[1]), strict=True)
+    products = [block.double() @ piece.double() for block, piece in pieces]
+    return torch.stack(products).sum(0)
 
 
 def _sum(block: Tensor, weights: Sequence[float] | None) -> Tensor:

@@ -15,7 +15,7 @@ from merganser.inputs.deltas import extract, open_deltas
 from merganser.inputs.factors import FactorSettings, decompose, open_factors
 from merganser.inputs.layers import LayerSource
 from merganser.merging.method import Method
-from tests.laws.layers import embeddings_of
+from tests.laws.layers import embeddings_of, with_start
 from tests.laws.references import Given
 
 SEED = 3
@@ -51,7 +51,7 @@ class Models:
     def source(self, method: Method) -> LayerSource:
         """Open what a method reads."""
         open_, read = (open_factors, "svd") if method.factored else (open_deltas, "deltas")
-        return open_(self.folder / read, list(self.tasks), SEED, embeddings_of(self.tasks))
+        return with_start(method, open_(self.folder / read, list(self.tasks), SEED, embeddings_of(self.tasks)))
 
     def given(self) -> list[Given]:
         """Subtract the base from the models in float64, in the order of the parameters' names."""

@@ -10,8 +10,11 @@ from torch import Tensor
 
 from merganser import registry
 from merganser.checkpoints.kinds import Kind
-from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, SequentialSource
+from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, LayerSource, SequentialSource
+from merganser.inputs.learned import Learned, LearnedLayers
+from merganser.learning import get_learner
 from merganser.linalg.decompositions import Factors
+from merganser.merging.method import Method
 from merganser.operators.drop import generator_of
 from merganser.overlays.parts import Parts, mixed
 
@@ -95,7 +98,17 @@ def merged(name: str, *layers: Layer, **values: Any) -> list[Tensor | Parts]:
     """Run a method by its registered name over layers, first pass included."""
     method = registry.get(name)
     filled = method.validate(name, values)
-    return list(map(method.bind(filled, Layers(layers)), layers))
+    return list(map(method.bind(filled, with_start(method, Layers(layers))), layers))
+
+
+def with_start(method: Method, source: LayerSource) -> LayerSource:
+    """Give a source the values that a method's learner begins with, where it applies learned ones."""
+    if not method.learned:
+        return source
+    learner = get_learner(method.name)
+    settings = learner.Settings()
+    values = learner.bind(source, settings, 0).start()
+    return LearnedLayers(source, Learned(method.name, settings.model_dump(), source.tasks, source.names, values))
 
 
 def uniforms(shape: Sequence[int], *, seed: int, task: str, parameter: str) -> Tensor:

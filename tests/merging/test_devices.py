@@ -25,7 +25,7 @@ from merganser.overlays import task_model
 from merganser.overlays.parts import Dense, LowRank, Parts
 from tasks.merge import as_taken
 from tests.gpu import OnGpu, every_gpu, pretended, pretended_gpu, real_gpu
-from tests.laws.layers import Layers, matrices, task_names
+from tests.laws.layers import Layers, matrices, task_names, with_start
 from tests.laws.samples import layer_of, network
 from tests.laws.test_registry_properties import choices, every_method, methods_that
 
@@ -45,7 +45,7 @@ def merge(name: str, values: dict[str, Any], layers: LayerSource, folder: Path, 
     method = registry.get(name)
     filled = method.validate(name, values)
     save_tensors(folder / "base.safetensors", {each: torch.zeros(shape) for each, shape in layers.shapes.items()})
-    base, source = open_checkpoint(folder / "base.safetensors"), as_taken(method, filled, layers)
+    base, source = open_checkpoint(folder / "base.safetensors"), as_taken(method, filled, with_start(method, layers))
     driver.merge(method, filled, source, base, folder, driver.choose_device(device))
 
 

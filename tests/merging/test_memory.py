@@ -15,7 +15,7 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors
 from merganser.linalg.decompositions import Factors
 from merganser.merging import driver
-from tests.laws.layers import Layers
+from tests.laws.layers import Layers, with_start
 from tests.laws.samples import network
 from tests.laws.test_registry_properties import as_read, choices, every_method, methods_that
 
@@ -47,13 +47,13 @@ def copied(layer: Layer) -> tuple[Layer, list[Tensor]]:
 def test_a_first_pass_holds_one_layer_at_a_time(name: str) -> None:
     method = registry.get(name)
     for values in choices(name):
-        method.bind(method.validate(name, values), OneAtATime(as_read(name, network(3))))
+        method.bind(method.validate(name, values), with_start(method, OneAtATime(as_read(name, network(3)))))
 
 
 @every_method
 def test_a_merge_holds_one_layer_at_a_time(name: str, tmp_path: Path) -> None:
     method, layers = registry.get(name), as_read(name, network(3))
-    source = OneAtATime(layers)
+    source = with_start(method, OneAtATime(layers))
     base = {each: torch.zeros(shape) for each, shape in source.shapes.items()}
     save_tensors(tmp_path / "base.safetensors", base)
     for number, values in enumerate(choices(name)):

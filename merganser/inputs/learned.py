@@ -1,0 +1,74 @@
+"""What was learned, on disk: the values, who learned them, and of which tasks and parameters.
+
+A folder of an entry of `learned` holds it in `result`, and in `read` what the merge reads with it.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.writing import save_tensors
+from merganser.errors import InputError
+from merganser.inputs.layers import Layer, WrappedSource
+from merganser.limits import parse_json
+
+R = TypeVar("R")
+RESULT, VALUES = "result", "values.safetensors"
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The values that a learner found for some tasks' parameters."""
+
+    learner: str
+    settings: Mapping[str, Any]
+    tasks: Sequence[str]
+    names: Sequence[str]  # of the parameters
+    values: Mapping[str, Tensor]
+
+
+def write_learned(folder: Path, learned: Learned) -> None:
+    """Write what was learned."""
+    about = {key: getattr(learned, key) for key in ("learner", "settings", "tasks", "names")}
+    save_tensors(folder / VALUES, learned.values, json.dumps(about))
+
+
+def read_learned(folder: Path, tasks: Sequence[str]) -> Learned:
+    """Read what was learned; raise InputError where it is of other tasks."""
+    path = folder / VALUES
+    if not path.is_file():
+        raise InputError(f"{path}: nothing learned; run the stage learn first (`merganser run` does)")
+    file = SafetensorsFile(path)
+    try:
+        about = parse_json(file.metadata["merganser"])
+        learned = Learned(**about, values={name: file.read(name) for name in file.names})
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: not what a learner wrote ({error}); learn it again") from error
+    if list(learned.tasks) != list(tasks):
+        raise InputError(f"{path}: learned for {', '.join(learned.tasks)}, not for {', '.join(tasks)}; learn it again")
+    return learned
+
+
+@dataclass(frozen=True)
+class LearnedLayers(WrappedSource):
+    """A source with what was learned of its layers."""
+
+    found: Learned
+
+    @property
+    def learned(self) -> Learned:
+        """Return what was learned."""
+        return self.found
+
+    def layer(self, name: str) -> Layer:
+        """Read one parameter of all tasks."""
+        return self.source.layer(name)
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Apply a function to each layer, as the source does."""
+        return self.source.map(function)

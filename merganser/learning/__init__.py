@@ -1,0 +1,59 @@
+"""Learning: values that form a merged model are changed step by step, so that a loss on the tasks' data falls.
+
+A learner is a module of `merganser/learning/learners/`, found by its file name; params.yaml names it as `learner` of an
+entry of `learned`. One loop serves all of them. They differ in how values form a parameter's merged delta, and in how
+the gradient of the loss with respect to the merged weights is pulled back to the values.
+"""
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from merganser.errors import InputError, did_you_mean
+from merganser.learning import learners
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from merganser.inputs.layers import Layer, LayerSource
+    from merganser.learning.settings import LearnerSettings
+
+Values = dict[str, "Tensor"]  # what is learned, by names of the learner's own
+
+
+class Form(Protocol):
+    """How values form the merged deltas of some layers. `step` numbers the noise; None for none."""
+
+    def start(self) -> Values:
+        """Return the values to begin with."""
+
+    def form(self, values: Values, step: int | None = None) -> "Callable[[Layer], Tensor]":
+        """Return a function that gives one layer's merged delta."""
+
+    def pull(self, values: Values, step: int | None, gradients: "Mapping[str, Tensor]") -> Values:
+        """Return the gradient with respect to the values, of those with respect to each layer's merged weights."""
+
+
+class Learner(Protocol):
+    """What the module of a learner holds."""
+
+    Settings: type["LearnerSettings"]  # the keys of its entries
+    READS: Literal["deltas", "svd"]
+
+    def bind(self, layers: "LayerSource", settings: Any, seed: int) -> Form:
+        """Return how values form merged deltas of these layers, which are read again and again."""
+
+
+def learner_names() -> list[str]:
+    """List the learners, by their files."""
+    return sorted(module.name for module in pkgutil.iter_modules(learners.__path__))
+
+
+def get_learner(name: str) -> Learner:
+    """Return a learner's module; raise InputError with the nearest name when there is none of this one."""
+    if name not in learner_names():
+        known = f"known: {', '.join(learner_names())}"
+        raise InputError(f"{name!r} is not a learner; {known}{did_you_mean(name, learner_names())}")
+    learner: Learner = import_module(f"{learners.__name__}.{name}")
+    return learner

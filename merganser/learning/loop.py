@@ -1,0 +1,127 @@
+"""The loop that all learners share: batches, gradients, Adam, the state, and the best values so far.
+
+Memory is that of a few models, whatever the number of tasks: merged weights are formed layer by layer, the gradient
+with respect to them is added up over the tasks' batches, and pulled back to the values layer by layer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.views import as_stored
+from merganser.errors import InputError
+from merganser.inputs.layers import LayerSource
+from merganser.learning import Form, Values
+from merganser.learning.adam import adam, no_moments
+from merganser.learning.batches import Batches
+from merganser.learning.settings import LearnerSettings
+from merganser.learning.state import State, read_state, write_state
+
+Loss = Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is learned: values that form merged weights, and each task's loss of these on its examples."""
+
+    form: Form
+    layers: LayerSource
+    base: Checkpoint
+    losses: Sequence[Loss]
+    batches: Sequence[Batches]  # of the same tasks
+    device: torch.device
+
+    def weights(self, values: Values, step: int | None) -> dict[str, Tensor]:
+        """Form the merged weights, as the leaves that gradients are taken with respect to."""
+        form = self.form.form(values, step)
+        return {
+            name: self._leaf(name, delta) for name, delta in zip(self.layers.names, self.layers.map(form), strict=True)
+        }
+
+    def _leaf(self, name: str, delta: Tensor) -> Tensor:
+        start = self.base.read(name).to(torch.promote_types(delta.dtype, torch.float32))
+        return as_stored(self.base, name, start + delta.reshape(start.shape)).to(self.device).requires_grad_()
+
+    def slope(self, values: Values, step: int) -> tuple[float, Values]:
+        """Return the loss on a step's batches, added over the tasks, and its gradient with respect to the values."""
+        weights, total = self.weights(values, step), 0.0
+        for loss, batches in zip(self.losses, self.batches, strict=True):
+            found = loss(weights, batches.rows(step))
+            found.backward()
+            total += float(found.detach())
+        return total, self.form.pull(values, step, {name: self._gradient(name, w) for name, w in weights.items()})
+
+    def _gradient(self, name: str, leaf: Tensor) -> Tensor:
+        """Return the gradient of a parameter as the layers have it, zeros for one that no forward pass reads."""
+        found = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        return as_stored(self.base, name, found.cpu())
+
+    def check(self, values: Values) -> float:
+        """Return the loss on the fixed examples, without noise; on the same path through the network as `slope`."""
+        weights, total = self.weights(values, None), 0.0
+        for loss, batches in zip(self.losses, self.batches, strict=True):
+            parts = [(len(rows), float(loss(weights, rows).detach())) for rows in batches.fixed()]
+            total += sum(count * part for count, part in parts) / sum(count for count, _ in parts)
+        return total
+
+
+def learn(
+    problem: Problem, settings: LearnerSettings, folder: Path, fingerprint: str, say: Callable[[State], None]
+) -> State:
+    """Go on from the state in a folder, or begin, and return the state after the last step, which is checked too.
+
+    Raises InputError where a loss is not finite; the last state before stays in the folder.
+    """
+    state = read_state(folder, fingerprint, settings.steps)
+    for each in _states(problem, settings, state or _first(problem)):
+        state = each
+        write_state(folder, state, fingerprint)
+        say(state)
+    return _checked(problem, state) if state else _first(problem)
+
+
+def _states(problem: Problem, settings: LearnerSettings, state: State) -> Iterator[State]:
+    """Give the states to be written: every so many steps, where they are checked, and the last one."""
+    while state.step < settings.steps:
+        state = _stepped(problem, settings, state)
+        if state.step % settings.every == 0:
+            state = _checked(problem, state)
+        if state.step % settings.every == 0 or state.step == settings.steps:
+            yield state
+
+
+def _first(problem: Problem) -> State:
+    values = problem.form.start()
+    return _checked(problem, State(0, values, no_moments(values), values, (), {}))
+
+
+def _stepped(problem: Problem, settings: LearnerSettings, state: State) -> State:
+    loss, gradients = problem.slope(state.values, state.step)
+    _refuse_nan(loss, state)
+    values, moments = adam(state.values, gradients, state.moments, state.step + 1, settings.lr)
+    return replace(state, step=state.step + 1, values=values, moments=moments, losses=(*state.losses, loss))
+
+
+def _checked(problem: Problem, state: State) -> State:
+    """Measure the values on the fixed examples, and keep them where the loss was never as low."""
+    if state.step in state.checks:
+        return state
+    loss = problem.check(state.values)
+    _refuse_nan(loss, state)
+    best = state.values if all(loss < other for other in state.checks.values()) else state.best
+    return replace(state, best=best, checks=state.checks | {state.step: loss})
+
+
+def _refuse_nan(loss: float, state: State) -> None:
+    if isfinite(loss):
+        return
+    if not state.checks:
+        raise InputError(f"the loss is {loss} before the first step: the models' predictions are not finite")
+    best, last = state.best_step, max(state.checks)
+    kept = f"the best so far, of step {best} (loss {state.checks[best]:.6g}), is kept: `steps: {last}` ends with it"
+    raise InputError(f"the loss is {loss} after step {state.step}; {kept}, or choose a smaller lr")

@@ -1,0 +1,20 @@
+"""What the learners' own settings have in common."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class LearnerSettings(BaseModel):
+    """How long is learned, from how many examples a task and step, by which step size of Adam, and where.
+
+    Every `every` steps the loss on the fixed examples is measured, and the state is written.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    steps: Annotated[int, Field(ge=0)] = 1000
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    batch_size: Annotated[int, Field(ge=1)] = 16
+    every: Annotated[int, Field(ge=1)] = 10
+    device: Literal["cpu", "cuda"] = "cpu"

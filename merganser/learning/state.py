@@ -1,0 +1,72 @@
+"""The state of learning on disk: written whole, with a fingerprint of all that it follows from but the number of steps.
+
+A killed run goes on from the last state written, and so does one with more steps, to the bytes of an undisturbed run.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.writing import save_tensors
+from merganser.errors import InputError
+from merganser.learning import Values
+from merganser.learning.adam import Moments
+from merganser.limits import parse_json
+
+FILE = "state.safetensors"
+PARTS = ("values", "mean", "square", "best")
+
+
+@dataclass(frozen=True)
+class State:
+    """Where learning stands after a number of steps; `best` are the values of the lowest loss on the fixed examples."""
+
+    step: int
+    values: Values
+    moments: Moments
+    best: Values
+    losses: tuple[float, ...]  # of each step's batches, before the step
+    checks: dict[int, float]  # the losses on the fixed examples, by how many steps came before
+
+    @property
+    def best_step(self) -> int:
+        """Return after how many steps the loss on the fixed examples was lowest; the first of equal ones."""
+        return min(self.checks, key=lambda step: (self.checks[step], step))
+
+
+def write_state(folder: Path, state: State, fingerprint: str) -> None:
+    """Write a state in place of the last one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = (state.values, state.moments.mean, state.moments.square, state.best)
+    tensors = {f"{part}/{name}": x for part, group in zip(PARTS, groups, strict=True) for name, x in group.items()}
+    about = {
+        "fingerprint": fingerprint,
+        "step": state.step,
+        "losses": state.losses,
+        "checks": list(state.checks.items()),
+    }
+    save_tensors(folder / FILE, tensors, json.dumps(about))
+
+
+def read_state(folder: Path, fingerprint: str, steps: int) -> State | None:
+    """Read the last state; None where there is none, of other inputs, or of more steps than are wanted."""
+    try:
+        file = SafetensorsFile(folder / FILE)
+        about = parse_json(file.metadata["merganser"])
+        if about["fingerprint"] != fingerprint or about["step"] > steps:
+            return None
+        values, mean, square, best = (dict(_group(file, part)) for part in PARTS)
+        checks = {int(step): float(loss) for step, loss in about["checks"]}
+        return State(about["step"], values, Moments(mean, square), best, tuple(about["losses"]), checks)
+    except (OSError, InputError, KeyError, ValueError, TypeError):
+        return None
+
+
+def _group(file: SafetensorsFile, part: str) -> Iterator[tuple[str, Tensor]]:
+    for name in file.names:
+        if name.startswith(f"{part}/"):
+            yield name.removeprefix(f"{part}/"), file.read(name)

@@ -1,0 +1,75 @@
+"""What is made small: the entropy of the predictions on each task's examples, by the task's own head.
+
+Shape legend: B examples, C classes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.evaluation.evaluator import Evaluator, evaluator_for
+from merganser.evaluation.prepared import Prepared
+from merganser.inputs.heads import Head
+from merganser.models import DeviceName, Network, open_network
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Return the mean entropy of the predictions (B, C), in nats.
+
+    >>> import torch
+    >>> float(entropy(torch.tensor([[0.0, 0.0], [100.0, 0.0]]))) / torch.log(torch.tensor(2.0))
+    tensor(0.5000)
+    """
+    logs = log_softmax(logits.float() if logits.dtype.itemsize < 4 else logits, dim=1)
+    return -(logs.exp() * logs).sum(dim=1).mean()
+
+
+@dataclass(frozen=True)
+class TaskLoss:
+    """One task's examples, and the network and head that score them."""
+
+    task: str
+    network: Network
+    evaluator: Evaluator
+    prepared: Prepared
+    head: Mapping[str, Tensor]
+
+    def __call__(self, weights: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+        """Return the mean entropy of some examples by a model with these weights; differentiable in them."""
+        logits = self.evaluator.class_logits(self.network, self.prepared, {**weights, **self.head}, rows)
+        return entropy(logits)
+
+
+def open_losses(
+    family: str, folder: Path, data: Mapping[str, Prepared], heads: Mapping[str, Head], device: DeviceName
+) -> list[TaskLoss]:
+    """Open the tasks' networks with the base's parameters: one for each number of outputs, all of one storage."""
+    base, networks = open_checkpoint(folder), dict[int | None, Network]()
+    losses = []
+    for task, prepared in data.items():
+        evaluator, head = evaluator_for(prepared), heads[task]
+        outputs = evaluator.outputs(prepared.classes)
+        evaluator.check_head(head.classes, prepared.classes, task)
+        if outputs not in networks:
+            network = open_network(family, folder, outputs=outputs, device=device)
+            share(network, networks.values())
+            network.load(head.put_on((name, base.read(name)) for name in base.names))
+            networks[outputs] = network
+        network = networks[outputs]
+        own = {name: value.float().to(network.device) for name, value in head.tensors.items()}
+        losses.append(TaskLoss(task, network, evaluator, prepared, own))
+    return losses
+
+
+def share(network: Network, others: Iterable[Network]) -> None:
+    """Let a network keep its parameters where another one keeps those of the same names and shapes."""
+    for other in others:
+        known = dict(other.module.named_parameters())
+        for name, parameter in network.module.named_parameters():
+            if name in known and known[name].shape == parameter.shape:
+                parameter.data = known[name].data
+        return

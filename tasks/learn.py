@@ -1,0 +1,155 @@
+"""Learn the values of one entry of `learned` on all tasks' validation data, going on from the last state written.
+
+Beside the values lies what they are of, as text embeddings have it: one folder is all that a merge reads.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from pathlib import Path
+
+import torch
+
+from merganser.checkpoints.reading import open_for_merging
+from merganser.code_digest import code_digest
+from merganser.config.loading import load_params
+from merganser.config.params import Learned, Params, declared
+from merganser.evaluation.prepared import Prepared
+from merganser.hashes import sha256_of_tree
+from merganser.inputs.deltas import open_deltas
+from merganser.inputs.embeddings import READ, link_read
+from merganser.inputs.factorised import factorised
+from merganser.inputs.factors import FactorSettings, open_factors
+from merganser.inputs.heads import read_head
+from merganser.inputs.layers import LayerSource, MappedLayers, ThreadedLayers, dense_layer
+from merganser.inputs.learned import RESULT, write_learned
+from merganser.inputs.learned import Learned as Found
+from merganser.learning import Learner, get_learner
+from merganser.learning.batches import Batches
+from merganser.learning.loop import Problem, learn
+from merganser.learning.settings import LearnerSettings
+from merganser.learning.state import State
+from merganser.learning.task_losses import open_losses
+from merganser.models.device import usable
+from merganser.workers import one_blas_thread, threads_wanted
+from tasks.paths import BASE, DATA, HEADS, LEARNED, VALIDATION
+from tasks.stage import check_code, check_family, check_kind, fresh_folder, only_name, run, write_json
+
+STATE = "state"
+SECONDS = 10  # between two lines on the terminal
+
+
+def learn_entry(params: Params, name: str) -> None:
+    """Learn by an entry of `learned`; write the values, the losses by step, and links to what they are of."""
+    entry = declared(params.learned, name, "learned")
+    check_family(params.base.family)
+    check_code(f"merganser.learning.learners.{entry.learner}", f"learners/{entry.learner}.txt")
+    learner, tasks = get_learner(entry.learner), sorted(params.tasks)
+    settings = learner.Settings.model_validate(entry.values)
+    problem = open_problem(params, entry, learner, settings, tasks)
+    out = LEARNED / name
+    with one_blas_thread():
+        found = learn(
+            problem, settings, out / STATE, fingerprint(params, entry, settings, tasks), _Progress(name, settings.steps)
+        )
+    write_result(out / RESULT, entry.learner, settings, problem.layers, found)
+    shutil.rmtree(out / READ, ignore_errors=True)
+    link_read(DATA / entry.of, tasks, out)
+    best = found.best_step
+    print(f"{name}: loss {found.checks[0]:.4f}, {found.checks[best]:.4f} after step {best} of {found.step}")
+
+
+def open_problem(
+    params: Params, entry: Learned, learner: Learner, settings: LearnerSettings, tasks: list[str]
+) -> Problem:
+    """Open what is learned: the layers and their form, and each task's network, head and examples."""
+    layers = open_layers(entry, learner, tasks)
+    folder, device = base_of(entry), usable(settings.device, "learned.*.device")
+    data = {task: Prepared(VALIDATION / task) for task in tasks}
+    for prepared in data.values():
+        check_kind(prepared.about["kind"])
+    heads = {task: read_head(HEADS / f"{task}.safetensors") for task in tasks}
+    losses = open_losses(params.base.family, folder, data, heads, device)
+    batches = [
+        Batches(params.seed, task, params.validation_split_of(task), len(data[task]), settings.batch_size)
+        for task in tasks
+    ]
+    form = learner.bind(layers, settings, params.seed)
+    return Problem(form, layers, open_for_merging(folder), losses, batches, torch.device(device))
+
+
+def open_layers(entry: Learned, learner: Learner, tasks: list[str]) -> LayerSource:
+    """Open what a learner reads: factors, or deltas with adapters multiplied out."""
+    folder = DATA / entry.of
+    if learner.READS == "deltas":
+        return ThreadedLayers(MappedLayers(open_deltas(folder, tasks), dense_layer), threads_wanted())
+    if entry.of == "svd":
+        return ThreadedLayers(open_factors(folder, tasks), threads_wanted())
+    return ThreadedLayers(factorised(open_deltas(folder, tasks), FactorSettings(1.0)), threads_wanted())
+
+
+def base_of(entry: Learned) -> Path:
+    """Return the folder of the model that the deltas start from."""
+    own = DATA / entry.of / "base"
+    return own if own.is_dir() else BASE
+
+
+def fingerprint(params: Params, entry: Learned, settings: LearnerSettings, tasks: list[str]) -> str:
+    """Return a digest of all that a state follows from: settings but the number of steps, seed, code and files."""
+    kinds = sorted({params.tasks[task].kind for task in tasks})
+    code = code_digest(
+        "merganser.learning.loop",
+        "merganser.learning.task_losses",
+        f"merganser.learning.learners.{entry.learner}",
+        f"merganser.models.families.{params.base.family}",
+        *(f"merganser.evaluation.kinds.{kind}" for kind in kinds),
+    )
+    folder, source = base_of(entry), DATA / entry.of
+    read = [
+        source / f"{task}.safetensors" if (source / f"{task}.safetensors").is_file() else source / task
+        for task in tasks
+    ]
+    files = [folder, *read, *(HEADS / f"{task}.safetensors" for task in tasks), *(VALIDATION / task for task in tasks)]
+    splits = [params.validation_split_of(task) for task in tasks]
+    about = [settings.model_dump(exclude={"steps"}), params.seed, tasks, splits, code, *map(sha256_of_tree, files)]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+
+def write_result(out: Path, learner: str, settings: LearnerSettings, layers: LayerSource, state: State) -> None:
+    """Write the best values, and the losses by step."""
+    with fresh_folder(out) as folder:
+        found = Found(learner, settings.model_dump(), list(layers.tasks), list(layers.names), state.best)
+        write_learned(folder, found)
+        trace = {
+            "losses": list(state.losses),
+            "checks": [{"step": step, "loss": loss} for step, loss in state.checks.items()],
+            "best_step": state.best_step,
+        }
+        write_json(folder / "trace.json", trace)
+
+
+class _Progress:
+    """Lines on the terminal, some seconds apart."""
+
+    def __init__(self, name: str, steps: int) -> None:
+        self.name, self.steps, self.last = name, steps, time.monotonic()
+
+    def __call__(self, state: State) -> None:
+        """Say where learning stands."""
+        if time.monotonic() - self.last >= SECONDS:
+            self.last = time.monotonic()
+            best = state.checks[state.best_step]
+            print(
+                f"{self.name}: step {state.step} of {self.steps}, loss {state.losses[-1]:.4f}, best {best:.4f}",
+                flush=True,
+            )
+
+
+def main(argv: list[str]) -> None:
+    """Learn by the entry named on the command line."""
+    learn_entry(load_params(Path("params.yaml")), only_name(argv, "learn"))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,141 @@
+"""The loop on a problem without networks: what it keeps, where it goes on, and that it ends in the same bytes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.writing import save_tensors
+from merganser.errors import InputError
+from merganser.learning.batches import Batches
+from merganser.learning.learners import adamerging
+from merganser.learning.learners.adamerging import Settings
+from merganser.learning.loop import Loss, Problem, learn
+from merganser.learning.state import FILE, State
+from tests.laws.layers import Layers
+from tests.laws.samples import network
+
+Make = Callable[..., State]
+
+
+def loss_of(task: int) -> Loss:
+    """Compute a smooth loss of all weights that depends on the examples."""
+
+    def loss(weights: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+        flat = torch.cat([weight.reshape(-1) for weight in weights.values()])
+        aim = torch.sin(torch.tensor(rows, dtype=torch.float32).mean() + task + torch.arange(len(flat)))
+        return (30 * flat - aim).square().mean()
+
+    return loss
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Give a function that learns so many steps in a folder, and returns where it stands."""
+    layers = Layers(network(2))
+    save_tensors(tmp_path / "base.safetensors", {name: torch.zeros(shape) for name, shape in layers.shapes.items()})
+    base = open_checkpoint(tmp_path / "base.safetensors")
+    batches = [Batches(0, task, "validation", 9, 2) for task in layers.tasks]
+
+    def made(folder: str, *, losses: Sequence[Loss] = (), said: list[State] | None = None, **settings: Any) -> State:
+        chosen = Settings(**{"lr": 0.05, "every": 3} | settings)
+        form, these = adamerging.bind(layers, chosen, 0), losses or [loss_of(task) for task in range(2)]
+        problem = Problem(form, layers, base, these, batches, torch.device("cpu"))
+        known = chosen.model_dump_json(exclude={"steps"})
+        return learn(problem, chosen, tmp_path / folder, known, ([] if said is None else said).append)
+
+    return made
+
+
+def same(one: State, other: State) -> bool:
+    groups = [(each.values, each.best, each.moments.mean, each.moments.square) for each in (one, other)]
+    pairs = zip(*groups, strict=True)
+    equal = all(torch.equal(a[name], b[name]) for a, b in pairs for name in a)
+    return equal and (one.step, one.losses, one.checks) == (other.step, other.losses, other.checks)
+
+
+@pytest.mark.parametrize("parts", [(2, 4), (3, 4), (1, 2, 3, 4), (4, 4), (0, 4)])
+def test_steps_in_parts_are_the_steps_at_once(parts: Sequence[int], make: Make, tmp_path: Path) -> None:
+    whole = make("whole", steps=4)
+    ended = [make("parts", steps=steps) for steps in parts][-1]
+    assert same(ended, whole)
+    assert (tmp_path / "parts" / FILE).read_bytes() == (tmp_path / "whole" / FILE).read_bytes()
+
+
+def test_it_goes_on_from_the_last_state_and_not_from_the_beginning(make: Make) -> None:
+    make("one", steps=6)
+    said: list[State] = []
+    make("one", steps=9, said=said)
+    assert [state.step for state in said] == [9]
+
+
+@pytest.mark.parametrize("change", [{"lr": 0.01}, {"every": 2}, {"granularity": "task"}])
+def test_other_settings_begin_afresh(change: dict[str, Any], make: Make) -> None:
+    make("one", steps=4)
+    assert same(make("one", steps=4, **change), make("two", steps=4, **change))
+
+
+def test_fewer_steps_begin_afresh(make: Make) -> None:
+    make("one", steps=6)
+    assert same(make("one", steps=3), make("two", steps=3))
+
+
+def test_the_loss_falls_and_the_best_is_never_above_the_start(make: Make) -> None:
+    state = make("one", steps=30, every=5)
+    assert list(state.checks) == [0, 5, 10, 15, 20, 25, 30]
+    assert state.checks[state.best_step] < 0.9 * state.checks[0]
+    assert len(state.losses) == 30
+    away = make("two", steps=9, lr=10.0)
+    assert away.best_step == 0
+    assert all(torch.all(value == 0.3) for value in away.best.values())
+    assert all(loss > away.checks[0] for step, loss in away.checks.items() if step)
+
+
+def test_no_steps_are_what_it_begins_with(make: Make, tmp_path: Path) -> None:
+    state = make("one", steps=0)
+    assert (state.step, state.losses, list(state.checks)) == (0, (), [0])
+    assert not (tmp_path / "one").exists()
+
+
+def test_the_best_values_are_those_of_their_check(make: Make) -> None:
+    state = make("one", steps=12, lr=0.5, every=1)
+    stopped = make("two", steps=state.best_step, lr=0.5, every=1)
+    assert 0 < state.best_step < 12
+    assert all(torch.equal(state.best[name], value) for name, value in stopped.values.items())
+
+
+def broken_after(calls: int) -> Loss:
+    """Give the loss that is not a number once it was asked for so many times."""
+    count, sound = 0, loss_of(0)
+
+    def loss(weights: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+        nonlocal count
+        count += 1
+        return sound(weights, rows) * (float("nan") if count > calls else 1.0)
+
+    return loss
+
+
+def test_a_loss_that_is_no_number_stops_it_names_the_step_and_keeps_the_best(make: Make) -> None:
+    with pytest.raises(InputError, match=r"the loss is nan after step 4; the best so far, of step 3 \(loss ") as found:
+        make("one", steps=9, losses=[broken_after(4 + 3 + 4 + 1), loss_of(1)])
+    assert "`steps: 3` ends with it, or choose a smaller lr" in str(found.value)
+    said: list[State] = []
+    assert same(make("one", steps=3, said=said), make("two", steps=3))
+    assert said == []
+
+
+def test_models_whose_loss_is_no_number_are_refused_before_the_first_step(make: Make) -> None:
+    with pytest.raises(InputError, match="the loss is nan before the first step"):
+        make("one", steps=9, losses=[broken_after(0), loss_of(1)])
+
+
+def test_a_damaged_state_is_learned_anew(make: Make, tmp_path: Path) -> None:
+    make("one", steps=4)
+    file = tmp_path / "one" / FILE
+    file.write_bytes(file.read_bytes()[:-3])
+    assert same(make("one", steps=4), make("two", steps=4))

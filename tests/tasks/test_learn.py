@@ -1,0 +1,197 @@
+"""The stage that learns, on the tiny comparison, and the merge that applies what it learned."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+from torch.nn.functional import softmax
+
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.errors import InputError
+from merganser.evaluation.prepared import Prepared
+from merganser.inputs.deltas import open_deltas
+from merganser.inputs.learned import read_learned
+from merganser.learning.batches import Batches
+from merganser.models import open_network
+from tasks import learn, merge, prepare_validation
+from tests.tasks.comparison import TASKS, inside
+
+READ = ("base", "datasets", "deltas", "heads", "sources")
+STEPS = {"learner": "adamerging", "of": "deltas", "steps": 4, "every": 2, "batch_size": 2, "lr": 0.02}
+LEARNED: dict[str, dict[str, Any]] = {
+    "ada": STEPS,
+    "plus_plus": {**STEPS, "plus_plus": True, "granularity": "task"},
+    "long": {**STEPS, "steps": 40, "every": 1},
+}
+METHODS = {name: {"method": "adamerging", "reads": f"learned/{name}"} for name in LEARNED}
+
+
+def change(**sections: Any) -> None:
+    params = yaml.safe_load(Path("params.yaml").read_text())
+    Path("params.yaml").write_text(yaml.safe_dump(params | sections, sort_keys=False))
+
+
+@pytest.fixture(scope="module")
+def prepared(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Carry a copy of the comparison as far as what learning reads."""
+    folder = tmp_path_factory.mktemp("learned")
+    shutil.copyfile(comparison / "params.yaml", folder / "params.yaml")
+    for name in READ:
+        shutil.copytree(comparison / "data" / name, folder / "data" / name)
+    with inside(folder):
+        change(learned=LEARNED, methods=METHODS)
+        for task in TASKS:
+            prepare_validation.main([f"{task}-split"])
+    return folder
+
+
+@pytest.fixture
+def folder(prepared: Path, tmp_path: Path) -> Iterator[Path]:
+    """Work in a copy of it."""
+    shutil.copytree(prepared, tmp_path / "copy")
+    with inside(tmp_path / "copy"):
+        yield Path()
+
+
+def trace(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(f"data/learned/{name}/result/trace.json").read_text())
+    return found
+
+
+def content(name: str) -> dict[str, bytes]:
+    root = Path("data/learned") / name
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def merged(coefficients: Tensor) -> dict[str, Tensor]:
+    """Add the tasks' deltas to the base, each times its coefficient for a parameter."""
+    base, deltas = open_checkpoint(Path("data/base")), open_deltas(Path("data/deltas"), list(TASKS))
+    model = {name: base.read(name) for name in base.names}
+    for name, row in zip(deltas.names, coefficients.expand(len(deltas.names), -1).tolist(), strict=True):
+        for task, coefficient in zip(deltas.tasks, row, strict=True):
+            model[name] = model[name] + coefficient * deltas.files[task].delta(name)
+    return model
+
+
+def mean_entropy(model: dict[str, Tensor]) -> float:
+    """Add up the tasks' mean entropies on the fixed examples, by the formula."""
+    network, total = open_network("open_clip", Path("data/base")), 0.0
+    network.load(model.items())
+    network.head([["a dark image."], ["a light image."], ["a red image."]])  # type: ignore[attr-defined]
+    for task in TASKS:
+        data = Prepared(Path("data/validation") / task)
+        rows = [row for batch in Batches(0, task, "validation", len(data), 2).fixed() for row in batch]
+        p = softmax(network.logits(data.rows(["pixels"], rows)).double(), dim=1)
+        total += float(-(p * p.log()).sum(1).mean())
+    return total
+
+
+def test_it_starts_at_the_entropy_of_task_arithmetic_and_ends_lower(folder: Path) -> None:
+    learn.main(["ada"])
+    found = trace("ada")
+    checks = {check["step"]: check["loss"] for check in found["checks"]}
+    assert list(checks) == [0, 2, 4]
+    assert len(found["losses"]) == 4
+    assert checks[0] == pytest.approx(mean_entropy(merged(torch.full((1, 3), 0.3))), rel=1e-5)
+    values = read_learned(Path("data/learned/ada/result"), sorted(TASKS)).values["coefficients"]
+    assert checks[found["best_step"]] == pytest.approx(mean_entropy(merged(values)), rel=1e-5)
+    assert checks[found["best_step"]] < checks[0]
+
+
+@pytest.mark.parametrize("name", ["ada", "plus_plus"])
+def test_the_merge_adds_the_deltas_with_the_learned_coefficients(name: str, folder: Path) -> None:
+    learn.main([name])
+    merge.main([name])
+    found = open_checkpoint(Path("data/merged") / name)
+    values = read_learned(Path("data/learned") / name / "result", sorted(TASKS)).values["coefficients"]
+    assert values.shape == (
+        (1, 3) if name == "plus_plus" else (len(open_deltas(Path("data/deltas"), ["red"]).names), 3)
+    )
+    expected = merged(values)
+    apart = [float((found.read(each) - expected[each]).abs().max()) for each in found.names]
+    assert (max(apart) > 1e-3) == (name == "plus_plus")  # what it trims is not there
+    assert name == "plus_plus" or max(apart) < 1e-6
+
+
+def test_learning_again_and_in_two_parts_gives_the_same_bytes(folder: Path) -> None:
+    learn.main(["ada"])
+    first = content("ada")
+    learn.main(["ada"])
+    assert content("ada") == first
+    shutil.rmtree("data/learned/ada")
+    for steps in (2, 4):
+        change(learned={"ada": {**STEPS, "steps": steps}}, methods={"ada": METHODS["ada"]})
+        learn.main(["ada"])
+    assert content("ada") == first
+
+
+@pytest.mark.parametrize("changed", ["lr", "seed", "data/validation/red/pixels.safetensors", "data/deltas/dark"])
+def test_what_it_follows_from_changes_what_is_learned(changed: str, folder: Path) -> None:
+    learn.main(["ada"])
+    first = content("ada")
+    if changed == "lr":
+        change(learned={"ada": {**STEPS, "lr": 0.03}}, methods={"ada": METHODS["ada"]})
+    elif changed == "seed":
+        change(seed=1)
+    elif changed == "data/deltas/dark":
+        shutil.copyfile("data/deltas/light.safetensors", "data/deltas/dark.safetensors")
+    else:
+        shutil.copyfile("data/validation/dark/pixels.safetensors", changed)
+    learn.main(["ada"])
+    after = content("ada")
+    shutil.rmtree("data/learned/ada")
+    learn.main(["ada"])
+    assert after == content("ada") != first
+
+
+def test_killed_in_the_middle_it_goes_on_to_the_same_bytes(folder: Path) -> None:
+    learn.main(["long"])
+    whole = content("long")
+    shutil.rmtree("data/learned/long")
+    state = Path("data/learned/long/state/state.safetensors")
+    kills = 0
+    for until in (3, 9):
+        process = multiprocessing.get_context("fork").Process(target=learn.main, args=(["long"],))
+        process.start()
+        while process.is_alive() and steps_of(state) < until:
+            time.sleep(0.001)
+        assert process.pid
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        assert until <= steps_of(state) < 40
+    assert kills == 2
+    assert not Path("data/learned/long/result").exists()
+    learn.main(["long"])
+    assert content("long") == whole
+
+
+def steps_of(state: Path) -> int:
+    """Read how far a state is; it is replaced whole."""
+    if not state.is_file():
+        return 0
+    return int(json.loads(SafetensorsFile(state).metadata["merganser"])["step"])
+
+
+def test_a_merge_refuses_what_was_learned_for_other_tasks(folder: Path) -> None:
+    learn.main(["ada"])
+    params = yaml.safe_load(Path("params.yaml").read_text())
+    change(tasks={task: about for task, about in params["tasks"].items() if task != "red"})
+    with pytest.raises(InputError, match="learned for dark, light, red, not for dark, light; learn it again"):
+        merge.main(["ada"])
+
+
+def test_a_merge_of_what_was_never_learned_says_what_to_run(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing learned; run the stage learn first"):
+        merge.main(["ada"])

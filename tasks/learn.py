@@ -23,7 +23,7 @@ from merganser.inputs.factorised import factorised
 from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.heads import read_head
 from merganser.inputs.layers import LayerSource, MappedLayers, ThreadedLayers, dense_layer
-from merganser.inputs.learned import RESULT, write_learned
+from merganser.inputs.learned import RESULT, TRACE, write_learned
 from merganser.inputs.learned import Learned as Found
 from merganser.learning import Learner, get_learner
 from merganser.learning.batches import Batches
@@ -53,7 +53,7 @@ def learn_entry(params: Params, name: str) -> None:
         found = learn(
             problem, settings, out / STATE, fingerprint(params, entry, settings, tasks), _Progress(name, settings.steps)
         )
-    write_result(out / RESULT, entry.learner, settings, problem.layers, found)
+    write_result(out / RESULT, entry.learner, settings, problem, found)
     shutil.rmtree(out / READ, ignore_errors=True)
     link_read(DATA / entry.of, tasks, out)
     best = found.best_step
@@ -116,17 +116,26 @@ def fingerprint(params: Params, entry: Learned, settings: LearnerSettings, tasks
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
-def write_result(out: Path, learner: str, settings: LearnerSettings, layers: LayerSource, state: State) -> None:
+def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Problem, state: State) -> None:
     """Write the best values, and the losses by step."""
+    layers = problem.layers
     with fresh_folder(out) as folder:
         found = Found(learner, settings.model_dump(), list(layers.tasks), list(layers.names), state.best)
         write_learned(folder, found)
         trace = {
+            **examples_seen(problem, state),
             "losses": list(state.losses),
             "checks": [{"step": step, "loss": loss} for step, loss in state.checks.items()],
             "best_step": state.best_step,
         }
-        write_json(folder / "trace.json", trace)
+        write_json(folder / TRACE, trace)
+
+
+def examples_seen(problem: Problem, state: State) -> dict[str, int]:
+    """Count the examples that went through the network, forwards and backwards."""
+    steps = state.step * sum(batches.size for batches in problem.batches)
+    checks = len(state.checks) * sum(len(rows) for batches in problem.batches for rows in batches.fixed())
+    return {"forwards": steps + checks, "backwards": steps}
 
 
 class _Progress:

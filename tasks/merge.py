@@ -24,7 +24,7 @@ from merganser.inputs.factorised import factorised
 from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.joints import open_joint
 from merganser.inputs.layers import LayerSource
-from merganser.inputs.learned import RESULT, LearnedLayers, read_learned
+from merganser.inputs.learned import RESULT, LearnedLayers, read_learned, read_trace
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
@@ -50,10 +50,12 @@ def merge_entry(
     threads: int = 1,
     max_shard_size: int | None = None,
     additions: Sequence[Path] = (),
+    learned: Mapping[str, Any] | None = None,
 ) -> None:
     """Merge a source's layers onto the base into a fresh folder, with its card and what stands beside the base.
 
-    `additions`: small files of the tasks' own that are kept with it.
+    `additions`: small files of the tasks' own that are kept with it. `learned`: for the profile, the losses by step of
+    the values that the method applies.
 
     It is sharded as the base is where no size of a file is given.
     """
@@ -66,9 +68,10 @@ def merge_entry(
             shutil.copyfile(path, folder / path.name)
         (folder / CARD).write_text(card, encoding="utf-8")
     if profile:
+        more = {"learned": learned} if learned else {}
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
         rate = {"amr": additional_memory_rate(out, checkpoint, source, additions)}
-        write_json(profile, times | _usage() | rate | {"device": _device_name(device)})
+        write_json(profile, times | _usage() | rate | {"device": _device_name(device)} | more)
 
 
 def additional_memory_rate(
@@ -106,8 +109,8 @@ def open_source(
     `embedded`, `learned`: the name of the text embeddings, or of the learned values, beside which it lies.
     """
     if learned:
-        source = opened(entry, LEARNED / learned / READ, tasks, seed)
-        return LearnedLayers(source, read_learned(LEARNED / learned / RESULT, source.tasks))
+        found = read_learned(LEARNED / learned / RESULT, sorted(tasks))
+        return LearnedLayers(opened(entry, LEARNED / learned / READ, tasks, seed), found)
     if entry.joint is not None:
         return open_joint(JOINTS / entry.joint, tasks, seed)
     if embedded:
@@ -157,10 +160,21 @@ def main(argv: list[str]) -> None:
         source = open_source(inner, list(params.tasks), params.seed, entry.embedding, entry.learned)
     base = start / "base" if inner.difference else BASE
     profile, device = MERGE_PROFILES / f"{key}.json", usable(params.merge.device, "merge.device")
+    trace = read_trace(LEARNED / entry.learned / RESULT) if entry.learned else None
     card = write_card(key, params, method, values)
     additions = [DATA / entry.reads / FILES_BESIDE[method.beside]] if method.beside else []
     merge_entry(
-        method, values, source, base, MERGED / key, profile, card, device, threads_wanted(), additions=additions
+        method,
+        values,
+        source,
+        base,
+        MERGED / key,
+        profile,
+        card,
+        device,
+        threads_wanted(),
+        additions=additions,
+        learned=trace,
     )
 
 

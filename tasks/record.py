@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 EXPERIMENT = "merganser"
 STORE, ARTIFACTS = Path("mlflow.db"), Path("mlartifacts")
 LOCK = Path(".dvcfleet/mlflow.lock")
+BATCH = 1000  # metrics that MLflow takes at once
 COMPARISON, CONTENT, ENTRY = "merganser.comparison", "merganser.content", "merganser.entry"
 MEAN = "score_mean"
 PROFILE_METRICS = ("amr", "wall_s", "cpu_s", "peak_rss_bytes", "read_bytes", "written_bytes")
@@ -103,7 +104,8 @@ def record_entry(params: Params, entry: str) -> None:
         run_id = store.find(CONTENT, key)
         if run_id is None:
             metrics |= {name: float(profile[name]) for name in PROFILE_METRICS}
-            run_id = _write_run(store, params, entry, metrics, content_tags(entry, key, hashes))
+            tags = content_tags(entry, key, hashes)
+            run_id = _write_run(store, params, entry, metrics, tags, curves_of(profile))
         _write_receipt(store, entry, run_id, key)
     print(f"{entry}: MLflow run {run_id}")
 
@@ -158,12 +160,41 @@ def _parent_run(store: Store, params: Params) -> str:
     return made
 
 
-def _write_run(store: Store, params: Params, entry: str, metrics: dict[str, float], tags: dict[str, str]) -> str:
+def curves_of(profile: Mapping[str, Any]) -> dict[str, list[tuple[int, float]]]:
+    """Return the losses of learned values by step: on each step's batches, and on the fixed examples."""
+    learned = profile.get("learned")
+    if not learned:
+        return {}
+    checks = [(check["step"], check["loss"]) for check in learned["checks"]]
+    return {"loss": list(enumerate(learned["losses"])), "fixed_loss": checks}
+
+
+def _write_run(
+    store: Store,
+    params: Params,
+    entry: str,
+    metrics: dict[str, float],
+    tags: dict[str, str],
+    curves: Mapping[str, list[tuple[int, float]]],
+) -> str:
     origin = {"mlflow.parentRunId": _parent_run(store, params), "merganser.run": comparison_name(params), **_origin()}
     made = store.begin(CONTENT, tags[CONTENT], entry, tags | origin)
     _log(store, made, metrics, parameters(params, entry))
+    for name, curve in curves.items():
+        _log_curve(store, made, name, curve)
     store.client.set_terminated(made)
     return made
+
+
+def _log_curve(store: Store, run_id: str, name: str, curve: list[tuple[int, float]]) -> None:
+    """Log a metric's values by step, those that the run does not have yet."""
+    from mlflow.entities import Metric
+
+    known = {metric.step for metric in store.client.get_metric_history(run_id, name)}
+    now = int(time.time() * 1000)
+    missing = [Metric(name, value, now, step) for step, value in curve if step not in known]
+    for start in range(0, len(missing), BATCH):
+        store.client.log_batch(run_id, metrics=missing[start : start + BATCH])
 
 
 def _log(store: Store, run_id: str, metrics: Mapping[str, float], values: Mapping[str, Any]) -> None:

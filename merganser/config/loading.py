@@ -32,7 +32,16 @@ def load_params(path: Path) -> Params:
 def _name_mistakes(content: dict[Any, Any]) -> list[str]:
     """Check names: they become folders and words of a shell command, which they must not leave."""
     mistakes = []
-    sections = ("tasks", "joints", "differences", "embeddings", "learned", "surgery", "methods", "studies.tasks.methods")
+    sections = (
+        "tasks",
+        "joints",
+        "differences",
+        "embeddings",
+        "learned",
+        "surgery",
+        "methods",
+        "studies.tasks.methods",
+    )
     for section in sections:
         names = _section(content, section)
         for name in names if isinstance(names, dict) else []:

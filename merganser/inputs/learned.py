@@ -18,7 +18,7 @@ from merganser.inputs.layers import Layer, WrappedSource
 from merganser.limits import parse_json
 
 R = TypeVar("R")
-RESULT, VALUES = "result", "values.safetensors"
+RESULT, VALUES, TRACE = "result", "values.safetensors", "trace.json"
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,12 @@ def read_learned(folder: Path, tasks: Sequence[str]) -> Learned:
     if list(learned.tasks) != list(tasks):
         raise InputError(f"{path}: learned for {', '.join(learned.tasks)}, not for {', '.join(tasks)}; learn it again")
     return learned
+
+
+def read_trace(folder: Path) -> dict[str, Any]:
+    """Read the losses by step."""
+    trace: dict[str, Any] = parse_json((folder / TRACE).read_bytes())
+    return trace
 
 
 @dataclass(frozen=True)

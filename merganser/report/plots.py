@@ -8,6 +8,7 @@ import numpy as np
 from merganser.report.bars import score_bars
 from merganser.report.depth import draw_depth
 from merganser.report.heatmaps import between_tasks, entries_by_layer, entries_by_task
+from merganser.report.learning import learned_rows, learning_curves
 from merganser.report.measured import Measured
 from merganser.report.radar import radar
 from merganser.report.rows import Row
@@ -27,6 +28,8 @@ def _scores(rows: list[Row], tasks: Sequence[str]) -> dict[str, str]:
         plots["radar"] = radar(rows, tasks)
     if all(row.scores.normalised is not None for row in rows):
         plots |= {"memory": against_memory(rows), "time": against_time(rows)}
+    if learned_rows(rows):
+        plots["learning"] = learning_curves(rows)
     return plots
 
 

@@ -44,7 +44,7 @@ def test_each_task_is_measured_by_its_own_head(opened: tuple[Path, list[TaskLoss
         network.load({**base, **loss.head}.items())
         p = softmax(network.logits(loss.prepared.rows(["input_ids", "attention_mask"], [4, 1])).double(), dim=1)
         expected = float(-(p * p.log()).sum(1).mean())
-        assert float(loss({}, [4, 1])) == pytest.approx(expected, rel=1e-5)
+        assert loss({}, [4, 1]).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_networks_of_several_numbers_of_classes_have_one_storage(opened: tuple[Path, list[TaskLoss]]) -> None:

@@ -12,6 +12,7 @@ from merganser.evaluation.scoring import Score
 from merganser.report.bars import score_bars
 from merganser.report.heatmaps import between_tasks, entries_by_task
 from merganser.report.labels import LINE, place_labels
+from merganser.report.learning import learned_rows, learning_curves
 from merganser.report.measured import Grid, Measured, mean_of
 from merganser.report.rows import Row, lowest
 from merganser.report.scatter import named
@@ -125,3 +126,16 @@ def test_scores_of_different_metrics_are_named_as_scores_and_may_be_negative() -
     with matplotlib.rc_context(STYLE):
         assert "score, × 100 (bar: mean; dots: tasks)" in score_bars([mixed], ["cola", "rte"])
         assert "accuracy, % (bar: mean; dots: tasks)" in score_bars([entry], ["task"])
+
+
+def test_each_learned_entry_has_a_line_of_its_losses() -> None:
+    trace = {"checks": [{"step": step, "loss": 5 - step / 10} for step in (0, 10, 20)], "best_step": 10}
+    rows = [row("ada", "adamerging", 0.6, 0.0), row("ties", "ties", 0.6, 0.0)]
+    learned = [replace(rows[0], scores=replace(rows[0].scores, profile={"learned": trace})), rows[1]]
+    assert [each.entry for each in learned_rows(learned)] == ["ada"]
+    with matplotlib.rc_context(STYLE):
+        found = learning_curves(learned)
+        assert found == learning_curves(learned)
+    assert ">ada</text>" in found
+    assert ">ties</text>" not in found
+    assert learned_rows(rows) == []

@@ -253,7 +253,7 @@ class Params(Strict):
         return {"surgery": self.surgery}
 
     def inner(self, entry: Entry) -> Entry:
-        """Return an entry as one that reads what its embeddings, learned values, or what was trained beside it, are of."""
+        """Return an entry as one that reads what its embeddings, its learned values or what it has beside it are of."""
         found: Embedding | Beside | Learned | None = self.embeddings.get(entry.embedding or "")
         found = found or self.learned.get(entry.learned or "")
         for section, declared in self.beside.items():

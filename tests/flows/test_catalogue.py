@@ -36,9 +36,9 @@ def test_defaults_of_our_own_are_marked(tmp_path: Path) -> None:
 
 
 def test_a_page_without_methods_is_taken_away(tmp_path: Path) -> None:
-    (tmp_path / "learned.md").write_text("# none left\n")
+    (tmp_path / "forgotten.md").write_text("# none left\n")
     write_pages(tmp_path)
-    assert not (tmp_path / "learned.md").exists()
+    assert not (tmp_path / "forgotten.md").exists()
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -123,6 +123,7 @@ def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Pr
         found = Found(learner, settings.model_dump(), list(layers.tasks), list(layers.names), state.best)
         write_learned(folder, found)
         trace = {
+            "settings": {"learner": learner, **settings.model_dump()},
             **examples_seen(problem, state),
             "losses": list(state.losses),
             "checks": [{"step": step, "loss": loss} for step, loss in state.checks.items()],

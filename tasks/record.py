@@ -105,7 +105,7 @@ def record_entry(params: Params, entry: str) -> None:
         if run_id is None:
             metrics |= {name: float(profile[name]) for name in PROFILE_METRICS}
             tags = content_tags(entry, key, hashes)
-            run_id = _write_run(store, params, entry, metrics, tags, curves_of(profile))
+            run_id = _write_run(store, params, entry, metrics, tags, profile)
         _write_receipt(store, entry, run_id, key)
     print(f"{entry}: MLflow run {run_id}")
 
@@ -175,12 +175,13 @@ def _write_run(
     entry: str,
     metrics: dict[str, float],
     tags: dict[str, str],
-    curves: Mapping[str, list[tuple[int, float]]],
+    profile: Mapping[str, Any],
 ) -> str:
     origin = {"mlflow.parentRunId": _parent_run(store, params), "merganser.run": comparison_name(params), **_origin()}
     made = store.begin(CONTENT, tags[CONTENT], entry, tags | origin)
-    _log(store, made, metrics, parameters(params, entry))
-    for name, curve in curves.items():
+    settings = profile.get("learned", {}).get("settings", {})
+    _log(store, made, metrics, parameters(params, entry) | {f"learned.{key}": value for key, value in settings.items()})
+    for name, curve in curves_of(profile).items():
         _log_curve(store, made, name, curve)
     store.client.set_terminated(made)
     return made

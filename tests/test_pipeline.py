@@ -76,6 +76,13 @@ def test_a_changed_parameter_reruns_its_entry_and_nothing_else(tiny_copy: Path) 
     assert stale(tiny_copy) == OF_TIES
 
 
+def test_a_changed_number_of_steps_learns_on_and_merges_what_reads_it_alone(tiny_copy: Path) -> None:
+    params = yaml.safe_load((tiny_copy / "params.yaml").read_text())
+    params["learned"]["ada"]["steps"] = 3
+    (tiny_copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    assert stale(tiny_copy) == {"learn@ada", *(name.replace("ties", "ada") for name in OF_TIES)}
+
+
 def edit(folder: Path, file: str, text: str) -> None:
     """Add a line to a file of code."""
     with (folder / file).open("a") as code:

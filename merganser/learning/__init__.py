@@ -8,7 +8,7 @@ the gradient of the loss with respect to the merged weights is pulled back to th
 import pkgutil
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from merganser.errors import InputError, did_you_mean
 from merganser.learning import learners
@@ -32,7 +32,15 @@ class Form(Protocol):
         """Return a function that gives one layer's merged delta."""
 
     def pull(self, values: Values, step: int | None, gradients: "Mapping[str, Tensor]") -> Values:
-        """Return the gradient with respect to the values, of those with respect to each layer's merged weights."""
+        """Return the gradient with respect to the values that a step moves, of those with respect to merged weights."""
+
+
+@runtime_checkable
+class LooksAhead(Protocol):
+    """A form whose gradient is taken where an inner step leads, without a derivative of that step."""
+
+    def ahead(self, values: Values, step: int, gradients: "Mapping[str, Tensor]") -> Values | None:
+        """Return the values after the inner step, by gradients with respect to merged weights; None for no step."""
 
 
 class Learner(Protocol):

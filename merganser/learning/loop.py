@@ -16,7 +16,7 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.checkpoints.views import as_stored
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerSource
-from merganser.learning import Form, Values
+from merganser.learning import Form, LooksAhead, Values
 from merganser.learning.adam import adam, no_moments
 from merganser.learning.batches import Batches
 from merganser.learning.settings import LearnerSettings
@@ -49,12 +49,20 @@ class Problem:
 
     def slope(self, values: Values, step: int) -> tuple[float, Values]:
         """Return the loss on a step's batches, added over the tasks, and its gradient with respect to the values."""
+        total, gradients = self._gradients(values, step)
+        ahead = self.form.ahead(values, step, gradients) if isinstance(self.form, LooksAhead) else None
+        if ahead is not None:
+            _, gradients = self._gradients(ahead, step)
+        return total, self.form.pull(ahead or values, step, gradients)
+
+    def _gradients(self, values: Values, step: int) -> tuple[float, dict[str, Tensor]]:
+        """Return the loss on a step's batches, and its gradient with respect to each layer's merged weights."""
         weights, total = self.weights(values, step), 0.0
         for loss, batches in zip(self.losses, self.batches, strict=True):
             found = loss(weights, batches.rows(step))
             found.backward()
             total += float(found.detach())
-        return total, self.form.pull(values, step, {name: self._gradient(name, w) for name, w in weights.items()})
+        return total, {name: self._gradient(name, leaf) for name, leaf in weights.items()}
 
     def _gradient(self, name: str, leaf: Tensor) -> Tensor:
         """Return the gradient of a parameter as the layers have it, zeros for one that no forward pass reads."""
@@ -78,11 +86,14 @@ def learn(
     Raises InputError where a loss is not finite; the last state before stays in the folder.
     """
     state = read_state(folder, fingerprint, settings.steps)
-    for each in _states(problem, settings, state or _first(problem)):
+    if state is None:
+        state = _first(problem)
+        write_state(folder, state, fingerprint)
+    for each in _states(problem, settings, state):
         state = each
         write_state(folder, state, fingerprint)
         say(state)
-    return _checked(problem, state) if state else _first(problem)
+    return _checked(problem, state)
 
 
 def _states(problem: Problem, settings: LearnerSettings, state: State) -> Iterator[State]:
@@ -103,7 +114,7 @@ def _first(problem: Problem) -> State:
 def _stepped(problem: Problem, settings: LearnerSettings, state: State) -> State:
     loss, gradients = problem.slope(state.values, state.step)
     _refuse_nan(loss, state)
-    values, moments = adam(state.values, gradients, state.moments, state.step + 1, settings.lr)
+    values, moments = adam(state.values, gradients, state.moments, settings.lr)
     return replace(state, step=state.step + 1, values=values, moments=moments, losses=(*state.losses, loss))
 
 

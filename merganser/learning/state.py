@@ -45,6 +45,7 @@ def write_state(folder: Path, state: State, fingerprint: str) -> None:
     tensors = {f"{part}/{name}": x for part, group in zip(PARTS, groups, strict=True) for name, x in group.items()}
     about = {
         "fingerprint": fingerprint,
+        "moves": dict(state.moments.moves),
         "step": state.step,
         "losses": state.losses,
         "checks": list(state.checks.items()),
@@ -61,7 +62,7 @@ def read_state(folder: Path, fingerprint: str, steps: int) -> State | None:
             return None
         values, mean, square, best = (dict(_group(file, part)) for part in PARTS)
         checks = {int(step): float(loss) for step, loss in about["checks"]}
-        return State(about["step"], values, Moments(mean, square), best, tuple(about["losses"]), checks)
+        return State(about["step"], values, Moments(mean, square, about["moves"]), best, tuple(about["losses"]), checks)
     except (OSError, InputError, KeyError, ValueError, TypeError):
         return None
 

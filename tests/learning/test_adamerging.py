@@ -1,6 +1,6 @@
 """AdaMerging's laws in float64, against torch's own gradients of a plain implementation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from merganser.learning.learners import adamerging
 from merganser.learning.learners.adamerging import COEFFICIENTS, Settings, WeightedSum
 from tests.laws.layers import Layers
 from tests.laws.samples import network
+from tests.learning.derivatives import as_function, pulled, smooth_loss
 
 TASKS = 3
 
@@ -23,12 +24,6 @@ def layers() -> Layers:
 
 def bound(**settings: Any) -> WeightedSum:
     return adamerging.bind(layers(), Settings(**settings), seed=0)
-
-
-def plain_loss(weights: Mapping[str, Tensor]) -> Tensor:
-    """Compute something smooth that depends on every weight, on some together."""
-    flat = torch.cat([100 * weight.reshape(-1) for weight in weights.values()])
-    return (flat.sin() * torch.linspace(-1, 1, len(flat), dtype=torch.float64)).sum() * flat.tanh().mean()
 
 
 def plain_agreeing(deltas: list[Tensor], density: float) -> list[Tensor]:
@@ -86,29 +81,17 @@ def test_the_merged_deltas_are_the_weighted_sums_of_the_prepared_ones(settings: 
 def test_the_gradient_is_torchs_own_of_the_plain_function(settings: dict[str, Any]) -> None:
     form = bound(**settings)
     leaf = drawn(form).requires_grad_()
-    weights = plain(settings)(leaf)
-    gradients = dict(zip(weights, torch.autograd.grad(plain_loss(weights), list(weights.values())), strict=True))
-    expected = torch.autograd.grad(plain_loss(plain(settings)(leaf)), leaf)[0]
-    pulled = form.pull({COEFFICIENTS: leaf.detach()}, 0, gradients)[COEFFICIENTS]
-    torch.testing.assert_close(pulled, expected, rtol=1e-10, atol=1e-12)
+    merged = plain(settings)(leaf)
+    expected = torch.autograd.grad(smooth_loss(merged), leaf, retain_graph=True)[0]
+    found = pulled(form, {COEFFICIENTS: leaf.detach()}, merged)[COEFFICIENTS]
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 @every_case
 def test_form_and_pull_are_a_function_and_its_derivative(settings: dict[str, Any]) -> None:
     form = bound(**settings)
-
-    class Formed(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, coefficients: Tensor) -> Any:  # type: ignore[override]
-            return tuple(map(form.form({COEFFICIENTS: coefficients.detach()}), layers()))
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Tensor) -> Any:
-            return form.pull({COEFFICIENTS: drawn(form)}, 0, dict(zip(layers().names, gradients, strict=True)))[
-                COEFFICIENTS
-            ]
-
-    assert torch.autograd.gradcheck(Formed.apply, drawn(form).requires_grad_())
+    formed = as_function(form, layers(), [COEFFICIENTS], {})
+    assert torch.autograd.gradcheck(formed, drawn(form).requires_grad_())
 
 
 def test_the_gradient_by_task_is_the_sum_of_those_by_layer() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.views import View
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.learning.batches import Batches
@@ -98,7 +99,9 @@ def test_the_loss_falls_and_the_best_is_never_above_the_start(make: Make) -> Non
 def test_no_steps_are_what_it_begins_with(make: Make, tmp_path: Path) -> None:
     state = make("one", steps=0)
     assert (state.step, state.losses, list(state.checks)) == (0, (), [0])
-    assert not (tmp_path / "one").exists()
+    make("two", steps=3)
+    make("two", steps=0)
+    assert (tmp_path / "two" / FILE).read_bytes() == (tmp_path / "one" / FILE).read_bytes()
 
 
 def test_the_best_values_are_those_of_their_check(make: Make) -> None:
@@ -139,3 +142,23 @@ def test_a_damaged_state_is_learned_anew(make: Make, tmp_path: Path) -> None:
     file = tmp_path / "one" / FILE
     file.write_bytes(file.read_bytes()[:-3])
     assert same(make("one", steps=4), make("two", steps=4))
+
+
+def test_linear_maps_that_are_stored_in_by_out_are_formed_and_pulled_that_way(tmp_path: Path) -> None:
+    layers = Layers(network(2))
+    shapes = {name: torch.zeros(shape) for name, shape in layers.shapes.items()}
+    save_tensors(tmp_path / "plain.safetensors", shapes)
+    save_tensors(tmp_path / "turned.safetensors", shapes | {"tall": shapes["tall"].mT.contiguous()})
+    plain, turned = (open_checkpoint(tmp_path / f"{name}.safetensors") for name in ("plain", "turned"))
+    shown = View(turned, {name: name for name in turned.names}, frozenset({"tall"}))
+    batches, form = [Batches(0, "a", "validation", 9, 2)], adamerging.bind(layers, Settings(), 0)
+
+    def loss(weights: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+        assert weights["tall"].shape == (4, 9)
+        return loss_of(0)({**weights, "tall": weights["tall"].mT}, rows)
+
+    cpu = torch.device("cpu")
+    expected = Problem(form, layers, plain, [loss_of(0)], batches, cpu).slope(form.start(), 0)
+    found = Problem(form, layers, shown, [loss], batches, cpu).slope(form.start(), 0)
+    assert found[0] == pytest.approx(expected[0])
+    torch.testing.assert_close(found[1], expected[1])

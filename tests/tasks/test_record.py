@@ -74,10 +74,11 @@ def test_a_record_holds_scores_parameters_costs_and_origins(folder: Path) -> Non
 def test_the_losses_of_learned_values_are_logged_by_step(folder: Path) -> None:
     profile = Path("data/profiles/merge/sum.json")
     checks = [{"step": step, "loss": 2.0 - step / 1000} for step in (0, 1200)]
-    trace = {"losses": [3.0 - step / 1000 for step in range(1200)], "checks": checks}
+    trace = {"settings": {"steps": 1200}, "losses": [3.0 - step / 1000 for step in range(1200)], "checks": checks}
     profile.write_text(json.dumps(json.loads(profile.read_text()) | {"learned": trace}))
     record.main(["sum"])
     client, run_id = MlflowClient("sqlite:///mlflow.db"), receipt("sum")["run_id"]
+    assert client.get_run(run_id).data.params["learned.steps"] == "1200"
     for name, expected in (("loss", dict(enumerate(trace["losses"]))), ("fixed_loss", {0: 2.0, 1200: 0.8})):
         found = client.get_metric_history(run_id, name)
         assert {metric.step: metric.value for metric in found} == expected

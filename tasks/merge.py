@@ -25,6 +25,7 @@ from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.joints import open_joint
 from merganser.inputs.layers import LayerSource
 from merganser.inputs.learned import RESULT, LearnedLayers, read_learned, read_trace
+from merganser.inputs.statistics import open_statistics
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
@@ -124,6 +125,8 @@ def opened(
 ) -> LayerSource:
     """Open the deltas or factors in a folder as an entry's method takes them."""
     method = registry.get(entry.method)
+    if method.reads == "statistics":
+        return open_statistics(folder, tasks, seed)
     if entry.difference is None:
         return (open_factors if method.factored else open_deltas)(folder, tasks, seed, embeddings)
     return as_taken(method, method.validate("", entry.values), open_deltas(folder, tasks, seed, embeddings))

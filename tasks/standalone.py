@@ -51,8 +51,9 @@ def merge_checkpoints(
     filled = method.validate(name, own)
     check_maps(filled, list(models), f"{name}.")
     _check_classes(method, models, classes or {})
-    if method.beside:
-        reason = f"needs {method.beside}, which is trained on the tasks' data"
+    if method.beside or method.reads == "statistics":
+        made = f"{method.beside}, which is trained" if method.beside else "statistics, which are measured"
+        reason = f"needs {made} on the tasks' data"
         raise InputError(f"{name}: {reason}; declare it in params.yaml, and run `merganser run`")
     choose_device(device)
     for path in (base, *models.values()):

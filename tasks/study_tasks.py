@@ -20,16 +20,13 @@ from merganser.config.params import Entry, Params, declared
 from merganser.evaluation.evaluator import evaluator_for
 from merganser.evaluation.prepared import Prepared
 from merganser.hashes import sha256_of_tree
-from merganser.inputs.deltas import open_deltas
-from merganser.inputs.factors import open_factors
 from merganser.inputs.heads import read_head
-from merganser.inputs.layers import LayerSource
-from merganser.merging.method import Method
 from merganser.models import Network, open_network
 from merganser.models.device import usable
 from merganser.studies.merges import ScoringSetup, score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
-from tasks.paths import BASE, DELTAS, FACTORS, HEADS, PREPARED, TASK_STUDIES
+from tasks.merge import open_source
+from tasks.paths import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
 from tasks.stage import check_family, check_kind, check_method, only_name, run, write_json
 
 
@@ -64,7 +61,7 @@ def study_entry(params: Params, key: str) -> None:
         assert setup
         # in the output folder: what a kill leaves there, the next start removes
         with TemporaryDirectory(dir=out) as folder:
-            source = _source(method, subset, params.seed)
+            source = open_source(entry, list(subset), params.seed)
             scores = score_merge(method, values_for(values, subset), source, setup, Path(folder))
         write_json(out / file_name(subset), {"fingerprint": fingerprints[subset], "scores": scores})
         mean = sum(found["value"] for found in scores.values()) / len(scores)
@@ -89,18 +86,11 @@ def _open_setup(params: Params) -> ScoringSetup:
     return ScoringSetup(open_for_merging(BASE), networks, evaluators, prepared, heads, params.evaluation.batch_size)
 
 
-def _source(method: Method, subset: Subset, seed: int) -> LayerSource:
-    if method.reads == "svd":
-        return open_factors(FACTORS, list(subset), seed)
-    return open_deltas(DELTAS, list(subset), seed)
-
-
 def _origins(params: Params, entry: Entry) -> Origins:
     """Hash every file that an entry's subsets are computed from."""
-    read = {task: FACTORS / task if entry.reads == "svd" else DELTAS / f"{task}.safetensors" for task in params.tasks}
     return Origins(
         base=sha256_of_tree(BASE),
-        read={task: sha256_of_tree(path) for task, path in read.items()},
+        read={task: _read_of(DATA / entry.reads, task) for task in params.tasks},
         data={
             task: sha256_of_tree(PREPARED / task) + sha256_of_tree(HEADS / f"{task}.safetensors")
             for task in params.tasks
@@ -112,6 +102,12 @@ def _origins(params: Params, entry: Entry) -> Origins:
             *sorted({f"merganser.evaluation.kinds.{task.kind}" for task in params.tasks.values()}),
         ),
     )
+
+
+def _read_of(folder: Path, task: str) -> str:
+    """Hash what an entry reads of a task: a file, a folder, or both."""
+    paths = (folder / task, folder / f"{task}.safetensors")
+    return "".join(sha256_of_tree(path) for path in paths if path.exists())
 
 
 def _fingerprint(params: Params, entry: Entry, values: dict[str, Any], subset: Subset, origins: Origins) -> str:

@@ -10,6 +10,7 @@ from merganser import registry
 from merganser.config.learned import learned_mistakes, reading_mistakes
 from merganser.config.params import Entry, Params
 from merganser.config.routed import beside_mistakes, beside_reading_mistakes
+from merganser.config.statistics import statistic_reading_mistakes, statistics_mistakes
 from merganser.errors import InputError, did_you_mean
 from merganser.merging.method import Method
 from merganser.operators.coefficients import check_maps
@@ -24,7 +25,7 @@ def usage_mistakes(params: Params) -> list[str]:
     for name, entry in params.methods.items():
         mistakes += _entry_mistakes(params, f"methods.{name}", entry, [len(params.tasks)])
     mistakes += [*_difference_mistakes(params), *_embedding_mistakes(params), *beside_mistakes(params)]
-    mistakes += learned_mistakes(params)
+    mistakes += [*learned_mistakes(params), *statistics_mistakes(params)]
     return [*mistakes, *_study_mistakes(params)]
 
 
@@ -83,7 +84,9 @@ def _embedding_mistakes(params: Params) -> Iterator[str]:
 
 def _source_mistakes(params: Params, entry: Entry, method: Method) -> Iterator[str]:
     """Check what an entry reads: what its method does, difference vectors in its place, or a joint it starts with."""
-    if entry.difference is not None:
+    if method.reads == "statistics":
+        yield from statistic_reading_mistakes(params, entry, method)
+    elif entry.difference is not None:
         yield from _name_mistakes("differences", params.differences, entry.difference, entry.reads)
     elif entry.joint is not None and method.joint is not None:
         yield from _name_mistakes("joints", params.joints, entry.joint, entry.reads)

@@ -32,17 +32,8 @@ def load_params(path: Path) -> Params:
 def _name_mistakes(content: dict[Any, Any]) -> list[str]:
     """Check names: they become folders and words of a shell command, which they must not leave."""
     mistakes = []
-    sections = (
-        "tasks",
-        "joints",
-        "differences",
-        "embeddings",
-        "learned",
-        "surgery",
-        "methods",
-        "studies.tasks.methods",
-    )
-    for section in sections:
+    own = ("joints", "differences", "embeddings", "statistics", "learned", "surgery")
+    for section in ("tasks", *own, "methods", "studies.tasks.methods"):
         names = _section(content, section)
         for name in names if isinstance(names, dict) else []:
             if not isinstance(name, str):
@@ -63,7 +54,7 @@ def _section(content: Any, place: str) -> Any:
 def _clash_mistakes(content: dict[Any, Any]) -> list[str]:
     """Find names that would make two stages one."""
     mistakes = []
-    for section in ("methods", "differences"):
+    for section in ("methods", "differences", "statistics"):
         firsts, tasks = content.get(section), content.get("tasks")
         if not isinstance(firsts, dict) or not isinstance(tasks, dict):
             continue

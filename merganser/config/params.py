@@ -118,6 +118,11 @@ class Entry(Strict):
         return self._named("learned")
 
     @property
+    def statistic(self) -> str | None:
+        """The name of the statistics it reads, None when it reads something else."""
+        return self._named("statistics")
+
+    @property
     def values(self) -> dict[str, Any]:
         """The method's own parameters, as written."""
         return dict(self.model_extra or {})
@@ -158,6 +163,24 @@ class Validation(Strict):
     """The split that statistics, learning and searches read; never the one that is measured on."""
 
     split: Text
+
+
+class Statistic(Strict):
+    """What is measured of each task's own model on some examples of its validation split, drawn by the seed.
+
+    `gram`: Gram matrices of the inputs of linear maps; `fisher`: diagonal Fisher information, with `base` of the base
+    model too. `device`: where the network runs.
+    """
+
+    kind: Literal["gram", "fisher"]
+    examples: Annotated[int, Field(ge=1)]
+    base: bool = False
+    device: DeviceName = "cpu"
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Name what layers get of it."""
+        return (self.kind, "base_fisher") if self.base else (self.kind,)
 
 
 class Embedding(Strict):
@@ -235,6 +258,7 @@ class Params(Strict):
     methods: Annotated[dict[str, Entry], Field(min_length=1)]
     evaluation: Evaluation
     validation: Validation | None = None
+    statistics: dict[str, Statistic] = {}
     studies: Studies = Studies()
 
     def split_of(self, task: str) -> str:

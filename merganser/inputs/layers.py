@@ -25,6 +25,16 @@ Side = Literal["rows", "columns"]  # how matrices are joined for a decomposition
 
 
 @dataclass(frozen=True)
+class Statistics:
+    """What was measured of one parameter with T tasks' data; None: not measured, or not of such a parameter."""
+
+    gram: Tensor | None = None  # (T, K, K): the mean of x x^T over the rows x that the linear map is applied to
+    side: Side = "columns"  # of the deltas that the inputs x lie on: K is N, or M where the map is applied as x W
+    fisher: Tensor | None = None  # (T, M, N) or (T, *shape): diagonal Fisher information of the tasks' own models
+    base_fisher: Tensor | None = None  # the same of the base on each task's data
+
+
+@dataclass(frozen=True)
 class LayerDeltas:
     """One parameter's deltas (fine-tuned minus base) over all tasks, in float32."""
 
@@ -35,6 +45,7 @@ class LayerDeltas:
     seed: int = 0
     norms: tuple[float, ...] = ()  # T Frobenius norms of the fine-tuned weights
     basis: Basis | None = None  # of these deltas, or of their transposes, as the method asks; None if not cached
+    statistics: Statistics = Statistics()  # for methods that read statistics
 
     @property
     def shape(self) -> tuple[int, ...]:

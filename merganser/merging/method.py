@@ -18,10 +18,12 @@ from merganser.operators.coefficients import INVERSE_NORM, check_maps, task_weig
 from merganser.operators.vectors import scaled_mean, whole
 from merganser.overlays.parts import Parts
 
-Reads = Literal["deltas", "svd", "differences"]
-Family = Literal["references", "arithmetic", "sparse", "spectral", "joint", "compressed", "masked", "learned", "routed"]
+Reads = Literal["deltas", "svd", "differences", "statistics"]
+Family = Literal[
+    "references", "arithmetic", "sparse", "spectral", "joint", "statistics", "compressed", "masked", "learned", "routed"
+]
 Section = Literal["surgery"]  # of params.yaml: what is trained beside a merged model
-Cost = Literal["elementwise", "svd", "joint svd"]
+Cost = Literal["elementwise", "svd", "joint svd", "linear system"]
 Involvement = Literal["NDI", "VDI", "TTA"]  # no data, validation data, test-time adaptation
 Efficiency = Literal["High", "Medium", "Low"]
 Scaling = Annotated[float, Field(allow_inf_nan=False)]
@@ -30,6 +32,7 @@ PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]  # of entries dropped; at 1 none would be left to rescale
 Count = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weights = dict[str, NonNegative] | Literal["inverse_norm"] | None  # of a mean: a task that is not named has 1
 
 Result = Tensor | Parts
 EXPECTED = {  # for parameters that accept several types
@@ -55,6 +58,7 @@ class Method:
     involvement: Involvement  # of data; with the efficiency, the classes of the survey of merging
     efficiency: Efficiency
     ours: Collection[str] = ()  # parameters whose default comes from no paper
+    statistics: tuple[str, ...] = ()  # fields of a layer's statistics that it needs
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
     learned: bool = False  # applies values that the learner of the same name found
     overlay: bool = False  # stores parts per task
@@ -78,13 +82,14 @@ class Method:
     @property
     def factored(self) -> bool:
         """Tell whether the function takes matrices as factors, of the deltas or of the differences."""
-        return self.reads != "deltas"
+        return self.reads in ("svd", "differences")
 
     @property
     def needs(self) -> list[str]:
         """List the inputs that the method reads."""
+        of = f" ({', '.join(self.statistics)})" if self.statistics else ""
         more = {"embeddings": self.embeddings, "learned": self.learned}
-        return [self.reads, *(name for name, is_read in more.items() if is_read), *filter(None, [self.beside])]
+        return [f"{self.reads}{of}", *(name for name, is_read in more.items() if is_read), *filter(None, [self.beside])]
 
     @property
     def one_model(self) -> bool:
@@ -112,7 +117,7 @@ class Method:
         """
         check_maps(values, layers.tasks)
         weights = task_weights(values, layers.tasks) if self.weighted else None
-        own = {key: value for key, value in values.items() if key != "coefficients"}
+        own = {key: value for key, value in values.items() if key != "coefficients" or not self.weighted}
         if isinstance(own.get("scaling"), Mapping):
             own["scaling"] = 1.0  # the weights include it
 

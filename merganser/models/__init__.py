@@ -19,6 +19,7 @@ from torch.nn import Module
 
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.errors import InputError, did_you_mean
+from merganser.inputs.layers import Side
 from merganser.models import families
 
 DeviceName = Literal["cpu", "cuda"]
@@ -49,8 +50,11 @@ class Network(Protocol):
     def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
         """Score every class with these parameters in place of the loaded ones; differentiable: (B, C)."""
 
-    def linear_maps(self) -> tuple[str, ...]:
-        """Name the weights of linear maps, sorted."""
+    def linear_maps(self) -> Mapping[str, Side]:
+        """Name the weights W of linear maps, sorted, each with the side that its inputs x lie on.
+
+        It is `columns` for x W^T, as in torch's Linear and in convolutions, and `rows` for x W.
+        """
 
     def watch(self, take: Take) -> AbstractContextManager[object]:
         """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""

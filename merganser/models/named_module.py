@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.errors import InputError
+from merganser.inputs.layers import Side
 from merganser.models import Inputs, Take
 from merganser.models.naming import Naming
 from merganser.models.watching import Watcher
@@ -59,13 +60,17 @@ class NamedModule:
         self.naming.check_missing({*names, *self._ties, *tied})
         self._names = names
 
-    def linear_maps(self) -> tuple[str, ...]:
-        """Name the weights of linear maps, sorted: of those that are merged as matrices, so of no head."""
-        return tuple(sorted(self._named_maps()))
+    def linear_maps(self) -> dict[str, Side]:
+        """Name the weights of linear maps, sorted: of those that are merged as matrices, so of no head.
+
+        Each with the side that its inputs lie on: the rows of GPT-2's, which are applied as x W.
+        """
+        found = self._named_maps()
+        return {name: "rows" if isinstance(found[name], Conv1D) else "columns" for name in sorted(found)}
 
     def watch(self, take: Take) -> AbstractContextManager[object]:
         """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
-        return self._watcher.watch(self._named_maps(), take)
+        return self._watcher.watch({name: part.weight for name, part in self._named_maps().items()}, take)
 
     def with_parameters(self, parameters: Inputs, run: Callable[[], Tensor]) -> Tensor:
         """Run with these parameters in place of the loaded ones of their names; differentiable, nothing is copied."""
@@ -84,10 +89,10 @@ class NamedModule:
                 if not torch.equal(value, first):
                     _set(self.module, own, Parameter(value.to(shared.device, shared.dtype, copy=True)))
 
-    def _named_maps(self) -> dict[str, Tensor]:
+    def _named_maps(self) -> dict[str, Linear | Conv1D | Conv2d]:
         parts = self.module.named_modules()
-        maps = {f"{name}.weight": part.weight for name, part in parts if isinstance(part, Linear | Conv1D | Conv2d)}
-        own = [name for name in maps if fnmatchcase(name, self.reads) and _is_matrix(name, maps[name])]
+        maps = {f"{name}.weight": part for name, part in parts if isinstance(part, Linear | Conv1D | Conv2d)}
+        own = [name for name in maps if fnmatchcase(name, self.reads) and _is_matrix(name, maps[name].weight)]
         return {self._names.get(name, name): maps[name] for name in own}
 
 

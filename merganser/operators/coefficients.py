@@ -58,6 +58,20 @@ def task_weights(
     return lambda _: known
 
 
+def mean_weights(
+    tasks: Sequence[str], coefficients: Mapping[str, float] | str | None
+) -> Callable[[Sequence[float]], tuple[float, ...]]:
+    """Return a function from norms to each task's weight in a mean; raise InputError if no task has any.
+
+    >>> mean_weights(["svhn", "dtd"], {"dtd": 0.5})([7.0, 9.0])
+    (1.0, 0.5)
+    """
+    weights = task_weights({"coefficients": coefficients}, tasks) or (lambda norms: (1.0,) * len(tasks))
+    if coefficients != INVERSE_NORM and not any(weights([1.0] * len(tasks))):
+        raise InputError("coefficients: every task has 0; give one of them more")
+    return weights
+
+
 def norm_coefficients(norms: Sequence[float]) -> tuple[float, ...]:
     """Return T/2 times each task's share of the inverse norms of one parameter's fine-tuned weights.
 

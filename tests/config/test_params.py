@@ -64,6 +64,13 @@ def read_joint(content: Content, method: str, side: str, **values: Any) -> None:
     content["methods"]["entry"] = {"method": method, "reads": "joints/x"} | values
 
 
+def read_statistics(content: Content, method: str, reads: str, kind: str = "gram", base: bool = False) -> None:
+    """Let an entry of a method read statistics, of which there is one."""
+    content["validation"] = {"split": "validation"}
+    content["statistics"] = {"x": {"kind": kind, "examples": 8, "base": base}}
+    content["methods"]["entry"] = {"method": method, "reads": reads}
+
+
 def complaint(path: Path) -> str:
     with pytest.raises(InputError) as caught:
         load_params(path)
@@ -118,6 +125,47 @@ def test_the_projects_own_params_are_right() -> None:
             lambda c: c["studies"]["tasks"]["methods"]["ties"].update(coefficients={"digts": 1.0}),
             "studies.tasks.methods.ties.coefficients: ",
             "no such task: digts",
+        ),
+        (
+            lambda c: read_statistics(c, "regmean", "deltas"),
+            "methods.entry.reads: ",
+            "regmean reads statistics/NAME, got 'deltas'; read statistics/x",
+        ),
+        (
+            lambda c: read_statistics(c, "regmean", "statistics/gram"),
+            "methods.entry.reads: ",
+            "no 'gram' under statistics, there are x",
+        ),
+        (
+            lambda c: read_statistics(c, "regmean", "statistics/x", "fisher"),
+            "methods.entry.reads: ",
+            "regmean needs gram, statistics.x is fisher; declare statistics: {NAME: {kind: gram, examples: 256}}",
+        ),
+        (
+            lambda c: read_statistics(c, "gradient_matching", "statistics/x", "fisher"),
+            "methods.entry.reads: ",
+            "gradient_matching needs fisher and base_fisher, statistics.x is fisher; declare",
+        ),
+        (
+            lambda c: read_statistics(c, "fisher", "differences/from_average", "fisher"),
+            "methods.entry.reads: ",
+            "fisher reads statistics/NAME, got 'differences/from_average'",
+        ),
+        (
+            lambda c: read_statistics(c, "ties", "statistics/x"),
+            "methods.entry.reads: ",
+            "ties reads deltas, or differences/NAME, got 'statistics/x'",
+        ),
+        (
+            lambda c: c.update(statistics={"x": {"kind": "gram", "examples": 8}}),
+            "statistics.x: ",
+            "no section validation to read; write validation: {split: validation}",
+        ),
+        (lambda c: c.update(statistics={"x": {"kind": "gram", "examples": 0}}), "statistics.x.examples: ", "got 0"),
+        (
+            lambda c: read_statistics(c, "regmean", "statistics/x", base=True),
+            "statistics.x.base: ",
+            "only kind: fisher measures the base model too",
         ),
         (lambda c: c["methods"]["tsv_m"].update(reads="deltas"), "methods.tsv_m.reads: ", "tsv_m reads svd"),
         (lambda c: c["methods"]["tsv_m"].update(reads="factors"), "methods.tsv_m.reads: ", "got 'factors'"),

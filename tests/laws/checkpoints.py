@@ -1,7 +1,7 @@
 """Checkpoints on disk with every kind of parameter or of spectrum, and what the library makes of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,9 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.deltas import extract, open_deltas
 from merganser.inputs.factors import FactorSettings, decompose, open_factors
-from merganser.inputs.layers import LayerSource
+from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, MappedLayers
 from merganser.merging.method import Method
-from tests.laws.layers import embeddings_of, with_start
+from tests.laws.layers import embeddings_of, statistics_of, with_start
 from tests.laws.references import Given
 
 SEED = 3
@@ -49,7 +49,9 @@ class Models:
     parameters: Mapping[str, tuple[Kind, tuple[int, ...]]] = field(default_factory=lambda: PARAMETERS)
 
     def source(self, method: Method) -> LayerSource:
-        """Open what a method reads."""
+        """Open what a method reads, statistics made up from the deltas."""
+        if method.reads == "statistics":
+            return MappedLayers(open_deltas(self.folder / "deltas", list(self.tasks), SEED), with_statistics)
         open_, read = (open_factors, "svd") if method.factored else (open_deltas, "deltas")
         return with_start(method, open_(self.folder / read, list(self.tasks), SEED, embeddings_of(self.tasks)))
 
@@ -57,14 +59,22 @@ class Models:
         """Subtract the base from the models in float64, in the order of the parameters' names."""
         base = open_checkpoint(self.folder / "base.safetensors")
         models = [open_checkpoint(self.folder / f"{task}.safetensors") for task in self.tasks]
+        extracted = open_deltas(self.folder / "deltas", list(self.tasks))
         layers = []
         for name, (kind, shape) in self.parameters.items():
             weights = np.stack([model.read(name).double().numpy() for model in models])
             norms = tuple(float(np.sqrt((each**2).sum())) for each in weights)
             shown = (shape[0], -1) if kind == "matrix" else shape
             deltas = (weights - base.read(name).double().numpy()).reshape(len(models), *shown)
-            layers.append(Given(name, kind, self.tasks, deltas, norms, SEED))
+            statistics = with_statistics(extracted.layer(name)).statistics  # as the library is given them, in float32
+            layers.append(Given(name, kind, self.tasks, deltas, norms, SEED, statistics))
         return layers
+
+
+def with_statistics(layer: Layer) -> LayerDeltas:
+    """Make up a layer's statistics."""
+    assert isinstance(layer, LayerDeltas)
+    return replace(layer, statistics=statistics_of(layer.deltas, layer.kind, layer.name))
 
 
 def write_models(folder: Path, dtype: torch.dtype, tasks: int) -> Models:

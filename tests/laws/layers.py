@@ -10,7 +10,15 @@ from torch import Tensor
 
 from merganser import registry
 from merganser.checkpoints.kinds import Kind
-from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, LayerSource, SequentialSource
+from merganser.inputs.layers import (
+    Layer,
+    LayerDeltas,
+    LayerFactors,
+    LayerSource,
+    SequentialSource,
+    Side,
+    Statistics,
+)
 from merganser.inputs.learned import Learned, LearnedLayers
 from merganser.learning import get_learner
 from merganser.linalg.decompositions import Factors
@@ -21,14 +29,34 @@ from merganser.overlays.parts import Parts, mixed
 
 def matrices(deltas: Sequence[Tensor], name: str = "w", seed: int = 0) -> LayerDeltas:
     """Make a matrix layer of T task matrices."""
-    stacked = torch.stack(list(deltas))
-    return LayerDeltas(name, "matrix", task_names(deltas), stacked, seed, norms=norms_of(stacked))
+    return made_layer(name, "matrix", torch.stack(list(deltas)), seed)
 
 
 def vectors(deltas: Sequence[Tensor], name: str = "b", seed: int = 0) -> LayerDeltas:
     """Make a vector layer of T deltas."""
-    stacked = torch.stack(list(deltas))
-    return LayerDeltas(name, "vector", task_names(deltas), stacked, seed, norms=norms_of(stacked))
+    return made_layer(name, "vector", torch.stack(list(deltas)), seed)
+
+
+def made_layer(name: str, kind: Kind, deltas: Tensor, seed: int = 0) -> LayerDeltas:
+    """Make a layer of T deltas, with made-up norms and statistics."""
+    statistics = statistics_of(deltas, kind, name)
+    return LayerDeltas(name, kind, task_names(list(deltas)), deltas, seed, norms_of(deltas), statistics=statistics)
+
+
+def statistics_of(deltas: Tensor, kind: Kind, name: str) -> Statistics:
+    """Make up statistics of T deltas that go with them: where rows, columns or tasks are shuffled, these are too.
+
+    The inputs of a map called tall are on its rows.
+    """
+    largest = deltas.abs().reshape(len(deltas), -1).amax(1).clamp(min=torch.finfo(deltas.dtype).tiny)
+    sizes = deltas / largest.view(-1, *[1] * (deltas.ndim - 1))
+    fisher = 0.1 + sizes**2
+    if kind == "vector":
+        return Statistics(fisher=fisher, base_fisher=0.2 + sizes**4)
+    side: Side = "rows" if "tall" in name else "columns"
+    rows = sizes if side == "columns" else sizes.mT
+    gram = rows.mT @ rows / rows.shape[-2] + torch.eye(rows.shape[-1], dtype=deltas.dtype)
+    return Statistics(gram=gram, side=side, fisher=fisher, base_fisher=0.2 + sizes**4)
 
 
 def norms_of(deltas: Tensor) -> tuple[float, ...]:

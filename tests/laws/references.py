@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind
-from merganser.inputs.layers import Layer, LayerDeltas
+from merganser.inputs.layers import Layer, LayerDeltas, Statistics
 
 Array = NDArray[Any]
 EPSILON = float(np.finfo(np.float32).eps)
@@ -28,6 +29,7 @@ class Given(NamedTuple):
     deltas: Array  # float64, (T, M, N) for a matrix, (T, *shape) for a vector
     norms: tuple[float, ...]  # T Frobenius norms of the fine-tuned weights
     seed: int = 0
+    statistics: Statistics = Statistics()
 
 
 def given(layers: Sequence[Layer]) -> list[Given]:
@@ -36,8 +38,14 @@ def given(layers: Sequence[Layer]) -> list[Given]:
     for layer in layers:
         assert isinstance(layer, LayerDeltas)
         deltas = layer.deltas.double().numpy()
-        found.append(Given(layer.name, layer.kind, layer.tasks, deltas, layer.norms, layer.seed))
+        found.append(Given(layer.name, layer.kind, layer.tasks, deltas, layer.norms, layer.seed, layer.statistics))
     return found
+
+
+def measured(statistic: Tensor | None) -> Array:
+    """Return what was measured of a parameter, as the formulas see it."""
+    assert statistic is not None
+    return statistic.double().numpy()
 
 
 def flat(layers: Sequence[Given]) -> Array:

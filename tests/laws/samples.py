@@ -7,7 +7,7 @@ from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind
 from merganser.inputs.layers import LayerDeltas
-from tests.laws.layers import merged, norms_of, task_names
+from tests.laws.layers import made_layer, merged
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "square": (6, 6),
@@ -36,7 +36,7 @@ def network(tasks: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> li
 def layer_of(name: str, deltas: Tensor, seed: int = 0) -> LayerDeltas:
     """Make one layer of the network."""
     kind: Kind = "vector" if name in VECTORS else "matrix"
-    return LayerDeltas(name, kind, task_names(list(deltas)), deltas, seed, norms=norms_of(deltas))
+    return made_layer(name, kind, deltas, seed)
 
 
 def in_pieces(whole: Tensor) -> list[LayerDeltas]:

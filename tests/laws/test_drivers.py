@@ -124,4 +124,4 @@ def test_shuffled_rows_and_columns_give_the_shuffled_merge(name: str, case: str,
 
 def as_read(name: str, deltas: list[Tensor]) -> Layer:
     """Give a layer in the form that the method reads."""
-    return matrices(deltas) if registry.get(name).reads == "deltas" else by_driver(factorise, deltas)
+    return by_driver(factorise, deltas) if registry.get(name).factored else matrices(deltas)

@@ -20,9 +20,10 @@ from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors
 from merganser.linalg.counts import count_of
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise
+from merganser.merging.devices import each_tensor
 from merganser.merging.method import Method
 from merganser.overlays.parts import Parts
-from tests.laws.layers import delta_of, factored, matrices, merged, norms_of, vectors
+from tests.laws.layers import delta_of, factored, made_layer, matrices, merged, norms_of, vectors
 
 # fmt: off
 VOCABULARY = {
@@ -73,13 +74,12 @@ class Suite:
 def suite_of(kinds: Sequence[str], seed: int, dtype: torch.dtype = torch.float32) -> Suite:
     """Make tasks of the given kinds: full rank, rank one, unchanged since the base, or the same as the first."""
     generator = torch.Generator().manual_seed(seed)
-    tasks = tuple(f"task{t}" for t in range(len(kinds)))
     layers = []
     for name, shape in (MATRICES | VECTORS).items():
         drawn = [_delta(kind, shape, generator) for kind in kinds]
         deltas = torch.stack([drawn[0] if kind == "same" else d for kind, d in zip(kinds, drawn, strict=True)])
         kind: Kind = "matrix" if name in MATRICES else "vector"
-        layers.append(LayerDeltas(name, kind, tasks, deltas.to(dtype), norms=norms_of(deltas)))
+        layers.append(replace(made_layer(name, kind, deltas.to(dtype)), norms=norms_of(deltas)))
     return Suite(tuple(layers), tuple(kinds))
 
 
@@ -113,7 +113,7 @@ def holds(dtype: torch.dtype = torch.float32, drawn: int = 1) -> Any:
 
 def as_read(name: str, layers: Sequence[LayerDeltas]) -> list[Layer]:
     """Give the layers in the form that the method reads."""
-    if registry.get(name).reads == "deltas":
+    if not registry.get(name).factored:
         return list(layers)
     return [
         replace(factored(list(layer.deltas), layer.name), tasks=layer.tasks, norms=layer.norms)
@@ -176,7 +176,9 @@ def test_the_inputs_stay_as_they_were(name: str, suite: Suite) -> None:
 
 def tensors_of(layer: Layer) -> list[Tensor]:
     """List the tensors a layer is made of."""
-    return [layer.deltas] if isinstance(layer, LayerDeltas) else [tensor for f in layer.factors for tensor in f]
+    if not isinstance(layer, LayerDeltas):
+        return [tensor for f in layer.factors for tensor in f]
+    return [layer.deltas, *(value for value in vars(layer.statistics).values() if isinstance(value, Tensor))]
 
 
 @every_method
@@ -194,7 +196,11 @@ def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite
     order = order[1:] + order[:1]
     turned = [
         replace(
-            x, tasks=tuple(x.tasks[t] for t in order), deltas=x.deltas[order], norms=tuple(x.norms[t] for t in order)
+            x,
+            tasks=tuple(x.tasks[t] for t in order),
+            deltas=x.deltas[order],
+            norms=tuple(x.norms[t] for t in order),
+            statistics=each_tensor(x.statistics, lambda measured: measured[order]),
         )
         for x in suite.layers
     ]
@@ -303,7 +309,7 @@ def test_the_number_of_threads_changes_nothing_beyond_rounding(name: str) -> Non
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            layers = dense if registry.get(name).reads == "deltas" else [decomposed(layer) for layer in dense]
+            layers = [decomposed(layer) for layer in dense] if registry.get(name).factored else dense
             found.append([_stacked(*each) for each in zip(merged(name, *layers), dense, strict=True)])
     finally:
         torch.set_num_threads(before)

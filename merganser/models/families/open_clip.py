@@ -23,6 +23,7 @@ from torchvision.transforms import Compose, Normalize, ToTensor
 from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
+from merganser.inputs.layers import Side
 from merganser.limits import parse_json, read_small
 from merganser.models import DeviceName, Inputs, Precision, Take
 from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked, class_head, picture, text_digest
@@ -32,6 +33,7 @@ from merganser.models.watching import Watcher
 CONFIG = "open_clip_config.json"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 TOKENIZER_SETTINGS = {"clean", "strip_sep_token", "language"}  # others reach code that runs what a repository brings
+APPLIED_AS_THEY_ARE = ("proj", "text_projection")
 RULES = ParameterRules()  # a linear map is what is merged as a matrix by default
 
 
@@ -93,10 +95,14 @@ class OpenClipNetwork(DualEncoder):
         features = found["image_features"] if isinstance(found, dict) else found[0]
         return self._changed(features) @ self._class_head().clone().T
 
-    def linear_maps(self) -> tuple[str, ...]:
-        """Name the weights of linear maps, sorted."""
+    def linear_maps(self) -> dict[str, Side]:
+        """Name the weights of linear maps, sorted, each with the side that its inputs lie on.
+
+        The projections of both towers are parameters of their own, applied as x W.
+        """
         shapes = {name: value.shape for name, value in self.module.named_parameters()}
-        return tuple(sorted(name for name, shape in shapes.items() if kind_of(name, shape, RULES) == "matrix"))
+        names = sorted(name for name, shape in shapes.items() if kind_of(name, shape, RULES) == "matrix")
+        return {name: "rows" if name.rpartition(".")[2] in APPLIED_AS_THEY_ARE else "columns" for name in names}
 
     def watch(self, take: Take) -> AbstractContextManager[object]:
         """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""

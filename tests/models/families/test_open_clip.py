@@ -153,6 +153,10 @@ def test_every_linear_map_is_watched_with_the_rows_it_is_applied_to(
         torch.testing.assert_close(network.logits(images), plain)
     visual = {name for name in network.linear_maps() if name.startswith("visual.")}
     assert set(seen) == visual
+    assert [name for name, side in network.linear_maps().items() if side == "rows"] == [
+        "text_projection",
+        "visual.proj",
+    ]
     assert "visual.transformer.resblocks.0.attn.in_proj_weight" in visual
     assert "visual.transformer.resblocks.1.attn.out_proj.weight" in visual
     block = "visual.transformer.resblocks.0.mlp"

@@ -281,7 +281,7 @@ def test_the_rows_that_a_linear_map_is_given_make_what_it_gives(
         hook.remove()
     assert set(rows) == set(network.linear_maps()) == set(made)
     for name, seen in rows.items():
-        weight = state[name] if "c_" in name else state[name].T
+        weight = state[name] if network.linear_maps()[name] == "rows" else state[name].T
         torch.testing.assert_close(torch.cat(seen) @ weight, torch.cat(made[name]), rtol=1e-4, atol=1e-5)
     assert network.logits(inputs).isfinite().all()
 

@@ -1,0 +1,62 @@
+"""Diagonal Fisher information: the mean over examples of the squared gradient of log p(y, x), y drawn from the model.
+
+One label an example is drawn, and each example has its own backward pass: the square of a gradient that was summed over
+examples or classes is no Fisher information.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.inputs.factors import file_name, remove_other_files
+from merganser.statistics import BUDGET, in_passes, is_up_to_date, write
+from merganser.statistics.sampling import Sample, draw_label
+
+Score = Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]
+
+
+def write_fishers(
+    score: Score,
+    sample: Sample,
+    sizes: dict[str, int],
+    read: Callable[[str], Tensor],
+    shown: Callable[[str, Tensor], Tensor],
+    folder: Path,
+    origin: str,
+    budget: int = BUDGET,
+) -> tuple[dict[str, str], int]:
+    """Measure the Fisher information of a loaded network's parameters, given with their number of entries.
+
+    `score` gives the logits (B, C) of examples by their numbers, differentiable in parameters that take the place of
+    the loaded ones; `read` a parameter's weights; `shown` turns its information round as methods take it. Fills a
+    folder with a file a parameter, keeping what was measured from the same `origin`. Returns each parameter's file, and
+    how many files were measured.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_other_files(folder, {file_name(name) for name in sizes})
+    missing = [name for name in sizes if not is_up_to_date(folder, name, origin)]
+    for group in in_passes(missing, lambda name: 4 * sizes[name], budget):
+        for name, information in fishers(score, sample, {each: read(each) for each in group}).items():
+            if not information.isfinite().all():
+                raise InputError(
+                    f"{sample.task}: the gradient of {name} is NaN or infinite; such a model cannot be merged"
+                )
+            write(folder, name, shown(name, information), origin)
+    return {name: file_name(name) for name in sizes}, len(missing)
+
+
+def fishers(score: Score, sample: Sample, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the information of some parameters, in float32; those that no output depends on have none."""
+    leaves = {name: value.detach().float().requires_grad_() for name, value in weights.items()}
+    sums = {name: torch.zeros_like(leaf, requires_grad=False) for name, leaf in leaves.items()}
+    for number in sample.numbers:
+        (logits,) = score(leaves, [number])
+        likelihood = torch.log_softmax(logits.float(), dim=0)[draw_label(logits, sample, number)]
+        gradients = torch.autograd.grad(likelihood, list(leaves.values()), allow_unused=True)
+        for total, gradient in zip(sums.values(), gradients, strict=True):
+            if gradient is not None:
+                total.addcmul_(gradient, gradient)
+    return {name: total.div(len(sample)).cpu() for name, total in sums.items()}

@@ -1,0 +1,84 @@
+"""Gram matrices: the mean of x x^T over all rows x that a linear map is applied to, for each distinct input.
+
+Legend: N rows, K inputs of a map.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.inputs.factors import file_name, remove_other_files
+from merganser.inputs.statistics import GRAM, pack
+from merganser.models import Network
+from merganser.statistics import BUDGET, in_passes, is_up_to_date, write
+from merganser.statistics.sampling import Sample
+
+BATCH = 32
+
+
+def write_grams(
+    network: Network, sample: Sample, names: Collection[str], folder: Path, origin: str, budget: int = BUDGET
+) -> tuple[dict[str, str], int]:
+    """Measure the Gram matrices of a loaded network's linear maps of these names, of those that its pass applies.
+
+    Fills `folder`/gram with a file for each distinct input, keeping what was measured from the same `origin`. Returns
+    each map's file, and how many files were measured.
+    """
+    (folder / GRAM).mkdir(parents=True, exist_ok=True)
+    inputs = distinct_inputs(network, sample, names)
+    firsts = {members[0]: size for members, size in inputs}
+    remove_other_files(folder / GRAM, {file_name(first) for first in firsts})
+    missing = [first for first in firsts if not is_up_to_date(folder / GRAM, first, origin)]
+    for group in in_passes(missing, lambda first: 4 * firsts[first] ** 2, budget):
+        for first, gram in grams(network, sample, group).items():
+            if not gram.isfinite().all():
+                raise InputError(f"{sample.prepared.folder}: the input of {first} is NaN or infinite on these examples")
+            write(folder / GRAM, first, pack(gram), origin)
+    return {name: file_name(members[0]) for members, _ in inputs for name in members}, len(missing)
+
+
+@torch.inference_mode()
+def distinct_inputs(network: Network, sample: Sample, names: Collection[str]) -> list[tuple[list[str], int]]:
+    """Group the maps that are applied to the same tensors, as attention's queries, keys and values are; with their K.
+
+    Found by a forward pass of one example.
+    """
+    seen: dict[str, list[Tensor]] = {}  # kept, so that no later tensor takes an earlier one's place in memory
+
+    def take(name: str, rows: Tensor) -> None:
+        if name in names:
+            seen.setdefault(name, []).append(rows)
+
+    first = replace(sample, numbers=sample.numbers[:1])
+    with network.watch(take):
+        for inputs in first.batches(network, 1):
+            network.features(inputs)
+    groups: dict[object, list[str]] = {}
+    for name in sorted(seen):
+        places = tuple((rows.data_ptr(), rows.shape, rows.stride()) for rows in seen[name])
+        groups.setdefault(places, []).append(name)
+    return [(members, seen[members[0]][0].shape[1]) for members in groups.values()]
+
+
+@torch.inference_mode()
+def grams(network: Network, sample: Sample, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return the mean of x x^T (K, K) over all rows of all examples for each of these maps, in float32."""
+    sums: dict[str, Tensor] = {}
+    counts, wanted = Counter[str](), frozenset(names)
+
+    def take(name: str, rows: Tensor) -> None:
+        if name not in wanted:
+            return
+        values = rows.float()
+        sums[name] = torch.addmm(sums[name], values.T, values) if name in sums else values.T @ values
+        counts[name] += len(rows)
+
+    with network.watch(take):
+        for inputs in sample.batches(network, BATCH):
+            network.features(inputs)
+    return {name: total.div(counts[name]).cpu() for name, total in sums.items()}

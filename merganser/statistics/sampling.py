@@ -1,0 +1,72 @@
+"""The examples that a statistic is measured on: drawn by seed and task, since the first ones may be of one class.
+
+Legend: B examples of a batch, C classes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.evaluation.prepared import Prepared
+from merganser.models import Network, TakesImages, TakesTexts
+from merganser.operators.drop import generator_of
+
+MASK = "attention_mask"  # of texts: where a row is no padding
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some of a task's prepared examples, by their numbers."""
+
+    task: str
+    seed: int
+    prepared: Prepared
+    numbers: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.numbers)
+
+    def batches(self, network: Network, size: int) -> Iterator[dict[str, Tensor]]:
+        """Read a network's inputs, at most so many at a time; texts of one length together, so that nothing is padded.
+
+        Raises InputError where what was prepared of the examples is no input of a network.
+        """
+        names, prepared = inputs_of(network, self.prepared), self.prepared
+        lengths = dict.fromkeys(self.numbers, 0)
+        if MASK in names:
+            lengths = {number: int(prepared.rows([MASK], [number])[MASK].sum()) for number in self.numbers}
+        for length in sorted(set(lengths.values())):
+            alike = [number for number in self.numbers if lengths[number] == length]
+            for start in range(0, len(alike), size):
+                yield prepared.rows(names, alike[start : start + size])
+
+
+def inputs_of(network: Network, prepared: Prepared) -> list[str]:
+    """Name the arrays that a network reads; raise InputError where they were not prepared."""
+    names = ["pixels"] if isinstance(network, TakesImages) else []
+    if isinstance(network, TakesTexts):
+        names = list(network.tokenizer.model_input_names)
+    if not names or not set(names) <= set(prepared.about["arrays"]):
+        reason = f"statistics need a network's inputs, which are not prepared of {prepared.about['kind']}"
+        raise InputError(f"{prepared.folder}: {reason}; choose another kind for the task, or methods without data")
+    return names
+
+
+def draw(prepared: Prepared, examples: int, seed: int, task: str) -> Sample:
+    """Draw so many of a task's examples, or take all where there are fewer; raise InputError where there are none."""
+    if not len(prepared):
+        raise InputError(f"{prepared.folder}: no examples to measure {task} on; name another split under validation")
+    order = torch.randperm(len(prepared), generator=generator_of(seed, task, "examples"))
+    return Sample(task, seed, prepared, tuple(sorted(order[:examples].tolist())))
+
+
+def draw_label(logits: Tensor, sample: Sample, number: int) -> int:
+    """Draw a label by a model's own probabilities (logits of one example, C), from the seed, task and example alone."""
+    shares = torch.softmax(logits.detach().double().cpu(), dim=0).cumsum(dim=0)
+    generator = generator_of(sample.seed, sample.task, f"label of {number}")
+    drawn = torch.rand(1, generator=generator, dtype=torch.float64)
+    return min(int(torch.searchsorted(shares, drawn * shares[-1], right=True)), len(shares) - 1)

@@ -1,0 +1,175 @@
+"""Measure one statistic of one task's own model on its validation split; what is already there and matches is kept."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+
+from torch import Tensor
+
+from merganser.checkpoints.kinds import as_matrix
+from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.views import as_stored, is_transposed
+from merganser.checkpoints.writing import replacing
+from merganser.code_digest import code_digest
+from merganser.config.loading import load_params
+from merganser.config.params import Params, Statistic, declared
+from merganser.evaluation.evaluator import Evaluator, evaluator_for
+from merganser.evaluation.prepared import Prepared
+from merganser.hashes import sha256_of_tree
+from merganser.inputs.deltas import DeltaFile
+from merganser.inputs.embeddings import link_file
+from merganser.inputs.heads import Head, read_head
+from merganser.inputs.layers import Side
+from merganser.inputs.statistics import BASE_FISHER, FISHER, GRAM, INDEX, Index
+from merganser.inputs.task_models import own_model, own_parameter
+from merganser.models import Network, open_network
+from merganser.models.device import usable
+from merganser.statistics import BUDGET
+from merganser.statistics.fisher import write_fishers
+from merganser.statistics.gram import write_grams
+from merganser.statistics.sampling import Sample, draw
+from tasks.paths import BASE, DELTAS, HEADS, STATISTICS, VALIDATION
+from tasks.stage import check_family, check_kind, run, two_names
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a task's statistics are measured with."""
+
+    task: str
+    seed: int
+    statistic: Statistic
+    base: Checkpoint
+    deltas: DeltaFile
+    head: Head
+    network: Network
+    evaluator: Evaluator
+    prepared: Prepared
+    origin: str  # identifies all that they come from
+    budget: int
+
+    def load(self, deltas: DeltaFile | None) -> Sample:
+        """Load the task's own model, or the base with the task's head, and draw the examples."""
+        self.network.load(self.head.put_on(own_model(self.base, deltas)))
+        return draw(self.prepared, self.statistic.examples, self.seed, self.task)
+
+    def parameter(self, deltas: DeltaFile | None, name: str) -> Tensor:
+        """Return a parameter of the task's own model, or of the base, where the network runs."""
+        return own_parameter(self.base, deltas, name).to(self.network.device)
+
+    def score(self, parameters: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+        """Score the classes of some examples, differentiable in the parameters: (B, C)."""
+        return self.evaluator.class_logits(self.network, self.prepared, parameters, rows)
+
+
+def measure(params: Params, name: str, task: str, budget: int = BUDGET) -> None:
+    """Fill a task's folder of one statistic, and link the task's deltas beside it.
+
+    `budget`: bytes that one pass over the examples adds up. The bytes written do not depend on it.
+    """
+    check_family(params.base.family)
+    folder = STATISTICS / name / task
+    folder.mkdir(parents=True, exist_ok=True)
+    setting = _setting(params, declared(params.statistics, name, "statistics"), task, budget)
+    index, done = _grams(setting, folder) if setting.statistic.kind == "gram" else _fishers(setting, folder)
+    for other in set(folder.iterdir()) - {folder / INDEX, *(folder / what for what in index.files)}:
+        shutil.rmtree(other) if other.is_dir() else other.unlink()  # of another kind of statistic, or left by a kill
+    with replacing(folder / INDEX) as file:
+        file.write(index.text().encode())
+    _link(DELTAS / f"{task}.safetensors", folder.with_name(f"{task}.safetensors"))
+    count = len({(what, file) for what, files in index.files.items() for file in files.values()})
+    print(f"{task}: {done} files of {name} measured on {index.examples} examples, {count - done} were there")
+
+
+def _setting(params: Params, statistic: Statistic, task: str, budget: int) -> Setting:
+    prepared, head = Prepared(VALIDATION / task), read_head(HEADS / f"{task}.safetensors")
+    evaluator = evaluator_for(prepared)
+    evaluator.check_head(head.classes, prepared.classes, task)
+    check_kind(evaluator.name)
+    device, outputs = usable(statistic.device, "statistics: device"), evaluator.outputs(prepared.classes)
+    network = open_network(params.base.family, BASE, outputs=outputs, device=device)
+    return Setting(
+        task=task,
+        seed=params.seed,
+        statistic=statistic,
+        base=open_for_merging(BASE),
+        deltas=DeltaFile(DELTAS / f"{task}.safetensors"),
+        head=head,
+        network=network,
+        evaluator=evaluator,
+        prepared=prepared,
+        origin=_origin(params, statistic, task, evaluator.name),
+        budget=budget,
+    )
+
+
+def _origin(params: Params, statistic: Statistic, task: str, kind: str) -> str:
+    """Identify all that a task's statistics come from: contents of files, choices, code."""
+    paths = (BASE, DELTAS / f"{task}.safetensors", HEADS / f"{task}.safetensors", VALIDATION / task)
+    family = f"merganser.models.families.{params.base.family}"
+    content = {
+        "task": [task, params.seed, {**statistic.model_dump(), "base": None}],
+        "read": [sha256_of_tree(path) for path in paths],
+        "code": code_digest("tasks.statistics", family, f"merganser.evaluation.kinds.{kind}"),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _grams(setting: Setting, folder: Path) -> tuple[Index, int]:
+    sample = setting.load(setting.deltas)
+    matrices = {name for name, kind in setting.deltas.kinds.items() if kind == "matrix"}
+    files, done = write_grams(setting.network, sample, matrices, folder, setting.origin, setting.budget)
+    sides = setting.network.linear_maps()
+    turned = {name: _side(sides[name], is_transposed(setting.base, name)) for name in files}
+    return Index(len(sample), {GRAM: files}, turned), done
+
+
+def _side(side: Side, transposed: bool) -> Side:
+    """Return the side of the deltas that a map's inputs lie on: the other one where these are shown transposed."""
+    if not transposed:
+        return side
+    return "columns" if side == "rows" else "rows"
+
+
+def _fishers(setting: Setting, folder: Path) -> tuple[Index, int]:
+    kinds = setting.deltas.kinds
+    sizes = {name: prod(setting.deltas.shape(name)) for name in kinds}
+
+    def shown(name: str, information: Tensor) -> Tensor:
+        turned = as_stored(setting.base, name, information)
+        return as_matrix(turned) if kinds[name] == "matrix" else turned
+
+    files, done, examples = {}, 0, 0
+    for what, deltas in {FISHER: setting.deltas, **({BASE_FISHER: None} if setting.statistic.base else {})}.items():
+        sample, read = setting.load(deltas), partial(setting.parameter, deltas)
+        files[what], measured = write_fishers(
+            setting.score, sample, sizes, read, shown, folder / what, setting.origin, setting.budget
+        )
+        done, examples = done + measured, len(sample)
+    return Index(examples, files), done
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give the task's deltas a second name, in place of what has it."""
+    draft = target.with_name(f".{target.name}.draft")
+    draft.unlink(missing_ok=True)
+    link_file(source, draft)
+    draft.replace(target)
+
+
+def main(argv: list[str]) -> None:
+    """Measure the statistic and the task named on the command line."""
+    params = load_params(Path("params.yaml"))
+    name, task = two_names(argv, "statistics", params.statistics, params.tasks)
+    declared(params.tasks, task, "tasks")
+    measure(params, name, task)
+
+
+if __name__ == "__main__":
+    run(main)

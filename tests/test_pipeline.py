@@ -168,6 +168,7 @@ def test_without_a_base_the_tasks_models_are_fetched_first(tmp_path: Path) -> No
 OF_NO_CHECKPOINT_BUT_LIGHT = {
     *("fetch_base", "fetch@light", "extract@light", "decompose@light", "study_rank@light-fractions"),
     *("fetch_data@dark", "fetch_data@light", "prepare@dark", "prepare@light"),
+    *("prepare_validation@dark-split", "prepare_validation@light-split", "statistics@gram-light"),
 }
 
 

@@ -25,7 +25,7 @@ from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.joints import open_joint
 from merganser.inputs.layers import LayerSource
 from merganser.inputs.learned import RESULT, LearnedLayers, read_learned, read_trace
-from merganser.inputs.statistics import open_statistics
+from merganser.inputs.statistics import open_statistics, passes_of
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
@@ -51,12 +51,12 @@ def merge_entry(
     threads: int = 1,
     max_shard_size: int | None = None,
     additions: Sequence[Path] = (),
-    learned: Mapping[str, Any] | None = None,
+    noted: Mapping[str, Any] | None = None,
 ) -> None:
     """Merge a source's layers onto the base into a fresh folder, with its card and what stands beside the base.
 
-    `additions`: small files of the tasks' own that are kept with it. `learned`: for the profile, the losses by step of
-    the values that the method applies.
+    `additions`: small files of the tasks' own that are kept with it. `noted`: more for the profile: the losses by
+    step of the values that the method applies, or what the statistics cost that it reads.
 
     It is sharded as the base is where no size of a file is given.
     """
@@ -69,10 +69,9 @@ def merge_entry(
             shutil.copyfile(path, folder / path.name)
         (folder / CARD).write_text(card, encoding="utf-8")
     if profile:
-        more = {"learned": learned} if learned else {}
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
         rate = {"amr": additional_memory_rate(out, checkpoint, source, additions)}
-        write_json(profile, times | _usage() | rate | {"device": _device_name(device)} | more)
+        write_json(profile, times | _usage() | rate | {"device": _device_name(device)} | dict(noted or {}))
 
 
 def additional_memory_rate(
@@ -163,7 +162,9 @@ def main(argv: list[str]) -> None:
         source = open_source(inner, list(params.tasks), params.seed, entry.embedding, entry.learned)
     base = start / "base" if inner.difference else BASE
     profile, device = MERGE_PROFILES / f"{key}.json", usable(params.merge.device, "merge.device")
-    trace = read_trace(LEARNED / entry.learned / RESULT) if entry.learned else None
+    noted = {"learned": read_trace(LEARNED / entry.learned / RESULT)} if entry.learned else {}
+    if method.reads == "statistics":
+        noted = {"statistics": passes_of(start, list(params.tasks))}
     card = write_card(key, params, method, values)
     additions = [DATA / entry.reads / FILES_BESIDE[method.beside]] if method.beside else []
     merge_entry(
@@ -177,7 +178,7 @@ def main(argv: list[str]) -> None:
         device,
         threads_wanted(),
         additions=additions,
-        learned=trace,
+        noted=noted,
     )
 
 

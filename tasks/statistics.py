@@ -127,7 +127,7 @@ def _grams(setting: Setting, folder: Path) -> tuple[Index, int]:
     files, done = write_grams(setting.network, sample, matrices, folder, setting.origin, setting.budget)
     sides = setting.network.linear_maps()
     turned = {name: _side(sides[name], is_transposed(setting.base, name)) for name in files}
-    return Index(len(sample), {GRAM: files}, turned), done
+    return Index(len(sample), len(sample), 0, {GRAM: files}, turned), done
 
 
 def _side(side: Side, transposed: bool) -> Side:
@@ -152,7 +152,8 @@ def _fishers(setting: Setting, folder: Path) -> tuple[Index, int]:
             setting.score, sample, sizes, read, shown, folder / what, setting.origin, setting.budget
         )
         done, examples = done + measured, len(sample)
-    return Index(examples, files), done
+    passes = examples * len(files)
+    return Index(examples, passes, passes, files), done
 
 
 def _link(source: Path, target: Path) -> None:

@@ -38,6 +38,8 @@ class Index:
     """What a folder of statistics holds: the file of each parameter by what was measured, and the maps' sides."""
 
     examples: int
+    forwards: int  # passes of one example each, if no kill made any of them needed twice
+    backwards: int
     files: dict[str, dict[str, str]] = field(default_factory=dict)
     sides: dict[str, Side] = field(default_factory=dict)
 
@@ -82,7 +84,7 @@ class StatisticsFolder:
             raise InputError(f"{path}: no statistics; run the stage statistics first (`merganser run` does)")
         try:
             index: dict[str, Any] = parse_json(read_small(path, INDEX_LIMIT))
-            if {"files", "sides"} <= index.keys():
+            if {"files", "sides", "forwards", "backwards"} <= index.keys():
                 return index
             raise ValueError("it lacks a key")
         except (ValueError, AttributeError) as error:
@@ -105,6 +107,12 @@ class StatisticsFolder:
             unpack(file.read(what), out)
         else:
             file.fill(out, what)
+
+
+def passes_of(folder: Path, tasks: list[str]) -> dict[str, int]:
+    """Count the passes of one example each that the statistics of some tasks took."""
+    found = [StatisticsFolder(folder / task).index for task in tasks]
+    return {direction: sum(index[direction] for index in found) for direction in ("forwards", "backwards")}
 
 
 def open_statistics(folder: Path, tasks: list[str], seed: int = 0) -> LayerSource:

@@ -87,9 +87,9 @@ class Method:
     @property
     def needs(self) -> list[str]:
         """List the inputs that the method reads."""
-        of = f" ({', '.join(self.statistics)})" if self.statistics else ""
+        reads = ["deltas", *self.statistics] if self.reads == "statistics" else [self.reads]
         more = {"embeddings": self.embeddings, "learned": self.learned}
-        return [f"{self.reads}{of}", *(name for name, is_read in more.items() if is_read), *filter(None, [self.beside])]
+        return [*reads, *(name for name, is_read in more.items() if is_read), *filter(None, [self.beside])]
 
     @property
     def one_model(self) -> bool:

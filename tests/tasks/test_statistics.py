@@ -124,6 +124,13 @@ def test_each_merge_is_another_and_near_the_average(made: Path) -> None:
     )
 
 
+def test_the_merges_profiles_say_what_they_cost(made: Path) -> None:
+    noted = {e: json.loads((made / f"data/profiles/merge/{e}.json").read_text()).get("statistics") for e in METHODS}
+    both = {"forwards": 3 * 2 * 4, "backwards": 3 * 2 * 4}  # tasks, models and examples
+    inputs = {"forwards": 3 * 4, "backwards": 0}
+    assert noted == {"average": None, "regmean": inputs, "fisher": both, "gradient_matching": both}
+
+
 def test_a_second_start_measures_nothing_and_keeps_every_byte(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = content(folder / "data/statistics")
     for name, count in (("gram", 10), ("fisher", 2 * len(layers(folder, "fisher")))):

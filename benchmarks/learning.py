@@ -15,7 +15,13 @@ from benchmarks.harness import MB, RESULTS, Measured, Run, as_table, described, 
 from benchmarks.projects import called, environment, prepare, write_project
 
 WIDTH = 768  # ViT-B/32's
-PREPARE = "import sys; from tasks import prepare_validation as p; [p.main([f'{t}-split']) for t in sys.argv[1:]]"
+PREPARE = """
+import sys
+from tasks import fetch, prepare_validation
+for task in sys.argv[1:]:
+    fetch.main(["data", task])
+    prepare_validation.main([f"{task}-split"])
+"""
 
 
 def main() -> None:
@@ -40,7 +46,7 @@ def main() -> None:
 def write_learning(folder: Path, tasks: int, blocks: int, batch: int) -> list[str]:
     """Write a project that learns one step, as far as what learning reads; return the tasks' names."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = write_project(folder, WIDTH, blocks, tasks, ["task_arithmetic"])
+    names = write_project(folder, WIDTH, blocks, tasks, ["task_arithmetic"], images=batch)
     params = yaml.safe_load((folder / "params.yaml").read_text())
     params["evaluation"]["split"], params["validation"] = "validation", {"split": "test"}  # the one split that is there
     params["learned"] = {"ada": {"learner": "adamerging", "of": "deltas", "steps": 1, "batch_size": batch}}

@@ -12,6 +12,7 @@ from merganser.inputs.heads import read_head
 from merganser.models import open_network
 from merganser.models.device import usable
 from merganser.overlays import task_model
+from merganser.routed.finding import router_of
 from merganser.routed.surgery import with_bottleneck
 from tasks.paths import EXAMPLES, HEADS, MERGED, METRICS, PREPARED
 from tasks.stage import check_family, check_kind, run, two_names, write_json
@@ -31,10 +32,17 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
     network.load(head.put_on(task_model(MERGED / entry, task)))
     with with_bottleneck(network, MERGED / entry, task):
         results = evaluator.results(network, prepared.on(network.device), params.evaluation.batch_size)
-    score = score_of(evaluator.metric, results) | {"device": device}
+    score = score_of(evaluator.metric, results)
+    if without_label := router_of(MERGED / entry):
+        known = score["value"]
+        with without_label(network, MERGED / entry, head) as seen:
+            results = evaluator.results(network, prepared.on(network.device), params.evaluation.batch_size)
+        score = score_of(evaluator.metric, results) | {"known": known, "router": seen.accuracy(task)}
+    score |= {"device": device}
     write_results(EXAMPLES / entry / f"{task}.safetensors", results)
     write_json(METRICS / entry / f"{task}.json", score)
-    print(f"{entry} on {task}: {score['metric']} {score['value']:.4f} on {score['count']} examples")
+    label = f", {score['known']:.4f} with its label, router {score['router']:.4f}" if "known" in score else ""
+    print(f"{entry} on {task}: {score['metric']} {score['value']:.4f} on {score['count']} examples{label}")
 
 
 def main(argv: list[str]) -> None:

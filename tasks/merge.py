@@ -31,12 +31,14 @@ from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
 from merganser.models.device import usable
 from merganser.overlays import FILE
-from merganser.routed import surgery
+from merganser.routed import BOTTLENECKS, GATES, ROUTER
+from merganser.routed.gates import write_gates
+from merganser.routed.usage import usage
 from merganser.workers import threads_wanted
 from tasks.paths import BASE, CARD, DATA, EMBEDDINGS, JOINTS, LEARNED, MERGE_PROFILES, MERGED, SOURCES
 from tasks.stage import check_method, fresh_folder, only_name, run, write_json
 
-FILES_BESIDE = {"surgery": surgery.FILE}  # what is kept of it with a merge
+FILES_BESIDE = {"routers": ROUTER, "surgery": BOTTLENECKS}  # what is kept of it with a merge
 
 
 def merge_entry(
@@ -67,18 +69,18 @@ def merge_entry(
         copy_companions(base, folder)
         for path in additions:
             shutil.copyfile(path, folder / path.name)
+        if method.gated:
+            write_gates(folder, values["k_gate"])
         (folder / CARD).write_text(card, encoding="utf-8")
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
-        rate = {"amr": additional_memory_rate(out, checkpoint, source, additions)}
+        rate = {"amr": additional_memory_rate(out, checkpoint, source)}
         write_json(profile, times | _usage() | rate | {"device": _device_name(device)} | dict(noted or {}))
 
 
-def additional_memory_rate(
-    merged: Path, base: Checkpoint, source: LayerSource, additions: Sequence[Path] = ()
-) -> float:
+def additional_memory_rate(merged: Path, base: Checkpoint, source: LayerSource) -> float:
     """Return the bytes of the tasks' own files per task over the bytes of the merged parameters in float32."""
-    own = [path for path in (merged / FILE, *additions) if path.is_file()]
+    own = [merged / name for name in (FILE, BOTTLENECKS, GATES, ROUTER) if (merged / name).is_file()]
     values = sum(prod(base.spec(name).shape) for name in source.names)
     return sum(path.stat().st_size for path in own) / len(source.tasks) / (4 * values)
 
@@ -143,7 +145,8 @@ def write_card(key: str, params: Params, method: Method, values: dict[str, Any])
     """Write the card of an entry's merge."""
     tasks = {name: read_origin(SOURCES / f"{name}.json") for name in sorted(params.tasks)}
     origins = {"(base)": origin_of(BASE), **tasks}
-    return model_card(key, method, values, params.methods[key].reads, params.seed, BASE, origins)
+    shown = usage(method, params.base.family, next(iter(params.tasks)))
+    return model_card(key, method, values, params.methods[key].reads, params.seed, BASE, origins, shown)
 
 
 def main(argv: list[str]) -> None:

@@ -26,6 +26,7 @@ PREVIOUS_METRICS = Path(".dvcfleet/previous_metrics.json")  # the numbers, as th
 RANK_STUDIES = Path("data/measures/studies/rank")
 RECORDS = Path("data/records")
 REPORT = Path("report")
+ROUTERS = Path("data/routers")
 SOURCES = Path("data/sources")
 STATISTICS = Path("data/statistics")
 SURGERY = Path("data/surgery")

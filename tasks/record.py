@@ -119,8 +119,11 @@ def score_hashes(params: Params, entry: str) -> dict[str, str]:
 
 def score_metrics(params: Params, entry: str) -> dict[str, float]:
     """Return an entry's scores by their names in MLflow, METRIC/TASK, and their mean."""
-    found = {f"{one['metric']}/{task}": one["value"] for task, one in read_metrics(params, entry, METRICS).items()}
-    return {**found, MEAN: sum(found.values()) / len(found)}
+    scores = read_metrics(params, entry, METRICS)
+    found = {f"{one['metric']}/{task}": one["value"] for task, one in scores.items()}
+    known = {f"known/{task}": one["known"] for task, one in scores.items() if "known" in one}
+    router = {f"router/{task}": one["router"] for task, one in scores.items() if "router" in one}
+    return {**found, MEAN: sum(found.values()) / len(found), **known, **router}
 
 
 def content_tags(entry: str, key: str, hashes: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,14 @@ from merganser.report.significance import read_significance
 from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.study_tables import write_studies
-from merganser.report.tables import summary, write_changes, write_measures, write_significance, write_tables
+from merganser.report.tables import (
+    summary,
+    write_changes,
+    write_measures,
+    write_routed,
+    write_significance,
+    write_tables,
+)
 from tasks.paths import (
     EXAMPLES,
     MERGE_MEASURES,
@@ -48,6 +55,7 @@ def write_report(params: Params) -> None:
     with fresh_folder(REPORT) as folder:
         (folder / "plots").mkdir()
         write_tables(folder, rows, tasks)
+        write_routed(folder, rows)
         write_measures(folder, measured)
         write_studies(folder, studies)
         write_significance(folder, significance)

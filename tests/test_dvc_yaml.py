@@ -171,6 +171,7 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
         "prepare": [family, kinds],
         "prepare_validation": [family, kinds],
         "statistics": [family, kinds],
+        "route": [family, kinds],
         "surgery": [family, kinds],
         "learn": [family, kinds],
         "evaluate": [family, kinds],

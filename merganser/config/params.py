@@ -195,6 +195,12 @@ class Beside(Strict):
     of: Text
 
 
+class Routing(Beside):
+    """A router over the tasks, fitted to the merged model's features; `penalty`: of the squared norm of its weights."""
+
+    penalty: Annotated[float, Field(ge=0)] = 1.0
+
+
 class Surgery(Beside):
     """A bottleneck per task, trained to bring the merged model's features near those of the task's own model."""
 
@@ -253,6 +259,7 @@ class Params(Strict):
     differences: dict[str, Difference] = {}
     embeddings: dict[str, Embedding] = {}
     learned: dict[str, Learned] = {}
+    routers: dict[str, Routing] = {}
     surgery: dict[str, Surgery] = {}
     merge: Merge = Merge()
     methods: Annotated[dict[str, Entry], Field(min_length=1)]
@@ -274,7 +281,7 @@ class Params(Strict):
     @property
     def beside(self) -> Mapping[str, Mapping[str, Beside]]:
         """The sections of what is trained beside a merged model, by their names."""
-        return {"surgery": self.surgery}
+        return {"routers": self.routers, "surgery": self.surgery}
 
     def inner(self, entry: Entry) -> Entry:
         """Return an entry as one that reads what its embeddings, its learned values or what it has beside it are of."""

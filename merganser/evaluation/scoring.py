@@ -22,6 +22,8 @@ class Score(TypedDict):
     count: int  # examples
     stderr: float | None  # of the value; None for a single example
     device: NotRequired[str]
+    known: NotRequired[float]  # the value with the task's label, where this one is without
+    router: NotRequired[float]  # the share of examples, or of tokens and layers, that were given to the task
 
 
 def score_of(metric: str, results: Results) -> Score:

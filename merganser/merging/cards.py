@@ -33,14 +33,17 @@ def model_card(
     seed: int,
     base: Path,
     origins: Mapping[str, Origin],
+    usage: str = "",
 ) -> str:
-    """Write the card of a merge; `base`: the checkpoint whose configuration it has; `origins`: base and tasks by name.
+    """Write the card of a merge; `base`: the checkpoint whose configuration it has; `origins`: base and tasks by name;
+    `usage`: a section that says how to run what is more than parameters.
 
     It is a function of the merge's inputs alone: no times, no hosts.
     """
     sections = [
         f"# {entry}",
         _about(method, len(origins) - 1),
+        *([usage] if usage else []),
         "## Merge",
         _table(("", ""), _choices(method, values, reads, seed)),
         "## Made of",
@@ -122,7 +125,10 @@ def _files(method: Method) -> str:
     beside = (
         "- `bottlenecks.safetensors`: what each task's features pass through before its head; no parameters of a model"
     )
-    lines = [weights, *([part] if method.overlay else []), *([beside] if method.beside == "surgery" else [])]
+    router = "- `router.safetensors`: how much of each task's part an input takes, by the merged model's features"
+    lines = [weights, *([part] if method.overlay else [])]
+    lines += ["- `gates.json`: how each token's expert is chosen"] if method.gated else []
+    lines += {"surgery": [beside], "routers": [router], None: []}[method.beside]
     return "\n".join(lines)
 
 

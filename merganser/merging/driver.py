@@ -4,7 +4,7 @@ Memory is O(T x largest layer): layers are read, merged and written one at a tim
 the next is on its way there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -54,14 +54,22 @@ def merge(
     with one_blas_thread(), full_precision(), torch.inference_mode():
         merge_layer = method.bind(values, layers)
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
-            specs, tensors = stored_specs(base), _merged(merge_layer, layers, base, overlay)
+            linear = {name for name in source.names if len(base.spec(name).shape) == 2}
+            kept = linear if method.gated else set(source.names)
+            specs, tensors = stored_specs(base), _merged(merge_layer, layers, base, overlay, kept)
             files = shards_of(specs, max_shard_size) if max_shard_size else shards_like(base)
             write_model(out, specs, ((name, as_stored(base, name, tensor)) for name, tensor in tensors), files)
 
 
 def _merged(
-    merge_layer: Callable[[Layer], Result], layers: LayerSource, base: Checkpoint, overlay: OverlayWriter | None
+    merge_layer: Callable[[Layer], Result],
+    layers: LayerSource,
+    base: Checkpoint,
+    overlay: OverlayWriter | None,
+    kept: Collection[str],
 ) -> Iterator[tuple[str, Tensor]]:
+    """Merge layer by layer; of `kept` parameters the parts are stored, the others stay the base's."""
+
     def onto_base(name: str, result: Result) -> Result:
         return result if isinstance(result, Parts) else added(base.read(name), result)
 
@@ -74,7 +82,7 @@ def _merged(
         result = next(results)
         if isinstance(result, Parts):
             assert overlay is not None, "a method that gives parts is registered with overlay=True"
-            overlay.add(name, result, base.spec(name).shape)
+            overlay.add(name, result if name in kept else Parts(), base.spec(name).shape)
             result = base.read(name)
         yield name, result
         del result  # before the next layer is read: parts may be views of this one

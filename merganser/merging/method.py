@@ -22,7 +22,7 @@ Reads = Literal["deltas", "svd", "differences", "statistics"]
 Family = Literal[
     "references", "arithmetic", "sparse", "spectral", "joint", "statistics", "compressed", "masked", "learned", "routed"
 ]
-Section = Literal["surgery"]  # of params.yaml: what is trained beside a merged model
+Section = Literal["routers", "surgery"]  # of params.yaml: what is trained beside a merged model
 Cost = Literal["elementwise", "svd", "joint svd", "linear system"]
 Involvement = Literal["NDI", "VDI", "TTA"]  # no data, validation data, test-time adaptation
 Efficiency = Literal["High", "Medium", "Low"]
@@ -62,6 +62,7 @@ class Method:
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
     learned: bool = False  # applies values that the learner of the same name found
     overlay: bool = False  # stores parts per task
+    gated: bool = False  # its parts are experts of linear maps, of which each token takes one at evaluation
     beside: Section | None = None  # what was trained for its merge, which its entry reads and its merge keeps
     joint: Side | None = None  # the joint decomposition it starts from, read from `layer.basis` if cached
     low_rank: bool = False  # also accepts a LayerLowRank; otherwise adapters are multiplied out first

@@ -26,6 +26,7 @@ DeviceName = Literal["cpu", "cuda"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Take = Callable[[str, Tensor], None]
 Change = Callable[[Tensor], Tensor]
+Extra = Callable[[str, Tensor], Tensor | None]
 Inputs = Mapping[str, Tensor]
 
 
@@ -58,6 +59,12 @@ class Network(Protocol):
 
     def watch(self, take: Take) -> AbstractContextManager[object]:
         """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
+
+    def adding(self, extra: Extra) -> AbstractContextManager[object]:
+        """While the block runs, add to a linear map's output (N, out) what `extra` makes of its name and input rows.
+
+        Nothing is added where it gives None, nor to a convolution.
+        """
 
 
 @runtime_checkable

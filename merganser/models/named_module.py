@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.errors import InputError
 from merganser.inputs.layers import Side
-from merganser.models import Inputs, Take
+from merganser.models import Extra, Inputs, Take
 from merganser.models.naming import Naming
 from merganser.models.watching import Watcher
 
@@ -71,6 +71,10 @@ class NamedModule:
     def watch(self, take: Take) -> AbstractContextManager[object]:
         """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
         return self._watcher.watch({name: part.weight for name, part in self._named_maps().items()}, take)
+
+    def adding(self, extra: Extra) -> AbstractContextManager[object]:
+        """While the block runs, add to a linear map's output (N, out) what `extra` makes of its name and input rows."""
+        return self._watcher.adding({name: part.weight for name, part in self._named_maps().items()}, extra)
 
     def with_parameters(self, parameters: Inputs, run: Callable[[], Tensor]) -> Tensor:
         """Run with these parameters in place of the loaded ones of their names; differentiable, nothing is copied."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import unfold
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from merganser.models import Take
+from merganser.models import Extra, Take
 
 _aten = torch.ops.aten
 # Where an operation has its rows, and the matrix that they are multiplied by.
@@ -19,15 +19,17 @@ _PRODUCTS = {_aten.mm.default: (0, 1), _aten.addmm.default: (1, 2), _aten.bmm.de
 class _Watch(TorchDispatchMode):
     """Find weights by where their values lie: a transposed one lies there too."""
 
-    def __init__(self, names: dict[int, str], take: Take) -> None:
+    def __init__(self, names: dict[int, str], extra: Extra) -> None:
         super().__init__()
-        self.names, self.take = names, take
+        self.names, self.extra = names, extra
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _PRODUCTS:
             rows, weight = (args[place] for place in _PRODUCTS[func])
-            self._seen(weight, lambda: rows.reshape(-1, rows.shape[-1]))
-        elif func is _aten.convolution.default:
+            more = self._seen(weight, lambda: rows.reshape(-1, rows.shape[-1]))
+            found = func(*args, **(kwargs or {}))
+            return found if more is None else found + more.view(found.shape).to(found.dtype)
+        if func is _aten.convolution.default:
             images, kernel, _, stride, padding, dilation, *_ = args
             if kernel.dim() == 4:
                 self._seen(kernel, lambda: _patches(images, kernel, stride, padding, dilation))
@@ -38,10 +40,9 @@ class _Watch(TorchDispatchMode):
                 return parts
         return func(*args, **(kwargs or {}))
 
-    def _seen(self, weight: Tensor, rows: Callable[[], Tensor]) -> None:
+    def _seen(self, weight: Tensor, rows: Callable[[], Tensor]) -> Tensor | None:
         name = self.names.get(weight.data_ptr())
-        if name is not None:
-            self.take(name, rows().detach())
+        return None if name is None else self.extra(name, rows().detach())
 
 
 def _patches(images: Tensor, kernel: Tensor, stride: Any, padding: Any, dilation: Any) -> Tensor:
@@ -58,14 +59,20 @@ class Watcher:
 
     @contextmanager
     def watch(self, weights: Mapping[str, Tensor], take: Take) -> Iterator[None]:
-        """Give the input rows (N, in) of the named weights to `take` whenever one of them is applied.
+        """Give the input rows (N, in) of the named weights to `take` whenever one of them is applied."""
+        with self.adding(weights, take):
+            yield
+
+    @contextmanager
+    def adding(self, weights: Mapping[str, Tensor], extra: Extra) -> Iterator[None]:
+        """Add what `extra` makes of a named weight's input rows (N, in) to its output (N, out), convolutions' apart.
 
         Attention is computed step by step meanwhile: in one piece its maps would not be seen.
         """
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            with self.using(weights), _Watch(self._names, take):
+            with self.using(weights), _Watch(self._names, extra):
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)

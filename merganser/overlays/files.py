@@ -1,6 +1,6 @@
 """Read an overlay file, and rebuild a task's own model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from merganser.checkpoints.views import as_stored, oriented_like, stored_specs
 from merganser.checkpoints.writing import write_single
 from merganser.errors import InputError
 from merganser.overlays.index import KINDS, Place, form_of, parse, places, stored_tensors
-from merganser.overlays.parts import mixed
+from merganser.overlays.parts import LowRank, mixed
 from merganser.overlays.writer import FILE, UNIFIED
 
 
@@ -37,9 +37,28 @@ class OverlayFile:
         """Return the tasks' names."""
         return self._index.tasks
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Return the names of the parameters that have parts."""
+        return tuple(self._index.rows)
+
+    def low_rank(self, parameter: str) -> tuple[LowRank | None, ...]:
+        """Read the factors of each task's part of a parameter, None for a task without one."""
+        form = self._index.rows[parameter].form
+        if form.kind != LowRank.kind:
+            raise InputError(f"{self.file.path}: the parts of {parameter} are {form.kind}, not low-rank; merge again")
+        found = []
+        for task in self.tasks:
+            fields = self._places.get((task, parameter))
+            found.append(LowRank(**{name: self._read(place) for name, place in fields.items()}) if fields else None)
+        return tuple(found)
+
     def delta(self, task: str, parameter: str, shape: tuple[int, ...]) -> Tensor | None:
         """Return what the task adds to a parameter of this shape in float32, None if it adds nothing."""
-        weights = self._index.mixtures.get(task, {task: 1.0})
+        return self.mixture(self._index.mixtures.get(task, {task: 1.0}), parameter, shape)
+
+    def mixture(self, weights: Mapping[str, float], parameter: str, shape: tuple[int, ...]) -> Tensor | None:
+        """Return the weighted sum of what tasks add to a parameter, None if none of them adds anything."""
         stored = {other: weight for other, weight in weights.items() if (other, parameter) in self._places}
         if not stored:
             return None

@@ -57,6 +57,7 @@ def render_page(
         families=by_family(rows),
         rows=rows,
         cards=_cards(rows),
+        routed=[row for row in rows if row.scores.known is not None],
         best=best_values(rows, list(params.tasks)),
         shade=_shades(rows),
         wording=rows[0].wording,

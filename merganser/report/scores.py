@@ -40,6 +40,18 @@ class Scores:
         return sum(self.values.values()) / len(self.by_task)
 
     @property
+    def known(self) -> float | None:
+        """Return the mean over the tasks with their labels, for an entry that is evaluated without; None for others."""
+        found = [score["known"] for score in self.by_task.values() if "known" in score]
+        return sum(found) / len(found) if found else None
+
+    @property
+    def router(self) -> float | None:
+        """Return the mean over the tasks of how often the router is right; None where there is none."""
+        found = [score["router"] for score in self.by_task.values() if "router" in score]
+        return sum(found) / len(found) if found else None
+
+    @property
     def error(self) -> float | None:
         """Return the standard error of the mean; None where that of a task is not known."""
         errors = [score["stderr"] for score in self.by_task.values()]

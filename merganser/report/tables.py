@@ -30,6 +30,14 @@ def write_tables(folder: Path, rows: Sequence[Row], tasks: Sequence[str]) -> Non
     write_csv(plots / "cost.csv", ["entry", "normalised_score", "amr", "wall_s"], cost)
 
 
+def write_routed(folder: Path, rows: Sequence[Row]) -> None:
+    """Write `routed.csv`, where entries are evaluated without the task's label: each value, and that with it."""
+    found = [(row.entry, task, score) for row in rows for task, score in row.scores.by_task.items() if "known" in score]
+    lines = [[entry, task, s["metric"], s["value"], s["known"], s["router"]] for entry, task, s in found]
+    if lines:
+        write_csv(folder / "routed.csv", ["entry", "task", "metric", "routed", "known", "router"], lines)
+
+
 def write_measures(folder: Path, measured: Measured) -> None:
     """Write `measures.json`; for the plots, `plots/layers.csv`, `cosines.csv`, `alignment.csv` and `errors.csv`."""
     plots = folder / "plots"

@@ -5,6 +5,8 @@ from pathlib import Path
 from merganser.errors import InputError
 
 BOTTLENECKS = "bottlenecks.safetensors"
+ROUTER = "router.safetensors"
+GATES = "gates.json"
 
 
 def check_one_model(merged: Path, task: str) -> None:

@@ -300,6 +300,12 @@ def test_the_projects_own_params_are_right() -> None:
             "methods.ties_20.reads: ",
             "ties takes nothing of surgery, got 'surgery/x'; read deltas",
         ),
+        (
+            lambda c: c["methods"].update(twin={"method": "twin", "reads": "differences/from_average"}),
+            "methods.twin.reads: ",
+            "twin reads routers/NAME, got 'differences/from_average'; declare routers: {NAME: {of: differences/NAME}}",
+        ),
+        (lambda c: c.update(routers={"x": {"of": "svd"}}), "routers.x.of: ", "expected differences/NAME"),
         (lambda c: c.update(surgery={"x": {"of": "deltas"}}), "surgery.x.of: ", "expected differences/NAME"),
         (
             lambda c: c.update(surgery={"x": {"of": "differences/from_avrage"}}),

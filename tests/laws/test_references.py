@@ -31,6 +31,7 @@ OTHER: dict[str, Any] = {
     "common_fraction": 0.5,
     "tall_lambda": 0.8,
     "k": 1,
+    "k_gate": 1,
     "eta": 0.7,
     "beta": 0.3,
     "gamma": 0.9,

@@ -25,7 +25,7 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.inputs.layers import Side
 from merganser.limits import parse_json, read_small
-from merganser.models import DeviceName, Inputs, Precision, Take
+from merganser.models import DeviceName, Extra, Inputs, Precision, Take
 from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked, class_head, picture, text_digest
 from merganser.models.loading import DTYPES, load_strictly
 from merganser.models.watching import Watcher
@@ -107,6 +107,10 @@ class OpenClipNetwork(DualEncoder):
     def watch(self, take: Take) -> AbstractContextManager[object]:
         """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
         return self._watcher.watch({name: self.module.get_parameter(name) for name in self.linear_maps()}, take)
+
+    def adding(self, extra: Extra) -> AbstractContextManager[object]:
+        """While the block runs, add to a linear map's output (N, out) what `extra` makes of its name and input rows."""
+        return self._watcher.adding({name: self.module.get_parameter(name) for name in self.linear_maps()}, extra)
 
     def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
         """Make the class head (C, D) of each class's prompts, times the scale."""

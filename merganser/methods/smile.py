@@ -1,0 +1,41 @@
+"""SMILE: low-rank experts of every linear map, one of them for each token."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from merganser.inputs.layers import LayerDeltas, LayerFactors
+from merganser.merging.method import method
+from merganser.overlays.low_rank import low_rank_parts
+from merganser.overlays.parts import Parts
+
+PositiveCount = Annotated[int, Field(ge=1)]
+PROJECTIONS = ("proj", "text_projection")  # parameters of their own, applied as x W
+
+
+def nothing(layer: LayerDeltas, **_: object) -> Parts:
+    """Keep nothing of a vector: it stays the base's."""
+    return Parts()
+
+
+@method(
+    reads="svd",
+    family="routed",
+    formula=r"U_{t^*} \Sigma_{t^*} V_{t^*}^\top, \quad t^* = \arg\max_t \lVert V_{t, 1:k_{gate}}^\top x \rVert",
+    involvement="NDI",
+    efficiency="Medium",
+    paper="SMILE: Zero-Shot Sparse Mixture of Low-Rank Experts, 2024, arXiv:2408.10174",
+    cost="svd",
+    ours=("k", "k_gate"),
+    overlay=True,
+    gated=True,
+    vectors=nothing,
+)
+def smile(layer: LayerFactors, *, k: PositiveCount = 32, k_gate: PositiveCount = 16) -> Parts:
+    """Keep each task's `k` leading triples of every linear map as an expert; each token and layer takes one of them.
+
+    It is the one onto whose first `k_gate` right singular vectors the token's input projects with the largest norm, so
+    that the gates need no bytes of their own. Inputs are evaluated without their task's label; each task's class head
+    is given. Norms, embeddings, convolutions and projections that are no layers stay the base's.
+    """
+    return Parts() if layer.name.rpartition(".")[2] in PROJECTIONS else low_rank_parts(layer, k)

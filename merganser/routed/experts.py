@@ -1,0 +1,105 @@
+"""Evaluate without the task's label: each example by the shared model and as much of each task's part as it looks like.
+
+Legend: B examples of a batch, T tasks, C classes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.kinds import added
+from merganser.checkpoints.reading import Checkpoint, open_for_merging
+from merganser.checkpoints.views import as_stored
+from merganser.errors import InputError
+from merganser.inputs.heads import Head
+from merganser.inputs.task_models import own_model
+from merganser.models import Generates, Inputs, Network
+from merganser.overlays import FILE, OverlayFile
+from merganser.routed import ROUTER
+from merganser.routed.router import Router, read_router, shares
+
+
+@dataclass
+class Seen:
+    """What a router made of the examples that were scored."""
+
+    tasks: tuple[str, ...]
+    batches: list[Tensor] = field(default_factory=list)  # each example's likeliest task, by its number
+
+    def accuracy(self, task: str) -> float:
+        """Return the share of the examples whose likeliest task is this one."""
+        return float((torch.cat(self.batches) == self.tasks.index(task)).double().mean())
+
+
+@contextmanager
+def routed(network: Network, merged: Path, head: Head | None = None) -> Iterator[Seen]:
+    """While the block runs, score each example by the experts that the router of a merged model's folder gives it.
+
+    The shared model, with a head in place of its own where one is given, is loaded into the network and stays there.
+    """
+    check_scores(network, f"{merged / ROUTER}")
+    shared, overlays, router = open_for_merging(merged), OverlayFile(merged / FILE), read_router(merged)
+    if set(router.tasks) != set(overlays.tasks):
+        raise InputError(f"{merged / ROUTER}: its tasks are not those of {FILE}; merge again")
+    model = own_model(shared, None)
+    network.load(head.put_on(model) if head else model)
+    seen = Seen(router.tasks)
+
+    def score(inputs: Inputs) -> Tensor:
+        probabilities = router.probabilities(network.features(inputs).float().cpu())
+        seen.batches.append(probabilities.argmax(dim=1))
+        return _score(network, shared, overlays, router, shares(probabilities), inputs)
+
+    with _scored_by(network, score):
+        yield seen
+
+
+def check_scores(network: Network, where: str) -> None:
+    """Refuse a network that writes text, naming the place: its answers are not scored example by example."""
+    if isinstance(network, Generates):
+        raise InputError(f"{where}: examples are routed where classes or numbers are scored, not where text is written")
+
+
+@torch.inference_mode()
+def _score(
+    network: Network, shared: Checkpoint, overlays: OverlayFile, router: Router, wanted: Tensor, inputs: Inputs
+) -> Tensor:
+    """Score a batch, the examples of the same shares (B, T) together: (B, C)."""
+    kinds, kind_of = wanted.unique(dim=0, return_inverse=True)
+    found: list[tuple[Tensor, Tensor]] = []
+    for number, row in enumerate(kinds):
+        places = (kind_of == number).nonzero()[:, 0]
+        weights = {task: float(share) for task, share in zip(router.tasks, row, strict=True) if share}
+        parameters = mixed_parameters(network, shared, overlays, weights)
+        batch = {name: values[places.to(values.device)] for name, values in inputs.items()}
+        found.append((places, network.forward(parameters, batch)))
+    order = torch.cat([places for places, _ in found]).argsort()
+    return torch.cat([scores for _, scores in found])[order.to(network.device)]
+
+
+def mixed_parameters(
+    network: Network, shared: Checkpoint, overlays: OverlayFile, weights: Mapping[str, float]
+) -> dict[str, Tensor]:
+    """Return the parameters of the shared model plus a weighted sum of tasks' parts, where that changes them."""
+    dtype = next(network.module.parameters()).dtype
+    found = {}
+    for name in shared.names:
+        delta = overlays.mixture(weights, name, tuple(shared.spec(name).shape))
+        if delta is not None:
+            value = as_stored(shared, name, added(shared.read(name), delta))
+            found[name] = value.to(network.device, dtype)
+    return found
+
+
+@contextmanager
+def _scored_by(network: Network, score: Callable[[Inputs], Tensor]) -> Iterator[None]:
+    """While the block runs, have a network score classes by a function in place of its own."""
+    vars(network)["logits"] = score
+    try:
+        yield
+    finally:
+        del vars(network)["logits"]

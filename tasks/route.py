@@ -1,0 +1,65 @@
+"""Fit one entry of `routers`: which task an example is of, by a merged model's features of the validation data.
+
+Beside the router lies what it is of, as text embeddings have it: one folder is all that a merge reads.
+"""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from merganser.checkpoints.reading import open_for_merging
+from merganser.config.loading import load_params
+from merganser.config.params import Params, declared
+from merganser.evaluation.evaluator import evaluator_for
+from merganser.evaluation.prepared import Prepared
+from merganser.inputs.embeddings import link_read
+from merganser.inputs.heads import read_head
+from merganser.inputs.task_models import own_model
+from merganser.models import open_network
+from merganser.models.device import usable
+from merganser.routed.experts import check_scores
+from merganser.routed.features import features_of
+from merganser.routed.router import fit, write_router
+from tasks.paths import DATA, HEADS, ROUTERS, VALIDATION
+from tasks.stage import check_family, check_kind, fresh_folder, only_name, run
+
+
+def route(params: Params, name: str) -> None:
+    """Write a router of all tasks, and links to what it is of."""
+    entry = declared(params.routers, name, "routers")
+    check_family(params.base.family)
+    start = DATA / entry.of / "base"
+    features = {task: shared_features(params, start, task, f"routers.{name}") for task in sorted(params.tasks)}
+    sizes = {task: found.shape[1] for task, found in features.items()}
+    router = fit(features, entry.penalty)
+    right = [
+        float((router.probabilities(found).argmax(dim=1) == number).double().mean())
+        for number, found in enumerate(features.values())
+    ]
+    with fresh_folder(ROUTERS / name) as folder:
+        write_router(folder, router)
+        link_read(DATA / entry.of, params.tasks, folder)
+    shown = f"{sum(right) / len(right):.4f} of the validation examples right"
+    print(f"{name}: {len(sizes)} tasks by {next(iter(sizes.values()))} features, {shown}")
+
+
+def shared_features(params: Params, start: Path, task: str, where: str) -> Tensor:
+    """Return the merged model's features of a task's validation data (N, D)."""
+    prepared, head = Prepared(VALIDATION / task), read_head(HEADS / f"{task}.safetensors")
+    evaluator = evaluator_for(prepared)
+    check_kind(evaluator.name)
+    device, precision = usable(params.evaluation.device, "evaluation.device"), params.evaluation.precision
+    outputs = evaluator.outputs(prepared.classes)
+    network = open_network(params.base.family, start, outputs=outputs, device=device, precision=precision)
+    check_scores(network, f"{where}, {task}")
+    network.load(head.put_on(own_model(open_for_merging(start), None)))
+    return features_of(network, prepared, params.evaluation.batch_size)
+
+
+def main(argv: list[str]) -> None:
+    """Fit the router named on the command line."""
+    route(load_params(Path("params.yaml")), only_name(argv, "route"))
+
+
+if __name__ == "__main__":
+    run(main)

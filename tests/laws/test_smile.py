@@ -1,0 +1,30 @@
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from merganser.overlays.parts import LowRank
+from tests.laws.references import Array, Given, svd
+from tests.laws.spectra import drawn
+from tests.laws.test_low_rank import parts_of
+
+
+def reference(layers: Sequence[Given], *, k: int, k_gate: int) -> list[Array]:
+    """Each task's k leading triples of a linear map, nothing of anything else.
+
+    tests/routed/test_gates.py has the laws of the gates.
+    """
+    return [np.stack([_leading(delta, layer, k) for delta in layer.deltas]) for layer in layers]
+
+
+def _leading(delta: Array, layer: Given, k: int) -> Array:
+    if layer.kind == "vector" or layer.name.split(".")[-1] == "proj":
+        return np.zeros_like(delta)
+    u, s, vh = svd(delta)
+    found: Array = (u[:, :k] * s[:k]) @ vh[:k]
+    return found
+
+
+def test_so_many_triples_are_kept() -> None:
+    parts = parts_of("smile", drawn(2, (40, 36), torch.float32))
+    assert [len(part.s) for part in parts.tasks.values() if isinstance(part, LowRank)] == [32, 32]

@@ -1,0 +1,158 @@
+"""SMILE's gates and experts: its laws against plain float64, and every family's network with them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.reading import open_for_merging
+from merganser.errors import InputError
+from merganser.models import Network, open_network
+from merganser.overlays import LowRank, OverlayWriter, Parts, task_model
+from merganser.routed.gates import applied, chosen, gated, read_gates, write_gates
+from tests.laws.layers import factored, merged
+from tests.tiny_clip import write_clip
+from tests.tiny_transformers import FAMILIES, write_model
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def experts(*deltas: Tensor, k: int = 4) -> list[LowRank | None]:
+    """Give what the method keeps of each task matrix."""
+    (parts,) = merged("smile", factored(list(deltas)), k=k)
+    assert isinstance(parts, Parts)
+    found = [parts.tasks.get(f"task{t}") for t in range(len(deltas))]
+    assert all(part is None or isinstance(part, LowRank) for part in found)
+    return found  # type: ignore[return-value]
+
+
+TASKS = [drawn(6, 8, seed=1), drawn(6, 8, seed=2), drawn(6, 8, seed=3)]
+ROWS = drawn(20, 8)
+
+
+def test_each_row_takes_the_expert_it_projects_onto_most() -> None:
+    made, rows = experts(*TASKS), ROWS.double().numpy()
+    expected = np.zeros((20, 6))
+    svds = [np.linalg.svd(task.double().numpy(), full_matrices=False) for task in TASKS]
+    for number, row in enumerate(rows):
+        norms = [np.linalg.norm(vh[:2] @ row) for _, _, vh in svds]
+        u, s, vh = svds[int(np.argmax(norms))]
+        expected[number] = u[:, :4] @ (s[:4] * (vh[:4] @ row))
+    choice = chosen(ROWS, made, k_gate=2)
+    assert set(choice.tolist()) == {0, 1, 2}
+    found = applied(ROWS, made, choice)
+    assert found is not None
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_true_routing_at_full_rank_is_the_tasks_own_layer() -> None:
+    found = applied(ROWS, experts(*TASKS, k=6), torch.full((20,), 2))
+    torch.testing.assert_close(found, ROWS @ TASKS[2].T, rtol=1e-4, atol=1e-5)
+
+
+def test_identical_experts_are_that_expert() -> None:
+    made = experts(TASKS[0], TASKS[0].clone())
+    found = applied(ROWS, made, chosen(ROWS, made, k_gate=2))
+    torch.testing.assert_close(found, applied(ROWS, made[:1], torch.zeros(20)), rtol=1e-5, atol=1e-6)
+
+
+def test_the_choice_does_not_depend_on_the_inputs_scale_nor_on_a_basis_of_the_gates() -> None:
+    made = experts(*TASKS)
+    choice = chosen(ROWS, made, k_gate=3)
+    assert torch.equal(chosen(100 * ROWS, made, k_gate=3), choice)
+    rotation = torch.linalg.qr(drawn(3, 3, seed=9))[0]
+    turned = []
+    for expert in made:
+        assert expert is not None
+        turned.append(LowRank(expert.u, expert.s, torch.cat([rotation @ expert.vh[:3], expert.vh[3:]])))
+    assert torch.equal(chosen(ROWS, turned, k_gate=3), choice)
+
+
+def test_a_task_that_changed_nothing_has_no_expert_and_is_never_chosen() -> None:
+    made = experts(torch.zeros(6, 8), TASKS[0])
+    assert made[0] is None
+    assert chosen(ROWS, made, k_gate=2).tolist() == [1] * 20
+    assert applied(ROWS, [None, None], torch.zeros(20)) is None
+
+
+def test_projections_and_vectors_stay_the_bases() -> None:
+    assert merged("smile", factored(TASKS, name="visual.proj")) == [Parts()]
+
+
+def written(folder: Path, network: Network, count: int) -> list[str]:
+    """Put experts of random task matrices, one of rank one a linear map and task, beside a base."""
+    base = open_for_merging(folder)
+    specs = {name: base.spec(name).shape for name in network.linear_maps()}
+    linear = [name for name, shape in specs.items() if len(shape) == 2 and not name.endswith("proj")]
+    names = [name for name in linear if name.startswith("visual.")] or linear  # of open_clip the image tower
+    tasks = tuple(f"task{number}" for number in range(count))
+    with OverlayWriter(folder, tasks) as writer:
+        for number, name in enumerate(names):
+            (parts,) = merged(
+                "smile", factored([0.3 * drawn(*specs[name], seed=number + t) for t in range(count)]), k=3
+            )
+            assert isinstance(parts, Parts)
+            writer.add(name, parts, specs[name])
+    write_gates(folder, 2)
+    return names
+
+
+def inputs_of(network: Any, family: str) -> dict[str, Tensor]:
+    if family in ("open_clip", "clip"):
+        network.head([["a red image ."], ["a dark image ."]])
+        return {"pixels": torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)}
+    found: dict[str, Tensor] = network.encode(["the cat sat on the mat .", "a dog"], 16)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["open_clip", "clip", "bert", "gpt2", "llama, tied"])
+def test_where_there_is_one_task_routing_gives_its_own_model(kind: str, tmp_path: Path) -> None:
+    family = FAMILIES.get(kind, "open_clip")
+    if family == "open_clip":
+        write_clip(tmp_path)
+    else:
+        write_model(tmp_path, kind, None if family == "clip" else 3)
+    network = open_network(family, tmp_path, outputs=None if "clip" in family else 3)
+    network.load(task_model(tmp_path, "task0"))  # no parts yet: the base
+    assert written(tmp_path, network, 1)
+    plain = network.logits(inputs := inputs_of(network, family))
+    with gated(network, tmp_path) as tokens:
+        found = network.logits(_again(network, inputs))
+    assert tokens.accuracy("task0") == 1
+    network.load(task_model(tmp_path, "task0"))
+    expected = network.logits(_again(network, inputs))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(found, plain, atol=1e-2)
+
+
+def _again(network: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Make the class head once more: loading a model lost it."""
+    if "pixels" in inputs:
+        network.head([["a red image ."], ["a dark image ."]])
+    return inputs
+
+
+def test_each_token_goes_its_own_way_whatever_is_beside_it(tmp_path: Path) -> None:
+    write_clip(tmp_path)
+    network = open_network("open_clip", tmp_path)
+    network.load(task_model(tmp_path, "task0"))
+    names = written(tmp_path, network, 3)
+    inputs = inputs_of(network, "open_clip")
+    with gated(network, tmp_path) as tokens:
+        together = network.logits(_again(network, inputs))
+        alone = torch.cat([network.logits({"pixels": image[None]}) for image in inputs["pixels"]])
+    torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-4)
+    assert sum(tokens.accuracy(f"task{t}") for t in range(3)) == pytest.approx(1)
+    assert int(tokens.counts.sum()) == 2 * 3 * 5 * len(names)  # twice three images of five tokens
+    assert (tokens.counts > 0).all()
+
+
+def test_gates_that_are_none_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "gates.json").write_text('{"k_gate": 0}')
+    with pytest.raises(InputError, match=r"gates\.json: does not say what the gates are \(k_gate is 0\); merge again"):
+        read_gates(tmp_path)

@@ -1,0 +1,173 @@
+"""Twin-Merging from params.yaml to its scores, against the models it mixes, each made by hand."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.errors import InputError
+from merganser.models import open_network
+from merganser.overlays import FILE, OverlayFile
+from merganser.routed.experts import check_scores, mixed_parameters, routed
+from merganser.routed.router import Router, read_router, shares, write_router
+from tasks import difference, evaluate, extract, extract_difference, fetch, merge, prepare, prepare_validation, route
+from tasks import surgery as operate
+from tests.tasks.comparison import TASKS, inside, write_params, write_sources
+from tests.tasks.test_difference import change_params
+from tests.tiny_transformers import write_model
+
+METHODS: dict[str, dict[str, Any]] = {
+    "sum": {"method": "task_arithmetic", "reads": "deltas", "scaling": 0.3},
+    "twin": {"method": "twin", "reads": "routers/x", "rank_fraction": 1.0},
+    "small": {"method": "twin", "reads": "routers/x"},
+    "surgery": {"method": "surgery", "reads": "surgery/x"},
+}
+PROMPTS = [["a dark image."], ["a light image."], ["a red image."]]
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("twin")
+    write_params(folder, METHODS)
+    of = {"of": "differences/x"}
+    change_params(
+        folder, differences={"x": {"merged": "sum"}}, routers={"x": of}, surgery={"x": of | {"rank": 2, "steps": 5}}
+    )
+    write_sources(folder / "sources")
+    with inside(folder):
+        fetch.main(["base"])
+        for task in TASKS:
+            fetch.main(["task", task])
+            fetch.main(["data", task])
+            prepare.main([task])
+            prepare_validation.main([task, "split"])
+            extract.main([task])
+        merge.main(["sum"])
+        difference.main(["x"])
+        for task in TASKS:
+            extract_difference.main(["x", task])
+        route.main(["x"])
+        operate.main(["x"])
+        for entry in list(METHODS)[1:]:
+            merge.main([entry])
+        for task in TASKS:
+            evaluate.main(["twin", task])
+    return folder
+
+
+def parameters(folder: Path) -> dict[str, Tensor]:
+    checkpoint = open_checkpoint(folder)
+    return {name: checkpoint.read(name) for name in checkpoint.names}
+
+
+def mixed(carried: Path, weights: dict[str, float]) -> dict[str, Tensor]:
+    """Give what an example with these weights is scored by."""
+    merged = carried / "data/merged/twin"
+    network = open_network("open_clip", merged)
+    found = mixed_parameters(network, open_checkpoint(merged), OverlayFile(merged / FILE), weights)
+    return parameters(merged) | found
+
+
+def test_one_task_alone_is_that_tasks_own_model_at_full_rank(carried: Path) -> None:
+    own, found = parameters(carried / "data/checkpoints/red"), mixed(carried, {"red": 1.0})
+    for name in (name for name in own if name.startswith("visual.")):
+        torch.testing.assert_close(found[name], own[name], rtol=1e-4, atol=1e-5)
+
+
+def test_equal_weights_give_the_average_at_any_scaling_of_the_shared_model(carried: Path) -> None:
+    models = [parameters(carried / "data/checkpoints" / task) for task in TASKS]
+    found = mixed(carried, dict.fromkeys(TASKS, 1 / 3))
+    for name in (name for name in models[0] if name.startswith("visual.")):
+        average = torch.stack([model[name].double() for model in models]).mean(dim=0)
+        torch.testing.assert_close(found[name].double(), average, rtol=1e-4, atol=1e-5)
+
+
+def test_no_weight_is_the_shared_model(carried: Path) -> None:
+    shared, found = parameters(carried / "data/merged/sum"), mixed(carried, {})
+    assert all(torch.equal(found[name], shared[name]) for name in shared)
+
+
+def test_each_image_is_scored_by_the_mixture_that_the_router_gives_it(carried: Path) -> None:
+    merged = carried / "data/merged/twin"
+    network = open_network("open_clip", merged)
+    images = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with routed(network, merged):
+        head = network.head(PROMPTS)  # type: ignore[attr-defined]
+        found = network.logits({"pixels": images})
+        alone = torch.cat([network.logits({"pixels": image[None]}) for image in images])
+    torch.testing.assert_close(alone, found)
+    shared = open_network("open_clip", carried / "data/merged/sum")
+    shared.load(parameters(carried / "data/merged/sum").items())
+    router = read_router(merged)
+    given = shares(router.probabilities(shared.features({"pixels": images})))
+    for number, row in enumerate(given.tolist()):
+        shared.load(mixed(carried, dict(zip(router.tasks, row, strict=True))).items())
+        expected = shared.features({"pixels": images[number : number + 1]}) @ head.T
+        torch.testing.assert_close(found[number : number + 1], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_scores_say_what_is_known_what_is_routed_and_how_often_the_router_is_right(carried: Path) -> None:
+    for task in TASKS:
+        score = json.loads((carried / f"data/metrics/twin/{task}.json").read_text())
+        assert {"value", "known", "router"} <= score.keys()
+        assert 0 <= score["router"] <= 1
+
+
+def test_a_router_that_is_always_right_scores_as_if_the_task_were_known(carried: Path, tmp_path: Path) -> None:
+    merged = carried / "data/merged/twin"
+    for path in merged.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "router.safetensors").unlink()
+    tasks = tuple(sorted(TASKS))
+    write_router(tmp_path, Router(tasks, torch.zeros(3, 16), 1e3 * torch.eye(3)[tasks.index("red")]))
+    network = open_network("open_clip", merged)
+    images = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
+    with routed(network, tmp_path) as seen:
+        network.head(PROMPTS)  # type: ignore[attr-defined]
+        found = network.logits({"pixels": images})
+    assert seen.accuracy("red") == 1
+    assert seen.accuracy("dark") == 0
+    network.load(mixed(carried, {"red": 1.0}).items())
+    network.head(PROMPTS)  # type: ignore[attr-defined]
+    torch.testing.assert_close(found, network.logits({"pixels": images}), rtol=1e-5, atol=1e-5)
+
+
+def test_the_rate_counts_the_parts_and_the_router(carried: Path) -> None:
+    folder, rates = carried / "data/merged", {}
+    for entry in ("twin", "small"):
+        rates[entry] = json.loads((carried / f"data/profiles/merge/{entry}.json").read_text())["amr"]
+    values = sum(value.numel() for name, value in parameters(folder / "twin").items() if name.startswith("visual."))
+    stored = sum((folder / "twin" / name).stat().st_size for name in (FILE, "router.safetensors"))
+    assert rates["twin"] == pytest.approx(stored / 3 / (4 * values))
+    assert rates["small"] < rates["twin"]
+
+
+@pytest.mark.parametrize("entry", ["twin", "surgery"])
+def test_the_lines_of_the_card_load_and_run_the_merge(entry: str, carried: Path, capsys: Any) -> None:
+    folder = carried / "data/merged" / entry
+    card = (folder / "README.md").read_text()
+    lines = card.partition("```python\n")[2].partition("```")[0]
+    assert len([line for line in lines.splitlines() if line]) <= 11
+    Image.fromarray(np.full((20, 20, 3), 90, dtype=np.uint8)).save(folder / "picture.png")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        exec(compile(lines, "card", "exec"), {})
+    finally:
+        os.chdir(before)
+        (folder / "picture.png").unlink()
+    assert capsys.readouterr().out.startswith("tensor([")
+    assert "Each task's class head is given" in card
+
+
+def test_a_network_that_writes_text_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path, "gpt2")
+    with pytest.raises(InputError, match=r"routers\.x, a: examples are routed where classes or numbers are scored"):
+        check_scores(open_network("causal", tmp_path), "routers.x, a")

@@ -29,11 +29,11 @@ from merganser.inputs.statistics import open_statistics, passes_of
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
+from merganser.merging.usage import usage
 from merganser.models.device import usable
 from merganser.overlays import FILE
 from merganser.routed import BOTTLENECKS, GATES, ROUTER
 from merganser.routed.gates import write_gates
-from merganser.routed.usage import usage
 from merganser.workers import threads_wanted
 from tasks.paths import BASE, CARD, DATA, EMBEDDINGS, JOINTS, LEARNED, MERGE_PROFILES, MERGED, SOURCES
 from tasks.stage import check_method, fresh_folder, only_name, run, write_json

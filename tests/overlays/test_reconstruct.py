@@ -39,6 +39,7 @@ def expected(name: str, models: Models, task: str) -> dict[str, Tensor]:
     for layer in source:
         parts, weights = merge_layer(layer), base.read(layer.name)
         assert isinstance(parts, Parts)
+        parts = Parts() if method.gated and weights.dim() == 4 else parts  # experts are of linear maps alone
         delta = delta_of(parts, task, tuple(weights.shape))
         found[layer.name] = (weights.float() + delta).to(weights.dtype)
     return found

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from merganser.config.loading import load_params
 from merganser.config.params import declared
-from tasks.paths import CARD, DIFFERENCES, MERGED
+from tasks.paths import CARD, DIFFERENCES, MERGED, SEEDS
 from tasks.stage import fresh_folder, only_name, run
 
 
 def start_difference(name: str, entry: str) -> None:
     """Copy an entry's merged checkpoint, without its card, beside the vectors that start from it."""
     with fresh_folder(DIFFERENCES / name / "base") as folder:
-        shutil.copytree(MERGED / entry, folder, ignore=shutil.ignore_patterns(CARD), dirs_exist_ok=True)
+        shutil.copytree(MERGED / entry, folder, ignore=shutil.ignore_patterns(CARD, SEEDS), dirs_exist_ok=True)
 
 
 def main(argv: list[str]) -> None:

@@ -72,10 +72,10 @@ def open_problem(
     heads = {task: read_head(HEADS / f"{task}.safetensors") for task in tasks}
     losses = open_losses(params.base.family, folder, data, heads, device)
     batches = [
-        Batches(params.seed, task, params.validation_split_of(task), len(data[task]), settings.batch_size)
+        Batches(params.first_seed, task, params.validation_split_of(task), len(data[task]), settings.batch_size)
         for task in tasks
     ]
-    form = learner.bind(layers, settings, params.seed)
+    form = learner.bind(layers, settings, params.first_seed)
     return Problem(form, layers, open_for_merging(folder), losses, batches, torch.device(device))
 
 
@@ -112,7 +112,14 @@ def fingerprint(params: Params, entry: Learned, settings: LearnerSettings, tasks
     ]
     files = [folder, *read, *(HEADS / f"{task}.safetensors" for task in tasks), *(VALIDATION / task for task in tasks)]
     splits = [params.validation_split_of(task) for task in tasks]
-    about = [settings.model_dump(exclude={"steps"}), params.seed, tasks, splits, code, *map(sha256_of_tree, files)]
+    about = [
+        settings.model_dump(exclude={"steps"}),
+        params.first_seed,
+        tasks,
+        splits,
+        code,
+        *map(sha256_of_tree, files),
+    ]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 

@@ -25,6 +25,7 @@ from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.joints import open_joint
 from merganser.inputs.layers import LayerSource
 from merganser.inputs.learned import RESULT, LearnedLayers, read_learned, read_trace
+from merganser.inputs.searches import read_search
 from merganser.inputs.statistics import open_statistics, passes_of
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device, merge
@@ -35,7 +36,19 @@ from merganser.overlays import FILE
 from merganser.routed import BOTTLENECKS, GATES, ROUTER
 from merganser.routed.gates import write_gates
 from merganser.workers import threads_wanted
-from tasks.paths import BASE, CARD, DATA, EMBEDDINGS, JOINTS, LEARNED, MERGE_PROFILES, MERGED, SOURCES
+from tasks.paths import (
+    BASE,
+    CARD,
+    DATA,
+    EMBEDDINGS,
+    JOINTS,
+    LEARNED,
+    MERGE_PROFILES,
+    MERGED,
+    SEARCHES,
+    SOURCES,
+    seed_folder,
+)
 from tasks.stage import check_method, fresh_folder, only_name, run, write_json
 
 FILES_BESIDE = {"routers": ROUTER, "surgery": BOTTLENECKS}  # what is kept of it with a merge
@@ -58,7 +71,8 @@ def merge_entry(
     """Merge a source's layers onto the base into a fresh folder, with its card and what stands beside the base.
 
     `additions`: small files of the tasks' own that are kept with it. `noted`: more for the profile: the losses by
-    step of the values that the method applies, or what the statistics cost that it reads.
+    step of the values that the method applies, its search, or what the
+    statistics cost that it reads.
 
     It is sharded as the base is where no size of a file is given.
     """
@@ -141,12 +155,25 @@ def as_taken(method: Method, values: dict[str, Any], deltas: LayerSource) -> Lay
     return factorised(deltas, FactorSettings(share))
 
 
-def write_card(key: str, params: Params, method: Method, values: dict[str, Any]) -> str:
-    """Write the card of an entry's merge."""
+def noted_of(entry: Entry, tasks: list[str]) -> dict[str, Any]:
+    """Return how what an entry reads was learned or searched, or what it cost, under the word for it."""
+    if entry.statistic:
+        return {"statistics": passes_of(DATA / entry.reads, tasks)}
+    if entry.learned:
+        return {"learned": read_trace(LEARNED / entry.learned / RESULT)}
+    if entry.search:
+        found = read_search(SEARCHES / entry.search)
+        about = {"chosen": found["chosen"], "candidates": len(found["candidates"]), "forwards": found["forwards"]}
+        return {"search": {"name": entry.search, **about}}
+    return {}
+
+
+def write_card(key: str, params: Params, method: Method, values: dict[str, Any], seed: int) -> str:
+    """Write the card of an entry's merge with one seed."""
     tasks = {name: read_origin(SOURCES / f"{name}.json") for name in sorted(params.tasks)}
     origins = {"(base)": origin_of(BASE), **tasks}
     shown = usage(method, params.base.family, next(iter(params.tasks)))
-    return model_card(key, method, values, params.methods[key].reads, params.seed, BASE, origins, shown)
+    return model_card(key, method, values, params.methods[key].reads, seed, BASE, origins, shown)
 
 
 def main(argv: list[str]) -> None:
@@ -156,33 +183,33 @@ def main(argv: list[str]) -> None:
     entry = declared(params.methods, key, "methods")
     check_method(entry.method)
     method = registry.get(entry.method)
-    values = method.validate(f"methods.{key}", entry.values)
-    inner = params.inner(entry)
+    noted = noted_of(entry, list(params.tasks))
+    written = noted["search"]["chosen"] if entry.search else entry.values
+    values = method.validate(f"methods.{key}", written)
+    inner, tasks = Entry(method=entry.method, reads=params.inner(entry).reads, **written), list(params.tasks)
     start = DATA / entry.reads / (READ if inner.reads != entry.reads else "")
-    if method.beside:
-        source = opened(inner, start, list(params.tasks), params.seed)
-    else:
-        source = open_source(inner, list(params.tasks), params.seed, entry.embedding, entry.learned)
     base = start / "base" if inner.difference else BASE
     profile, device = MERGE_PROFILES / f"{key}.json", usable(params.merge.device, "merge.device")
-    noted = {"learned": read_trace(LEARNED / entry.learned / RESULT)} if entry.learned else {}
-    if method.reads == "statistics":
-        noted = {"statistics": passes_of(start, list(params.tasks))}
-    card = write_card(key, params, method, values)
     additions = [DATA / entry.reads / FILES_BESIDE[method.beside]] if method.beside else []
-    merge_entry(
-        method,
-        values,
-        source,
-        base,
-        MERGED / key,
-        profile,
-        card,
-        device,
-        threads_wanted(),
-        additions=additions,
-        noted=noted,
-    )
+    for seed in params.seeds if method.is_random(values) else [params.first_seed]:
+        first = seed == params.first_seed
+        if method.beside or entry.search:
+            source = opened(inner, start, tasks, seed)
+        else:
+            source = open_source(inner, tasks, seed, entry.embedding, entry.learned)
+        merge_entry(
+            method,
+            values,
+            source,
+            base,
+            MERGED / key if first else seed_folder(key, seed),
+            profile if first else None,
+            write_card(key, params, method, values, seed),
+            device,
+            threads_wanted(),
+            additions=additions,
+            noted=noted,
+        )
 
 
 if __name__ == "__main__":

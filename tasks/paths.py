@@ -27,9 +27,17 @@ RANK_STUDIES = Path("data/measures/studies/rank")
 RECORDS = Path("data/records")
 REPORT = Path("report")
 ROUTERS = Path("data/routers")
+SEARCHES = Path("data/searches")
 SOURCES = Path("data/sources")
 STATISTICS = Path("data/statistics")
 SURGERY = Path("data/surgery")
 TASK_MEASURES = Path("data/measures/tasks.json")
 TASK_STUDIES = Path("data/measures/studies/tasks")
 VALIDATION = Path("data/validation")
+
+SEEDS = "seeds"  # in the folder of a merged model: a folder for each seed after the first
+
+
+def seed_folder(entry: str, seed: int) -> Path:
+    """Return the folder of an entry's merge with one of its further seeds."""
+    return MERGED / entry / SEEDS / str(seed)

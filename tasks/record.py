@@ -24,7 +24,7 @@ from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
-from merganser.report.scores import Scores, read_json, read_metrics, read_scores
+from merganser.report.scores import Scores, read_json, read_metrics, read_scores, spread_of, written_values
 from merganser.report.wording import wording_of
 from tasks.paths import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT
 from tasks.stage import run, write_json
@@ -118,12 +118,15 @@ def score_hashes(params: Params, entry: str) -> dict[str, str]:
 
 
 def score_metrics(params: Params, entry: str) -> dict[str, float]:
-    """Return an entry's scores by their names in MLflow, METRIC/TASK, and their mean."""
+    """Return an entry's scores by their names in MLflow, METRIC/TASK, and their mean; of several seeds, the spreads."""
     scores = read_metrics(params, entry, METRICS)
     found = {f"{one['metric']}/{task}": one["value"] for task, one in scores.items()}
+    spreads = {f"{one['metric']}_spread/{task}": one["spread"] for task, one in scores.items() if "spread" in one}
+    spread = spread_of(scores)
+    whole = {} if spread is None else {f"{MEAN}_spread": spread}
     known = {f"known/{task}": one["known"] for task, one in scores.items() if "known" in one}
     router = {f"router/{task}": one["router"] for task, one in scores.items() if "router" in one}
-    return {**found, MEAN: sum(found.values()) / len(found), **known, **router}
+    return {**found, MEAN: sum(found.values()) / len(found), **spreads, **whole, **known, **router}
 
 
 def content_tags(entry: str, key: str, hashes: Mapping[str, str]) -> dict[str, str]:
@@ -134,7 +137,8 @@ def content_tags(entry: str, key: str, hashes: Mapping[str, str]) -> dict[str, s
 def parameters(params: Params, entry: str) -> dict[str, Any]:
     """Return what an entry was run with, its method's defaults filled in, by their names in MLflow."""
     declared = params.methods[entry]
-    values = registry.get(declared.method).validate(f"methods.{entry}", declared.values)
+    written = written_values(declared, read_json(MERGE_PROFILES / f"{entry}.json"))
+    values = registry.get(declared.method).validate(f"methods.{entry}", written)
     return {"method": declared.method, "reads": declared.reads, **values}
 
 

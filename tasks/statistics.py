@@ -96,7 +96,7 @@ def _setting(params: Params, statistic: Statistic, task: str, budget: int) -> Se
     network = open_network(params.base.family, BASE, outputs=outputs, device=device)
     return Setting(
         task=task,
-        seed=params.seed,
+        seed=params.first_seed,
         statistic=statistic,
         base=open_for_merging(BASE),
         deltas=DeltaFile(DELTAS / f"{task}.safetensors"),
@@ -114,7 +114,7 @@ def _origin(params: Params, statistic: Statistic, task: str, kind: str) -> str:
     paths = (BASE, DELTAS / f"{task}.safetensors", HEADS / f"{task}.safetensors", VALIDATION / task)
     family = f"merganser.models.families.{params.base.family}"
     content = {
-        "task": [task, params.seed, {**statistic.model_dump(), "base": None}],
+        "task": [task, params.first_seed, {**statistic.model_dump(), "base": None}],
         "read": [sha256_of_tree(path) for path in paths],
         "code": code_digest("tasks.statistics", family, f"merganser.evaluation.kinds.{kind}"),
     }

@@ -32,7 +32,7 @@ def operate(params: Params, name: str) -> None:
     trained = {}
     for task in sorted(params.tasks):
         merged, own = both_features(params, DATA / surgery.of, task, f"surgery.{name}")
-        trained[task] = found = train(merged, own, how, params.seed, task)
+        trained[task] = found = train(merged, own, how, params.first_seed, task)
         best = found.best_step
         print(f"{task}: L1 {found.losses[0]:.4f}, {found.losses[best]:.4f} after step {best}", flush=True)
     with fresh_folder(SURGERY / name) as folder:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from merganser import registry
+from merganser.config import searches
 from merganser.config.learned import learned_mistakes, reading_mistakes
-from merganser.config.params import Entry, Params
+from merganser.config.params import Entry, Params, StudyEntry
 from merganser.config.routed import beside_mistakes, beside_reading_mistakes
 from merganser.config.statistics import statistic_reading_mistakes, statistics_mistakes
 from merganser.errors import InputError, did_you_mean
@@ -26,6 +27,7 @@ def usage_mistakes(params: Params) -> list[str]:
         mistakes += _entry_mistakes(params, f"methods.{name}", entry, [len(params.tasks)])
     mistakes += [*_difference_mistakes(params), *_embedding_mistakes(params), *beside_mistakes(params)]
     mistakes += [*learned_mistakes(params), *statistics_mistakes(params)]
+    mistakes += [*searches.search_mistakes(params), *_candidate_mistakes(params)]
     return [*mistakes, *_study_mistakes(params)]
 
 
@@ -36,7 +38,7 @@ def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[i
     except InputError as error:
         return [f"{where}: {error}"]
     beside = [*_embedded_mistakes(params, entry, method), *beside_reading_mistakes(params, entry, method)]
-    beside += reading_mistakes(params, entry, method)
+    beside += [*reading_mistakes(params, entry, method), *searches.reading_mistakes(params, entry)]
     mistakes = [f"{where}.reads: {mistake}" for mistake in beside]
     inner = params.inner(entry)
     mistakes = mistakes or [f"{where}.reads: {mistake}" for mistake in _source_mistakes(params, inner, method)]
@@ -48,13 +50,24 @@ def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[i
     if entry.joint is not None and (changing := _changing(values)):
         reason = f"{changing} the matrices before they are decomposed, so {entry.reads} is of no use"
         mistakes.append(f"{where}.reads: {reason}; read deltas")
-    if method.rank_fraction is None or inner.reads != "svd":
+    if method.rank_fraction is None or inner.reads != "svd" or entry.search is not None:
         return mistakes
     for count in counts:
         needed, kept = method.rank_fraction(count, **values), params.decompose.rank_fraction
         if needed > kept + ROUNDING:
             reason = f"needs the first {needed:g} of each spectrum for {count} tasks"
             return [*mistakes, f"{where}: {reason}, decompose.rank_fraction is {kept:g}; raise it"]
+    return mistakes
+
+
+def _candidate_mistakes(params: Params) -> list[str]:
+    """Check each candidate of the searches as the entry that it may become."""
+    mistakes: list[str] = []
+    for name, search in params.searches.items():
+        where, found = f"searches.{name}", []
+        for candidate in searches.candidates_of(search):
+            found += _entry_mistakes(params, where, search.entry(candidate), [len(params.tasks)])
+        mistakes += dict.fromkeys(each.replace(f"{where}.reads:", f"{where}.of:") for each in found)
     return mistakes
 
 
@@ -127,7 +140,8 @@ def _difference_mistakes(params: Params) -> Iterator[str]:
             yield f"{where}: no entry {merged!r} under methods{did_you_mean(merged, params.methods)}"
             continue
         entry = params.methods[merged]
-        if entry.difference is not None:
+        searched = params.inner(entry) if entry.search is not None else entry
+        if searched.difference is not None:
             yield f"{where}: the entry {merged} reads difference vectors itself; name one that reads deltas or svd"
         elif entry.method in registry.names() and not registry.get(entry.method).one_model:
             yield f"{where}: the entry {merged} keeps a part per task; name one that gives one model for all tasks"
@@ -154,13 +168,17 @@ def _study_mistakes(params: Params) -> list[str]:
     return mistakes
 
 
-def _subset_mistakes(where: str, entry: Entry) -> list[str]:
+def _subset_mistakes(where: str, entry: StudyEntry) -> list[str]:
     """Refuse what has no meaning, or no input, for a subset of the tasks."""
     if entry.difference is not None:
         reason = "difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too"
         return [f"{where}.reads: {reason}; study a method that reads deltas or svd"]
     if entry.joint is not None:
         return [f"{where}.reads: {entry.reads} decomposes all tasks' matrices, not a subset's; read deltas"]
+    if entry.unseen and registry.get(entry.method).overlay:
+        return [
+            f"{where}.unseen: {entry.method} keeps a part per task, so there is no model of the others; leave it out"
+        ]
     if beside := registry.get(entry.method).beside:
         return [f"{where}: {entry.method} needs {beside}, trained for a merge of all tasks; take it out"]
     if registry.get(entry.method).learned:

@@ -32,7 +32,7 @@ def load_params(path: Path) -> Params:
 def _name_mistakes(content: dict[Any, Any]) -> list[str]:
     """Check names: they become folders and words of a shell command, which they must not leave."""
     mistakes = []
-    own = ("joints", "differences", "embeddings", "statistics", "learned", "routers", "surgery")
+    own = ("joints", "differences", "embeddings", "statistics", "learned", "searches", "routers", "surgery")
     for section in ("tasks", *own, "methods", "studies.tasks.methods"):
         names = _section(content, section)
         for name in names if isinstance(names, dict) else []:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic_core import PydanticCustomError
 
 from merganser.errors import InputError, did_you_mean
 
@@ -18,6 +19,14 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # with what is put before 
 OWN_MODELS = Path("data/checkpoints")  # as base.source: the mean of the tasks' own models
 Text = Annotated[str, Field(min_length=1)]
 DeviceName = Literal["cpu", "cuda"]
+
+
+def _seeds(given: Any) -> Any:
+    """Accept a whole number, or several different ones."""
+    several = given if isinstance(given, list) else [given]
+    if not several or not all(type(seed) is int and seed >= 0 for seed in several) or len(set(several)) < len(several):
+        raise PydanticCustomError("seeds", "expected a whole number from 0 on, or a list of different ones")
+    return given
 
 
 class Strict(BaseModel):
@@ -121,6 +130,11 @@ class Entry(Strict):
     def statistic(self) -> str | None:
         """The name of the statistics it reads, None when it reads something else."""
         return self._named("statistics")
+
+    @property
+    def search(self) -> str | None:
+        """The name of the search whose choice it merges by, None when it reads something else."""
+        return self._named("searches")
 
     @property
     def values(self) -> dict[str, Any]:
@@ -227,11 +241,49 @@ class Learned(Strict):
         return dict(self.model_extra or {})
 
 
+class Evolution(Strict):
+    """A search of a coefficient per task by CMA-ES: generations of so many candidates, about 1 with deviation sigma."""
+
+    generations: Annotated[int, Field(ge=1)] = 50
+    population: Annotated[int, Field(ge=4)] = 20
+    sigma: Annotated[float, Field(gt=0)] = 0.3
+
+
+class Search(Strict):
+    """A search for a method's parameters on the tasks' validation data; those that are not searched stand here too.
+
+    `of`: what the method reads: deltas, svd or differences/NAME. `over`: the values that are tried of each parameter,
+    in all combinations; in its place `evolve`: a coefficient per task, by CMA-ES.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    method: Text
+    of: Text
+    over: dict[Text, list[Any]] = {}
+    evolve: Evolution | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The parameters that are not searched, as written."""
+        return dict(self.model_extra or {})
+
+    def entry(self, values: Mapping[str, Any]) -> Entry:
+        """Return a candidate as an entry of methods would have it."""
+        return Entry(method=self.method, reads=self.of, **{**self.values, **values})
+
+
+class StudyEntry(Entry):
+    """An entry that merges subsets of the tasks; `unseen`: each merge is measured on the other tasks too."""
+
+    unseen: bool = False
+
+
 class TaskStudy(Strict):
     """Entries that merge subsets of the tasks: at most so many of each size, the same ones for every entry."""
 
     subsets: Annotated[int, Field(ge=1)]
-    methods: dict[str, Entry]
+    methods: dict[str, StudyEntry]
 
 
 class RankStudy(Strict):
@@ -248,9 +300,12 @@ class Studies(Strict):
 
 
 class Params(Strict):
-    """The whole of `params.yaml`; a section that has a default may be left out."""
+    """The whole of `params.yaml`; a section that has a default may be left out.
 
-    seed: Annotated[int, Field(ge=0)]
+    `seed`: of all that draws at random; a list of several for merges, which draw once with each.
+    """
+
+    seed: Annotated[int | list[int], PlainValidator(_seeds)]
     base: Base
     parameters: Parameters
     tasks: Annotated[dict[str, Task], Field(min_length=1)]
@@ -260,6 +315,7 @@ class Params(Strict):
     embeddings: dict[str, Embedding] = {}
     learned: dict[str, Learned] = {}
     routers: dict[str, Routing] = {}
+    searches: dict[str, Search] = {}
     surgery: dict[str, Surgery] = {}
     merge: Merge = Merge()
     methods: Annotated[dict[str, Entry], Field(min_length=1)]
@@ -267,6 +323,16 @@ class Params(Strict):
     validation: Validation | None = None
     statistics: dict[str, Statistic] = {}
     studies: Studies = Studies()
+
+    @property
+    def seeds(self) -> list[int]:
+        """Return the seeds of entries that draw at random, in the file's order."""
+        return self.seed if isinstance(self.seed, list) else [self.seed]
+
+    @property
+    def first_seed(self) -> int:
+        """Return the seed of what is drawn once."""
+        return self.seeds[0]
 
     def split_of(self, task: str) -> str:
         """Return the split that a task is measured on."""
@@ -285,8 +351,8 @@ class Params(Strict):
 
     def inner(self, entry: Entry) -> Entry:
         """Return an entry as one that reads what its embeddings, its learned values or what it has beside it are of."""
-        found: Embedding | Beside | Learned | None = self.embeddings.get(entry.embedding or "")
-        found = found or self.learned.get(entry.learned or "")
+        found: Embedding | Beside | Learned | Search | None = self.embeddings.get(entry.embedding or "")
+        found = found or self.learned.get(entry.learned or "") or self.searches.get(entry.search or "")
         for section, declared in self.beside.items():
             found = found or declared.get(entry.named(section) or "")
         return entry if found is None else entry.model_copy(update={"reads": found.of})

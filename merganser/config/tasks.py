@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from merganser.config.data_class import adapts_only
 from merganser.config.explaining import explain
 from merganser.config.params import Data, Params, Task
 from merganser.errors import InputError, did_you_mean
@@ -21,10 +22,12 @@ def task_mistakes(params: Params) -> list[str]:
         mistakes += [str(error)]
     for name, task in params.tasks.items():
         mistakes += _kind_mistakes(f"tasks.{name}", task)
-        if params.validation and params.validation_split_of(name) == params.split_of(name):
+        same = params.validation and params.validation_split_of(name) == params.split_of(name)
+        if same and not adapts_only(params):
             place = "validation.split" if task.data.validation is None else f"tasks.{name}.data.validation"
             reason = f"{params.split_of(name)!r} is the split that {name} is measured on"
-            mistakes.append(f"{place}: {reason}; name another, which nothing is measured on")
+            remedy = "name another: only adaptation without labels may read that one"
+            mistakes.append(f"{place}: {reason}; {remedy}")
     return mistakes
 
 

@@ -1,6 +1,7 @@
 """A task's score: its metric's value, the number of examples, and the standard error."""
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean, stdev
 from typing import NotRequired, TypedDict
 
 import numpy as np
@@ -20,10 +21,12 @@ class Score(TypedDict):
     metric: str
     value: float
     count: int  # examples
-    stderr: float | None  # of the value; None for a single example
+    stderr: float | None  # of the value, by the draw of the examples; None for a single example
     device: NotRequired[str]
     known: NotRequired[float]  # the value with the task's label, where this one is without
     router: NotRequired[float]  # the share of examples, or of tokens and layers, that were given to the task
+    seeds: NotRequired[list[float]]  # the value of each seed's merge, where there are several; `value` is their mean
+    spread: NotRequired[float]  # their sample standard deviation
 
 
 def score_of(metric: str, results: Results) -> Score:
@@ -40,6 +43,29 @@ def score_of(metric: str, results: Results) -> Score:
         resampled = bootstrap(metric, [results.prediction], results.label)[0]
         error = float(resampled.std(ddof=1)) if len(results) > 1 else None
     return {"metric": metric, "value": float(value), "count": len(results), "stderr": error}
+
+
+def score_of_seeds(metric: str, runs: Sequence[Results]) -> Score:
+    """Score several seeds' merges on the same examples: the mean value and its sampling error, and the seeds' spread.
+
+    The error of a mean of scores is that of each example's mean over the seeds; of any other metric the mean of the
+    seeds' errors, which is no less than the mean's.
+    """
+    found = [score_of(metric, results) for results in runs]
+    if len(found) == 1:
+        return found[0]
+    values, errors = [score["value"] for score in found], [score["stderr"] for score in found]
+    score = mean_of_seeds(runs).score
+    known = [error for error in errors if error is not None]
+    error = mean_error(score) if score is not None else fmean(known) if known else None
+    spread = {"seeds": values, "spread": stdev(values)}
+    return {"metric": metric, "value": fmean(values), "count": len(runs[0]), "stderr": error, **spread}  # type: ignore[typeddict-item]
+
+
+def mean_of_seeds(runs: Sequence[Results]) -> Results:
+    """Return the results that several seeds' merges are compared by: each example's mean score, else the first's."""
+    scores = [results.score for results in runs if results.score is not None]
+    return runs[0] if len(scores) < 2 else Results(np.mean(scores, axis=0), None, runs[0].label)
 
 
 def mean_error(scores: Floats) -> float | None:

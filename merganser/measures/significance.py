@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binom, norm
+from scipy.stats import binom, norm, ttest_1samp
+from scipy.stats import bootstrap as scipy_bootstrap
 
 from merganser.evaluation.examples import Results
 from merganser.evaluation.metrics import METRICS, Floats
 from merganser.evaluation.scoring import bootstrap
 
+ROUNDING = 1e-9  # of scores: differences closer than that are the same
 LEVEL = 0.05  # corrected p-values below it count as a difference
 
 
@@ -23,7 +25,7 @@ class Pairs(NamedTuple):
     difference: Floats  # of the first model's value from the second's
     variance: Floats  # of that difference
     p: Floats  # two-sided, of no difference
-    step: float  # the least difference there can be, 0 where values are no counts
+    step: Floats  # the least difference there can be, 0 where values are no counts
 
 
 def compare_models(metric: str, models: Sequence[Results]) -> Pairs:
@@ -36,17 +38,22 @@ def compare_models(metric: str, models: Sequence[Results]) -> Pairs:
         values = np.array([METRICS[metric].of(one, label, None) for one in predictions])
         return _by_error(values, np.cov(bootstrap(metric, predictions, label)))
     stacked = np.stack(scores)
-    if np.isin(stacked, (0, 1)).all():
-        return _by_counts(stacked)
+    whole = np.isin(stacked, (0, 1)).all(axis=1)  # the others are means over seeds, or no counts at all
+    counted = _by_counts(stacked)
+    if whole.all():
+        return counted
     count = stacked.shape[1]
-    return _by_error(stacked.mean(1), np.cov(stacked) / count if count > 1 else np.zeros((len(stacked),) * 2))
+    means = _by_error(stacked.mean(1), np.cov(stacked) / count if count > 1 else np.zeros((len(stacked),) * 2))
+    both = np.logical_and.outer(whole, whole)
+    return Pairs(*(np.where(both, one, other) for one, other in zip(counted, means, strict=True)))
 
 
 def _by_counts(scores: Floats) -> Pairs:
     """Compare models that are right (1) or wrong (0) on N examples (E, N); the variance is that of no difference."""
     wins = scores @ (1 - scores).T
     losses, count = wins.T, scores.shape[1]
-    return Pairs((wins - losses) / count, (wins + losses) / count**2, mcnemar(wins, losses), 1 / count)
+    step = np.full_like(wins, 1 / count)
+    return Pairs((wins - losses) / count, (wins + losses) / count**2, mcnemar(wins, losses), step)
 
 
 def _by_error(values: Floats, covariance: Floats) -> Pairs:
@@ -54,15 +61,15 @@ def _by_error(values: Floats, covariance: Floats) -> Pairs:
     spread = np.diag(covariance)
     variance = np.maximum(spread[:, None] + spread - 2 * covariance, 0)
     difference = values[:, None] - values
-    return Pairs(difference, variance, _two_sided(np.abs(difference), variance), 0.0)
+    return Pairs(difference, variance, _two_sided(np.abs(difference), variance), np.zeros_like(variance))
 
 
 def mean_of_tasks(tasks: Sequence[Pairs]) -> Pairs:
     """Compare the means over tasks, whose examples are drawn apart; of counts with McNemar's continuity correction."""
     difference = np.mean([task.difference for task in tasks], axis=0)
     variance = np.sum([task.variance for task in tasks], axis=0) / len(tasks) ** 2
-    steps = [task.step for task in tasks]
-    step = max(steps) / len(tasks) if all(steps) else 0.0
+    steps = np.array([task.step for task in tasks])
+    step = np.where((steps > 0).all(axis=0), steps.max(axis=0) / len(tasks), 0.0)
     return Pairs(difference, variance, _two_sided(np.abs(difference) - step, variance), step)
 
 
@@ -71,6 +78,28 @@ def _two_sided(distance: Floats, variance: Floats) -> Floats:
     errors = np.sqrt(variance)
     z = np.divide(distance, errors, out=np.zeros_like(errors), where=errors > 0)
     return np.minimum(1, 2 * norm.sf(np.maximum(z, 0)))
+
+
+class OverTasks(NamedTuple):
+    """The mean difference of two models over tasks, as if the tasks were drawn at random."""
+
+    low: float  # of its 95 % interval, by a bootstrap over the tasks
+    high: float
+    p: float  # two-sided paired t-test
+
+
+def over_tasks(differences: Sequence[float]) -> OverTasks | None:
+    """Test a difference by its values on each task; None for one task, or where all differ by the same.
+
+    >>> over_tasks([0.1, 0.2, 0.3]).p < 0.1, over_tasks([0.1])
+    (True, None)
+    """
+    if len(differences) < 2 or np.ptp(differences) < ROUNDING:
+        return None
+    drawn = np.random.default_rng(0)
+    interval = scipy_bootstrap((differences,), np.mean, method="percentile", n_resamples=2000, rng=drawn)
+    low, high = interval.confidence_interval
+    return OverTasks(float(low), float(high), float(ttest_1samp(differences, 0).pvalue))
 
 
 def mcnemar(wins: Floats, losses: Floats) -> Floats:

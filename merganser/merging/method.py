@@ -69,6 +69,7 @@ class Method:
     weighted: bool  # accepts `coefficients` and a `scaling` per task: the deltas are multiplied by them first
     vectors: Callable[..., Result] | Literal["alike"]  # merges vectors; alike: the function merges them too
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
+    draws: Callable[..., bool] | None = None  # (**values): whether it draws at random, so that the seed matters
 
     @property
     def name(self) -> str:
@@ -109,6 +110,10 @@ class Method:
         except ValidationError as error:
             mistakes = (_explain(self, entry, values, mistake) for mistake in error.errors())
             raise InputError("\n".join(dict.fromkeys(mistakes))) from error
+
+    def is_random(self, values: Mapping[str, Any]) -> bool:
+        """Tell whether a merge with these values, the result of `validate`, depends on the seed."""
+        return self.draws is not None and self.draws(**values)
 
     def bind(self, values: Mapping[str, Any], layers: LayerSource) -> Callable[[Layer], Result]:
         """Return a function that merges one layer into the merged delta, or into parts per task.

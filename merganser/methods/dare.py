@@ -9,7 +9,7 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Rate, Scaling, method
 from merganser.operators.combine import Combine, scaling_of
 from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.drop import dropped
+from merganser.operators.drop import dropped, drops
 from merganser.operators.elect import elect_sign, winning_sign
 from merganser.operators.sums import scaled_sum
 
@@ -24,6 +24,7 @@ from merganser.operators.sums import scaled_sum
     cost="elementwise",
     vectors="alike",
     ours=("drop_rate", "scaling"),
+    draws=drops,
 )
 def dare(
     layers: LayerSource,

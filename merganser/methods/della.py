@@ -32,6 +32,7 @@ def check(drop_rate: float, eps: float) -> None:
     cost="elementwise",
     vectors="alike",
     ours=("drop_rate", "eps", "scaling"),
+    draws=lambda drop_rate, eps, **_: drop_rate > 0 or eps > 0,
 )
 def della(
     layers: LayerSource, *, drop_rate: Rate = 0.8, eps: NonNegative = 0.1, scaling: Scaling = 1.0

@@ -9,7 +9,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource
 from merganser.merging.method import PositiveFraction, Rate, Scaling, method
 from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.drop import dropped
+from merganser.operators.drop import dropped, drops
 from merganser.operators.elect import cuts_and_winner, elect_sign, winning_sign
 from merganser.operators.joint_layers import JointLayers, joint_layers
 from merganser.operators.sums import scaled_sum
@@ -50,6 +50,7 @@ def elected_mean(sparse: Sparse, winner: int) -> Tensor:
     low_rank=True,
     joint="rows",
     ours=("density", "drop_rate", "scaling"),
+    draws=drops,
 )
 def knots(
     layers: LayerSource,

@@ -8,6 +8,7 @@ Legend: T tasks, C entries of a block.
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from itertools import starmap
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,15 @@ def generator_of(seed: int, task: str, parameter: str) -> torch.Generator:
     """Return the random generator of one task and parameter; drawn in blocks or at once, its numbers are the same."""
     digest = sha256("\0".join((str(seed), task, parameter)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def drops(*, drop_rate: float, inner: str = "dare", **_: Any) -> bool:
+    """Tell whether a method with these values drops entries at random.
+
+    >>> drops(drop_rate=0.8), drops(drop_rate=0.0), drops(drop_rate=0.8, inner="ties")
+    (True, False, False)
+    """
+    return drop_rate > 0 and inner.startswith("dare")
 
 
 def drop_and_rescale(deltas: Tensor, drop_rate: float | Tensor, numbers: Tensor) -> Tensor:

@@ -12,7 +12,17 @@ from merganser.config.params import Params
 from merganser.report.changes import Changes
 from merganser.report.layers import short_names
 from merganser.report.measured import BY_LAYER, Measured
-from merganser.report.rows import GROUPS, Row, best, best_values, by_family, fingerprint, in_group, sampling_error
+from merganser.report.rows import (
+    GROUPS,
+    Row,
+    best,
+    best_values,
+    by_family,
+    fingerprint,
+    in_league,
+    leagues,
+    sampling_error,
+)
 from merganser.report.scores import INDIVIDUAL
 from merganser.report.significance import MEAN, Significance
 from merganser.report.studies import StudyResults
@@ -20,6 +30,12 @@ from merganser.report.style import VARIABLES
 from merganser.report.wording import title_of
 
 EMBEDDED = "examples/"
+CARDS = {
+    "single": "Best single model",
+    "single+data": "Best single model, with data",
+    "parts": "Best with parts per task",
+    "parts+data": "Best with parts and data",
+}
 
 
 def render_page(
@@ -54,6 +70,7 @@ def render_page(
         embedded=params.base.source.startswith(EMBEDDED),
         fingerprint=fingerprint(params),
         groups=GROUPS,
+        with_data=[row for row in rows if row.data != "NDI"],
         families=by_family(rows),
         rows=rows,
         cards=_cards(rows),
@@ -78,8 +95,7 @@ def _cards(rows: list[Row]) -> list[tuple[str, Row]]:
     """Choose the entries whose scores open the page."""
     chosen = [
         ("Base, zero-shot", best([row for row in rows if row.method == "base"])),
-        ("Best single model", best(in_group(rows, "single"))),
-        ("Best with parts per task", best(in_group(rows, "parts"))),
+        *((CARDS[league], best(in_league(rows, league))) for league in leagues(rows)),
         ("Individual models", best([row for row in rows if row.method == INDIVIDUAL])),
     ]
     return [(title, row) for title, row in chosen if row]

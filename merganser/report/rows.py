@@ -2,20 +2,23 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import floor
 from pathlib import Path
 from typing import Any, get_args
 
 from merganser import registry
+from merganser.config.data_class import TITLES, data_class, is_transductive
 from merganser.config.params import Params
 from merganser.hashes import sha256_of
-from merganser.merging.method import Family, Method
-from merganser.report.scores import Scores, read_json
+from merganser.merging.method import Family, Involvement, Method, Section
+from merganser.report.scores import Scores, read_json, written_values
 from merganser.report.wording import Wording, wording_of
 
 REFERENCES = ("base", "individual")
+WITH_DATA = "+data"
+SECTIONS = get_args(Section)
 # in the order they are shown
 GROUPS = {
     "reference": "References",
@@ -38,6 +41,8 @@ class Row:
     files: Mapping[str, Path]  # the metrics file of each task
     hashes: Mapping[str, str]  # and its sha256
     receipt: Mapping[str, str]
+    data: Involvement = "NDI"  # what the entry had beside the checkpoints
+    transductive: bool = False  # adapted on the examples that it is measured on
 
     @property
     def method(self) -> str:
@@ -53,6 +58,22 @@ class Row:
     def needs(self) -> list[str]:
         """List what the merge was computed from."""
         return [self.reads, *self.about.needs[1:]]
+
+    @property
+    def league(self) -> str:
+        """Return whom it is compared with: the entries of its group that had data as well, or had none as well."""
+        return f"{self.group}{WITH_DATA if self.data != 'NDI' else ''}"
+
+    @property
+    def data_title(self) -> str:
+        """Return the name of its data class."""
+        return TITLES[self.data] + (", transductive" if self.transductive else "")
+
+    @property
+    def spent(self) -> dict[str, int]:
+        """Return the examples that went forwards and backwards through a network before the merge."""
+        found = [self.scores.profile.get(word, {}) for word in ("learned", "search", "statistics", *SECTIONS)]
+        return {word: sum(each.get(word, 0) for each in found) for word in ("forwards", "backwards")}
 
     @property
     def wording(self) -> Wording:
@@ -84,7 +105,7 @@ def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, recor
 
 def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Path) -> Row:
     declared = params.methods[entry]
-    method = registry.get(declared.method)
+    method, written = registry.get(declared.method), written_values(declared, scores.profile)
     files = {task: metrics / entry / f"{task}.json" for task in params.tasks}
     return Row(
         entry=entry,
@@ -92,12 +113,26 @@ def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Pat
         reads=declared.reads,
         group="reference" if method.name in REFERENCES else "single" if method.one_model else "parts",
         scores=scores,
-        values=method.validate(f"methods.{entry}", declared.values),
-        declared=declared.values,
+        values=method.validate(f"methods.{entry}", written),
+        declared=written,
         files=files,
         hashes={task: sha256_of(file) for task, file in files.items()},
         receipt=read_json(records / f"{entry}.json"),
+        data=data_class(params, declared),
+        transductive=is_transductive(params, declared),
     )
+
+
+def leagues(rows: Iterable[Row]) -> list[str]:
+    """List whom entries are compared with: in the order of the groups, those without data first; no references."""
+    present = {row.league for row in rows}
+    names = [f"{group}{data}" for group in GROUPS for data in ("", WITH_DATA) if group != "reference"]
+    return [name for name in names if name in present]
+
+
+def in_league(rows: Iterable[Row], league: str) -> list[Row]:
+    """Return the rows of a league, in their order."""
+    return [row for row in rows if row.league == league]
 
 
 def in_group(rows: list[Row], group: str) -> list[Row]:
@@ -116,13 +151,13 @@ def best(rows: list[Row]) -> Row | None:
 
 
 def best_values(rows: list[Row], tasks: list[str]) -> dict[tuple[str, str], float]:
-    """Return the highest value by (group, task) and the highest mean by (group, "mean"), without references."""
+    """Return the highest value by (league, task) and the highest mean by (league, "mean"), without references."""
     found: dict[tuple[str, str], float] = {}
-    for group in [name for name in GROUPS if in_group(rows, name) and name != "reference"]:
-        members = in_group(rows, group)
-        found[group, "mean"] = max(row.scores.mean for row in members)
+    for league in leagues(rows):
+        members = in_league(rows, league)
+        found[league, "mean"] = max(row.scores.mean for row in members)
         for task in tasks:
-            found[group, task] = max(row.scores.values[task] for row in members)
+            found[league, task] = max(row.scores.values[task] for row in members)
     return found
 
 

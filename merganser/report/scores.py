@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, cast
 
-from merganser.config.params import Params
+from merganser.config.params import Entry, Params
 from merganser.errors import InputError
 from merganser.evaluation.scoring import Score
 from merganser.measures.scores import normalised_score, score_drop_rate
@@ -52,11 +53,22 @@ class Scores:
         return sum(found) / len(found) if found else None
 
     @property
+    def spread(self) -> float | None:
+        """Return the sample standard deviation, over the seeds, of the mean over the tasks; None of one seed alone."""
+        return spread_of(self.by_task)
+
+    @property
     def error(self) -> float | None:
         """Return the standard error of the mean; None where that of a task is not known."""
         errors = [score["stderr"] for score in self.by_task.values()]
         known = [error for error in errors if error is not None]
         return sqrt(sum(error**2 for error in known)) / len(errors) if len(known) == len(errors) else None
+
+
+def spread_of(scores: Mapping[str, Score]) -> float | None:
+    """Return how much the mean over the tasks varies with the seed."""
+    by_task = [score["seeds"] for score in scores.values() if "seeds" in score]
+    return stdev(fmean(values) for values in zip(*by_task, strict=True)) if by_task else None
 
 
 def values_of(scores: Mapping[str, Score]) -> dict[str, float]:
@@ -83,6 +95,11 @@ def read_scores(params: Params, metrics: Path, profiles: Path) -> dict[str, Scor
         )
         for entry, found in values.items()
     }
+
+
+def written_values(entry: Entry, profile: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry's parameters without the method's defaults: those of params.yaml, or that its search chose."""
+    return dict(profile["search"]["chosen"]) if "search" in profile else entry.values
 
 
 def individual_values(params: Params, values: Mapping[str, Mapping[str, float]]) -> Mapping[str, float] | None:

@@ -9,22 +9,25 @@ import numpy as np
 
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results, read_results
-from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, mean_of_tasks
-from merganser.report.rows import GROUPS, Row, in_group
+from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, mean_of_tasks, over_tasks
+from merganser.report.rows import Row, in_league, leagues
 
 MEAN = "mean"
 
 
 class Verdict(NamedTuple):
-    """One entry against the best of its group, on one task or in the mean."""
+    """One entry against the best of its group that had data as it did, on one task or in the mean."""
 
-    group: str
+    group: str  # and whether its entries had data
     column: str  # a task, or MEAN
     entry: str
     best: str
     difference: float  # of the entry's value from the best one's
     p: float
     corrected: float  # for the number of entries that are compared with the same best one
+    low: float | None = None  # of the mean difference over the tasks as a sample: its 95 % interval
+    high: float | None = None
+    corrected_over_tasks: float | None = None  # and its p-value, corrected alike
 
     @property
     def tied(self) -> bool:
@@ -54,7 +57,9 @@ def read_significance(rows: Sequence[Row], examples: Path) -> Significance:
     metrics = rows[0].scores.metrics
     tasks = {task: compare_models(metric, _read(rows, task, examples)) for task, metric in metrics.items()}
     pairs = {**tasks, MEAN: mean_of_tasks(list(tasks.values()))}
-    verdicts = [v for column in pairs for group in GROUPS for v in _verdicts(list(rows), group, column, pairs[column])]
+    verdicts = [
+        v for column in pairs for league in leagues(rows) for v in _verdicts(list(rows), league, column, pairs[column])
+    ]
     return Significance([row.entry for row in rows], pairs, {(v.entry, v.column): v for v in verdicts})
 
 
@@ -73,9 +78,9 @@ def _same_examples(one: Results, other: Results) -> bool:
     return one.label is None or other.label is None or np.array_equal(one.label, other.label)
 
 
-def _verdicts(rows: list[Row], group: str, column: str, pairs: Pairs) -> list[Verdict]:
-    """Compare a group's entries with its best one; references are no competitors."""
-    members = [] if group == "reference" else in_group(rows, group)
+def _verdicts(rows: list[Row], league: str, column: str, pairs: Pairs) -> list[Verdict]:
+    """Compare a league's entries with its best one."""
+    members = in_league(rows, league)
     if len(members) < 2:
         return []
     best = max(members, key=lambda row: row.scores.mean if column == MEAN else row.scores.values[column])
@@ -84,4 +89,16 @@ def _verdicts(rows: list[Row], group: str, column: str, pairs: Pairs) -> list[Ve
     at = [index[row.entry] for row in others], [index[best.entry]] * len(others)
     differences, p = pairs.difference[at], pairs.p[at]
     found = zip(others, differences.tolist(), p.tolist(), holm(p).tolist(), strict=True)
-    return [Verdict(group, column, row.entry, best.entry, *numbers) for row, *numbers in found]
+    verdicts = [Verdict(league, column, row.entry, best.entry, *numbers) for row, *numbers in found]
+    return _with_tasks(verdicts, others, best) if column == MEAN else verdicts
+
+
+def _with_tasks(verdicts: list[Verdict], others: Sequence[Row], best: Row) -> list[Verdict]:
+    """Add how the means compare if the tasks are a sample too."""
+    values = best.scores.values
+    tested = [over_tasks([row.scores.values[task] - value for task, value in values.items()]) for row in others]
+    corrected = iter(holm(np.array([each.p for each in tested if each])).tolist())
+    return [
+        verdict._replace(low=each.low, high=each.high, corrected_over_tasks=next(corrected)) if each else verdict
+        for verdict, each in zip(verdicts, tested, strict=True)
+    ]

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import ttest_rel
 
 from merganser.config.params import Params
+from merganser.evaluation.scoring import Score
 from merganser.measures.scores import normalised_score
 from merganser.report.scores import Scores, individual_values, read_json, values_of
 from merganser.studies.subsets import all_subsets, file_name
@@ -25,6 +27,7 @@ class Point(NamedTuple):
     subset: tuple[str, ...]
     score: float
     normalised: float | None  # by the individual models, None where they are not in the comparison
+    unseen: float | None = None  # the same as `value`, over the tasks that are not merged; None where not measured
 
     @property
     def value(self) -> float:
@@ -40,6 +43,7 @@ class Summary(NamedTuple):
     subsets: int
     mean: float
     deviation: float | None  # of the sample; None for one subset
+    unseen: float | None  # the mean over the subsets, of tasks that are not merged
     p: float | None  # of the study's first entry being no better than this one
 
     @property
@@ -85,6 +89,11 @@ class StudyResults:
         return {entry: [s for s in self.summaries if s.entry == entry] for entry in self.entries}
 
     @property
+    def with_unseen(self) -> dict[str, list[Summary]]:
+        """Return the summaries of each entry that was measured on tasks that it did not merge."""
+        return {entry: found for entry, found in self.by_entry.items() if any(s.unseen is not None for s in found)}
+
+    @property
     def tests(self) -> int:
         """Count the p-values."""
         return sum(summary.p is not None for summary in self.summaries)
@@ -115,15 +124,22 @@ def read_studies(params: Params, scores: Mapping[str, Scores], tasks: Path, rank
 
 def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:
     study, points = params.studies.tasks, []
-    subsets = all_subsets(params.tasks, study.subsets, params.seed)
+    subsets = all_subsets(params.tasks, study.subsets, params.first_seed)
     for entry in study.methods:
         for subset in subsets:
-            found = read_json(folder / entry / file_name(subset))["scores"]
-            values = values_of({task: found[task] for task in subset})
-            own = {task: individual[task] for task in subset} if individual else None
-            normalised = normalised_score(values, own) if own else None
-            points.append(Point(entry, len(subset), subset, sum(values.values()) / len(subset), normalised))
+            content = read_json(folder / entry / file_name(subset))
+            score, normalised = _means({task: content["scores"][task] for task in subset}, individual)
+            others = _means(content["unseen"], individual) if "unseen" in content else (None, None)
+            unseen = others[0] if others[1] is None else others[1]
+            points.append(Point(entry, len(subset), subset, score, normalised, unseen))
     return points
+
+
+def _means(scores: Mapping[str, Score], individual: Mapping[str, float] | None) -> tuple[float, float | None]:
+    """Return the mean score, and the normalised one where there are individual models."""
+    values = values_of(scores)
+    own = {task: individual[task] for task in values} if individual else None
+    return sum(values.values()) / len(values), normalised_score(values, own) if own else None
 
 
 def _read_ranks(params: Params, folder: Path) -> list[RankPoint]:
@@ -136,8 +152,11 @@ def _read_ranks(params: Params, folder: Path) -> list[RankPoint]:
 def summarise(points: Sequence[Point]) -> list[Summary]:
     """Take the mean and the spread of each entry at each size, and test the first entry against each other one."""
     values: dict[tuple[str, int], list[float]] = {}
+    unseen: dict[tuple[str, int], list[float]] = {}
     for point in points:
         values.setdefault((point.entry, point.tasks), []).append(point.value)
+        if point.unseen is not None:
+            unseen.setdefault((point.entry, point.tasks), []).append(point.unseen)
     first = points[0].entry if points else ""
     return [
         Summary(
@@ -146,6 +165,7 @@ def summarise(points: Sequence[Point]) -> list[Summary]:
             subsets=len(found),
             mean=sum(found) / len(found),
             deviation=float(np.std(found, ddof=1)) if len(found) > 1 else None,
+            unseen=fmean(unseen[entry, size]) if (entry, size) in unseen else None,
             p=p_value(values[first, size], found) if entry != first else None,
         )
         for (entry, size), found in values.items()

@@ -14,18 +14,27 @@ from merganser.report.rows import Row
 from merganser.report.scores import Scores
 from merganser.report.significance import MEAN, Significance, Verdict
 
-IDENTITY = ("entry", "method", "reads", "family", "group")
+IDENTITY = ("entry", "method", "reads", "family", "group", "data")
 MEASURES = ("mean", "normalised_score", "score_drop_rate", "amr", "wall_s", "peak_rss_bytes")
 
 
 def write_tables(folder: Path, rows: Sequence[Row], tasks: Sequence[str]) -> None:
     """Write `results.csv` and, for the plots, `plots/scores.csv` and `plots/cost.csv`."""
     plots = folder / "plots"
-    results = [[*_identity(r), *(r.scores.values[task] for task in tasks), *_measures(r).values()] for r in rows]
-    write_csv(folder / "results.csv", [*IDENTITY, *tasks, *MEASURES], results)
+    results = [
+        [
+            *_identity(r),
+            *(r.scores.values[task] for task in tasks),
+            *_measures(r).values(),
+            r.scores.spread,
+            *r.spent.values(),
+        ]
+        for r in rows
+    ]
+    write_csv(folder / "results.csv", [*IDENTITY, *tasks, *MEASURES, "spread", "forwards", "backwards"], results)
     found = [(r.entry, task, r.scores.by_task[task]) for r in rows for task in tasks]
-    lines = [[entry, task, s["metric"], s["value"], s["stderr"], s["count"]] for entry, task, s in found]
-    write_csv(plots / "scores.csv", ["entry", "task", "metric", "value", "stderr", "count"], lines)
+    lines = [[e, task, s["metric"], s["value"], s["stderr"], s["count"], s.get("spread")] for e, task, s in found]
+    write_csv(plots / "scores.csv", ["entry", "task", "metric", "value", "stderr", "count", "spread"], lines)
     cost = [[r.entry, *(_measures(r)[name] for name in ("normalised_score", "amr", "wall_s"))] for r in rows]
     write_csv(plots / "cost.csv", ["entry", "normalised_score", "amr", "wall_s"], cost)
 
@@ -82,6 +91,7 @@ def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
         row.entry: {
             **_by_metric(row.scores),
             **{name: value for name, value in _measures(row).items() if name not in ("wall_s", "peak_rss_bytes")},
+            **({} if row.scores.spread is None else {"spread": row.scores.spread}),
         }
         for row in rows
     }
@@ -96,7 +106,7 @@ def _by_metric(scores: Scores) -> dict[str, dict[str, float]]:
 
 
 def _identity(row: Row) -> tuple[str, ...]:
-    return row.entry, row.method, "+".join(row.needs), row.family, row.group
+    return row.entry, row.method, "+".join(row.needs), row.family, row.group, row.data_title
 
 
 def _measures(row: Row) -> dict[str, float | None]:

@@ -1,6 +1,6 @@
 """Merge subsets of the tasks and score each merge on its tasks, many subsets in one process."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,21 @@ class ScoringSetup:
 
 
 def score_merge(
-    method: Method, values: Mapping[str, Any], source: LayerSource, setup: ScoringSetup, folder: Path
+    method: Method,
+    values: Mapping[str, Any],
+    source: LayerSource,
+    setup: ScoringSetup,
+    folder: Path,
+    others: Sequence[str] = (),
 ) -> dict[str, Score]:
-    """Merge a source's tasks into a folder, as the merge stage does; return the merge's score on each of them."""
+    """Merge a source's tasks into a folder, as the merge stage does; return the merge's score on each of them.
+
+    `others`: tasks that are not merged, and measured too.
+    """
     merge(method, dict(values), source, setup.base, folder, choose_device("cpu"))
     scores: dict[str, Score] = {}
     loaded: Network | None = None
-    for task in source.tasks:
+    for task in (*source.tasks, *others):
         network = setup.networks[task]
         head = setup.heads[task]
         if method.overlay or head.patterns or network is not loaded:  # else all tasks use one model

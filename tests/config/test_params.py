@@ -1,6 +1,7 @@
 """Every mistake in params.yaml is refused, by its place and with what is wrong."""
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from ruamel.yaml import YAML
 
 from merganser.config.loading import load_params
 from merganser.config.params import declared
+from merganser.config.searches import candidates_of
 from merganser.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -346,6 +348,9 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c.update(mmethods={}), "mmethods: ", 'did you mean "methods"?'),
         (lambda c: c.update(seed=-1), "seed: ", "got -1"),
         (lambda c: c.update(seed=True), "seed: ", "got True"),
+        (lambda c: c.update(seed=[]), "seed: expected a whole number from 0 on, or a list of different ones", "got []"),
+        (lambda c: c.update(seed=[0, 1, 0]), "seed: ", "got [0, 1, 0]"),
+        (lambda c: c.update(seed=[0, -1]), "seed: ", "got [0, -1]"),
         (lambda c: c["decompose"].update(rank_fraction=0), "decompose.rank_fraction: ", "greater than 0"),
         (lambda c: c["evaluation"].update(batch_size=0.5), "evaluation.batch_size: ", "got 0.5"),
         (lambda c: c["parameters"].update(matrices="any"), "parameters.matrices: ", "got 'any'"),
@@ -549,3 +554,59 @@ def test_an_undeclared_name_gets_the_nearest_one(tmp_path: Path) -> None:
         declared(params.tasks, "digit", "tasks")
     with pytest.raises(InputError, match=r'no "ties" under methods in params\.yaml; did you mean "ties_20"'):
         declared(params.methods, "ties", "methods")
+
+
+def test_a_part_per_task_is_no_model_of_unseen_tasks(tmp_path: Path) -> None:
+    entry = {"method": "emr", "reads": "deltas", "unseen": True}
+    content = changed(lambda c: c["studies"]["tasks"]["methods"].update(emr=entry))
+    with pytest.raises(InputError, match=re.escape("studies.tasks.methods.emr.unseen: emr keeps a part per task")):
+        load_params(write(tmp_path, content))
+
+
+def searching(**search: Any) -> Content:
+    """Let an entry take what a search chose."""
+    content = changed(lambda c: c.update(validation={"split": "validation"}))
+    content["searches"] = {"grid": {"method": "ties", "of": "deltas", **search}}
+    content["methods"]["tuned"] = {"method": "ties", "reads": "searches/grid"}
+    return content
+
+
+@pytest.mark.parametrize(
+    ("search", "entry", "said"),
+    [
+        ({"of": "svd"}, {}, "searches.grid.of: ties reads deltas"),
+        ({"method": "drm_h", "of": "joints/rows"}, {}, "searches.grid.of: expected deltas, svd or differences/NAME"),
+        ({"method": "tise"}, {}, 'did you mean "ties"?'),
+        ({"method": "nan"}, {}, "searches.grid.over: missing, and nan has neither scaling nor density"),
+        ({"over": {"densty": [0.1]}}, {}, 'searches.grid.densty: ties has no such parameter; did you mean "density"?'),
+        ({"over": {"density": [0.1, 2.0]}}, {}, "searches.grid.density: "),
+        ({"over": {"density": []}}, {}, "searches.grid.over.density: there are no values"),
+        ({"over": {"density": [0.1]}, "density": 0.2}, {}, "searches.grid.density: stands under over too"),
+        ({"method": "tsv_m", "of": "svd", "over": {"rank_fraction": [0.2, 0.5]}}, {"method": "tsv_m"}, "is 0.3; raise"),
+        ({"evolve": {}, "over": {"density": [0.1]}}, {}, "searches.grid.over: evolve searches coefficients alone"),
+        (
+            {"evolve": {"generation": 1}},
+            {},
+            "searches.grid.evolve.generation: unknown key",
+        ),
+        ({"evolve": {}, "method": "emr"}, {"method": "emr"}, "searches.grid.evolve: emr takes no coefficients"),
+        ({}, {"reads": "searches/grd"}, "no 'grd' under searches, there are grid"),
+        ({}, {"method": "average"}, "searches/grid searches parameters of ties"),
+        ({}, {"density": 0.2}, "searches/grid says all parameters, so density cannot stand here"),
+    ],
+)
+def test_a_wrong_search_or_its_reader_is_refused(tmp_path: Path, search: Content, entry: Content, said: str) -> None:
+    content = searching(**search)
+    content["methods"]["tuned"].update(entry)
+    with pytest.raises(InputError, match=re.escape(said)):
+        load_params(write(tmp_path, content))
+
+
+def test_a_search_needs_validation_data_and_searches_scaling_and_density_by_itself(tmp_path: Path) -> None:
+    params = load_params(write(tmp_path, searching()))
+    assert len(candidates_of(params.searches["grid"])) == 45
+    assert len(candidates_of(params.searches["grid"].model_copy(update={"method": "iso_c"}))) == 15
+    content = searching()
+    del content["validation"]
+    with pytest.raises(InputError, match="validation: missing, and searches need it"):
+        load_params(write(tmp_path, content))

@@ -13,7 +13,7 @@ from sklearn import metrics as sklearn_metrics
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results, compare, read_results, write_results
 from merganser.evaluation.metrics import METRICS, Floats
-from merganser.evaluation.scoring import RESAMPLES, bootstrap, mean_error, resamples, score_of
+from merganser.evaluation.scoring import RESAMPLES, bootstrap, mean_error, resamples, score_of, score_of_seeds
 
 REFERENCES: dict[str, Any] = {
     "accuracy": sklearn_metrics.accuracy_score,
@@ -151,3 +151,25 @@ def test_a_file_that_holds_no_results_is_named(tmp_path: Path) -> None:
 def test_what_has_neither_scores_nor_predictions_has_no_length() -> None:
     with pytest.raises(AssertionError, match="without scores"):
         len(Results())
+
+
+def test_the_score_of_several_seeds_is_their_mean_with_the_error_of_the_examples_means() -> None:
+    runs = [Results(np.array(scores)) for scores in ([1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0])]
+    assert score_of_seeds("accuracy", runs) == {
+        "metric": "accuracy",
+        "value": 0.375,
+        "count": 4,
+        "stderr": pytest.approx(np.std([1, 0.5, 0, 0], ddof=1) / 2),
+        "seeds": [0.5, 0.25],
+        "spread": pytest.approx(0.25 / math.sqrt(2)),
+    }
+    assert score_of_seeds("accuracy", runs[:1]) == score_of("accuracy", runs[0])
+
+
+def test_seeds_of_a_metric_that_is_no_mean_have_the_mean_of_their_errors() -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.normal(size=50)
+    runs = [compare("pearson", labels + generator.normal(size=50), labels) for _ in range(3)]
+    found, each = score_of_seeds("pearson", runs), [score_of("pearson", results) for results in runs]
+    assert found["stderr"] == pytest.approx(sum(one["stderr"] or 0 for one in each) / 3)
+    assert found["value"] == pytest.approx(sum(one["value"] for one in each) / 3)

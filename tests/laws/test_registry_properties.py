@@ -401,3 +401,15 @@ def test_only_scalings_and_coefficients_have_no_bounds(name: str) -> None:
         if field.annotation in (int, float) and key not in ("scaling", "seed"):
             with pytest.raises(InputError, match=rf"entry\.{key}"):
                 method.validate("entry", {key: -1})
+
+
+@every_method
+def test_the_seed_changes_a_merge_just_where_the_method_says_so(name: str) -> None:
+    method = registry.get(name)
+    fields = method.parameters.model_fields
+    layers = suite_of(["full", "full"], 0).layers
+    never = {key: 0.0 for key in ("drop_rate", "eps") if key in fields}
+    for values in [*choices(name), *([never] if never else [])]:
+        first, other = (models(name, [replace(layer, seed=seed) for layer in layers], values) for seed in (0, 1))
+        same = all(torch.equal(one, two) for one, two in zip(first, other, strict=True))
+        assert same != method.is_random(method.validate("", dict(values)))

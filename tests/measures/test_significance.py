@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from merganser.evaluation.examples import Results, compare
-from merganser.measures.significance import compare_models, holm, mcnemar, mean_of_tasks
+from merganser.measures.significance import compare_models, holm, mcnemar, mean_of_tasks, over_tasks
 
 COUNT = 400
 
@@ -110,3 +110,37 @@ def test_a_single_model_and_a_single_example_can_be_compared() -> None:
     assert compare_models("accuracy", [compare("accuracy", [1], [1])]).p.tolist() == [[1.0]]
     assert compare_models("spearman", [compare("spearman", [1.0, 2.0, 3.0], [1.0, 2.0, 3.0])]).p.tolist() == [[1.0]]
     assert compare_models("any", [Results(np.array([0.5])), Results(np.array([0.7]))]).p[0, 1] == 1
+
+
+def test_means_over_seeds_do_not_take_the_exact_test_from_other_pairs() -> None:
+    first, second, third = models([0.9, 0.8, 0.7])
+    assert second.score is not None
+    assert third.score is not None
+    seeds = Results((second.score + third.score) / 2, None, first.label)
+    alone, beside = compare_models("accuracy", [first, second]), compare_models("accuracy", [first, second, seeds])
+    for one, other in zip(alone, beside, strict=True):
+        np.testing.assert_allclose(other[:2, :2], one)
+    t = stats.ttest_rel(first.score, seeds.score).statistic
+    assert beside.p[0, 2] == pytest.approx(2 * stats.norm.sf(abs(t)), rel=1e-9)
+    mean = mean_of_tasks([beside, beside])
+    np.testing.assert_allclose(mean.p[:2, :2], mean_of_tasks([alone, alone]).p)
+
+
+def test_over_tasks_the_test_is_the_paired_t_test_and_the_interval_holds_the_mean() -> None:
+    generator = np.random.default_rng(0)
+    differences = generator.normal(0.02, 0.03, 8)
+    found = over_tasks(differences.tolist())
+    assert found is not None
+    assert found.p == pytest.approx(stats.ttest_rel(differences + 0.7, np.full(8, 0.7)).pvalue)
+    assert found.low < differences.mean() < found.high
+    assert found == over_tasks(differences.tolist())
+    assert over_tasks([0.1, 0.1, 0.1]) is None
+
+
+def test_the_interval_over_tasks_holds_the_truth_as_often_as_it_says() -> None:
+    held = 0
+    for seed in range(200):
+        found = over_tasks(np.random.default_rng(seed).normal(0.1, 1, 20).tolist())
+        assert found is not None
+        held += found.low <= 0.1 <= found.high
+    assert 0.86 <= held / 200 <= 0.99

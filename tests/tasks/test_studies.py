@@ -113,6 +113,26 @@ def test_a_pairs_average_is_the_average_of_those_two_models(made: Path) -> None:
     assert scores(made, "average")[PAIR] == {task: measured(made, task, average) for task in PAIR}
 
 
+def test_a_merge_of_some_tasks_is_measured_on_the_others_apart(folder: Path) -> None:
+    change(folder, lambda params: params["studies"]["tasks"]["methods"]["average"].update(unseen=True))
+    seen = scores(folder, "average")
+    study_tasks.main(["average"])
+    assert scores(folder, "average") == seen
+    files = [json.loads(file.read_text()) for file in (folder / "data/measures/studies/tasks/average").iterdir()]
+    found = {tuple(each["scores"]): each.get("unseen") for each in files}
+    assert found[TASKS] is None
+    base, models = read(folder / "data/base"), [read(folder / "data/checkpoints" / task) for task in PAIR]
+    average = {n: torch.stack([m[n] for m in models]).mean(0) if n in models[0] else base[n] for n in base}
+    assert found[PAIR] == {"red": measured(folder, "red", average)}
+    params = load_params(Path("params.yaml"))
+    results = read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), TASK_STUDIES, RANK_STUDIES)
+    assert list(results.with_unseen) == ["average"]
+    pair, whole = results.with_unseen["average"]
+    unseen = [point.unseen for point in results.points if point.entry == "average" and point.tasks == 2]
+    assert pair.unseen == pytest.approx(sum(value or 0 for value in unseen) / 3)
+    assert whole.unseen is None
+
+
 def test_a_second_start_measures_nothing_and_keeps_every_byte(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder / "data/measures/studies/tasks/dare"
     before, times = content(out), {path: path.stat().st_mtime_ns for path in out.iterdir()}

@@ -1,0 +1,62 @@
+"""The candidates of a search, and the one that is chosen: one rule for all methods."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+from typing import Any
+
+# What is searched where an entry does not say: the grid of the papers that tune on validation data.
+SCALINGS = tuple(tenths / 10 for tenths in range(1, 16))
+DENSITIES = (0.1, 0.2, 0.4)
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Values of a method's parameters, and what their merge scored on the validation data."""
+
+    values: Values
+    score: float  # the mean over the tasks
+    by_task: Mapping[str, float]
+
+
+def default_grid(parameters: Collection[str]) -> dict[str, list[Any]]:
+    """Return what is searched of a method with these parameters.
+
+    >>> default_grid(["scaling", "density"])["density"], list(default_grid(["eta"]))
+    ([0.1, 0.2, 0.4], [])
+    """
+    known: dict[str, Sequence[Any]] = {"scaling": SCALINGS, "density": DENSITIES}
+    return {name: list(values) for name, values in known.items() if name in parameters}
+
+
+def grid(over: Mapping[str, Sequence[Any]]) -> list[Values]:
+    """List all combinations, the last parameter's values fastest.
+
+    >>> grid({"scaling": [0.5, 1.0], "density": [0.2]})
+    [{'scaling': 0.5, 'density': 0.2}, {'scaling': 1.0, 'density': 0.2}]
+    """
+    return [dict(zip(over, values, strict=True)) for values in product(*over.values())]
+
+
+def best(candidates: Iterable[Candidate]) -> Candidate:
+    """Return the candidate of the highest score: of several the one of the smallest scaling, then the first.
+
+    >>> best([Candidate({"scaling": s}, score, {}) for s, score in ((1.0, 0.7), (0.5, 0.7), (0.1, 0.6))]).values
+    {'scaling': 0.5}
+    """
+    return min(candidates, key=lambda one: (-one.score, _scaling(one.values)))
+
+
+def _scaling(values: Mapping[str, Any]) -> float:
+    scaling = values.get("scaling")
+    return float(scaling) if isinstance(scaling, int | float) else inf
+
+
+def file_name(values: Mapping[str, Any]) -> str:
+    """Name the file of a candidate."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32] + ".json"

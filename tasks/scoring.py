@@ -1,0 +1,31 @@
+"""What several stages score merges on, opened once: every task's network, head and prepared data."""
+
+from pathlib import Path
+
+from merganser.checkpoints.reading import open_for_merging
+from merganser.config.params import Params
+from merganser.evaluation.evaluator import evaluator_for
+from merganser.evaluation.prepared import Prepared
+from merganser.inputs.heads import read_head
+from merganser.models import Network, open_network
+from merganser.models.device import usable
+from merganser.studies.merges import ScoringSetup
+from tasks.paths import BASE, HEADS
+
+
+def open_setup(params: Params, data: Path, base: Path = BASE) -> ScoringSetup:
+    """Open the base of the merges, and every task's architecture and prepared data in a folder."""
+    prepared = {name: Prepared(data / name) for name in params.tasks}
+    evaluators = {name: evaluator_for(found) for name, found in prepared.items()}
+    heads = {name: read_head(HEADS / f"{name}.safetensors") for name in params.tasks}
+    for name, head in heads.items():
+        evaluators[name].check_head(head.classes, prepared[name].classes, name)
+    outputs = {name: evaluators[name].outputs(found.classes) for name, found in prepared.items()}
+    device, precision = usable(params.evaluation.device, "evaluation.device"), params.evaluation.precision
+    built: dict[int | None, Network] = {
+        count: open_network(params.base.family, BASE, outputs=count, device=device, precision=precision)
+        for count in dict.fromkeys(outputs.values())
+    }
+    networks = {name: built[count] for name, count in outputs.items()}
+    prepared = {name: found.on(networks[name].device) for name, found in prepared.items()}
+    return ScoringSetup(open_for_merging(base), networks, evaluators, prepared, heads, params.evaluation.batch_size)

@@ -1,0 +1,187 @@
+"""Search one entry of `searches`: merge by each candidate, measure it on the validation data, choose the best.
+
+Every candidate has a file with a fingerprint of what it was computed from, and is measured again only if that changed:
+a kill loses one candidate. The split that is measured on at the end is never read.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from merganser import registry
+from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import open_for_merging
+from merganser.code_digest import code_digest
+from merganser.config.loading import load_params
+from merganser.config.params import Params, Search, declared
+from merganser.config.searches import candidates_of
+from merganser.hashes import sha256_of_tree
+from merganser.inputs.embeddings import READ, link_read
+from merganser.inputs.layers import LayerSource
+from merganser.inputs.model_deltas import open_models
+from merganser.inputs.searches import FOUND, RESULT
+from merganser.measures.scores import normalised_score
+from merganser.merging.method import Method
+from merganser.studies.candidates import Candidate, best, file_name
+from merganser.studies.evolution import evolved
+from merganser.studies.merges import ScoringSetup, score_merge
+from tasks.kept import FINGERPRINT, read_kept, remove_unknown
+from tasks.merge import opened
+from tasks.paths import BASE, CHECKPOINTS, DATA, HEADS, SEARCHES, VALIDATION
+from tasks.scoring import open_setup
+from tasks.stage import check_family, check_kind, check_method, fresh_folder, only_name, run, write_json
+
+INDIVIDUAL = "individual"
+STATE = "state"
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What the values of candidates are measured with, opened once."""
+
+    name: str
+    method: Method
+    open_source: Callable[[Mapping[str, Any]], LayerSource]  # as a merge by these values reads it
+    setup: ScoringSetup
+    state: Path
+    fingerprint: str
+    individual: Mapping[str, float]  # on the same data
+
+    def measured(self, values: Mapping[str, Any]) -> Candidate:
+        """Merge and measure by these values, or read what was measured before."""
+        found = by_task(self, self.method, values, self.open_source(values))
+        usable = all(value > 0 for value in self.individual.values())
+        score = normalised_score(found, self.individual) if usable else sum(found.values()) / len(found)
+        return Candidate(dict(values), score, found)
+
+
+def by_task(measuring: Measuring, method: Method, values: Mapping[str, Any], source: LayerSource) -> dict[str, float]:
+    """Return the score on each task of a merge, kept from an earlier start or measured now."""
+    file = measuring.state / file_name({"method": method.name, **values})
+    kept = read_kept(file, measuring.fingerprint)
+    if kept is None:
+        # in the kept folder: what a kill leaves there, the next start removes
+        with TemporaryDirectory(dir=measuring.state) as folder:
+            filled = method.validate(f"searches.{measuring.name}", dict(values))
+            scores = score_merge(method, filled, source, measuring.setup, Path(folder))
+        kept = {FINGERPRINT: measuring.fingerprint, "values": {task: one["value"] for task, one in scores.items()}}
+        write_json(file, kept)
+    return dict(kept["values"])
+
+
+def search_entry(params: Params, name: str) -> None:
+    """Measure every candidate of one search that is not there yet; write all of them, and what was chosen."""
+    search, out = declared(params.searches, name, "searches"), SEARCHES / name
+    for method in (search.method, INDIVIDUAL):
+        check_method(method)
+    check_family(params.base.family)
+    for kind in sorted({task.kind for task in params.tasks.values()}):
+        check_kind(kind)
+    (out / STATE).mkdir(parents=True, exist_ok=True)
+    measuring = open_measuring(params, name, search, out / STATE)
+    candidates = []
+    for done, found in enumerate(tried(params, search, measuring), 1):
+        candidates.append(found)
+        print(f"{name}: {done} of {count_of(search)}: {found.score:.4f} by {shown(found.values)}", flush=True)
+    files = {file_name({"method": search.method, **one.values}) for one in candidates}
+    remove_unknown(out / STATE, files | {file_name({"method": INDIVIDUAL})})
+    chosen = best(candidates)
+    write_result(out, search, measuring, candidates, chosen)
+    shutil.rmtree(out / READ, ignore_errors=True)
+    link_read(DATA / search.of, sorted(params.tasks), out)
+    print(f"{name}: chosen {shown(chosen.values)}, {chosen.score:.4f}")
+
+
+def tried(params: Params, search: Search, measuring: Measuring) -> Iterator[Candidate]:
+    """Measure candidate by candidate."""
+
+    def measure(values: Mapping[str, Any]) -> Candidate:
+        return measuring.measured({**search.values, **values})
+
+    if search.evolve is None:
+        return map(measure, candidates_of(search))
+    return evolved(sorted(params.tasks), measure, seed=params.first_seed, **search.evolve.model_dump())
+
+
+def count_of(search: Search) -> int:
+    """Return how many candidates a search tries."""
+    if search.evolve is None:
+        return len(candidates_of(search))
+    return 1 + search.evolve.generations * search.evolve.population
+
+
+def open_measuring(params: Params, name: str, search: Search, state: Path) -> Measuring:
+    """Open all that candidates are measured with, the individual models' own scores among it."""
+    method, tasks = registry.get(search.method), sorted(params.tasks)
+    folder, of_difference = DATA / search.of, search.entry({}).difference is not None
+    base = folder / "base" if of_difference else BASE
+    remove_unknown(state, {path.name for path in state.glob("*.json")})
+    setup = open_setup(params, VALIDATION, base)
+
+    def open_source(values: Mapping[str, Any]) -> LayerSource:
+        return opened(search.entry(values), folder, tasks, params.first_seed)
+
+    opening = Measuring(name, method, open_source, setup, state, fingerprint(params, search, tasks), {})
+    rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
+    models = open_models(open_for_merging(BASE), {task: open_model(CHECKPOINTS / task) for task in tasks}, rules)
+    on_base = replace(setup, base=open_for_merging(BASE)) if of_difference else setup
+    own = by_task(replace(opening, setup=on_base), registry.get(INDIVIDUAL), {}, models)
+    return replace(opening, individual=own)
+
+
+def fingerprint(params: Params, search: Search, tasks: list[str]) -> str:
+    """Return a digest of all that a candidate's score follows from, but its values."""
+    source = DATA / search.of
+    read = [path for task in tasks for path in (source / f"{task}.safetensors", source / task, source / "base")]
+    files = [BASE, *(folder / task for folder in (CHECKPOINTS, VALIDATION) for task in tasks)]
+    files += [path for path in dict.fromkeys(read) if path.exists()]
+    code = code_digest(
+        "tasks.search",
+        f"merganser.methods.{search.method}",
+        f"merganser.methods.{INDIVIDUAL}",
+        f"merganser.models.families.{params.base.family}",
+        *sorted({f"merganser.evaluation.kinds.{task.kind}" for task in params.tasks.values()}),
+    )
+    evaluation = params.evaluation.model_dump(exclude={"split"})
+    files += [HEADS / f"{task}.safetensors" for task in tasks]
+    about = [search.of, params.first_seed, tasks, evaluation, code, *map(sha256_of_tree, files)]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+
+def write_result(
+    out: Path, search: Search, measuring: Measuring, candidates: list[Candidate], chosen: Candidate
+) -> None:
+    """Write all candidates with their scores, the individual models', and the values that were chosen."""
+    examples = sum(len(data) for data in measuring.setup.prepared.values())
+    with fresh_folder(out / RESULT) as folder:
+        content = {
+            "method": search.method,
+            "of": search.of,
+            "individual": dict(measuring.individual),
+            "forwards": (len(candidates) + 1) * examples,
+            "candidates": [asdict(one) for one in candidates],
+            "chosen": chosen.values,
+        }
+        write_json(folder / FOUND, content)
+
+
+def shown(values: Mapping[str, Any]) -> str:
+    """Show a candidate's values in a line."""
+    return ", ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Search by the entry named on the command line."""
+    search_entry(load_params(Path("params.yaml")), only_name(argv, "search"))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -90,9 +90,9 @@ def _origins(params: Params, entry: Entry) -> Origins:
 
 
 def _read_of(folder: Path, task: str) -> str:
-    """Hash what an entry reads of a task: a file, a folder, or both."""
-    paths = (folder / task, folder / f"{task}.safetensors")
-    return "".join(sha256_of_tree(path) for path in paths if path.exists())
+    """Hash what an entry reads of a task, a file, a folder, or both; raise InputError where there is neither."""
+    file = folder / f"{task}.safetensors"
+    return "".join(sha256_of_tree(path) for path in (folder / task, file) if path.exists()) or sha256_of_tree(file)
 
 
 def _fingerprint(params: Params, entry: StudyEntry, values: dict[str, Any], subset: Subset, origins: Origins) -> str:

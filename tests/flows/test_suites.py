@@ -137,7 +137,7 @@ def test_the_command_line_lists_and_uses_suites_from_a_folder_inside(
             cli.main()
         assert left.value.code == 0
     said = capsys.readouterr().out
-    assert "params.yaml is that of suites/two: open_clip, 2 tasks, 6 entries" in said
+    assert "params.yaml is that of suites/two: open_clip, 2 tasks, 7 entries" in said
     assert [row["in_use"] for row in json.loads(said[said.index("[") :])] == [False, True]
 
 

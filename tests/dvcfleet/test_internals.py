@@ -58,7 +58,7 @@ def check_renamed(make: Make, folder: Path, names: Sequence[str]) -> None:
     assert ours.settled()
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_without_any_of_the_internals_of_fast_paths_a_run_ends_well_and_says_what_is_missing(
     toy: Make, tmp_path: Path
 ) -> None:

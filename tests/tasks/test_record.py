@@ -235,7 +235,7 @@ record.main(["average"])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_run_that_a_kill_left_unfinished_is_finished_and_no_second_one_made(folder: Path) -> None:
     # In the parent run before its parameters are there, then in the entry's own when all is there.
     for call, number in (("log_batch", 1), ("set_terminated", 2)):

@@ -139,7 +139,7 @@ def test_a_second_start_measures_nothing_and_keeps_every_byte(folder: Path, caps
     assert content(folder / "data/statistics") == before
 
 
-@pytest.mark.parametrize(("name", "at"), [("gram", 5), ("fisher", 40)])
+@pytest.mark.parametrize(("name", "at"), [("gram", 5), pytest.param("fisher", 40, marks=pytest.mark.drill)])
 def test_a_killed_stage_goes_on_to_the_same_bytes(
     name: str, at: int, folder: Path, made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

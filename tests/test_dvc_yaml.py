@@ -158,6 +158,7 @@ def test_stages_that_merge_depend_on_their_own_method_and_the_report_on_all() ->
     assert {name: deps for name, deps in of_methods.items() if deps} == {
         "merge": own,
         "study_tasks": own,
+        "search": [*own, f"{DIGESTS}methods/individual.txt"],
         "report": [f"{DIGESTS}methods"],
     }
 
@@ -174,6 +175,7 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
         "route": [family, kinds],
         "surgery": [family, kinds],
         "learn": [family, kinds],
+        "search": [kinds, family],
         "evaluate": [family, kinds],
         "study_tasks": [family, kinds],
         "study_rank": [family, kinds],

@@ -55,8 +55,11 @@ def read_learned(folder: Path, tasks: Sequence[str]) -> Learned:
 
 
 def read_trace(folder: Path) -> dict[str, Any]:
-    """Read the losses by step."""
-    trace: dict[str, Any] = parse_json((folder / TRACE).read_bytes())
+    """Read the losses by step; raise InputError where nothing was learned."""
+    path = folder / TRACE
+    if not path.is_file():
+        raise InputError(f"{path}: nothing learned; run the stage learn first (`merganser run` does)")
+    trace: dict[str, Any] = parse_json(path.read_bytes())
     return trace
 
 

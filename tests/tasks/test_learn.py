@@ -33,7 +33,7 @@ STEPS = {"learner": "adamerging", "of": "deltas", "steps": 4, "every": 2, "batch
 LEARNED: dict[str, dict[str, Any]] = {
     "ada": STEPS,
     "plus_plus": {**STEPS, "plus_plus": True, "granularity": "task"},
-    "long": {**STEPS, "steps": 20, "every": 1},
+    "long": {**STEPS, "steps": 100, "every": 1},
 }
 METHODS = {name: {"method": "adamerging", "reads": f"learned/{name}"} for name in LEARNED}
 
@@ -174,7 +174,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_bytes(folder: Path) -> None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         kills += process.exitcode == -signal.SIGKILL
-        assert until <= steps_of(state) < 20
+        assert until <= steps_of(state) < 100
     assert kills == 2
     assert not Path("data/learned/long/result").exists()
     learn.main(["long"])

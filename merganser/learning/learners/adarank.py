@@ -99,7 +99,7 @@ def _spectrum(factors: Factors) -> Tensor:
 
 def _stored(value: Tensor, factors: Factors) -> Tensor:
     """Return what decides over the components that have vectors; the others are zero."""
-    return value[: factors.u.shape[1]]
+    return value[: factors.u.shape[1]].to(factors.s.device)
 
 
 def _refuse_truncated(layer: Layer) -> None:

@@ -61,7 +61,12 @@ class MaskedSum:
     def form(self, values: Values, step: int | None = None) -> Callable[[LayerDeltas], Tensor]:
         """Return the masked sum of one layer's deltas."""
         mean = self.mean(values, step)
-        return lambda layer: self.total(values, layer) * (self.mask(values, layer.name, step) / mean).to(layer.dtype)
+
+        def merged(layer: LayerDeltas) -> Tensor:
+            total = self.total(values, layer)
+            return total * (self.mask(values, layer.name, step) / mean).to(total.device, total.dtype)
+
+        return merged
 
     def pull(self, values: Values, step: int | None, gradients: Mapping[str, Tensor]) -> Values:
         """Return the derivative by the coefficients, or by the logits while the mask is learned."""

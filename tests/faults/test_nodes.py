@@ -88,7 +88,7 @@ def on(nodes: Cluster, flow: Toy, **options: bool) -> tuple[int, str]:
     return flow.run(runner=nodes.kind, address=nodes.address, workers=None, **options)
 
 
-@pytest.mark.slow
+@pytest.mark.drill  # the sample of the drill `nodes` does it with a node that is killed
 def test_nodes_leave_what_a_local_run_leaves_and_fetch_nothing_twice(field: Field) -> None:
     flow = field.share(2)
     for clone in field.clones:  # left over from stages that are no more, in a folder that is read whole

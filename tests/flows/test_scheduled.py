@@ -31,7 +31,7 @@ def schedules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schedules]:
         yield served
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_deployment_runs_by_itself_and_later_only_what_changed(toy: Make, schedules: Schedules) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     schedules.deploy(chain.path, deployment("often", due_in_s=15, workers=2))

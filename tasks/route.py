@@ -10,18 +10,14 @@ from torch import Tensor
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
-from merganser.evaluation.evaluator import evaluator_for
-from merganser.evaluation.prepared import Prepared
 from merganser.inputs.embeddings import link_read
-from merganser.inputs.heads import read_head
 from merganser.inputs.task_models import own_model
-from merganser.models import open_network
-from merganser.models.device import usable
 from merganser.routed.experts import check_scores
 from merganser.routed.features import features_of
 from merganser.routed.router import fit, write_router
-from tasks.paths import DATA, HEADS, ROUTERS, VALIDATION
-from tasks.stage import check_family, check_kind, fresh_folder, only_name, run
+from tasks.paths import DATA, ROUTERS, VALIDATION
+from tasks.scoring import open_task
+from tasks.stage import check_family, fresh_folder, only_name, run
 
 
 def route(params: Params, name: str) -> None:
@@ -45,15 +41,10 @@ def route(params: Params, name: str) -> None:
 
 def shared_features(params: Params, start: Path, task: str, where: str) -> Tensor:
     """Return the merged model's features of a task's validation data (N, D)."""
-    prepared, head = Prepared(VALIDATION / task), read_head(HEADS / f"{task}.safetensors")
-    evaluator = evaluator_for(prepared)
-    check_kind(evaluator.name)
-    device, precision = usable(params.evaluation.device, "evaluation.device"), params.evaluation.precision
-    outputs = evaluator.outputs(prepared.classes)
-    network = open_network(params.base.family, start, outputs=outputs, device=device, precision=precision)
-    check_scores(network, f"{where}, {task}")
-    network.load(head.put_on(own_model(open_for_merging(start), None)))
-    return features_of(network, prepared, params.evaluation.batch_size)
+    setup = open_task(params, task, VALIDATION, start)
+    check_scores(setup.network, f"{where}, {task}")
+    setup.network.load(setup.head.put_on(own_model(open_for_merging(start), None)))
+    return features_of(setup.network, setup.prepared, params.evaluation.batch_size)
 
 
 def main(argv: list[str]) -> None:

@@ -1,16 +1,40 @@
-"""What several stages score merges on, opened once: every task's network, head and prepared data."""
+"""What stages run models on: the network, head and prepared data of one task, or of all."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params
-from merganser.evaluation.evaluator import evaluator_for
+from merganser.evaluation.evaluator import Evaluator, evaluator_for
 from merganser.evaluation.prepared import Prepared
-from merganser.inputs.heads import read_head
+from merganser.inputs.heads import Head, read_head
 from merganser.models import Network, open_network
 from merganser.models.device import usable
 from merganser.studies.merges import ScoringSetup
 from tasks.paths import BASE, HEADS
+from tasks.stage import check_kind
+
+
+@dataclass(frozen=True)
+class TaskSetup:
+    """What one task's models run on: `network` has no parameters yet, and batches of `prepared` come where it is."""
+
+    network: Network
+    head: Head
+    evaluator: Evaluator
+    prepared: Prepared
+
+
+def open_task(params: Params, task: str, data: Path, model: Path) -> TaskSetup:
+    """Open one task's prepared data in a folder, its head, and the architecture that a model's folder describes."""
+    prepared, head = Prepared(data / task), read_head(HEADS / f"{task}.safetensors")
+    evaluator = evaluator_for(prepared)
+    check_kind(evaluator.name)
+    evaluator.check_head(head.classes, prepared.classes, task)
+    device, precision = usable(params.evaluation.device, "evaluation.device"), params.evaluation.precision
+    outputs = evaluator.outputs(prepared.classes)
+    network = open_network(params.base.family, model, outputs=outputs, device=device, precision=precision)
+    return TaskSetup(network, head, evaluator, prepared.on(network.device))
 
 
 def open_setup(params: Params, data: Path, base: Path = BASE) -> ScoringSetup:

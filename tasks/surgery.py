@@ -10,18 +10,14 @@ from torch import Tensor
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
-from merganser.evaluation.evaluator import evaluator_for
-from merganser.evaluation.prepared import Prepared
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_read
-from merganser.inputs.heads import read_head
 from merganser.inputs.task_models import own_model
-from merganser.models import open_network
-from merganser.models.device import usable
 from merganser.routed.features import features_of
 from merganser.routed.surgery import Training, can_change, train, write_bottlenecks
-from tasks.paths import DATA, HEADS, SURGERY, VALIDATION
-from tasks.stage import check_family, check_kind, fresh_folder, only_name, run, write_json
+from tasks.paths import DATA, SURGERY, VALIDATION
+from tasks.scoring import open_task
+from tasks.stage import check_family, fresh_folder, only_name, run, write_json
 
 
 def operate(params: Params, name: str) -> None:
@@ -44,17 +40,13 @@ def operate(params: Params, name: str) -> None:
 
 def both_features(params: Params, source: Path, task: str, where: str) -> tuple[Tensor, Tensor]:
     """Return the merged model's and the task's own model's features of the task's validation data (N, D)."""
-    prepared, head = Prepared(VALIDATION / task), read_head(HEADS / f"{task}.safetensors")
-    evaluator = evaluator_for(prepared)
-    check_kind(evaluator.name)
-    device, precision = usable(params.evaluation.device, "evaluation.device"), params.evaluation.precision
-    outputs, start = evaluator.outputs(prepared.classes), source / "base"
-    network = open_network(params.base.family, start, outputs=outputs, device=device, precision=precision)
-    can_change(network, f"{where}, {task}")
+    start = source / "base"
+    setup = open_task(params, task, VALIDATION, start)
+    can_change(setup.network, f"{where}, {task}")
     features = []
     for deltas in (None, DeltaFile(source / f"{task}.safetensors")):
-        network.load(head.put_on(own_model(open_for_merging(start), deltas)))
-        features.append(features_of(network, prepared, params.evaluation.batch_size))
+        setup.network.load(setup.head.put_on(own_model(open_for_merging(start), deltas)))
+        features.append(features_of(setup.network, setup.prepared, params.evaluation.batch_size))
     return features[0], features[1]
 
 

@@ -16,8 +16,6 @@ def learned_mistakes(params: Params) -> Iterator[str]:
     """List the mistakes of what is learned, each with its place."""
     for name, learned in params.learned.items():
         yield from _learner_mistakes(params, f"learned.{name}", learned)
-    if params.learned and params.validation is None:
-        yield "validation: missing, and learned needs it; write validation: {split: validation}"
     if params.learned:
         for name, task in params.tasks.items():
             if task.kind in kind_names() and not isinstance(get_kind(task.kind), GivesClasses):

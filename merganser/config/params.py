@@ -105,43 +105,40 @@ class Entry(Strict):
     @property
     def difference(self) -> str | None:
         """The name of the difference vectors it reads, None when it reads something else."""
-        return self._named("differences")
+        return self.named("differences")
 
     @property
     def joint(self) -> str | None:
         """The name of the joint decompositions it reads, None when it reads something else."""
-        return self._named("joints")
+        return self.named("joints")
 
     @property
     def embedding(self) -> str | None:
         """The name of the text embeddings it reads something with, None when it reads something else."""
-        return self._named("embeddings")
-
-    def named(self, section: str) -> str | None:
-        """Return the name under a section of what it reads, None when it reads something else."""
-        return self._named(section)
+        return self.named("embeddings")
 
     @property
     def learned(self) -> str | None:
         """The name of the learned values it applies to something, None when it reads something else."""
-        return self._named("learned")
+        return self.named("learned")
 
     @property
     def statistic(self) -> str | None:
         """The name of the statistics it reads, None when it reads something else."""
-        return self._named("statistics")
+        return self.named("statistics")
 
     @property
     def search(self) -> str | None:
         """The name of the search whose choice it merges by, None when it reads something else."""
-        return self._named("searches")
+        return self.named("searches")
 
     @property
     def values(self) -> dict[str, Any]:
         """The method's own parameters, as written."""
         return dict(self.model_extra or {})
 
-    def _named(self, kind: str) -> str | None:
+    def named(self, kind: str) -> str | None:
+        """Return the name under a section of what it reads, None when it reads something else."""
         found, _, name = self.reads.partition("/")
         return name if found == kind and name else None
 
@@ -174,7 +171,10 @@ class Evaluation(Strict):
 
 
 class Validation(Strict):
-    """The split that statistics, learning and searches read; never the one that is measured on."""
+    """The split that statistics, learning, searches and routers read.
+
+    It is not the one that is measured on, unless all that reads it adapts without labels.
+    """
 
     split: Text
 

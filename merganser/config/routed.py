@@ -8,12 +8,10 @@ from merganser.merging.method import Method
 
 
 def beside_mistakes(params: Params) -> Iterator[str]:
-    """Check what each bottleneck is of: difference vectors that there are, and data to learn from."""
+    """Check what each bottleneck and router is of: difference vectors that there are."""
     for section, declared in params.beside.items():
         for name, one in declared.items():
             yield from (f"{section}.{name}.of: {mistake}" for mistake in _of_mistakes(params, one))
-        if declared and params.validation is None:
-            yield f"validation: missing, and {section} needs it; write validation: {{split: validation}}"
 
 
 def beside_reading_mistakes(params: Params, entry: Entry, method: Method) -> Iterator[str]:

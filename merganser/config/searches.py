@@ -11,8 +11,6 @@ from merganser.studies.candidates import default_grid, grid
 
 def search_mistakes(params: Params) -> Iterator[str]:
     """List the mistakes of all searches, each with its place; what a search is of is checked as an entry's `reads`."""
-    if params.searches and params.validation is None:
-        yield "validation: missing, and searches need it; write validation: {split: validation}"
     for name, search in params.searches.items():
         yield from _value_mistakes(params, f"searches.{name}", search)
 

@@ -8,10 +8,8 @@ from merganser.merging.method import Method
 
 
 def statistics_mistakes(params: Params) -> Iterator[str]:
-    """Check that there is data to measure statistics on, and that only Fisher information is asked of the base."""
+    """Check that only Fisher information is asked of the base."""
     for name, statistic in params.statistics.items():
-        if params.validation is None:
-            yield f"statistics.{name}: there is no section validation to read; write validation: {{split: validation}}"
         if statistic.base and statistic.kind != "fisher":
             yield f"statistics.{name}.base: only kind: fisher measures the base model too; leave it out"
 

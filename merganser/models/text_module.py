@@ -1,5 +1,6 @@
 """What all networks of texts share: the tokenizer, and scores by whatever the module's `_run` gives."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from merganser.models.naming import Naming
 from merganser.models.texts import Texts, encode, open_tokenizer
 
 
-class TextModule(NamedModule):
+class TextModule(NamedModule, ABC):
     """A module with the tokenizer of its folder; `_run` scores a batch. Shape legend: B texts, C classes or words."""
 
     def __init__(self, module: Any, folder: Path, naming: Naming, side: Literal["left", "right"] = "right") -> None:
@@ -33,5 +34,6 @@ class TextModule(NamedModule):
         """Score with these parameters in place of the loaded ones of their names; differentiable: (B, C)."""
         return self.with_parameters(parameters, lambda: self._run(inputs))
 
+    @abstractmethod
     def _run(self, inputs: Inputs) -> Tensor:
-        raise NotImplementedError
+        """Score a batch (B, C)."""

@@ -60,7 +60,7 @@ def test_an_entry_reads_what_was_learned_of_deltas_or_differences(tmp_path: Path
             "learned.ada.of: ",
             'did you mean "from_average"?',
         ),
-        (lambda c: c.pop("validation"), "validation: ", "missing, and learned needs it"),
+        (lambda c: c.pop("validation"), "validation: ", "missing, and read for learned"),
         (
             lambda c: c["tasks"].update(stsb=REGRESSION),
             "tasks.stsb.kind: ",

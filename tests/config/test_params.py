@@ -160,8 +160,8 @@ def test_the_projects_own_params_are_right() -> None:
         ),
         (
             lambda c: c.update(statistics={"x": {"kind": "gram", "examples": 8}}),
-            "statistics.x: ",
-            "no section validation to read; write validation: {split: validation}",
+            "validation: ",
+            "missing, and read for statistics; write validation: {split: validation}",
         ),
         (lambda c: c.update(statistics={"x": {"kind": "gram", "examples": 0}}), "statistics.x.examples: ", "got 0"),
         (
@@ -317,7 +317,7 @@ def test_the_projects_own_params_are_right() -> None:
         (
             lambda c: c.update(surgery={"x": {"of": "differences/from_average"}}),
             "validation: missing, ",
-            "surgery needs it; write validation: {split: validation}",
+            "read for surgery; write validation: {split: validation}",
         ),
         (lambda c: c.update(surgery={"x": {"of": "differences/from_average", "rnk": 1}}), "surgery.x.rnk: ", '"rank"?'),
         (
@@ -608,5 +608,5 @@ def test_a_search_needs_validation_data_and_searches_scaling_and_density_by_itse
     assert len(candidates_of(params.searches["grid"].model_copy(update={"method": "iso_c"}))) == 15
     content = searching()
     del content["validation"]
-    with pytest.raises(InputError, match="validation: missing, and searches need it"):
+    with pytest.raises(InputError, match="validation: missing, and read for searches"):
         load_params(write(tmp_path, content))

@@ -11,7 +11,20 @@ import torch
 import yaml
 
 from merganser.checkpoints.writing import save_tensors
-from tasks import decompose, evaluate, extract, fetch, measure, measure_merged, merge, prepare, study_rank, study_tasks
+from tasks import (
+    decompose,
+    difference,
+    evaluate,
+    extract,
+    fetch,
+    measure,
+    measure_merged,
+    merge,
+    prepare,
+    prepare_validation,
+    study_rank,
+    study_tasks,
+)
 from tests.tiny_clip import CONFIG, write_clip, write_data_set
 
 TASKS = ("dark", "light", "red")
@@ -49,6 +62,19 @@ def write_params(folder: Path, methods: dict[str, dict[str, Any]] = METHODS) -> 
         "studies": {"tasks": {"subsets": 2, "methods": STUDIES}, "rank": {"fractions": [0.1, 0.5]}},
     }
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+
+
+def run_to_difference(merged: str) -> None:
+    """Run the stages from `fetch` to the difference vectors `x` of one merge, validation data included."""
+    fetch.main(["base"])
+    for task in TASKS:
+        fetch.main(["task", task])
+        fetch.main(["data", task])
+        prepare.main([task])
+        prepare_validation.main([task, "split"])
+        extract.main([task])
+    merge.main([merged])
+    difference.main(["x"])
 
 
 def write_sources(folder: Path) -> None:

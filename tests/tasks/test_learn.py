@@ -36,6 +36,9 @@ LEARNED: dict[str, dict[str, Any]] = {
     "long": {**STEPS, "steps": 100, "every": 1},
 }
 METHODS = {name: {"method": "adamerging", "reads": f"learned/{name}"} for name in LEARNED}
+# A fork of this process could not run backward: autograd's threads are not in it.
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["tasks.learn", "merganser.models.families.open_clip", "open_clip"])
 
 
 def change(**sections: Any) -> None:
@@ -166,7 +169,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_bytes(folder: Path) -> None
     state = Path("data/learned/long/state/state.safetensors")
     kills = 0
     for until in (3, 7):
-        process = multiprocessing.get_context("fork").Process(target=learn.main, args=(["long"],))
+        process = FORKSERVER.Process(target=learn.main, args=(["long"],))
         process.start()
         while process.is_alive() and steps_of(state) < until:
             time.sleep(0.001)

@@ -11,9 +11,9 @@ import yaml
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.routed.surgery import read_bottleneck
-from tasks import difference, evaluate, extract, extract_difference, fetch, merge, prepare, prepare_validation
+from tasks import evaluate, extract_difference, merge
 from tasks import surgery as stage
-from tests.tasks.comparison import TASKS, inside, write_params, write_sources
+from tests.tasks.comparison import TASKS, inside, run_to_difference, write_params, write_sources
 
 METHODS = {
     "average": {"method": "average", "reads": "deltas"},
@@ -33,15 +33,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     write_sources(folder / "sources")
     with inside(folder):
-        fetch.main(["base"])
-        for task in TASKS:
-            fetch.main(["task", task])
-            fetch.main(["data", task])
-            prepare.main([task])
-            prepare_validation.main([task, "split"])
-            extract.main([task])
-        merge.main(["average"])
-        difference.main(["x"])
+        run_to_difference("average")
         for task in TASKS:
             extract_difference.main(["x", task])
         for name in ("x", "none"):

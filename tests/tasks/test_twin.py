@@ -17,9 +17,9 @@ from merganser.models import open_network
 from merganser.overlays import FILE, OverlayFile
 from merganser.routed.experts import check_scores, mixed_parameters, routed
 from merganser.routed.router import Router, read_router, shares, write_router
-from tasks import difference, evaluate, extract, extract_difference, fetch, merge, prepare, prepare_validation, route
+from tasks import evaluate, extract_difference, merge, route
 from tasks import surgery as operate
-from tests.tasks.comparison import TASKS, inside, write_params, write_sources
+from tests.tasks.comparison import TASKS, inside, run_to_difference, write_params, write_sources
 from tests.tasks.test_difference import change_params
 from tests.tiny_transformers import write_model
 
@@ -42,15 +42,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write_sources(folder / "sources")
     with inside(folder):
-        fetch.main(["base"])
-        for task in TASKS:
-            fetch.main(["task", task])
-            fetch.main(["data", task])
-            prepare.main([task])
-            prepare_validation.main([task, "split"])
-            extract.main([task])
-        merge.main(["sum"])
-        difference.main(["x"])
+        run_to_difference("sum")
         for task in TASKS:
             extract_difference.main(["x", task])
         route.main(["x"])

@@ -19,6 +19,7 @@ from tests.hub import COMMIT, serve
 from tests.tiny import dvc, environment, make_repository, merganser
 
 OF_TIES = {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "measure_merged@ties", "record@ties", "report"}
+OF_ADA = {"learn@ada", *(name.replace("ties", "ada") for name in OF_TIES)}
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +77,14 @@ def test_a_changed_parameter_reruns_its_entry_and_nothing_else(tiny_copy: Path) 
     assert stale(tiny_copy) == OF_TIES
 
 
-def test_a_changed_number_of_steps_learns_on_and_merges_what_reads_it_alone(tiny_copy: Path) -> None:
+@pytest.mark.parametrize("change", [{"steps": 3}, {"lr": 0.01}], ids=str)
+def test_a_changed_number_or_size_of_steps_reruns_what_is_learned_and_what_reads_it_alone(
+    change: dict[str, float], tiny_copy: Path
+) -> None:
     params = yaml.safe_load((tiny_copy / "params.yaml").read_text())
-    params["learned"]["ada"]["steps"] = 3
+    params["learned"]["ada"] |= change
     (tiny_copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    assert stale(tiny_copy) == {"learn@ada", *(name.replace("ties", "ada") for name in OF_TIES)}
+    assert stale(tiny_copy) == OF_ADA
 
 
 def edit(folder: Path, file: str, text: str) -> None:
@@ -115,6 +119,12 @@ def test_an_edited_method_reruns_its_entry_and_nothing_else(tiny_copy: Path) -> 
     assert "merge@ties: stale (dep data/code/methods/ties.txt will change)" in planned
     # The edit changes no number: of what reads the merge, only what shows its time has anything new to read.
     assert ran_in(merganser(tiny_copy, "run").stdout) == {"code", "merge@ties", "record@ties", "report"}
+
+
+def test_an_edited_learner_learns_its_entries_again_and_nothing_else(tiny_copy: Path) -> None:
+    edit(tiny_copy, "merganser/learning/learners/adamerging.py", "EDITED = 1")
+    planned = merganser(tiny_copy, "run", "--dry-run").stdout
+    assert set(re.findall(r"^(\S+): (?:stale|waiting)", planned, re.M)) == OF_ADA | {"code"}
 
 
 @pytest.mark.drill

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from dvcfleet.execution.fork_client import ForkServer
 from dvcfleet.execution.jobs import make_job, run_job
@@ -32,11 +34,16 @@ INSIDE = ("decompose@", "join@", "merge@")
 
 
 class Tiny:
-    """The tiny pipeline, run without a fault: what its stages write, and how many file operations each makes."""
+    """The tiny pipeline, run without a fault: what its stages write, and how many file operations each makes.
 
-    def __init__(self, folder: Path, *targets: str) -> None:
+    `sections`: what params.yaml has in place of its own.
+    """
+
+    def __init__(self, folder: Path, *targets: str, sections: Mapping[str, Any] | None = None) -> None:
         self.injection = Injection(folder / "faults")
         self.path = make_repository(folder / "tiny")
+        params = yaml.safe_load((self.path / "params.yaml").read_text()) | dict(sections or {})
+        (self.path / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
         self.injection.plan(self.path, {}, log=True)
         done = self.run(self.path, *targets)
         assert done.returncode == 0, done.stdout
@@ -84,18 +91,31 @@ class StageKills:
 
         Raises AssertionError if it does not end well then, or with other bytes than without the kill.
         """
+        hit = self.kill(name, at)
+        self.finish(name)
+        return hit
+
+    def kill(self, name: str, at: int) -> bool:
+        """Run a stage from nothing and kill its process at one operation; whether the kill hit."""
         stage = self._tiny.plan.stages[name]
         for out in stage.outs:
             remove(Path(out.fs_path))
         self._tiny.injection.plan(self._tiny.path, {name: at})
-        killed = self._run(stage)
+        return self._run(stage).exit_code == -signal.SIGKILL
+
+    def kept(self, name: str) -> int:
+        """Count the files that a stage left to be used when it is started again."""
+        folders = [Path(out.fs_path) for out in self._tiny.plan.stages[name].outs if out.persist]
+        return sum(path.is_file() for folder in folders for path in folder.rglob("*"))
+
+    def finish(self, name: str) -> None:
+        """Run a stage again; raises AssertionError if it ends badly, or with other bytes than without a kill."""
         self._tiny.injection.plan(self._tiny.path, {})
-        ended = self._run(stage)
+        ended = self._run(self._tiny.plan.stages[name])
         assert ended.exit_code == 0, ended.tail
         for out in self._tiny.entries[name]["outs"]:
             if is_pure(out["path"]):
                 assert digest_of(self._tiny.path / out["path"]) == out["md5"], out["path"]
-        return killed.exit_code == -signal.SIGKILL
 
     def _run(self, stage: "Stage") -> Outcome:
         servers = (self._server.address, self._server.address)

@@ -100,11 +100,14 @@ class Merganser:
         """Return the digests that the stage `code` will write; None for other stages, and if it will fail."""
         if stage != "code":
             return None
+        from merganser.code_digest import CodeTree, read_texts
         from tasks.code import digests
         from tasks.paths import CODE
+        from tasks.stage import TEXTS
 
         try:
-            return {f"{CODE}/{name}": text for name, text in digests(Path()).items()}
+            code = CodeTree(Path(), read_texts(CODE / TEXTS))
+            return {f"{CODE}/{name}": text for name, text in digests(code).items()}
         except InputError:
             return None
 

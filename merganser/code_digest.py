@@ -5,8 +5,9 @@ Comments, docstrings and formatting do not count: editing them changes no digest
 
 import ast
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -30,11 +31,24 @@ class Module:
     needs: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Text:
+    """What one module's own text says, whatever other modules there are."""
+
+    digest: str
+    imported: tuple[str, ...]
+    strings: tuple[str, ...]  # that may name a module
+
+
 @dataclass
 class CodeTree:
-    """The code below a folder; each module is parsed once."""
+    """The code below a folder; each module is parsed once.
+
+    `texts` holds what is known of modules by their names and the bytes of their files, so that they need no parsing.
+    """
 
     root: Path
+    texts: dict[str, Text] = field(default_factory=dict)
     _modules: dict[str, Module | None] = field(default_factory=dict)
 
     def followed(self, name: str) -> list[Module]:
@@ -64,7 +78,7 @@ class CodeTree:
     def runs_by_itself(self, name: str) -> bool:
         """Tell whether a module has a `main` function, as every stage's module has."""
         path = self._path(name)
-        body = _parsed(path).body if path else []
+        body = _parsed(path, path.read_bytes()).body if path else []
         return any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in body)
 
     def _module(self, name: str) -> Module | None:
@@ -74,18 +88,21 @@ class CodeTree:
         return self._modules[name]
 
     def _read(self, name: str, path: Path) -> Module:
-        tree = _parsed(path)
-        _drop_docstrings(tree)
-        digest = hashlib.sha256(ast.dump(tree).encode())
-        nodes = list(_run_nodes(tree))
-        imported = [found for node in nodes for found in _imported(node, name, path)]
+        content = path.read_bytes()
+        key = hashlib.sha256(f"{name} {path.name}\n".encode() + content).hexdigest()
+        if key not in self.texts:
+            self.texts[key] = _text(name, path, content)
+        text = self.texts[key]
         # A string that names a module counts as an import of it; a string that names a package, also of its data files.
-        texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
-        named = [text for text in dict.fromkeys(texts) if self._path(text)]
-        for file in (file for package in named for file in self._data_files(package)):
-            digest.update(f"{file.relative_to(self.root)} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
-        needs = [part for found in (name, *imported, *named) for part in _with_parents(found)]
-        return Module(name, digest.hexdigest(), tuple(dict.fromkeys(needs)))
+        named = [string for string in text.strings if self._path(string)]
+        files = "".join(
+            f"{file.relative_to(self.root)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n"
+            for package in named
+            for file in self._data_files(package)
+        )
+        digest = hashlib.sha256(f"{text.digest}\n{files}".encode()).hexdigest() if files else text.digest
+        needs = [part for found in (name, *text.imported, *named) for part in _with_parents(found)]
+        return Module(name, digest, tuple(dict.fromkeys(needs)))
 
     def _data_files(self, package: str) -> list[Path]:
         return sorted(_files_below(self.root.joinpath(*package.split("."))))
@@ -115,9 +132,40 @@ def _files_below(folder: Path) -> Iterator[Path]:
             yield from _files_below(path)
 
 
-def _parsed(path: Path) -> ast.Module:
+def texts_as_json(texts: Mapping[str, Text]) -> str:
+    """Return what is known of modules as `read_texts` reads it."""
+    return json.dumps({key: asdict(text) for key, text in sorted(texts.items())}) + "\n"
+
+
+def read_texts(file: Path) -> dict[str, Text]:
+    """Read what is known of modules; nothing where there is no such file."""
+    if not file.is_file():
+        return {}
     try:
-        return ast.parse(path.read_bytes(), str(path))
+        known = json.loads(file.read_text(encoding="utf-8"))
+        return {
+            key: Text(text["digest"], tuple(text["imported"]), tuple(text["strings"])) for key, text in known.items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{file}: not what the stage `code` writes ({error}); run that stage again") from error
+
+
+def _text(name: str, path: Path, content: bytes) -> Text:
+    tree = _parsed(path, content)
+    _drop_docstrings(tree)
+    nodes = list(_run_nodes(tree))
+    imported = [found for node in nodes for found in _imported(node, name, path)]
+    strings = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return Text(
+        hashlib.sha256(ast.dump(tree).encode()).hexdigest(),
+        tuple(found for found in dict.fromkeys(imported) if _is_ours(found)),
+        tuple(string for string in dict.fromkeys(strings) if _is_ours(string)),
+    )
+
+
+def _parsed(path: Path, content: bytes) -> ast.Module:
+    try:
+        return ast.parse(content, str(path))
     except (SyntaxError, ValueError) as error:
         raise InputError(f"{path}: not Python: {error}") from error
 

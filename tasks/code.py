@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from merganser.code_digest import CodeTree
+from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
 from tasks.paths import CODE
-from tasks.stage import end_well, fresh_folder
+from tasks.stage import TEXTS, end_well, fresh_folder
 
 # By their folder in data/code, the packages of what is found by its name; a whole name would count as an import.
 _PACKAGES = {
@@ -18,12 +18,11 @@ _PACKAGES = {
 FOUND_BY_NAME = {folder: f"merganser.{package}" for folder, package in _PACKAGES.items()}
 
 
-def digests(root: Path) -> Mapping[str, str]:
+def digests(code: CodeTree) -> Mapping[str, str]:
     """Return a file's text for each stage (`<module>.txt`) and each module found by its name: a line a module.
 
     The digest of a method (`methods/<name>.txt`), a family or a kind is not part of its stages': they depend on both.
     """
-    code = CodeTree(root)
     stages = [name for name in code.names("tasks") if code.runs_by_itself(f"tasks.{name}")]
     listed = {f"{name}.txt": code.listing(f"tasks.{name}") for name in stages}
     for folder, package in FOUND_BY_NAME.items():
@@ -32,15 +31,17 @@ def digests(root: Path) -> Mapping[str, str]:
 
 
 def main(argv: list[str]) -> None:
-    """Write all digests."""
+    """Write all digests, and what the modules' own texts say, by their bytes: no other stage has to parse them."""
     if argv:
         raise InputError(f"tasks.code: takes no arguments, got {' '.join(argv)}")
-    found = digests(Path())
+    code = CodeTree(Path())
+    found = digests(code)
     with fresh_folder(CODE) as folder:
         for kind in FOUND_BY_NAME:
             (folder / kind).mkdir()
         for name, text in found.items():
             (folder / name).write_text(text, encoding="utf-8")
+        (folder / TEXTS).write_text(texts_as_json(code.texts), encoding="utf-8")
     print(f"{CODE}: digests of the code of {len(found)} stages, methods, families, kinds of task and learners")
 
 

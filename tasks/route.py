@@ -14,7 +14,8 @@ from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.routed.experts import check_scores
 from merganser.routed.features import features_of
-from merganser.routed.router import fit, write_router
+from merganser.routed.fitting import fit
+from merganser.routed.router import write_router
 from tasks.paths import DATA, ROUTERS, VALIDATION
 from tasks.scoring import open_task
 from tasks.stage import check_family, fresh_folder, only_name, run

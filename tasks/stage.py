@@ -7,11 +7,12 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from merganser.code_digest import CodeTree
+from merganser.code_digest import CodeTree, read_texts
 from merganser.errors import InputError
 from tasks.paths import CODE
 
@@ -19,6 +20,7 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 DIGESTS_ITSELF = "tasks.code"  # the stage that writes the digests of all others
+TEXTS = "texts.json"  # beside the digests, in `CODE`
 AT = "@"  # in a command: the name of this instance of the stage
 
 
@@ -64,11 +66,16 @@ def check_code(module: str, digest: str) -> None:
     file = CODE / digest
     if "DVC_STAGE" not in os.environ or not file.is_file():
         return
-    noted, here = set(file.read_text(encoding="utf-8").splitlines()), CodeTree(Path()).listing(module).splitlines()
+    noted, here = set(file.read_text(encoding="utf-8").splitlines()), _code(Path.cwd()).listing(module).splitlines()
     differing = sorted({line.split()[0] for line in noted.symmetric_difference(here)})
     if differing:
         reason = f"edited since {file} was written: {', '.join(differing)}"
         raise InputError(f"{module}: {reason}; run again, all of it: `merganser run` or `dvc repro`")
+
+
+@cache
+def _code(root: Path) -> CodeTree:
+    return CodeTree(root, read_texts(root / CODE / TEXTS))
 
 
 def check_method(name: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from merganser.code_digest import CodeTree, code_digest
+from merganser.code_digest import CodeTree, code_digest, read_texts, texts_as_json
 from merganser.errors import InputError
 
 SVD = '"""Decompose."""\n\nRANK = 2  # kept\n\n\ndef svd(a):\n    """Find it."""\n    return a, RANK\n'
@@ -109,3 +109,23 @@ def test_a_module_that_is_missing_or_no_python_is_named(tree: Path) -> None:
 def test_the_digest_for_fingerprints_is_of_this_installation() -> None:
     assert code_digest("merganser.linalg.svd") == code_digest("merganser.linalg.svd")
     assert code_digest("merganser.linalg.svd") != code_digest("merganser.linalg.polar")
+
+
+def test_known_texts_are_not_parsed_and_give_the_same_digests(tree: Path) -> None:
+    first = CodeTree(tree)
+    whole = [first.listing(f"tasks.{name}") for name in ("factor", "lazy", "measure", "report", "typed")]
+    (tree / "texts.json").write_text(texts_as_json(first.texts))
+    again = CodeTree(tree, read_texts(tree / "texts.json"))
+    assert [again.listing(f"tasks.{name}") for name in ("factor", "lazy", "measure", "report", "typed")] == whole
+    assert again.texts == first.texts
+    (tree / "merganser/linalg/svd.py").write_text(SVD.replace("2", "3"))
+    edited = CodeTree(tree, read_texts(tree / "texts.json"))
+    assert edited.listing("tasks.factor") == CodeTree(tree).listing("tasks.factor") != whole[0]
+    assert len(edited.texts) == len(first.texts) + 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"key": {"digest": "", "imported": []}}'])
+def test_broken_texts_are_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "texts.json").write_text(content)
+    with pytest.raises(InputError, match=r"texts\.json: not what the stage `code` writes"):
+        read_texts(tmp_path / "texts.json")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.routed.router import Router, fit, read_router, shares, write_router
+from merganser.routed.fitting import fit
+from merganser.routed.router import Router, read_router, shares, write_router
 
 
 def clouds(*sizes: int) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from merganser.code_digest import CodeTree
+from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
 from tasks.stage import arguments, check_code, only_name, two_names
 
@@ -74,9 +74,14 @@ def test_code_that_dvc_has_the_digest_of_runs(checkout: Path) -> None:
     check_code("tasks.double", "double.txt")
 
 
+@pytest.mark.parametrize("parsed", [False, True])
 def test_code_that_was_edited_since_it_was_digested_does_not_run(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+    parsed: bool, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if parsed:
+        code = CodeTree(checkout)
+        code.listing("tasks.double")
+        (checkout / "data/code/texts.json").write_text(texts_as_json(code.texts))
     (checkout / "merganser/factor.py").write_text("FACTOR = 3\n")
     with pytest.raises(InputError, match=r"data/code/double\.txt was written: merganser\.factor; run"):
         check_code("tasks.double", "double.txt")

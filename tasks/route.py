@@ -1,4 +1,4 @@
-"""Fit one entry of `routers`: which task an example is of, by a merged model's features of the validation data.
+"""Fit one entry of `routers`: which task an example is of, by a model's features of the validation data.
 
 Beside the router lies what it is of, as text embeddings have it: one folder is all that a merge reads.
 """
@@ -16,7 +16,7 @@ from merganser.routed.experts import check_scores
 from merganser.routed.features import features_of
 from merganser.routed.fitting import fit
 from merganser.routed.router import write_router
-from tasks.paths import DATA, ROUTERS, VALIDATION
+from tasks.paths import BASE, DATA, ROUTERS, VALIDATION
 from tasks.scoring import open_task
 from tasks.stage import check_family, fresh_folder, only_name, run
 
@@ -25,7 +25,7 @@ def route(params: Params, name: str) -> None:
     """Write a router of all tasks, and links to what it is of."""
     entry = declared(params.routers, name, "routers")
     check_family(params.base.family)
-    start = DATA / entry.of / "base"
+    start = BASE if entry.of == "deltas" else DATA / entry.of / "base"
     features = {task: shared_features(params, start, task, f"routers.{name}") for task in sorted(params.tasks)}
     sizes = {task: found.shape[1] for task, found in features.items()}
     router = fit(features, entry.penalty)
@@ -41,7 +41,7 @@ def route(params: Params, name: str) -> None:
 
 
 def shared_features(params: Params, start: Path, task: str, where: str) -> Tensor:
-    """Return the merged model's features of a task's validation data (N, D)."""
+    """Return a model's features of a task's validation data (N, D)."""
     setup = open_task(params, task, VALIDATION, start)
     check_scores(setup.network, f"{where}, {task}")
     setup.network.load(setup.head.put_on(own_model(open_for_merging(start), None)))

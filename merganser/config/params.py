@@ -204,13 +204,16 @@ class Embedding(Strict):
 
 
 class Beside(Strict):
-    """What is trained beside a merged model: `of` names the difference vectors that start from it."""
+    """What is trained beside a model: `of` names the difference vectors that start from it."""
 
     of: Text
 
 
 class Routing(Beside):
-    """A router over the tasks, fitted to the merged model's features; `penalty`: of the squared norm of its weights."""
+    """A router over the tasks, fitted to a model's features: a merged one's, or with `of: deltas` the base's.
+
+    `penalty`: of the squared norm of its weights.
+    """
 
     penalty: Annotated[float, Field(ge=0)] = 1.0
 

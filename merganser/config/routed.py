@@ -8,10 +8,11 @@ from merganser.merging.method import Method
 
 
 def beside_mistakes(params: Params) -> Iterator[str]:
-    """Check what each bottleneck and router is of: difference vectors that there are."""
+    """Check what each bottleneck and router is of: difference vectors that there are, or for a router deltas."""
     for section, declared in params.beside.items():
         for name, one in declared.items():
-            yield from (f"{section}.{name}.of: {mistake}" for mistake in _of_mistakes(params, one))
+            if (section, one.of) != ("routers", "deltas"):
+                yield from (f"{section}.{name}.of: {mistake}" for mistake in _of_mistakes(params, section, one))
 
 
 def beside_reading_mistakes(params: Params, entry: Entry, method: Method) -> Iterator[str]:
@@ -25,7 +26,8 @@ def beside_reading_mistakes(params: Params, entry: Entry, method: Method) -> Ite
     declared = params.beside[method.beside]
     name = entry.named(method.beside)
     if name is None:
-        declare = f"declare {method.beside}: {{NAME: {{of: differences/NAME}}}}, and read {method.beside}/NAME"
+        of = "deltas" if (method.beside, method.reads) == ("routers", "deltas") else "differences/NAME"
+        declare = f"declare {method.beside}: {{NAME: {{of: {of}}}}}, and read {method.beside}/NAME"
         remedy = f"read {method.beside}/{next(iter(declared))}" if declared else declare
         yield f"{method.name} reads {method.beside}/NAME, got {entry.reads!r}; {remedy}"
     elif name not in declared:
@@ -33,10 +35,11 @@ def beside_reading_mistakes(params: Params, entry: Entry, method: Method) -> Ite
         yield f"no {name!r} under {method.beside}, {there}, got {entry.reads!r}{did_you_mean(name, declared)}"
 
 
-def _of_mistakes(params: Params, one: Beside) -> Iterator[str]:
+def _of_mistakes(params: Params, section: str, one: Beside) -> Iterator[str]:
     kind, _, name = one.of.partition("/")
     if kind != "differences" or not name:
-        yield f"expected differences/NAME, whose start is the merged model, got {one.of!r}"
+        base = ", or deltas, whose start is the base" if section == "routers" else ""
+        yield f"expected differences/NAME, whose start is the merged model{base}, got {one.of!r}"
     elif name not in params.differences:
         known: Mapping[str, object] = params.differences
         yield f"no {name!r} under differences, got {one.of!r}{did_you_mean(name, known)}"

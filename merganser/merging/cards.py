@@ -121,11 +121,16 @@ def _files(method: Method) -> str:
         "- `model.safetensors`, or the shards of `model.safetensors.index.json`: the merged weights; parameters that "
         "are not merged are the base's"
     )
-    part = "- `overlays.safetensors`: each task's part; `merganser reconstruct DIR --task NAME --out FILE` adds it"
+    part = (
+        "- `overlays.safetensors`, beside `unified.safetensors` where tasks share a delta: each task's part; "
+        "`merganser reconstruct DIR --task NAME --out FILE` adds it"
+    )
     beside = (
         "- `bottlenecks.safetensors`: what each task's features pass through before its head; no parameters of a model"
     )
-    router = "- `router.safetensors`: how much of each task's part an input takes, by the merged model's features"
+    router = (
+        "- `router.safetensors`: how much of each task's part an input takes, by the features of `model.safetensors`"
+    )
     lines = [weights, *([part] if method.overlay else [])]
     lines += ["- `gates.json`: how each token's expert is chosen"] if method.gated else []
     lines += {"surgery": [beside], "routers": [router], None: []}[method.beside]

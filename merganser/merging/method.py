@@ -23,7 +23,7 @@ Family = Literal[
     "references", "arithmetic", "sparse", "spectral", "joint", "statistics", "compressed", "masked", "learned", "routed"
 ]
 Section = Literal["routers", "surgery"]  # of params.yaml: what is trained beside a merged model
-Cost = Literal["elementwise", "svd", "joint svd", "linear system"]
+Cost = Literal["elementwise", "fourier transform", "svd", "joint svd", "linear system"]
 Involvement = Literal["NDI", "VDI", "TTA"]  # no data, validation data, test-time adaptation
 Efficiency = Literal["High", "Medium", "Low"]
 Scaling = Annotated[float, Field(allow_inf_nan=False)]

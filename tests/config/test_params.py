@@ -307,7 +307,24 @@ def test_the_projects_own_params_are_right() -> None:
             "methods.twin.reads: ",
             "twin reads routers/NAME, got 'differences/from_average'; declare routers: {NAME: {of: differences/NAME}}",
         ),
-        (lambda c: c.update(routers={"x": {"of": "svd"}}), "routers.x.of: ", "expected differences/NAME"),
+        (
+            lambda c: c["methods"].update(free={"method": "free", "reads": "deltas"}),
+            "methods.free.reads: ",
+            "free reads routers/NAME, got 'deltas'; declare routers: {NAME: {of: deltas}}",
+        ),
+        (
+            lambda c: (
+                c.update(routers={"x": {"of": "deltas"}}),
+                c["methods"].update(twin={"method": "twin", "reads": "routers/x"}),
+            ),
+            "methods.twin.reads: ",
+            "twin reads differences/NAME, got 'deltas'",
+        ),
+        (
+            lambda c: c.update(routers={"x": {"of": "svd"}}),
+            "routers.x.of: ",
+            "expected differences/NAME, whose start is the merged model, or deltas, whose start is the base",
+        ),
         (lambda c: c.update(surgery={"x": {"of": "deltas"}}), "surgery.x.of: ", "expected differences/NAME"),
         (
             lambda c: c.update(surgery={"x": {"of": "differences/from_avrage"}}),

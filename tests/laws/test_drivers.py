@@ -105,7 +105,7 @@ def test_iso_c_equals_its_formula_by_each_driver(case: str, shape: tuple[int, in
 
 def by_position(name: str) -> bool:
     """Tell whether a method draws or breaks ties by an entry's position: a shuffled matrix is another one to it."""
-    return registry.get(name).cost == "elementwise" or name == "sftm"
+    return registry.get(name).cost in ("elementwise", "fourier transform") or name == "sftm"
 
 
 @every_shape

@@ -1,4 +1,4 @@
-"""Twin-Merging from params.yaml to its scores, against the models it mixes, each made by hand."""
+"""Twin-Merging and FREE-Merging from params.yaml to their scores, against the models they mix, each made by hand."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from torch import Tensor
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.models import open_network
-from merganser.overlays import FILE, OverlayFile
+from merganser.overlays import FILE, OverlayFile, task_model
 from merganser.routed.experts import check_scores, mixed_parameters, routed
 from merganser.routed.router import Router, read_router, shares, write_router
 from tasks import evaluate, extract_difference, merge, route
@@ -27,8 +27,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "sum": {"method": "task_arithmetic", "reads": "deltas", "scaling": 0.3},
     "twin": {"method": "twin", "reads": "routers/x", "rank_fraction": 1.0},
     "small": {"method": "twin", "reads": "routers/x"},
+    "free": {"method": "free", "reads": "routers/base", "density": 0.1},
     "surgery": {"method": "surgery", "reads": "surgery/x"},
 }
+START = {"twin": "data/merged/sum", "free": "data/base"}  # the model whose features the router sees
+both = pytest.mark.parametrize("entry", list(START))
 PROMPTS = [["a dark image."], ["a light image."], ["a red image."]]
 
 
@@ -37,20 +40,21 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("twin")
     write_params(folder, METHODS)
     of = {"of": "differences/x"}
-    change_params(
-        folder, differences={"x": {"merged": "sum"}}, routers={"x": of}, surgery={"x": of | {"rank": 2, "steps": 5}}
-    )
+    routers, surgery = {"x": of, "base": {"of": "deltas"}}, {"x": of | {"rank": 2, "steps": 5}}
+    change_params(folder, differences={"x": {"merged": "sum"}}, routers=routers, surgery=surgery)
     write_sources(folder / "sources")
     with inside(folder):
         run_to_difference("sum")
         for task in TASKS:
             extract_difference.main(["x", task])
-        route.main(["x"])
+        for router in routers:
+            route.main([router])
         operate.main(["x"])
         for entry in list(METHODS)[1:]:
             merge.main([entry])
-        for task in TASKS:
-            evaluate.main(["twin", task])
+        for entry in START:
+            for task in TASKS:
+                evaluate.main([entry, task])
     return folder
 
 
@@ -59,9 +63,9 @@ def parameters(folder: Path) -> dict[str, Tensor]:
     return {name: checkpoint.read(name) for name in checkpoint.names}
 
 
-def mixed(carried: Path, weights: dict[str, float]) -> dict[str, Tensor]:
+def mixed(carried: Path, weights: dict[str, float], entry: str = "twin") -> dict[str, Tensor]:
     """Give what an example with these weights is scored by."""
-    merged = carried / "data/merged/twin"
+    merged = carried / "data/merged" / entry
     network = open_network("open_clip", merged)
     found = mixed_parameters(network, open_checkpoint(merged), OverlayFile(merged / FILE), weights)
     return parameters(merged) | found
@@ -86,8 +90,21 @@ def test_no_weight_is_the_shared_model(carried: Path) -> None:
     assert all(torch.equal(found[name], shared[name]) for name in shared)
 
 
-def test_each_image_is_scored_by_the_mixture_that_the_router_gives_it(carried: Path) -> None:
-    merged = carried / "data/merged/twin"
+def test_an_example_of_several_tasks_has_what_free_shares_once_and_of_each_expert_its_share(carried: Path) -> None:
+    base, unified = (parameters(carried / "data" / path) for path in ("base", "merged/free/unified.safetensors"))
+    own = {task: dict(task_model(carried / "data/merged/free", task)) for task in TASKS}
+    weights = dict(zip(TASKS, (0.5, 0.2, 0.3), strict=True))
+    found = mixed(carried, weights, "free")
+    for name, shared in unified.items():
+        experts = {task: own[task][name].double() - base[name] - shared for task in TASKS}
+        expected = base[name].double() + shared + sum(weights[task] * expert for task, expert in experts.items())
+        torch.testing.assert_close(found[name].double(), expected, rtol=1e-5, atol=1e-6)
+    assert any(expert.abs().max() > 0.1 for expert in experts.values())
+
+
+@both
+def test_each_image_is_scored_by_the_mixture_that_the_router_gives_it(entry: str, carried: Path) -> None:
+    merged = carried / "data/merged" / entry
     network = open_network("open_clip", merged)
     images = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     with routed(network, merged):
@@ -95,25 +112,29 @@ def test_each_image_is_scored_by_the_mixture_that_the_router_gives_it(carried: P
         found = network.logits({"pixels": images})
         alone = torch.cat([network.logits({"pixels": image[None]}) for image in images])
     torch.testing.assert_close(alone, found)
-    shared = open_network("open_clip", carried / "data/merged/sum")
-    shared.load(parameters(carried / "data/merged/sum").items())
+    shared = open_network("open_clip", carried / START[entry])
+    shared.load(parameters(carried / START[entry]).items())
     router = read_router(merged)
     given = shares(router.probabilities(shared.features({"pixels": images})))
     for number, row in enumerate(given.tolist()):
-        shared.load(mixed(carried, dict(zip(router.tasks, row, strict=True))).items())
+        shared.load(mixed(carried, dict(zip(router.tasks, row, strict=True)), entry).items())
         expected = shared.features({"pixels": images[number : number + 1]}) @ head.T
         torch.testing.assert_close(found[number : number + 1], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_scores_say_what_is_known_what_is_routed_and_how_often_the_router_is_right(carried: Path) -> None:
+@both
+def test_scores_say_what_is_known_what_is_routed_and_how_often_the_router_is_right(entry: str, carried: Path) -> None:
     for task in TASKS:
-        score = json.loads((carried / f"data/metrics/twin/{task}.json").read_text())
+        score = json.loads((carried / f"data/metrics/{entry}/{task}.json").read_text())
         assert {"value", "known", "router"} <= score.keys()
         assert 0 <= score["router"] <= 1
 
 
-def test_a_router_that_is_always_right_scores_as_if_the_task_were_known(carried: Path, tmp_path: Path) -> None:
-    merged = carried / "data/merged/twin"
+@both
+def test_a_router_that_is_always_right_scores_as_if_the_task_were_known(
+    entry: str, carried: Path, tmp_path: Path
+) -> None:
+    merged = carried / "data/merged" / entry
     for path in merged.iterdir():
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / "router.safetensors").unlink()
@@ -126,22 +147,23 @@ def test_a_router_that_is_always_right_scores_as_if_the_task_were_known(carried:
         found = network.logits({"pixels": images})
     assert seen.accuracy("red") == 1
     assert seen.accuracy("dark") == 0
-    network.load(mixed(carried, {"red": 1.0}).items())
+    network.load(task_model(merged, "red"))
     network.head(PROMPTS)  # type: ignore[attr-defined]
     torch.testing.assert_close(found, network.logits({"pixels": images}), rtol=1e-5, atol=1e-5)
 
 
 def test_the_rate_counts_the_parts_and_the_router(carried: Path) -> None:
     folder, rates = carried / "data/merged", {}
-    for entry in ("twin", "small"):
+    for entry in ("twin", "small", "free"):
         rates[entry] = json.loads((carried / f"data/profiles/merge/{entry}.json").read_text())["amr"]
     values = sum(value.numel() for name, value in parameters(folder / "twin").items() if name.startswith("visual."))
-    stored = sum((folder / "twin" / name).stat().st_size for name in (FILE, "router.safetensors"))
-    assert rates["twin"] == pytest.approx(stored / 3 / (4 * values))
+    for entry in START:
+        stored = sum((folder / entry / name).stat().st_size for name in (FILE, "router.safetensors"))
+        assert rates[entry] == pytest.approx(stored / 3 / (4 * values))
     assert rates["small"] < rates["twin"]
 
 
-@pytest.mark.parametrize("entry", ["twin", "surgery"])
+@pytest.mark.parametrize("entry", ["twin", "free", "surgery"])
 def test_the_lines_of_the_card_load_and_run_the_merge(entry: str, carried: Path, capsys: Any) -> None:
     folder = carried / "data/merged" / entry
     card = (folder / "README.md").read_text()

@@ -1,0 +1,81 @@
+"""FREE-Merging: a merge of what task vectors hold of high frequency, and of each task an expert of a few entries."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import log
+
+import torch
+from torch import Tensor
+
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.linalg.blocks import blocks
+from merganser.linalg.frequencies import high_pass
+from merganser.linalg.select import Cut, each_trimmed, kept
+from merganser.merging.method import NonNegative, PositiveFraction, method
+from merganser.operators.passes import over_deltas
+from merganser.operators.sums import total
+from merganser.operators.trim import layer_cuts
+from merganser.overlays.masked import sparse
+from merganser.overlays.parts import Parts
+
+
+def magnitudes(layer: LayerDeltas, cuts: Mapping[str, Cut]) -> Tensor:
+    """Sum, in float64, the magnitudes of each task's entries and of those that its cut keeps: (2, T), on the CPU."""
+    sums = torch.zeros(2, len(layer.tasks), dtype=torch.float64, device=layer.deltas.device)
+    for block, trimmed in zip(blocks(layer.deltas), each_trimmed(layer.deltas, cuts[layer.name]), strict=True):
+        sums += torch.stack([side.abs().sum(1, dtype=torch.float64) for side in (block, trimmed)])
+    return sums.cpu()
+
+
+def factors(layers: LayerSource, cuts: Mapping[str, Cut], density: float) -> tuple[list[float], list[float]]:
+    """Return each task's coefficient in the shared merge and the factor of its expert, over the whole vector.
+
+    A mean over kept and dropped entries alike divides by the same number everywhere, so that sums do.
+    """
+    whole, largest = torch.stack(list(over_deltas(layers, partial(magnitudes, cuts=cuts)))).sum(0)
+    shares = torch.where(whole > 0, whole / whole.sum(), 0)
+    return shares.tolist(), torch.where(whole > 0, largest * -log(density) / (shares * whole), 0).tolist()
+
+
+@method(
+    reads="deltas",
+    family="routed",
+    formula=r"\mathrm{HP}_c\Big(\sum_j \lambda_j \Delta_j\Big) + \sum_t g_t(x)\, \mu_t\, \mathrm{top}_d(\Delta_t), "
+    r"\quad \lambda_t = \frac{\mathbb{E}|\Delta_t|}{\sum_j \mathbb{E}|\Delta_j|}, "
+    r"\quad \mu_t = -\frac{\mathbb{E}|\mathrm{top}_d(\Delta_t)| \ln d}{\lambda_t\, \mathbb{E}|\Delta_t|}",
+    involvement="VDI",
+    efficiency="Medium",
+    paper="Zheng and Wang, 2024, arXiv:2411.16815",
+    cost="fourier transform",
+    ours=("cutoff",),
+    overlay=True,
+    beside="routers",
+    vectors="alike",
+)
+def free(
+    layers: LayerSource, *, cutoff: NonNegative = 0.1, density: PositiveFraction = 0.01
+) -> Callable[[LayerDeltas], Parts]:
+    """Merge the tasks' deltas without their low frequencies; add of a task's largest entries what a router gives it.
+
+    `cutoff` is in cycles per entry: 0 drops nothing, and nothing is left above sqrt(1/2). Convolutions count as
+    matrices, and what has one dimension is merged as it is. The means of magnitudes, and what `density` keeps for an
+    expert, are of the whole vector. An entry reads `routers/NAME` (`of: deltas`): a router of the base model's
+    features. Examples are evaluated without their task's label; each task's class head is given.
+    """
+    cuts = layer_cuts(layers, density)
+    shares, scales = factors(layers, cuts, density)
+
+    def merge(layer: LayerDeltas) -> Parts:
+        shared = filtered(total(layer.deltas, shares), cutoff).to(layer.dtype)
+        masks = kept(layer.deltas, cuts[layer.name])
+        experts = zip(layer.tasks, scales, layer.deltas, masks, strict=True)
+        return Parts({task: sparse(shared + scale * delta, mask) for task, scale, delta, mask in experts}, shared)
+
+    return merge
+
+
+def filtered(summed: Tensor, cutoff: float) -> Tensor:
+    """Drop the low frequencies of a parameter; the filter is linear, so that of a sum it is the sum of all filtered."""
+    if summed.dim() < 2:
+        return summed
+    return high_pass(summed.flatten(1), cutoff).reshape(summed.shape)

@@ -25,10 +25,11 @@ from merganser.inputs.heads import read_head
 from merganser.inputs.layers import LayerSource, MappedLayers, ThreadedLayers, dense_layer
 from merganser.inputs.learned import RESULT, TRACE, write_learned
 from merganser.inputs.learned import Learned as Found
-from merganser.learning import Learner, get_learner
+from merganser.learning import FormsWeights, Learner, RoutesBlocks, get_learner
 from merganser.learning.batches import Batches
-from merganser.learning.loop import Problem, learn
-from merganser.learning.settings import LearnerSettings
+from merganser.learning.block_routing import open_routing
+from merganser.learning.loop import Learnable, Problem, learn
+from merganser.learning.settings import LearnerSettings, RoutingSettings
 from merganser.learning.state import State
 from merganser.learning.task_losses import open_losses
 from merganser.models.device import usable
@@ -62,7 +63,7 @@ def learn_entry(params: Params, name: str) -> None:
 
 def open_problem(
     params: Params, entry: Learned, learner: Learner, settings: LearnerSettings, tasks: list[str]
-) -> Problem:
+) -> Learnable:
     """Open what is learned: the layers and their form, and each task's network, head and examples."""
     layers = open_layers(entry, learner, tasks)
     folder, device = base_of(entry), usable(settings.device, "learned.*.device")
@@ -75,8 +76,12 @@ def open_problem(
         Batches(params.first_seed, task, params.validation_split_of(task), len(data[task]), settings.batch_size)
         for task in tasks
     ]
-    form = learner.bind(layers, settings, params.first_seed)
-    return Problem(form, layers, open_for_merging(folder), losses, batches, torch.device(device))
+    base, place = open_for_merging(folder), torch.device(device)
+    if isinstance(learner, RoutesBlocks):
+        assert isinstance(settings, RoutingSettings)
+        return open_routing(learner, settings, params.first_seed, layers, base, losses, batches, place)
+    assert isinstance(learner, FormsWeights)
+    return Problem(learner.bind(layers, settings, params.first_seed), layers, base, losses, batches, place)
 
 
 def open_layers(entry: Learned, learner: Learner, tasks: list[str]) -> LayerSource:
@@ -123,11 +128,13 @@ def fingerprint(params: Params, entry: Learned, settings: LearnerSettings, tasks
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
-def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Problem, state: State) -> None:
+def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Learnable, state: State) -> None:
     """Write the best values, and the losses by step."""
     layers = problem.layers
     with fresh_folder(out) as folder:
-        found = Found(learner, settings.model_dump(), list(layers.tasks), list(layers.names), state.best)
+        found = Found(
+            learner, settings.model_dump(), list(layers.tasks), list(layers.names), state.best, problem.blocks
+        )
         write_learned(folder, found)
         trace = {
             "settings": {"learner": learner, **settings.model_dump()},
@@ -139,7 +146,7 @@ def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Pr
         write_json(folder / TRACE, trace)
 
 
-def examples_seen(problem: Problem, state: State) -> dict[str, int]:
+def examples_seen(problem: Learnable, state: State) -> dict[str, int]:
     """Count the examples that went through the network, forwards and backwards."""
     steps = state.step * sum(batches.size for batches in problem.batches)
     checks = len(state.checks) * sum(len(rows) for batches in problem.batches for rows in batches.fixed())

@@ -33,7 +33,8 @@ from merganser.merging.method import Method
 from merganser.merging.usage import usage
 from merganser.models.device import usable
 from merganser.overlays import FILE
-from merganser.routed import BOTTLENECKS, GATES, ROUTER
+from merganser.routed import BLOCK_ROUTERS, BOTTLENECKS, GATES, ROUTER
+from merganser.routed.blocks import write_block_routers
 from merganser.routed.gates import write_gates
 from merganser.workers import threads_wanted
 from tasks.paths import (
@@ -85,6 +86,8 @@ def merge_entry(
             shutil.copyfile(path, folder / path.name)
         if method.gated:
             write_gates(folder, values["k_gate"])
+        if method.blended and source.learned:
+            write_block_routers(folder, source.learned.values, source.tasks)
         (folder / CARD).write_text(card, encoding="utf-8")
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
@@ -94,7 +97,7 @@ def merge_entry(
 
 def additional_memory_rate(merged: Path, base: Checkpoint, source: LayerSource) -> float:
     """Return the bytes of the tasks' own files per task over the bytes of the merged parameters in float32."""
-    own = [merged / name for name in (FILE, BOTTLENECKS, GATES, ROUTER) if (merged / name).is_file()]
+    own = [merged / name for name in (FILE, BOTTLENECKS, BLOCK_ROUTERS, GATES, ROUTER) if (merged / name).is_file()]
     values = sum(prod(base.spec(name).shape) for name in source.names)
     return sum(path.stat().st_size for path in own) / len(source.tasks) / (4 * values)
 

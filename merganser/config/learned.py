@@ -8,8 +8,9 @@ from merganser.config.explaining import explain
 from merganser.config.params import Entry, Learned, Params
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import GivesClasses, get_kind, kind_names
-from merganser.learning import get_learner
+from merganser.learning import RoutesBlocks, get_learner
 from merganser.merging.method import Method
+from merganser.models import HasBlocks, families_with, has_ability
 
 
 def learned_mistakes(params: Params) -> Iterator[str]:
@@ -47,6 +48,9 @@ def _learner_mistakes(params: Params, where: str, learned: Learned) -> Iterator[
     except InputError as error:
         yield f"{where}.learner: {error}"
         return
+    if isinstance(learner, RoutesBlocks) and not has_ability(params.base.family, HasBlocks):
+        reason = f"{learned.learner} mixes the MLPs of blocks, which {params.base.family} does not name"
+        yield f"{where}.learner: {reason}; the families that do are {', '.join(families_with(HasBlocks))}"
     source, _, difference = learned.of.partition("/")
     if source == "differences" and difference:
         if difference not in params.differences:

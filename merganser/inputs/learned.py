@@ -5,7 +5,7 @@ A folder of an entry of `learned` holds it in `result`, and in `read` what the m
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,11 +30,12 @@ class Learned:
     tasks: Sequence[str]
     names: Sequence[str]  # of the parameters
     values: Mapping[str, Tensor]
+    blocks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # parameters that a router mixes, by its block
 
 
 def write_learned(folder: Path, learned: Learned) -> None:
     """Write what was learned."""
-    about = {key: getattr(learned, key) for key in ("learner", "settings", "tasks", "names")}
+    about = {key: getattr(learned, key) for key in ("learner", "settings", "tasks", "names", "blocks")}
     save_tensors(folder / VALUES, learned.values, json.dumps(about))
 
 

@@ -2,7 +2,8 @@
 
 A learner is a module of `merganser/learning/learners/`, found by its file name; params.yaml names it as `learner` of an
 entry of `learned`. One loop serves all of them. They differ in how values form a parameter's merged delta, and in how
-the gradient of the loss with respect to the merged weights is pulled back to the values.
+the gradient of the loss with respect to the merged weights is pulled back to the values; or their values are routers in
+a network's blocks, which mix the tasks' weights for each example.
 """
 
 import pkgutil
@@ -44,13 +45,26 @@ class LooksAhead(Protocol):
 
 
 class Learner(Protocol):
-    """What the module of a learner holds."""
+    """What the module of a learner holds, beside one of the two functions below."""
 
     Settings: type["LearnerSettings"]  # the keys of its entries
     READS: Literal["deltas", "svd"]
 
+
+@runtime_checkable
+class FormsWeights(Learner, Protocol):
+    """A learner whose values form merged weights."""
+
     def bind(self, layers: "LayerSource", settings: Any, seed: int) -> Form:
         """Return how values form merged deltas of these layers, which are read again and again."""
+
+
+@runtime_checkable
+class RoutesBlocks(Learner, Protocol):
+    """A learner whose values are routers inside the network: in each block they mix the tasks' vectors of its MLP."""
+
+    def routers(self, widths: Mapping[str, int], tasks: int, settings: Any, seed: int) -> Values:
+        """Return the routers to begin with, of blocks whose MLPs' inputs have these widths."""
 
 
 def learner_names() -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +26,31 @@ from merganser.learning.state import State, read_state, write_state
 Loss = Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]
 
 
+class Learnable(Protocol):
+    """What is learned, on which examples, and how far it is from good."""
+
+    @property
+    def layers(self) -> LayerSource:
+        """Return the tasks' layers."""
+
+    @property
+    def batches(self) -> Sequence[Batches]:
+        """Return each task's examples."""
+
+    @property
+    def blocks(self) -> Mapping[str, Sequence[str]]:
+        """Name the parameters that are mixed for each example, by blocks; none where values form merged weights."""
+
+    def start(self) -> Values:
+        """Return the values to begin with."""
+
+    def slope(self, values: Values, step: int) -> tuple[float, Values]:
+        """Return the loss on a step's batches, added over the tasks, and its gradient with respect to the values."""
+
+    def check(self, values: Values) -> float:
+        """Return the loss on the fixed examples, without noise; on the same path through the network as `slope`."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is learned: values that form merged weights, and each task's loss of these on its examples."""
@@ -36,6 +62,15 @@ class Problem:
     batches: Sequence[Batches]  # of the same tasks
     device: torch.device
 
+    @property
+    def blocks(self) -> Mapping[str, Sequence[str]]:
+        """Name no block: values form merged weights."""
+        return {}
+
+    def start(self) -> Values:
+        """Return the values that the form begins with."""
+        return self.form.start()
+
     def weights(self, values: Values, step: int | None) -> dict[str, Tensor]:
         """Form the merged weights, as the leaves that gradients are taken with respect to."""
         form = self.form.form(values, step)
@@ -44,8 +79,7 @@ class Problem:
         }
 
     def _leaf(self, name: str, delta: Tensor) -> Tensor:
-        start = self.base.read(name).to(torch.promote_types(delta.dtype, torch.float32))
-        return as_stored(self.base, name, start + delta.reshape(start.shape)).to(self.device).requires_grad_()
+        return merged_weights(self.base, name, delta).to(self.device).requires_grad_()
 
     def slope(self, values: Values, step: int) -> tuple[float, Values]:
         """Return the loss on a step's batches, added over the tasks, and its gradient with respect to the values."""
@@ -71,15 +105,26 @@ class Problem:
 
     def check(self, values: Values) -> float:
         """Return the loss on the fixed examples, without noise; on the same path through the network as `slope`."""
-        weights, total = self.weights(values, None), 0.0
-        for loss, batches in zip(self.losses, self.batches, strict=True):
-            parts = [(len(rows), float(loss(weights, rows).detach())) for rows in batches.fixed()]
-            total += sum(count * part for count, part in parts) / sum(count for count, _ in parts)
-        return total
+        return fixed_loss(self.losses, self.batches, self.weights(values, None))
+
+
+def merged_weights(base: Checkpoint, name: str, delta: Tensor) -> Tensor:
+    """Return a parameter of the base plus a merged delta, in float32 at least, as the architecture's files have it."""
+    start = base.read(name).to(torch.promote_types(delta.dtype, torch.float32))
+    return as_stored(base, name, start + delta.reshape(start.shape))
+
+
+def fixed_loss(losses: Sequence[Loss], batches: Sequence[Batches], weights: Mapping[str, Tensor]) -> float:
+    """Return the mean loss of each task's fixed examples with these weights, added over the tasks."""
+    total = 0.0
+    for loss, of_task in zip(losses, batches, strict=True):
+        parts = [(len(rows), float(loss(weights, rows).detach())) for rows in of_task.fixed()]
+        total += sum(count * part for count, part in parts) / sum(count for count, _ in parts)
+    return total
 
 
 def learn(
-    problem: Problem, settings: LearnerSettings, folder: Path, fingerprint: str, say: Callable[[State], None]
+    problem: Learnable, settings: LearnerSettings, folder: Path, fingerprint: str, say: Callable[[State], None]
 ) -> State:
     """Go on from the state in a folder, or begin, and return the state after the last step, which is checked too.
 
@@ -96,7 +141,7 @@ def learn(
     return _checked(problem, state)
 
 
-def _states(problem: Problem, settings: LearnerSettings, state: State) -> Iterator[State]:
+def _states(problem: Learnable, settings: LearnerSettings, state: State) -> Iterator[State]:
     """Give the states to be written: every so many steps, where they are checked, and the last one."""
     while state.step < settings.steps:
         state = _stepped(problem, settings, state)
@@ -106,19 +151,19 @@ def _states(problem: Problem, settings: LearnerSettings, state: State) -> Iterat
             yield state
 
 
-def _first(problem: Problem) -> State:
-    values = problem.form.start()
+def _first(problem: Learnable) -> State:
+    values = problem.start()
     return _checked(problem, State(0, values, no_moments(values), values, (), {}))
 
 
-def _stepped(problem: Problem, settings: LearnerSettings, state: State) -> State:
+def _stepped(problem: Learnable, settings: LearnerSettings, state: State) -> State:
     loss, gradients = problem.slope(state.values, state.step)
     _refuse_nan(loss, state)
     values, moments = adam(state.values, gradients, state.moments, settings.lr)
     return replace(state, step=state.step + 1, values=values, moments=moments, losses=(*state.losses, loss))
 
 
-def _checked(problem: Problem, state: State) -> State:
+def _checked(problem: Learnable, state: State) -> State:
     """Measure the values on the fixed examples, and keep them where the loss was never as low."""
     if state.step in state.checks:
         return state

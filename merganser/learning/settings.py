@@ -18,3 +18,10 @@ class LearnerSettings(BaseModel):
     batch_size: Annotated[int, Field(ge=1)] = 16
     every: Annotated[int, Field(ge=1)] = 10
     device: Literal["cpu", "cuda"] = "cpu"
+
+
+class RoutingSettings(LearnerSettings):
+    """The factor on the tasks' vectors that are not mixed, which is each router's answer before the first step."""
+
+    scaling: float = 0.3
+    lr: Annotated[float, Field(gt=0)] = 1e-4

@@ -131,8 +131,10 @@ def _files(method: Method) -> str:
     router = (
         "- `router.safetensors`: how much of each task's part an input takes, by the features of `model.safetensors`"
     )
+    blocks = "- `block_routers.safetensors`: how much of each task's part an example takes, block by block"
     lines = [weights, *([part] if method.overlay else [])]
     lines += ["- `gates.json`: how each token's expert is chosen"] if method.gated else []
+    lines += [blocks] if method.blended else []
     lines += {"surgery": [beside], "routers": [router], None: []}[method.beside]
     return "\n".join(lines)
 

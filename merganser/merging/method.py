@@ -63,6 +63,7 @@ class Method:
     learned: bool = False  # applies values that the learner of the same name found
     overlay: bool = False  # stores parts per task
     gated: bool = False  # its parts are experts of linear maps, of which each token takes one at evaluation
+    blended: bool = False  # its parts are mixed in each block of a network at evaluation, by routers that were learned
     beside: Section | None = None  # what was trained for its merge, which its entry reads and its merge keeps
     joint: Side | None = None  # the joint decomposition it starts from, read from `layer.basis` if cached
     low_rank: bool = False  # also accepts a LayerLowRank; otherwise adapters are multiplied out first

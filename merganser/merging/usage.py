@@ -25,7 +25,8 @@ def usage(method: Method, family: str, task: str) -> str:
     surgery, pictures = method.beside == "surgery", family in PICTURES
     imports = ["from PIL import Image"] if pictures else ["from merganser.inputs.heads import read_head"]
     imports += ["from merganser.overlays import task_model"] if surgery else []
-    module, name = ("gates", "gated") if method.gated else MODULES[method.beside]
+    module, name = MODULES[method.beside]
+    module, name = ("gates", "gated") if method.gated else ("blocks", "blended") if method.blended else (module, name)
     head = "" if pictures else f'head = read_head(Path("{task}.safetensors"))  # of data/heads, where it was merged\n'
     given = "" if pictures else ", head"
     model = f'task_model(folder, "{task}")'

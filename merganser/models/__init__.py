@@ -2,7 +2,7 @@
 
 A family is a module of `merganser/models/families/` with `open_network` and `check`, found by its file name;
 params.yaml names it as `base.family`. What it may do beyond a `Network` are protocols of their own (`TakesImages`,
-`TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `Generates`), asked for by `isinstance`.
+`TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `HasBlocks`, `Generates`), asked for by `isinstance`.
 Shape legend: B examples, C classes, D features, N rows.
 """
 
@@ -27,6 +27,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 Take = Callable[[str, Tensor], None]
 Change = Callable[[Tensor], Tensor]
 Extra = Callable[[str, Tensor], Tensor | None]
+Blend = Callable[[str, Tensor, Tensor], Extra]
 Inputs = Mapping[str, Tensor]
 
 
@@ -108,6 +109,21 @@ class ChangesFeatures(Protocol):
 
 
 @runtime_checkable
+class HasBlocks(Protocol):
+    """A network of blocks that each have an MLP. Its family's `open_network` is annotated to return it."""
+
+    def blocks(self) -> Mapping[str, Sequence[str]]:
+        """Name each block's MLP by the weights of its linear maps, in the order in which they are applied."""
+
+    def blending(self, blend: Blend) -> AbstractContextManager[object]:
+        """While the block runs, add to the outputs of the blocks' MLPs' linear maps what `blend` makes; differentiable.
+
+        It is given a block's name, what enters its MLP (B, N, in) and which tokens are no padding (B, N), and returns a
+        function of a linear map's name and input (B, N, in) that gives what is added (B, N, out), None for nothing.
+        """
+
+
+@runtime_checkable
 class Generates(Protocol):
     """A network that writes text."""
 
@@ -146,8 +162,17 @@ def get_family(name: str) -> Family:
 
 def text_families() -> list[str]:
     """List the families that embed texts."""
-    opened = {name: get_type_hints(get_family(name).open_network)["return"] for name in family_names()}
-    return [name for name, network in opened.items() if issubclass(network, EmbedsTexts)]
+    return families_with(EmbedsTexts)
+
+
+def families_with(ability: type) -> list[str]:
+    """List the families whose networks have an ability: one of the protocols here."""
+    return [name for name in family_names() if has_ability(name, ability)]
+
+
+def has_ability(family: str, ability: type) -> bool:
+    """Tell whether a family's networks have an ability, by what its `open_network` is annotated to return."""
+    return issubclass(get_type_hints(get_family(family).open_network)["return"], ability)
 
 
 def text_family_of(folder: Path) -> str:

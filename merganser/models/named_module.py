@@ -60,6 +60,10 @@ class NamedModule:
         self.naming.check_missing({*names, *self._ties, *tied})
         self._names = names
 
+    def stored_name(self, own: str) -> str:
+        """Return what the loaded checkpoint calls a parameter of the module."""
+        return self._names.get(own, own)
+
     def linear_maps(self) -> dict[str, Side]:
         """Name the weights of linear maps, sorted: of those that are merged as matrices, so of no head.
 
@@ -97,7 +101,7 @@ class NamedModule:
         parts = self.module.named_modules()
         maps = {f"{name}.weight": part for name, part in parts if isinstance(part, Linear | Conv1D | Conv2d)}
         own = [name for name in maps if fnmatchcase(name, self.reads) and _is_matrix(name, maps[name].weight)]
-        return {self._names.get(name, name): maps[name] for name in own}
+        return {self.stored_name(name): maps[name] for name in own}
 
 
 class _Run(Module):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from merganser.models.naming import naming_of
 from merganser.models.text_module import TextModule
 from merganser.models.texts import ready
 
+C = TypeVar("C")
 HEADS = ("classifier", "score")
 
 
@@ -66,9 +67,10 @@ def open_classifier(
     device: DeviceName,
     precision: Precision,
     left_out: tuple[str, ...],
-) -> SequenceClassifier:
+    network: Callable[[Any, Path, tuple[str, ...]], C],
+) -> C:
     """Build a classifier with so many outputs, those of the configuration itself where none are given."""
     if outputs is not None:
         config.num_labels = outputs
     make: Callable[..., Any] = AutoModelForSequenceClassification.from_config
-    return SequenceClassifier(build(make, config, folder, device, precision), folder, left_out)
+    return network(build(make, config, folder, device, precision), folder, left_out)

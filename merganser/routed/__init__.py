@@ -1,4 +1,4 @@
-"""What some methods add to a network at evaluation: bottlenecks after its features, experts chosen by the input."""
+"""What some methods add to a network at evaluation: bottlenecks after its features, experts that the input chooses."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ from merganser.errors import InputError
 BOTTLENECKS = "bottlenecks.safetensors"
 ROUTER = "router.safetensors"
 GATES = "gates.json"
+BLOCK_ROUTERS = "block_routers.safetensors"
 
 
 def check_one_model(merged: Path, task: str) -> None:

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from merganser.inputs.heads import Head
 from merganser.models import Network
-from merganser.routed import GATES, ROUTER
+from merganser.routed import BLOCK_ROUTERS, GATES, ROUTER
+from merganser.routed.blocks import blended
 from merganser.routed.experts import routed
 from merganser.routed.gates import gated
 
@@ -24,6 +25,5 @@ WithoutLabel = Callable[[Network, Path, Head], AbstractContextManager[Seen]]
 
 def router_of(merged: Path) -> WithoutLabel | None:
     """Return what routes the inputs of a network as a merged model's folder says; None for a merge without a router."""
-    if (merged / ROUTER).is_file():
-        return routed
-    return gated if (merged / GATES).is_file() else None
+    ways: dict[str, WithoutLabel] = {ROUTER: routed, GATES: gated, BLOCK_ROUTERS: blended}
+    return next((way for file, way in ways.items() if (merged / file).is_file()), None)

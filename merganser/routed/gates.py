@@ -6,7 +6,6 @@ Legend: N rows (tokens), T tasks, K triples.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -21,21 +20,7 @@ from merganser.limits import parse_json, read_small
 from merganser.models import Network
 from merganser.overlays import FILE, LowRank, OverlayFile
 from merganser.routed import GATES
-
-
-@dataclass
-class Tokens:
-    """Where the tokens that were computed went."""
-
-    tasks: tuple[str, ...]
-    counts: Tensor = field(init=False)  # (T,): tokens and layers given to each task
-
-    def __post_init__(self) -> None:
-        self.counts = torch.zeros(len(self.tasks), dtype=torch.int64)
-
-    def accuracy(self, task: str) -> float:
-        """Return the share of tokens and layers given to a task."""
-        return float(self.counts[self.tasks.index(task)] / self.counts.sum())
+from merganser.routed.counting import Counts
 
 
 def chosen(rows: Tensor, experts: Sequence[LowRank | None], k_gate: int) -> Tensor:
@@ -67,7 +52,7 @@ def applied(rows: Tensor, experts: Sequence[LowRank | None], choice: Tensor) -> 
 
 
 @contextmanager
-def gated(network: Network, merged: Path, head: Head | None = None) -> Iterator[Tokens]:
+def gated(network: Network, merged: Path, head: Head | None = None) -> Iterator[Counts]:
     """While the block runs, add to each linear map's output what each row's expert in a merged model's folder makes.
 
     The shared model, with a head in place of its own where one is given, is loaded into the network and stays there.
@@ -79,13 +64,13 @@ def gated(network: Network, merged: Path, head: Head | None = None) -> Iterator[
     unknown = sorted(set(experts) - set(network.linear_maps()))
     if unknown:
         raise InputError(f"{merged / FILE}: {unknown[0]} has experts, and is no linear map of the network; merge again")
-    tokens = Tokens(overlays.tasks)
+    tokens = Counts(overlays.tasks)
 
     def extra(name: str, rows: Tensor) -> Tensor | None:
         if name not in experts:
             return None
         choice = chosen(rows, experts[name], k_gate)
-        tokens.counts += torch.bincount(choice.cpu(), minlength=len(tokens.tasks))
+        tokens.take(choice)
         return applied(rows, experts[name], choice)
 
     with network.adding(extra):

@@ -67,6 +67,11 @@ def test_an_entry_reads_what_was_learned_of_deltas_or_differences(tmp_path: Path
             "regression is no kind with classes, whose probabilities learned.* look at",
         ),
         (
+            lambda c: (c["learned"]["ada"].update(learner="wemoe"), c["base"].update(family="seq2seq")),
+            "learned.ada.learner: ",
+            "wemoe mixes the MLPs of blocks, which seq2seq does not name; the families that do are clip, encoder, ",
+        ),
+        (
             lambda c: c["methods"]["ada"].update(reads="learned/aad"),
             "methods.ada.reads: ",
             "no 'aad' under learned, there are ada, got 'learned/aad'; did you mean \"ada\"?",

@@ -20,7 +20,7 @@ from merganser.inputs.layers import (
     Statistics,
 )
 from merganser.inputs.learned import Learned, LearnedLayers
-from merganser.learning import get_learner
+from merganser.learning import FormsWeights, RoutesBlocks, get_learner
 from merganser.linalg.decompositions import Factors
 from merganser.merging.method import Method
 from merganser.operators.drop import generator_of
@@ -132,13 +132,21 @@ def merged(name: str, *layers: Layer, **values: Any) -> list[Tensor | Parts]:
 
 
 def with_start(method: Method, source: LayerSource) -> LayerSource:
-    """Give a source the values that a method's learner begins with, where it applies learned ones."""
+    """Give a source the values that a method's learner begins with, where it applies learned ones.
+
+    Where these are routers, they are of one block, whose MLP the first layer is.
+    """
     if not method.learned:
         return source
     learner = get_learner(method.name)
-    settings = learner.Settings()
-    values = learner.bind(source, settings, 0).start()
-    return LearnedLayers(source, Learned(method.name, settings.model_dump(), source.tasks, source.names, values))
+    settings, blocks = learner.Settings(), dict[str, list[str]]()
+    if isinstance(learner, RoutesBlocks):
+        values, blocks = learner.routers({"block": 4}, len(source.tasks), settings, 0), {"block": [source.names[0]]}
+    else:
+        assert isinstance(learner, FormsWeights)
+        values = learner.bind(source, settings, 0).start()
+    about = (method.name, settings.model_dump(), source.tasks, source.names)
+    return LearnedLayers(source, Learned(*about, values, blocks))
 
 
 def uniforms(shape: Sequence[int], *, seed: int, task: str, parameter: str) -> Tensor:

@@ -18,6 +18,7 @@ from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.models import DeviceName, Inputs, Precision
+from merganser.models.blocks import WithBlocks
 from merganser.models.configurations import build, check_names, first_line, read_config
 from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, class_head, picture, text_digest
 from merganser.models.named_module import NamedModule
@@ -30,10 +31,11 @@ IMAGE_SIDE = "vis"  # vision_model.*, visual_projection.weight
 MAKE = CLIPModel._from_config
 
 
-class ClipNetwork(NamedModule, DualEncoder):
+class ClipNetwork(NamedModule, DualEncoder, WithBlocks):
     """A dual encoder."""
 
     reads = f"{IMAGE_SIDE}*"
+    mlps = (("mlp.fc1", "mlp.fc2"),)
 
     def __init__(self, module: Any, folder: Path) -> None:
         """Take a module as it was built, with the tokenizer and the image processor of its folder."""

@@ -6,6 +6,7 @@ from transformers import AutoModelForSequenceClassification
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Precision
+from merganser.models.blocks import WithBlocks
 from merganser.models.configurations import check_names, read_config
 from merganser.models.sequence_classifier import SequenceClassifier, open_classifier
 
@@ -17,11 +18,20 @@ LEFT_OUT = (
 HEADS = ("classifier.*", "*pooler.*")  # a task's own, which a base need not have
 
 
+MLPS = (("intermediate.dense", "output.dense"), ("ffn.lin1", "ffn.lin2"))  # of BERT and what follows it; of DistilBERT
+
+
+class EncoderNetwork(SequenceClassifier, WithBlocks):
+    """An encoder with its head, classes or one number."""
+
+    mlps = MLPS
+
+
 def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
-) -> SequenceClassifier:
+) -> EncoderNetwork:
     """Build the classifier that a folder describes, without weights."""
-    return open_classifier(read_config("encoder", folder), folder, outputs, device, precision, LEFT_OUT)
+    return open_classifier(read_config("encoder", folder), folder, outputs, device, precision, LEFT_OUT, EncoderNetwork)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:

@@ -26,6 +26,7 @@ from merganser.errors import InputError
 from merganser.inputs.layers import Side
 from merganser.limits import parse_json, read_small
 from merganser.models import DeviceName, Extra, Inputs, Precision, Take
+from merganser.models.blocks import WithBlocks
 from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked, class_head, picture, text_digest
 from merganser.models.loading import DTYPES, load_strictly
 from merganser.models.watching import Watcher
@@ -37,8 +38,11 @@ APPLIED_AS_THEY_ARE = ("proj", "text_projection")
 RULES = ParameterRules()  # a linear map is what is merged as a matrix by default
 
 
-class OpenClipNetwork(DualEncoder):
+class OpenClipNetwork(DualEncoder, WithBlocks):
     """A dual encoder: the image tower gives the features, the text tower the class heads."""
+
+    reads = "visual.*"
+    mlps = (("mlp.c_fc", "mlp.c_proj"),)
 
     def __init__(self, folder: Path, device: DeviceName, precision: Precision) -> None:
         """Build the architecture that a folder describes, without weights."""

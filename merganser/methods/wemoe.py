@@ -1,0 +1,46 @@
+"""WEMoE: task arithmetic, but for the MLPs, in which each example takes as much of each task as a router says."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.learning.applying import learned_by
+from merganser.merging.method import method
+from merganser.operators.sums import scaled_sum
+from merganser.overlays.parts import Dense, Parts
+
+
+@method(
+    reads="deltas",
+    family="routed",
+    formula=r"\begin{cases} \sum_t w_{t}(x)\, \Delta_t & \text{in the MLP of a block}, \quad "
+    r"w(x) = \frac{1}{N} \sum_n \big(A_2\, \mathrm{relu}(A_1 h_n(x) + b_1) + b_2\big) \\ "
+    r"\lambda \sum_t \Delta_t & \text{elsewhere} \end{cases}",
+    involvement="TTA",
+    efficiency="Medium",
+    paper="WEMoE, ICML 2024, arXiv:2402.00433",
+    cost="elementwise",
+    overlay=True,
+    learned=True,
+    blended=True,
+    vectors="alike",
+)
+def wemoe(layers: LayerSource) -> Callable[[LayerDeltas], Tensor | Parts]:
+    """Keep the tasks' vectors of the blocks' MLPs, and a learned router a block; merge the rest by task arithmetic.
+
+    The stage `learn` finds the routers by the entropy of the predictions; before the first step each gives `scaling`
+    to every task, which is task arithmetic. An example (a picture, a text) is routed by the mean over its own tokens,
+    in training too. It is evaluated without its task's label; each task's class head is given. With its label
+    (`known`) it takes its own task's vectors whole, and no others, in the MLPs. Families whose blocks' MLPs are known
+    can do this: `clip`, `encoder` and `open_clip`.
+    """
+    found = learned_by(layers, "wemoe")
+    mixed = {name for names in found.blocks.values() for name in names}
+
+    def merge(layer: LayerDeltas) -> Tensor | Parts:
+        if layer.name in mixed:
+            return Parts({task: Dense(delta.float()) for task, delta in zip(layer.tasks, layer.deltas, strict=True)})
+        return scaled_sum(layer.deltas, found.settings["scaling"])
+
+    return merge

@@ -1,0 +1,104 @@
+"""The MLPs of the blocks of each family that names them, and what is added there, example by example."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from merganser.errors import InputError
+from merganser.learning.block_routing import merged_blocks
+from merganser.models import HasBlocks, families_with, open_network
+from merganser.operators.weight_ensembling import BlockRouter, blend
+from tests.tiny_clip import write_clip
+from tests.tiny_transformers import FAMILIES, write_model
+
+KINDS = ["open_clip", "clip", "bert", "roberta", "deberta-v3"]
+TEXTS = ["the cat sat on the mat .", "a dog", "a red image of the dog on the mat"]
+
+
+def test_the_families_that_name_their_blocks_mlps() -> None:
+    assert families_with(HasBlocks) == ["clip", "encoder", "open_clip"]
+
+
+def opened(kind: str, folder: Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    """Give a family's network, loaded, its parameters, and inputs."""
+    family = FAMILIES.get(kind, "open_clip")
+    if kind == "open_clip":
+        parameters = write_clip(folder)
+    else:
+        parameters = dict(write_model(folder, kind, None if kind == "clip" else 3).state_dict())
+    network: Any = open_network(family, folder, outputs=None if "clip" in kind else 3)
+    network.load(parameters.items())
+    if "clip" in kind:
+        pixels = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        return network, parameters, {"pixels": pixels}
+    return network, parameters, network.encode(TEXTS, 16)
+
+
+def drawn_vectors(network: Any, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Draw two tasks' vectors of all blocks' MLPs."""
+    generator, found = torch.Generator().manual_seed(0), {}
+    for maps in network.blocks().values():
+        for name in (each.removesuffix("weight") + end for each in maps for end in ("weight", "bias")):
+            found[name] = 0.1 * torch.randn(2, *parameters[name].shape, generator=generator)
+    return found
+
+
+def router_of(width: int, out: float, bias: Tensor) -> BlockRouter:
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(n, width, generator=generator) for n in (width, 2)]
+    return BlockRouter(drawn[0], torch.zeros(width), out * drawn[1], bias)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_tasks_vectors_alone_make_the_model_that_has_them(kind: str, tmp_path: Path) -> None:
+    network, parameters, inputs = opened(kind, tmp_path)
+    vectors = drawn_vectors(network, parameters)
+    assert len(network.blocks()) == 2
+    assert len(vectors) == 8
+    routers = {
+        block: router_of(parameters[maps[0]].shape[1], 0.0, torch.tensor([0.0, 1.0]))
+        for block, maps in network.blocks().items()
+    }
+    plain = network.features(inputs)
+    with network.blending(blend(routers, vectors)):
+        found = network.features(inputs)
+    network.load((name, value + vectors[name][1] if name in vectors else value) for name, value in parameters.items())
+    torch.testing.assert_close(found, network.features(inputs), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found, plain, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_example_depends_on_those_beside_it_nor_on_its_padding(kind: str, tmp_path: Path) -> None:
+    network, parameters, inputs = opened(kind, tmp_path)
+    vectors, seen = drawn_vectors(network, parameters), list[Tensor]()
+    routers = {
+        block: router_of(parameters[maps[0]].shape[1], 0.1, torch.full((2,), 0.3))
+        for block, maps in network.blocks().items()
+    }
+    with network.blending(blend(routers, vectors, seen.append)):
+        together = network.features(inputs)
+        weights, seen = seen[0], seen[:0]
+        rows = [{name: value[i : i + 1] for name, value in inputs.items()} for i in range(3)]
+        alone = torch.cat([network.features(row) for row in rows])
+    assert weights.std(dim=0).min() > 1e-3  # each example has its own
+    torch.testing.assert_close(alone, together, rtol=0, atol=3e-6)  # rounding alone
+
+
+def test_a_network_of_other_blocks_is_refused(tmp_path: Path) -> None:
+    network, _, _ = opened("bert", tmp_path)
+    network.mlps = (("mlp.Wi", "mlp.Wo"),)
+    with pytest.raises(InputError, match=r"BertForSequenceClassification: no block has an MLP of mlp\.Wi and mlp\.Wo"):
+        network.blocks()
+
+
+def test_what_is_mixed_is_what_is_merged(tmp_path: Path) -> None:
+    network, _, _ = opened("open_clip", tmp_path)
+    block = "visual.transformer.resblocks.1"
+    names = (f"{block}.mlp.c_proj.weight", f"{block}.ln_1.weight")
+    assert merged_blocks(network, SimpleNamespace(names=names)) == {block: [names[0]]}  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"no parameter of a block's MLP is merged, such as visual\.transformer\.resb"):
+        merged_blocks(network, SimpleNamespace(names=names[1:]))  # type: ignore[arg-type]

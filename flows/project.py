@@ -25,8 +25,8 @@ RECORDS = Path("data/records")
 
 
 PRELOAD = (
-    *("torch", "numba", "scipy.linalg", "open_clip", "datasets", "mlflow", "matplotlib.pyplot"),
-    *("safetensors.torch", "pydantic", "ruamel.yaml", "threadpoolctl"),
+    *("torch", "numba", "scipy.linalg", "open_clip", "datasets", "matplotlib.pyplot"),
+    *("mlflow.store.tracking.sqlalchemy_store", "safetensors.torch", "pydantic", "ruamel.yaml", "threadpoolctl"),
 )
 TRANSFORMERS = ("transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama")
 LM_EVAL = ("lm_eval.evaluator", "lm_eval.models.huggingface")

@@ -118,8 +118,6 @@ def run(
 def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement, stop: Stop, console: Console) -> int:
     with ExitStack() as stack:
         services = Services(repo, stack)
-        if _has_work(repo):
-            services.start()
         project = project_of(Path(repo.root_dir))
         validated = is_validated(repo)
         if not validated:
@@ -176,13 +174,14 @@ def _run_flow(
 ) -> dict[str, Ending]:
     name = run_name(repo)
     project_of(Path(repo.root_dir)).before_running(state_folder(repo), plan, name)
+    servers = services.fork_servers(len(plan.work))
     with services.prefect():
         from dvcfleet.prefect_adapter.flow import PrefectExecutor, flow_run_id, run_flow
 
         services.check_prefect(partial(_warn, console))
         with (
             open_runner(place.runner, place.workers, place.address) as runner,
-            PrefectExecutor(runner, services.fork_servers, {RUN_NAME_VARIABLE: name}) as executor,
+            PrefectExecutor(runner, servers, {RUN_NAME_VARIABLE: name}) as executor,
             repo.scm_context(quiet=True),
         ):
             pool = runner.pool(resources)
@@ -215,8 +214,3 @@ def _recorded(repo: "Repo", place: Placement, console: Console) -> RecordedHashe
 
 def _warn(console: Console, line: str) -> None:
     console.print(line, style="yellow", markup=False)
-
-
-def _has_work(repo: "Repo") -> bool:
-    """Tell, without reading dvc.yaml, whether some stage must certainly run: none has run yet, or a run was cut off."""
-    return not Path("dvc.lock").exists() or is_begun(repo)

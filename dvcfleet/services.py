@@ -17,6 +17,7 @@ from dvcfleet.repository import state_folder
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
+FEW = 4  # stages, each of which imports what it needs sooner than all that any stage needs is imported
 OWN_SERVER_RETRIES = 2  # of each call to the run's own server, which is not restarted if it is lost
 
 
@@ -28,14 +29,13 @@ class Services:
         self._stack = stack
 
     def start(self) -> None:
-        """Start the slow ones in the background; calling it again does nothing."""
-        _ = self.fork_servers, self._server
+        """Start a Prefect server in the background, where the run needs its own; calling it again does nothing."""
+        _ = self._server
 
-    @cached_property
-    def fork_servers(self) -> ForkServers:
-        """The fork servers of this machine's stages, started on first use."""
+    def fork_servers(self, stages: int) -> ForkServers:
+        """Start the fork servers of this machine's stages in the background, for so many of them."""
         root = Path(self._repo.root_dir)
-        servers = ForkServers(root, project_of(root).preload)
+        servers = ForkServers(root, project_of(root).preload if stages > FEW else ())
         self._stack.callback(servers.stop)
         servers.addresses()
         return servers

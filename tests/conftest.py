@@ -1,9 +1,11 @@
 """What all tests share: the order they run in, Ctrl-C, and the tiny comparison that was run once."""
 
+import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,11 @@ SLOW_FIRST = ("drills", "dvcfleet", "faults", "flows", "test_pipeline.py", "task
 
 
 def pytest_configure() -> None:
-    """Let the terminal's signals act, which tests try: a shell that starts them in the background has them ignored."""
+    """Let the terminal's signals act, which tests try: a shell that starts them in the background has them ignored.
+
+    And let the many processes that tests start keep what they compiled.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -37,9 +43,9 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_run(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
     """Give a committed repository whose tiny comparison has been run by the flow; no test may change it."""
-    return made_once(tmp_path_factory, "tiny", _run_tiny)
+    return made_once(tmp_path_factory, "tiny", partial(_run_tiny, prefect_api))
 
 
 @pytest.fixture
@@ -48,9 +54,9 @@ def tiny_copy(tiny_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_run, tmp_path / "copy", symlinks=True))
 
 
-def _run_tiny(folder: Path) -> None:
+def _run_tiny(prefect_api: str, folder: Path) -> None:
     make_repository(folder)
     git = ["git", "-C", str(folder), "-c", "user.name=T", "-c", "user.email=t@example.org"]
     subprocess.run([*git, "add", *CODE, "params.yaml"], check=True)
     subprocess.run([*git, "commit", "-qm", "all"], check=True)
-    merganser(folder, "run", "--workers", "2")
+    merganser(folder, "run", "--workers", "2", PREFECT_API_URL=prefect_api)

@@ -22,6 +22,12 @@ OF_TIES = {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "measure_m
 OF_ADA = {"learn@ada", *(name.replace("ties", "ada") for name in OF_TIES)}
 
 
+@pytest.fixture(autouse=True)
+def one_server(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all runs use one Prefect server."""
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+
+
 @pytest.fixture(scope="module")
 def ran(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a copy of the tiny comparison's repository, whose outputs no test changes."""

@@ -199,7 +199,7 @@ def test_a_mistake_in_params_is_refused_before_any_work(mistake: str, project: P
     assert change(text) != text
     path.write_text(change(text))
     try:
-        # `run` checks the same at once, while what it would need starts: it takes longer to end.
+        # `run` checks the same before it starts anything.
         assert said in refused(project, "run" if mistake in RUN_TOO else "status")
     finally:
         path.write_text(text)

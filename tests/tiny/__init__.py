@@ -22,7 +22,7 @@ def make_repository(folder: Path) -> Path:
     for name in CODE:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.pyc"))  # loops are compiled already
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))  # being written
         else:
             shutil.copyfile(source, folder / name)
     shutil.copyfile(ROOT / "tests/tiny/params.yaml", folder / "params.yaml")

@@ -1,6 +1,7 @@
 """open_clip dual encoders: the text tower makes the class heads, the image tower the features.
 
-Built from `open_clip_config.json` beside the weights; nothing is downloaded.
+Built from `open_clip_config.json` beside the weights; nothing is downloaded. The library takes seconds to import, and
+is imported only where a network is built: a folder is checked without it.
 Shape legend: B images, C classes, P prompts, D embedding.
 """
 
@@ -13,12 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import open_clip
 import torch
-from open_clip.transform import PreprocessCfg, image_transform_v2
 from torch import Tensor
 from torch.func import functional_call
-from torchvision.transforms import Compose, Normalize, ToTensor
 
 from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.checkpoints.reading import Checkpoint
@@ -76,6 +74,9 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
     @cached_property
     def _resize(self) -> Callable[[Any], Any]:
         """Return open_clip's own transform up to where it leaves pictures: without the scaling and normalisation."""
+        from open_clip.transform import PreprocessCfg, image_transform_v2
+        from torchvision.transforms import Compose, Normalize, ToTensor
+
         *steps, scaling, normalisation = image_transform_v2(PreprocessCfg(**self.preprocess), is_train=False).transforms
         assert isinstance(scaling, ToTensor)
         assert isinstance(normalisation, Normalize)
@@ -138,6 +139,8 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
         return self._head
 
     def _tokenizer(self) -> Any:
+        import open_clip
+
         try:
             return open_clip.get_tokenizer(f"local-dir:{self.folder}")
         except Exception as error:  # what a tokenizer's files may lack is told in many ways
@@ -160,6 +163,8 @@ def check(folder: Path, checkpoint: Checkpoint) -> None:
 
 def _build(folder: Path) -> Any:
     """Build the architecture without weights (open_clip would warn, on the root logger, that there are none)."""
+    import open_clip
+
     _check_config(folder / CONFIG)
     level = logging.getLogger().level
     logging.getLogger().setLevel(logging.ERROR)

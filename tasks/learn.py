@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -26,9 +27,11 @@ from merganser.inputs.layers import LayerSource, MappedLayers, ThreadedLayers, d
 from merganser.inputs.learned import RESULT, TRACE, write_learned
 from merganser.inputs.learned import Learned as Found
 from merganser.learning import FormsWeights, Learner, RoutesBlocks, get_learner
+from merganser.learning.apart import Apart
 from merganser.learning.batches import Batches
 from merganser.learning.block_routing import open_routing
-from merganser.learning.loop import Learnable, Problem, learn
+from merganser.learning.labelled import looked_at
+from merganser.learning.loop import Learnable, Loss, Problem, learn
 from merganser.learning.settings import LearnerSettings, RoutingSettings
 from merganser.learning.state import State
 from merganser.learning.task_losses import open_losses
@@ -81,14 +84,24 @@ def open_problem(
         assert isinstance(settings, RoutingSettings)
         return open_routing(learner, settings, params.first_seed, layers, base, losses, batches, place)
     assert isinstance(learner, FormsWeights)
-    return Problem(learner.bind(layers, settings, params.first_seed), layers, base, losses, batches, place)
+
+    def problem(layers: LayerSource, seen: Sequence[tuple[Loss, Batches]]) -> Problem:
+        form = learner.bind(layers, settings, params.first_seed)
+        return Problem(form, layers, base, [loss for loss, _ in seen], [of for _, of in seen], place)
+
+    seen = [looked_at(*each, settings) for each in zip(losses, batches, strict=True)]
+    if not settings.apart:
+        return problem(layers, seen)
+    alone = [open_layers(entry, learner, tasks, task) for task in tasks]
+    return Apart([problem(own, [one]) for own, one in zip(alone, seen, strict=True)], layers)
 
 
-def open_layers(entry: Learned, learner: Learner, tasks: list[str]) -> LayerSource:
-    """Open what a learner reads: factors, or deltas with adapters multiplied out."""
+def open_layers(entry: Learned, learner: Learner, tasks: list[str], alone: str | None = None) -> LayerSource:
+    """Open what a learner reads: factors, or deltas with adapters multiplied out, which may be those of one task."""
     folder = DATA / entry.of
     if learner.READS == "deltas":
-        return ThreadedLayers(MappedLayers(open_deltas(folder, tasks), dense_layer), threads_wanted())
+        deltas = open_deltas(folder, tasks)
+        return ThreadedLayers(MappedLayers(deltas.alone(alone) if alone else deltas, dense_layer), threads_wanted())
     if entry.of == "svd":
         return ThreadedLayers(open_factors(folder, tasks), threads_wanted())
     return ThreadedLayers(factorised(open_deltas(folder, tasks), FactorSettings(1.0)), threads_wanted())
@@ -104,8 +117,8 @@ def fingerprint(params: Params, entry: Learned, settings: LearnerSettings, tasks
     """Return a digest of all that a state follows from: settings but the number of steps, seed, code and files."""
     kinds = sorted({params.tasks[task].kind for task in tasks})
     code = code_digest(
-        "merganser.learning.loop",
-        "merganser.learning.task_losses",
+        "merganser.learning.apart",
+        "merganser.learning.labelled",
         f"merganser.learning.learners.{entry.learner}",
         f"merganser.models.families.{params.base.family}",
         *(f"merganser.evaluation.kinds.{kind}" for kind in kinds),

@@ -239,6 +239,10 @@ class Deltas(SequentialSource):
         first = next(iter(self.files.values()))
         return {name: delta_shape(first.shape(name), kind) for name, kind in self.kinds.items()}
 
+    def alone(self, task: str) -> "OneTask":
+        """Return the same layers of one task."""
+        return OneTask({task: self.files[task]}, self.seed, self.embeddings, changed=self.kinds)
+
     def is_low_rank(self, name: str) -> bool:
         """Tell whether a parameter is read as factors: no task stores it dense."""
         return not any(name in file for file in self.files.values())
@@ -257,6 +261,18 @@ class Deltas(SequentialSource):
             else:
                 delta.copy_(file.matrix(name) if kind == "matrix" else file.delta(name))
         return LayerDeltas(name, kind, self.tasks, deltas, self.seed, norms=norms)
+
+
+@dataclass(frozen=True)
+class OneTask(Deltas):
+    """One task's deltas of all layers that some task changes: zeros where only others do."""
+
+    changed: Mapping[str, Kind] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """Return each parameter's kind."""
+        return dict(self.changed)
 
 
 def open_deltas(

@@ -44,6 +44,14 @@ class LooksAhead(Protocol):
         """Return the values after the inner step, by gradients with respect to merged weights; None for no step."""
 
 
+@runtime_checkable
+class Penalises(Protocol):
+    """A form whose loss has a term of the values alone, whose gradient `pull` adds."""
+
+    def penalty(self, values: Values, step: int | None) -> float:
+        """Return what is added to the loss."""
+
+
 class Learner(Protocol):
     """What the module of a learner holds, beside one of the two functions below."""
 
@@ -56,7 +64,10 @@ class FormsWeights(Learner, Protocol):
     """A learner whose values form merged weights."""
 
     def bind(self, layers: "LayerSource", settings: Any, seed: int) -> Form:
-        """Return how values form merged deltas of these layers, which are read again and again."""
+        """Return how values form merged deltas of these layers, which are read again and again.
+
+        Where tasks are learned apart the layers are one task's, and its values have a first dimension of one.
+        """
 
 
 @runtime_checkable

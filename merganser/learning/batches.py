@@ -29,6 +29,10 @@ class Batches:
         places = range(number * self.size, (number + 1) * self.size)
         return [_permutation(self, str(place // self.count))[place % self.count] for place in places]
 
+    def order(self, name: str) -> tuple[int, ...]:
+        """Return all examples in an order of this name."""
+        return _permutation(self, name)
+
     def fixed(self) -> Iterator[list[int]]:
         """Return the batches that values are compared on, the same at every step; the last one may be smaller."""
         order = _permutation(self, "fixed")[: FIXED * self.size]

@@ -1,6 +1,6 @@
 """What the learners' own settings have in common."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,8 @@ class LearnerSettings(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    apart: ClassVar[bool] = False  # whether each task has values and a model of its own, in place of one for all
 
     steps: Annotated[int, Field(ge=0)] = 1000
     lr: Annotated[float, Field(gt=0)] = 1e-3
@@ -25,3 +27,9 @@ class RoutingSettings(LearnerSettings):
 
     scaling: float = 0.3
     lr: Annotated[float, Field(gt=0)] = 1e-4
+
+
+class LabelledSettings(LearnerSettings):
+    """What a learner has that makes the cross-entropy small, of so many examples of each class, and not the entropy."""
+
+    examples: Annotated[int, Field(ge=1)] = 8

@@ -24,7 +24,7 @@ def entropy(logits: Tensor) -> Tensor:
     >>> float(entropy(torch.tensor([[0.0, 0.0], [100.0, 0.0]]))) / torch.log(torch.tensor(2.0))
     tensor(0.5000)
     """
-    logs = log_softmax(logits.float() if logits.dtype.itemsize < 4 else logits, dim=1)
+    logs = log_softmax(logits, dim=1)
     return -(logs.exp() * logs).sum(dim=1).mean()
 
 
@@ -40,8 +40,12 @@ class TaskLoss:
 
     def __call__(self, weights: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
         """Return the mean entropy of some examples by a model with these weights; differentiable in them."""
+        return entropy(self.logits(weights, rows))
+
+    def logits(self, weights: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+        """Score the classes of some examples by a model with these weights, at least in float32: (B, C)."""
         logits = self.evaluator.class_logits(self.network, self.prepared, {**weights, **self.head}, rows)
-        return entropy(logits)
+        return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
 def open_losses(

@@ -25,7 +25,8 @@ def localize_stitch(layers: LayerSource, *, density: PositiveFraction = 0.01) ->
     """Keep each task's largest entries, and share what several tasks keep equally among them.
 
     `density` is a share of the whole task vector: the paper's rule where there is no data to learn the regions from.
-    An entry that a task left as it was is never its own, even where its other entries are fewer.
+    An entry that a task left as it was is never its own, even where its other entries are fewer. With a few labelled
+    examples, `localize_stitch_learned` learns the regions.
     """
     cuts = layer_cuts(layers, density)
     return lambda layer: stitch(trim(layer.deltas, cuts[layer.name]))

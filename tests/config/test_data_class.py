@@ -68,3 +68,13 @@ def test_adaptation_may_read_the_split_that_is_measured_on_and_is_called_transdu
 def test_what_reads_labels_may_not(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="only adaptation without labels may read that one"):
         load(tmp_path, content("test"))
+
+
+def test_learning_from_labels_is_validation_data_and_may_not_read_the_split_that_is_measured_on(tmp_path: Path) -> None:
+    found = without_searches("validation")
+    found["learned"] = LEARNED | {"regions": {"learner": "localize_stitch_learned", "of": "deltas"}}
+    found["methods"]["regions"] = {"method": "localize_stitch_learned", "reads": "learned/regions"}
+    params = load(tmp_path, found)
+    assert data_class(params, params.methods["regions"]) == "VDI"
+    with pytest.raises(InputError, match="only adaptation without labels may read that one"):
+        load(tmp_path, found | {"validation": {"split": "test"}})

@@ -62,6 +62,14 @@ def test_an_entry_reads_what_was_learned_of_deltas_or_differences(tmp_path: Path
         ),
         (lambda c: c.pop("validation"), "validation: ", "missing, and read for learned"),
         (
+            lambda c: c["learned"].update(
+                regions={"learner": "localize_stitch_learned", "of": "deltas", "examples": 0}
+            ),
+            "learned.regions.examples: ",
+            "greater than or equal to 1, got 0",
+        ),
+        (lambda c: c["learned"]["ada"].update(examples=8), "learned.ada.examples: ", "unknown key"),
+        (
             lambda c: c["tasks"].update(stsb=REGRESSION),
             "tasks.stsb.kind: ",
             "regression is no kind with classes, whose probabilities learned.* look at",

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from merganser.checkpoints.tensors import DTYPES
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.inputs.deltas import check_pair, extract, open_deltas
+from merganser.inputs.layers import LayerDeltas, dense_layer
 from tests.small_models import random_state, write_models
 
 RULES = ParameterRules()
@@ -112,3 +114,19 @@ def test_patterns_that_match_nothing_are_refused(tmp_path: Path) -> None:
     base = open_checkpoint(tmp_path / "base")
     with pytest.raises(InputError, match=r"parameters\.merged"):
         extract(base, base, ParameterRules(merged=["visual.*"]), "task0", tmp_path / "out")
+
+
+def test_one_task_alone_has_the_layers_of_all_with_zeros_where_only_others_changed_them(tmp_path: Path) -> None:
+    weights, kinds = torch.ones(2, 3), {"a": "matrix", "b": "vector"}
+    for task, name in (("one", "a"), ("two", "b")):
+        index = {"kinds": kinds, "norms": {"a": 1.0, "b": 1.0}, "shapes": {"a": [2, 3], "b": [2, 3]}}
+        save_tensors(tmp_path / f"{task}.safetensors", {name: weights}, json.dumps(index))
+    whole = open_deltas(tmp_path, ["one", "two"])
+    for number, task in enumerate(whole.tasks):
+        alone = whole.alone(task)
+        assert (alone.tasks, alone.names, alone.shapes) == ((task,), whole.names, whole.shapes)
+        for name in whole.names:
+            expected, found = (dense_layer(source.layer(name)) for source in (whole, alone))
+            assert isinstance(expected, LayerDeltas)
+            assert isinstance(found, LayerDeltas)
+            assert torch.equal(found.deltas[0], expected.deltas[number])

@@ -15,9 +15,11 @@ from merganser.inputs.layers import (
     LayerDeltas,
     LayerFactors,
     LayerSource,
+    MappedLayers,
     SequentialSource,
     Side,
     Statistics,
+    dense_layer,
 )
 from merganser.inputs.learned import Learned, LearnedLayers
 from merganser.learning import FormsWeights, RoutesBlocks, get_learner
@@ -144,7 +146,7 @@ def with_start(method: Method, source: LayerSource) -> LayerSource:
         values, blocks = learner.routers({"block": 4}, len(source.tasks), settings, 0), {"block": [source.names[0]]}
     else:
         assert isinstance(learner, FormsWeights)
-        values = learner.bind(source, settings, 0).start()
+        values = learner.bind(MappedLayers(source, dense_layer), settings, 0).start()
     about = (method.name, settings.model_dump(), source.tasks, source.names)
     return LearnedLayers(source, Learned(*about, values, blocks))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.views import View
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
@@ -34,12 +34,18 @@ def loss_of(task: int) -> Loss:
     return loss
 
 
+def base_of(folder: Path) -> Checkpoint:
+    """Write a base of zeros."""
+    zeros = {name: torch.zeros(shape) for name, shape in Layers(network(2)).shapes.items()}
+    save_tensors(folder / "base.safetensors", zeros)
+    return open_checkpoint(folder / "base.safetensors")
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
     """Give a function that learns so many steps in a folder, and returns where it stands."""
     layers = Layers(network(2))
-    save_tensors(tmp_path / "base.safetensors", {name: torch.zeros(shape) for name, shape in layers.shapes.items()})
-    base = open_checkpoint(tmp_path / "base.safetensors")
+    base = base_of(tmp_path)
     batches = [Batches(0, task, "validation", 9, 2) for task in layers.tasks]
 
     def made(folder: str, *, losses: Sequence[Loss] = (), said: list[State] | None = None, **settings: Any) -> State:

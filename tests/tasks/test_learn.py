@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 import yaml
 from torch import Tensor
-from torch.nn.functional import softmax
+from torch.nn.functional import cross_entropy, softmax
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.safetensors_file import SafetensorsFile
@@ -34,8 +35,9 @@ LEARNED: dict[str, dict[str, Any]] = {
     "ada": STEPS,
     "plus_plus": {**STEPS, "plus_plus": True, "granularity": "task"},
     "long": {**STEPS, "steps": 100, "every": 1},
+    "regions": {**STEPS, "learner": "localize_stitch_learned", "lr": 2.5, "examples": 2, "density": 0.3},
 }
-METHODS = {name: {"method": "adamerging", "reads": f"learned/{name}"} for name in LEARNED}
+METHODS = {name: {"method": about["learner"], "reads": f"learned/{name}"} for name, about in LEARNED.items()}
 # A fork of this process could not run backward: autograd's threads are not in it.
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(["tasks.learn", "merganser.models.families.open_clip", "open_clip"])
@@ -131,16 +133,80 @@ def test_the_merge_adds_the_deltas_with_the_learned_coefficients(name: str, fold
     assert name == "plus_plus" or max(apart) < 1e-6
 
 
-def test_learning_again_and_in_two_parts_gives_the_same_bytes(folder: Path) -> None:
-    learn.main(["ada"])
-    first = content("ada")
-    learn.main(["ada"])
-    assert content("ada") == first
-    shutil.rmtree("data/learned/ada")
+@pytest.mark.parametrize("name", ["ada", "regions"])
+def test_learning_again_and_in_two_parts_gives_the_same_bytes(name: str, folder: Path) -> None:
+    learn.main([name])
+    first = content(name)
+    learn.main([name])
+    assert content(name) == first
+    shutil.rmtree(f"data/learned/{name}")
     for steps in (2, 4):
-        change(learned={"ada": {**STEPS, "steps": steps}}, methods={"ada": METHODS["ada"]})
-        learn.main(["ada"])
-    assert content("ada") == first
+        change(learned={name: {**LEARNED[name], "steps": steps}}, methods={name: METHODS[name]})
+        learn.main([name])
+    assert content(name) == first
+
+
+def own_loss(regions: dict[str, Tensor]) -> float:
+    """Add up the cross-entropies of the tasks' own models, and the share that is kept, on all of the few examples."""
+    base, deltas = open_checkpoint(Path("data/base")), open_deltas(Path("data/deltas"), list(TASKS))
+    network, total = open_network("open_clip", Path("data/base")), 0.0
+    count = sum(each[0].numel() for each in regions.values())
+    for number, task in enumerate(deltas.tasks):
+        model, kept = {name: base.read(name) for name in base.names}, 0
+        for name, region in regions.items():
+            own = region[number].reshape(model[name].shape)
+            model[name] = model[name] + own * deltas.files[task].delta(name)
+            kept += int(own.sum())
+        network.load(model.items())
+        network.head([["a dark image."], ["a light image."], ["a red image."]])  # type: ignore[attr-defined]
+        data = Prepared(Path("data/validation") / task)
+        logits = network.logits(data.rows(["pixels"], range(len(data))))
+        total += float(cross_entropy(logits, data.array("label"))) + kept / count
+    return total
+
+
+def test_regions_are_learned_from_labels_by_each_tasks_own_model_and_stitched(folder: Path) -> None:
+    learn.main(["regions"])
+    merge.main(["regions"])
+    found, checks = trace("regions"), {check["step"]: check["loss"] for check in trace("regions")["checks"]}
+    assert (found["forwards"], found["backwards"]) == (4 * 3 * 2 + 3 * 3 * 6, 4 * 3 * 2)
+    deltas = open_deltas(Path("data/deltas"), list(TASKS))
+    vectors = torch.stack(
+        [torch.cat([file.delta(n).flatten() for n in deltas.names]) for file in deltas.files.values()]
+    )
+    cut = vectors.abs().sort(dim=1, descending=True).values[:, int(0.3 * vectors.shape[1]) - 1 :][:, :1]
+    sizes = [prod(deltas.shapes[name]) for name in deltas.names]
+    first = dict(zip(deltas.names, (vectors.abs() >= cut).split(sizes, dim=1), strict=True))
+    learned = read_learned(Path("data/learned/regions/result"), sorted(TASKS)).values
+    last = {name: learned[name].reshape(3, -1) > 0 for name in deltas.names}
+    assert checks[0] == pytest.approx(own_loss(first), rel=1e-5)
+    assert checks[found["best_step"]] == pytest.approx(own_loss(last), rel=1e-5)
+    assert checks[found["best_step"]] < checks[0]
+    base, merged = open_checkpoint(Path("data/base")), open_checkpoint(Path("data/merged/regions"))
+    for name, own in zip(deltas.names, vectors.split(sizes, dim=1), strict=True):
+        mean = (own * last[name]).sum(0) / last[name].sum(0).clamp(min=1)
+        expected = base.read(name) + mean.reshape(base.spec(name).shape)
+        torch.testing.assert_close(merged.read(name), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_too_few_labelled_examples_of_a_class_are_refused_by_its_name(folder: Path) -> None:
+    change(learned={"regions": {**LEARNED["regions"], "examples": 3}}, methods={"regions": METHODS["regions"]})
+    with pytest.raises(
+        InputError, match=r"dark: 2 examples of the class 'dark', and learning asks for 3; lower `examp"
+    ):
+        learn.main(["regions"])
+
+
+def test_unlabelled_data_are_refused_where_labels_are_learned_from_and_not_elsewhere(folder: Path) -> None:
+    file = Path("data/validation/light/label.safetensors")
+    labels = SafetensorsFile(file).read("label")
+    labels[4] = -1
+    save_tensors(file, {"label": labels})
+    learn.main(["ada"])
+    with pytest.raises(
+        InputError, match=r"light: example 4 has the label -1; the classes are 0 to 2: labels are learned"
+    ):
+        learn.main(["regions"])
 
 
 @pytest.mark.parametrize("changed", ["lr", "seed", "data/validation/red/pixels.safetensors", "data/deltas/dark"])

@@ -1,0 +1,71 @@
+"""The cross-entropy of few labelled examples of each class."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from merganser.errors import InputError
+from merganser.evaluation.prepared import Prepared
+from merganser.learning.batches import Batches
+from merganser.learning.loop import Loss
+from merganser.learning.settings import LabelledSettings, LearnerSettings
+from merganser.learning.task_losses import TaskLoss
+
+LABEL = "label"
+
+
+@dataclass(frozen=True)
+class LabelledLoss:
+    """A task's mean cross-entropy on some of its examples, which are numbered anew."""
+
+    task: TaskLoss
+    examples: Sequence[int]
+    labels: Tensor  # of all examples
+
+    def __call__(self, weights: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+        """Return the mean cross-entropy of some examples by a model with these weights; differentiable in them."""
+        places = [self.examples[row] for row in rows]
+        logits = self.task.logits(weights, places)
+        return cross_entropy(logits, self.labels[places].to(logits.device))
+
+
+def looked_at(task: TaskLoss, of: Batches, settings: LearnerSettings) -> tuple[Loss, Batches]:
+    """Return what is made small of a task, and of which examples: its loss as it is where no labels are looked at."""
+    if not isinstance(settings, LabelledSettings):
+        return task, of
+    few = few_labelled(task, of, settings.examples)
+    return few, replace(of, count=len(few.examples))
+
+
+def few_labelled(task: TaskLoss, of: Batches, count: int) -> LabelledLoss:
+    """Take so many examples of each class, the first of one order of all; raise InputError where there are fewer."""
+    labels = labels_of(task.prepared)
+    found = Counter[int]()
+    examples = []
+    for place in of.order("labelled"):
+        label = int(labels[place])
+        found[label] += 1
+        if found[label] <= count:
+            examples.append(place)
+    for label, name in enumerate(task.prepared.classes):
+        if found[label] < count:
+            has = (
+                f"{task.prepared.folder}: {found[label]} examples of the class {name!r}, and learning asks for {count}"
+            )
+            raise InputError(f"{has}; lower `examples` under learned, or name another split of {task.task}")
+    return LabelledLoss(task, examples, labels)
+
+
+def labels_of(prepared: Prepared) -> Tensor:
+    """Read the labels; raise InputError where an example has none."""
+    labels, classes = prepared.array(LABEL), len(prepared.classes)
+    if len(outside := ((labels < 0) | (labels >= classes)).nonzero()):
+        place = int(outside[0])
+        has = (
+            f"{prepared.folder}: example {place} has the label {int(labels[place])}; the classes are 0 to {classes - 1}"
+        )
+        raise InputError(f"{has}: labels are learned from, so name a split that has them")
+    return labels

@@ -95,7 +95,7 @@ def test_all_that_is_imported_by_what_is_found_by_name_is_in_its_digest(
 LOADED = """
 import json, os, sys
 from importlib import import_module
-import datasets, numba, open_clip, scipy.linalg, torch  # once for all: a copy of this process imports each module
+import datasets, numba, scipy.linalg, torch  # once for all: a copy of this process imports each module
 
 for name in sys.argv[1:]:
     if not os.fork():

@@ -23,7 +23,9 @@ $(READY):
 	|| { echo "$(PYTHON) is not Python 3.11: install it, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv "$(VENV)"
 	@echo "setting up $(VENV): some minutes and 7 GB, once"
-	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
+	@# What pip would do on one core; what is not Python, such as templates, is passed over.
+	@"$(BIN)/python" -m compileall -qq -j 0 "$(VENV)/lib" || true
 	@"$(BIN)/python" -c "import merganser.linalg.loops"  # which compiles them: no stage waits for it
 	@rm -f "$(VENV)"/.ready-* && touch "$@"
 

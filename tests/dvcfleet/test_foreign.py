@@ -24,6 +24,7 @@ pathlib.Path(sys.argv[1]).write_text(f"{WORD} {sys.prefix} {ours}\\n")
 """,
     "train.py": "import sys, flows.words; open(sys.argv[1], 'w').write(flows.words.WORD)\n",
     "source": "1",
+    ".dvcignore": "__pycache__\n",
 }
 DVC_YAML = """
 stages:
@@ -113,6 +114,7 @@ def edited(toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.syspath_prepend(places[0])
     monkeypatch.delitem(sys.modules, "edited_project", raising=False)
+    monkeypatch.setattr("dvcfleet.services.FEW", 0)
     return repository
 
 

@@ -20,7 +20,7 @@ from tests.laws.layers import delta_of
 TASKS = 3
 Written = Callable[[torch.dtype], Models]
 OVERLAYS = [name for name in registry.names() if registry.get(name).overlay]
-SHARED = ("byom_fft", "emr", "tall_mask")
+SHARED = ("byom_fft", "emr", "free", "tall_mask")
 every_overlay = pytest.mark.parametrize("name", OVERLAYS)
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 
@@ -30,18 +30,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return cache(lambda dtype: write_models(tmp_path_factory.mktemp("models"), dtype, TASKS))
 
 
-def expected(name: str, models: Models, task: str) -> dict[str, Tensor]:
-    """Add a task's delta, as the method gives it in memory, to the base; round once."""
+def expected(name: str, models: Models, task: str | None) -> dict[str, Tensor]:
+    """Add a task's delta, or what all tasks share, as the method gives it in memory, to the base; round once."""
     method, source = registry.get(name), models.source(registry.get(name))
-    values = method.validate(name, {})
-    merge_layer = method.bind(values, source)
+    merge_layer = method.bind(method.validate(name, {}), source)
     base, found = open_checkpoint(models.folder / "base.safetensors"), {}
     for layer in source:
-        parts, weights = merge_layer(layer), base.read(layer.name)
-        assert isinstance(parts, Parts)
-        parts = Parts() if method.gated and weights.dim() == 4 else parts  # experts are of linear maps alone
-        delta = delta_of(parts, task, tuple(weights.shape))
-        found[layer.name] = (weights.float() + delta).to(weights.dtype)
+        merged, weights = merge_layer(layer), base.read(layer.name)
+        is_expert = method.gated and weights.dim() == 4  # which are of linear maps alone
+        if isinstance(merged, Parts):
+            parts = Parts() if is_expert or task is None else merged
+            merged = delta_of(parts, task or "", tuple(weights.shape))
+        merged = merged.reshape(weights.shape)
+        found[layer.name] = (weights.float() + merged).to(weights.dtype)
     return found
 
 
@@ -54,7 +55,8 @@ def test_the_model_that_is_evaluated_is_reconstructed_byte_for_byte(
     base = open_checkpoint(models.folder / "base.safetensors")
     merge(method, method.validate(name, {}), models.source(method), base, tmp_path, torch.device("cpu"))
     assert (tmp_path / UNIFIED).exists() == (name in SHARED)
-    assert all(torch.equal(load_file(tmp_path / "model.safetensors")[n], base.read(n)) for n in PARAMETERS)
+    shared = expected(name, models, None)
+    assert all(torch.equal(value, shared[n]) for n, value in load_file(tmp_path / "model.safetensors").items())
     for task in models.tasks:
         evaluated = dict(task_model(tmp_path, task))
         write_task_model(tmp_path, task, tmp_path / f"own/{task}.safetensors")

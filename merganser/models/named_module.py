@@ -34,6 +34,7 @@ class NamedModule:
         self._ties = tied_names(module)
         self._watcher = Watcher()
         self._names: dict[str, str] = {}  # a module's name to the checkpoint's
+        self._maps: dict[str, Linear | Conv1D | Conv2d] | None = None  # by those names; found once for each model
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
@@ -58,7 +59,7 @@ class NamedModule:
                     state[own].copy_(value)
             self._load_tied(tied)
         self.naming.check_missing({*names, *self._ties, *tied})
-        self._names = names
+        self._names, self._maps = names, None
 
     def stored_name(self, own: str) -> str:
         """Return what the loaded checkpoint calls a parameter of the module."""
@@ -98,6 +99,11 @@ class NamedModule:
                     _set(self.module, own, Parameter(value.to(shared.device, shared.dtype, copy=True)))
 
     def _named_maps(self) -> dict[str, Linear | Conv1D | Conv2d]:
+        if self._maps is None:
+            self._maps = self._find_maps()
+        return self._maps
+
+    def _find_maps(self) -> dict[str, Linear | Conv1D | Conv2d]:
         parts = self.module.named_modules()
         maps = {f"{name}.weight": part for name, part in parts if isinstance(part, Linear | Conv1D | Conv2d)}
         own = [name for name in maps if fnmatchcase(name, self.reads) and _is_matrix(name, maps[name].weight)]

@@ -42,11 +42,15 @@ class OverlayFile:
         """Return the names of the parameters that have parts."""
         return tuple(self._index.rows)
 
+    def kind(self, parameter: str) -> str:
+        """Return the kind of the parts of a parameter."""
+        return self._index.rows[parameter].form.kind
+
     def low_rank(self, parameter: str) -> tuple[LowRank | None, ...]:
         """Read the factors of each task's part of a parameter, None for a task without one."""
-        form = self._index.rows[parameter].form
-        if form.kind != LowRank.kind:
-            raise InputError(f"{self.file.path}: the parts of {parameter} are {form.kind}, not low-rank; merge again")
+        kind = self.kind(parameter)
+        if kind != LowRank.kind:
+            raise InputError(f"{self.file.path}: the parts of {parameter} are {kind}, not low-rank; merge again")
         found = []
         for task in self.tasks:
             fields = self._places.get((task, parameter))

@@ -3,7 +3,7 @@
 Legend: B examples of a batch, T tasks, C classes.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,16 +11,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.kinds import added
-from merganser.checkpoints.reading import Checkpoint, open_for_merging
-from merganser.checkpoints.views import as_stored
+from merganser.checkpoints.reading import open_for_merging
 from merganser.errors import InputError
 from merganser.inputs.heads import Head
 from merganser.inputs.task_models import own_model
 from merganser.models import Generates, Inputs, Network
 from merganser.overlays import FILE, OverlayFile
 from merganser.routed import ROUTER
-from merganser.routed.router import Router, read_router, shares
+from merganser.routed.mixtures import Mixtures, open_mixtures
+from merganser.routed.router import read_router, shares
 
 
 @dataclass
@@ -47,12 +46,13 @@ def routed(network: Network, merged: Path, head: Head | None = None) -> Iterator
         raise InputError(f"{merged / ROUTER}: its tasks are not those of {FILE}; merge again")
     model = own_model(shared, None)
     network.load(head.put_on(model) if head else model)
-    seen = Seen(router.tasks)
+    seen, mixtures = Seen(router.tasks), open_mixtures(shared, overlays)
+    order = [router.tasks.index(task) for task in overlays.tasks]
 
     def score(inputs: Inputs) -> Tensor:
         probabilities = router.probabilities(network.features(inputs).float().cpu())
         seen.batches.append(probabilities.argmax(dim=1))
-        return _score(network, shared, overlays, router, shares(probabilities), inputs)
+        return _score(network, mixtures, shares(probabilities)[:, order], inputs)
 
     with _scored_by(network, score):
         yield seen
@@ -65,34 +65,17 @@ def check_scores(network: Network, where: str) -> None:
 
 
 @torch.inference_mode()
-def _score(
-    network: Network, shared: Checkpoint, overlays: OverlayFile, router: Router, wanted: Tensor, inputs: Inputs
-) -> Tensor:
+def _score(network: Network, mixtures: Mixtures, wanted: Tensor, inputs: Inputs) -> Tensor:
     """Score a batch, the examples of the same shares (B, T) together: (B, C)."""
     kinds, kind_of = wanted.unique(dim=0, return_inverse=True)
-    found: list[tuple[Tensor, Tensor]] = []
-    for number, row in enumerate(kinds):
+    dtype, found = next(network.module.parameters()).dtype, list[tuple[Tensor, Tensor]]()
+    for number, model in enumerate(mixtures.models(kinds)):
         places = (kind_of == number).nonzero()[:, 0]
-        weights = {task: float(share) for task, share in zip(router.tasks, row, strict=True) if share}
-        parameters = mixed_parameters(network, shared, overlays, weights)
+        parameters = {name: value.to(network.device, dtype) for name, value in model.items()}
         batch = {name: values[places.to(values.device)] for name, values in inputs.items()}
         found.append((places, network.forward(parameters, batch)))
     order = torch.cat([places for places, _ in found]).argsort()
     return torch.cat([scores for _, scores in found])[order.to(network.device)]
-
-
-def mixed_parameters(
-    network: Network, shared: Checkpoint, overlays: OverlayFile, weights: Mapping[str, float]
-) -> dict[str, Tensor]:
-    """Return the parameters of the shared model plus a weighted sum of tasks' parts, where that changes them."""
-    dtype = next(network.module.parameters()).dtype
-    found = {}
-    for name in shared.names:
-        delta = overlays.mixture(weights, name, tuple(shared.spec(name).shape))
-        if delta is not None:
-            value = as_stored(shared, name, added(shared.read(name), delta))
-            found[name] = value.to(network.device, dtype)
-    return found
 
 
 @contextmanager

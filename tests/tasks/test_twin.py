@@ -15,7 +15,8 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.models import open_network
 from merganser.overlays import FILE, OverlayFile, task_model
-from merganser.routed.experts import check_scores, mixed_parameters, routed
+from merganser.routed.experts import check_scores, routed
+from merganser.routed.mixtures import BUDGET, open_mixtures
 from merganser.routed.router import Router, read_router, shares, write_router
 from tasks import evaluate, extract_difference, merge, route
 from tasks import surgery as operate
@@ -63,12 +64,37 @@ def parameters(folder: Path) -> dict[str, Tensor]:
     return {name: checkpoint.read(name) for name in checkpoint.names}
 
 
-def mixed(carried: Path, weights: dict[str, float], entry: str = "twin") -> dict[str, Tensor]:
+def mixed(carried: Path, weights: dict[str, float], entry: str = "twin", budget: int = BUDGET) -> dict[str, Tensor]:
     """Give what an example with these weights is scored by."""
     merged = carried / "data/merged" / entry
-    network = open_network("open_clip", merged)
-    found = mixed_parameters(network, open_checkpoint(merged), OverlayFile(merged / FILE), weights)
+    overlays = OverlayFile(merged / FILE)
+    row = torch.tensor([[weights.get(task, 0.0) for task in overlays.tasks]])
+    (found,) = open_mixtures(open_checkpoint(merged), overlays, budget).models(row)
     return parameters(merged) | found
+
+
+@pytest.mark.parametrize("entry", ["twin", "free"])
+def test_parts_that_do_not_fit_into_memory_multiplied_out_are_mixed_to_the_same(entry: str, carried: Path) -> None:
+    weights = {"dark": 0.25, "red": 0.75}
+    found, expected = mixed(carried, weights, entry, budget=0), mixed(carried, weights, entry)
+    merged = carried / "data/merged" / entry
+    for name in found:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-6)
+        by_hand = OverlayFile(merged / FILE).mixture(weights, name, tuple(found[name].shape))
+        if by_hand is not None:
+            torch.testing.assert_close(found[name], parameters(merged)[name] + by_hand, rtol=1e-5, atol=1e-6)
+
+
+def test_many_mixtures_at_once_are_those_one_by_one(carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    merged = carried / "data/merged/twin"
+    mixtures = open_mixtures(open_checkpoint(merged), OverlayFile(merged / FILE))
+    weights = torch.rand(5, 3, generator=torch.Generator().manual_seed(0))
+    together = list(mixtures.models(weights))
+    monkeypatch.setattr("merganser.routed.mixtures.AT_ONCE", 2 * mixtures.size)
+    for one, other in zip(mixtures.models(weights), together, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            torch.testing.assert_close(value, other[name], rtol=1e-6, atol=1e-7)
 
 
 def test_one_task_alone_is_that_tasks_own_model_at_full_rank(carried: Path) -> None:

@@ -37,7 +37,7 @@ from merganser.learning.state import State
 from merganser.learning.task_losses import open_losses
 from merganser.models.device import usable
 from merganser.workers import one_blas_thread, threads_wanted
-from tasks.paths import BASE, DATA, HEADS, LEARNED, VALIDATION
+from tasks.paths import BASE, DATA, HEADS, LEARNED, VALIDATION, remove_other_seeds, seed_folders
 from tasks.stage import check_code, check_family, check_kind, fresh_folder, only_name, run, write_json
 
 STATE = "state"
@@ -45,21 +45,29 @@ SECONDS = 10  # between two lines on the terminal
 
 
 def learn_entry(params: Params, name: str) -> None:
-    """Learn by an entry of `learned`; write the values, the losses by step, and links to what they are of."""
+    """Learn by an entry of `learned` with each seed, and write links to what the values are of."""
+    entry, out = declared(params.learned, name, "learned"), LEARNED / name
+    remove_other_seeds(out / STATE, params.seeds)
+    states, results = (seed_folders(out / what, params.seeds) for what in (STATE, RESULT))
+    for seed in params.seeds:
+        learn_once(params.with_seed(seed), name, states[seed], results[seed])
+    shutil.rmtree(out / READ, ignore_errors=True)
+    link_read(DATA / entry.of, sorted(params.tasks), out)
+
+
+def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
+    """Learn with one seed; write the values and the losses by step."""
     entry = declared(params.learned, name, "learned")
     check_family(params.base.family)
     check_code(f"merganser.learning.learners.{entry.learner}", f"learners/{entry.learner}.txt")
     learner, tasks = get_learner(entry.learner), sorted(params.tasks)
     settings = learner.Settings.model_validate(entry.values)
     problem = open_problem(params, entry, learner, settings, tasks)
-    out = LEARNED / name
     with one_blas_thread():
         found = learn(
-            problem, settings, out / STATE, fingerprint(params, entry, settings, tasks), _Progress(name, settings.steps)
+            problem, settings, state, fingerprint(params, entry, settings, tasks), _Progress(name, settings.steps)
         )
-    write_result(out / RESULT, entry.learner, settings, problem, found)
-    shutil.rmtree(out / READ, ignore_errors=True)
-    link_read(DATA / entry.of, tasks, out)
+    write_result(result, entry.learner, settings, problem, found)
     best = found.best_step
     print(f"{name}: loss {found.checks[0]:.4f}, {found.checks[best]:.4f} after step {best} of {found.step}")
 

@@ -48,7 +48,7 @@ from tasks.paths import (
     MERGED,
     SEARCHES,
     SOURCES,
-    seed_folder,
+    seed_folders,
 )
 from tasks.stage import check_method, fresh_folder, only_name, run, write_json
 
@@ -121,30 +121,41 @@ def _usage() -> dict[str, Any]:
 
 
 def open_source(
-    entry: Entry, tasks: list[str], seed: int, embedded: str | None = None, learned: str | None = None
+    entry: Entry,
+    tasks: list[str],
+    seed: int,
+    embedded: str | None = None,
+    learned: str | None = None,
+    part: str = "",
 ) -> LayerSource:
     """Open what an entry reads, as its method takes it: difference vectors are decomposed on the fly.
 
-    `embedded`, `learned`: the name of the text embeddings, or of the learned values, beside which it lies.
+    `embedded`, `learned`: the name of the text embeddings, or of the learned values, beside which it lies. `part`: the
+    folder in that of what is drawn where it lies for this seed.
     """
     if learned:
-        found = read_learned(LEARNED / learned / RESULT, sorted(tasks))
+        found = read_learned(LEARNED / learned / RESULT / part, sorted(tasks))
         return LearnedLayers(opened(entry, LEARNED / learned / READ, tasks, seed), found)
     if entry.joint is not None:
         return open_joint(JOINTS / entry.joint, tasks, seed)
     if embedded:
         embeddings = read_embeddings(EMBEDDINGS / embedded, sorted(tasks))
         return opened(entry, EMBEDDINGS / embedded / READ, tasks, seed, embeddings)
-    return opened(entry, DATA / entry.reads, tasks, seed)
+    return opened(entry, DATA / entry.reads, tasks, seed, part=part)
 
 
 def opened(
-    entry: Entry, folder: Path, tasks: list[str], seed: int, embeddings: Mapping[str, Tensor] | None = None
+    entry: Entry,
+    folder: Path,
+    tasks: list[str],
+    seed: int,
+    embeddings: Mapping[str, Tensor] | None = None,
+    part: str = "",
 ) -> LayerSource:
     """Open the deltas or factors in a folder as an entry's method takes them."""
     method = registry.get(entry.method)
     if method.reads == "statistics":
-        return open_statistics(folder, tasks, seed)
+        return open_statistics(folder, tasks, seed, part)
     if entry.difference is None:
         return (open_factors if method.factored else open_deltas)(folder, tasks, seed, embeddings)
     return as_taken(method, method.validate("", entry.values), open_deltas(folder, tasks, seed, embeddings))
@@ -193,19 +204,22 @@ def main(argv: list[str]) -> None:
     start = DATA / entry.reads / (READ if inner.reads != entry.reads else "")
     base = start / "base" if inner.difference else BASE
     profile, device = MERGE_PROFILES / f"{key}.json", usable(params.merge.device, "merge.device")
-    additions = [DATA / entry.reads / FILES_BESIDE[method.beside]] if method.beside else []
-    for seed in params.seeds if method.is_random(values) else [params.first_seed]:
+    drawn = bool(entry.learned or entry.statistic or method.beside == "surgery")
+    seeds = params.seeds if drawn or method.is_random(values) else [params.first_seed]
+    for seed, out in seed_folders(MERGED / key, seeds).items():
         first = seed == params.first_seed
+        part = str(out.relative_to(MERGED / key)) if drawn else ""
+        additions = [DATA / entry.reads / part / FILES_BESIDE[method.beside]] if method.beside else []
         if method.beside or entry.search:
             source = opened(inner, start, tasks, seed)
         else:
-            source = open_source(inner, tasks, seed, entry.embedding, entry.learned)
+            source = open_source(inner, tasks, seed, entry.embedding, entry.learned, part)
         merge_entry(
             method,
             values,
             source,
             base,
-            MERGED / key if first else seed_folder(key, seed),
+            out,
             profile if first else None,
             write_card(key, params, method, values, seed),
             device,

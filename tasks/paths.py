@@ -1,5 +1,7 @@
 """Where the stages' files lie: dvc.yaml has the same paths."""
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 CARD = "README.md"  # in the folder of a merged model
@@ -35,9 +37,18 @@ TASK_MEASURES = Path("data/measures/tasks.json")
 TASK_STUDIES = Path("data/measures/studies/tasks")
 VALIDATION = Path("data/validation")
 
-SEEDS = "seeds"  # in the folder of a merged model: a folder for each seed after the first
+SEEDS = "seeds"  # in the folder of what is drawn: a folder for each seed after the first
 
 
-def seed_folder(entry: str, seed: int) -> Path:
-    """Return the folder of an entry's merge with one of its further seeds."""
-    return MERGED / entry / SEEDS / str(seed)
+def seed_folders(folder: Path, seeds: Sequence[int]) -> dict[int, Path]:
+    """Return where in a folder each seed's own lies: the first one's in the folder itself."""
+    return {seed: folder / SEEDS / str(seed) if number else folder for number, seed in enumerate(seeds)}
+
+
+def remove_other_seeds(folder: Path, seeds: Sequence[int]) -> None:
+    """Remove from a folder that is kept what lies there of seeds that are no longer wanted."""
+    for found in (folder / SEEDS).glob("*"):
+        if found not in seed_folders(folder, seeds).values():
+            shutil.rmtree(found)
+    if len(seeds) == 1:
+        shutil.rmtree(folder / SEEDS, ignore_errors=True)

@@ -34,7 +34,7 @@ from merganser.statistics import BUDGET
 from merganser.statistics.fisher import write_fishers
 from merganser.statistics.gram import write_grams
 from merganser.statistics.sampling import Sample, draw
-from tasks.paths import BASE, DELTAS, HEADS, STATISTICS, VALIDATION
+from tasks.paths import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
 from tasks.stage import check_family, check_kind, run, two_names
 
 
@@ -69,20 +69,27 @@ class Setting:
 
 
 def measure(params: Params, name: str, task: str, budget: int = BUDGET) -> None:
-    """Fill a task's folder of one statistic, and link the task's deltas beside it.
+    """Fill a task's folder of one statistic, with each seed, and link the task's deltas beside it.
 
     `budget`: bytes that one pass over the examples adds up. The bytes written do not depend on it.
     """
     check_family(params.base.family)
     folder = STATISTICS / name / task
+    for seed, place in seed_folders(folder, params.seeds).items():
+        measure_once(params.with_seed(seed), name, task, budget, place)
+    remove_other_seeds(folder, params.seeds)
+    _link(DELTAS / f"{task}.safetensors", folder.with_name(f"{task}.safetensors"))
+
+
+def measure_once(params: Params, name: str, task: str, budget: int, folder: Path) -> None:
+    """Fill a folder with one statistic of a task, drawn by one seed."""
     folder.mkdir(parents=True, exist_ok=True)
     setting = _setting(params, declared(params.statistics, name, "statistics"), task, budget)
     index, done = _grams(setting, folder) if setting.statistic.kind == "gram" else _fishers(setting, folder)
-    for other in set(folder.iterdir()) - {folder / INDEX, *(folder / what for what in index.files)}:
+    for other in set(folder.iterdir()) - {folder / INDEX, folder / SEEDS, *(folder / what for what in index.files)}:
         shutil.rmtree(other) if other.is_dir() else other.unlink()  # of another kind of statistic, or left by a kill
     with replacing(folder / INDEX) as file:
         file.write(index.text().encode())
-    _link(DELTAS / f"{task}.safetensors", folder.with_name(f"{task}.safetensors"))
     count = len({(what, file) for what, files in index.files.items() for file in files.values()})
     print(f"{task}: {done} files of {name} measured on {index.examples} examples, {count - done} were there")
 

@@ -15,13 +15,13 @@ from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.routed.features import features_of
 from merganser.routed.surgery import Training, can_change, train, write_bottlenecks
-from tasks.paths import DATA, SURGERY, VALIDATION
+from tasks.paths import DATA, SURGERY, VALIDATION, seed_folders
 from tasks.scoring import open_task
 from tasks.stage import check_family, fresh_folder, only_name, run, write_json
 
 
-def operate(params: Params, name: str) -> None:
-    """Write all tasks' bottlenecks, their losses by step, and links to what they are of."""
+def operate(params: Params, name: str, out: Path) -> None:
+    """Write all tasks' bottlenecks with one seed, their losses by step, and links to what they are of."""
     surgery = declared(params.surgery, name, "surgery")
     check_family(params.base.family)
     how = Training(surgery.rank, surgery.steps, surgery.batch_size, surgery.lr)
@@ -31,7 +31,7 @@ def operate(params: Params, name: str) -> None:
         trained[task] = found = train(merged, own, how, params.first_seed, task)
         best = found.best_step
         print(f"{task}: L1 {found.losses[0]:.4f}, {found.losses[best]:.4f} after step {best}", flush=True)
-    with fresh_folder(SURGERY / name) as folder:
+    with fresh_folder(out) as folder:
         write_bottlenecks(folder, {task: found.bottleneck for task, found in trained.items()})
         trace = {task: {"losses": found.losses, "best_step": found.best_step} for task, found in trained.items()}
         write_json(folder / "trace.json", trace)
@@ -52,7 +52,9 @@ def both_features(params: Params, source: Path, task: str, where: str) -> tuple[
 
 def main(argv: list[str]) -> None:
     """Train by the entry of surgery named on the command line."""
-    operate(load_params(Path("params.yaml")), only_name(argv, "surgery"))
+    params, name = load_params(Path("params.yaml")), only_name(argv, "surgery")
+    for seed, out in seed_folders(SURGERY / name, params.seeds).items():
+        operate(params.with_seed(seed), name, out)
 
 
 if __name__ == "__main__":

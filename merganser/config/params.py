@@ -337,6 +337,10 @@ class Params(Strict):
         """Return the seed of what is drawn once."""
         return self.seeds[0]
 
+    def with_seed(self, seed: int) -> "Params":
+        """Return the same comparison with one seed."""
+        return self.model_copy(update={"seed": seed})
+
     def split_of(self, task: str) -> str:
         """Return the split that a task is measured on."""
         return self.tasks[task].data.split or self.evaluation.split

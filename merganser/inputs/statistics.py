@@ -115,9 +115,12 @@ def passes_of(folder: Path, tasks: list[str]) -> dict[str, int]:
     return {direction: sum(index[direction] for index in found) for direction in ("forwards", "backwards")}
 
 
-def open_statistics(folder: Path, tasks: list[str], seed: int = 0) -> LayerSource:
-    """Open `<folder>/<task>/` of each task, and the deltas `<folder>/<task>.safetensors`, as layers with statistics."""
-    folders = {task: StatisticsFolder(folder / task) for task in sorted(tasks)}
+def open_statistics(folder: Path, tasks: list[str], seed: int = 0, part: str = "") -> LayerSource:
+    """Open `<folder>/<task>/` of each task, and the deltas `<folder>/<task>.safetensors`, as layers with statistics.
+
+    `part`: the folder in each task's where they lie, where it is not that itself.
+    """
+    folders = {task: StatisticsFolder(folder / task / part) for task in sorted(tasks)}
     return MappedLayers(open_deltas(folder, tasks, seed), partial(_with_statistics, folders=folders))
 
 

@@ -12,10 +12,33 @@ import yaml
 
 from merganser.config.loading import load_params
 from merganser.evaluation.examples import read_results
-from tasks import evaluate, measure_merged, merge, record, report
+from tasks import (
+    difference,
+    evaluate,
+    extract_difference,
+    learn,
+    measure_merged,
+    merge,
+    prepare_validation,
+    record,
+    report,
+    statistics,
+    surgery,
+)
 from tests.tasks.comparison import METHODS, TASKS, inside
 
 SEEDS = [0, 2, 1]
+READING = {
+    "adamerging": {"method": "adamerging", "reads": "learned/ada"},
+    "fisher": {"method": "fisher", "reads": "statistics/fisher"},
+    "surgery": {"method": "surgery", "reads": "surgery/x"},
+}
+SECTIONS: dict[str, Any] = {
+    "differences": {"x": {"merged": "average"}},
+    "learned": {"ada": {"learner": "adamerging", "of": "deltas", "steps": 2, "batch_size": 2, "lr": 0.05}},
+    "statistics": {"fisher": {"kind": "fisher", "examples": 3}},
+    "surgery": {"x": {"of": "differences/x", "rank": 2, "steps": 3, "batch_size": 2, "lr": 0.05}},
+}
 RANDOM = {"dare": {"method": "dare", "reads": "deltas"}, "knots": {"method": "knots", "reads": "deltas"}}
 
 
@@ -33,9 +56,9 @@ def folder(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield made
 
 
-def seeded(seed: int | list[int], methods: dict[str, dict[str, Any]] = METHODS | RANDOM) -> None:
+def seeded(seed: int | list[int], methods: dict[str, dict[str, Any]] = METHODS | RANDOM, **sections: Any) -> None:
     params = yaml.safe_load(Path("params.yaml").read_text())
-    params |= {"seed": seed, "methods": methods}
+    params |= {"seed": seed, "methods": methods, **sections}
     Path("params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
 
 
@@ -94,3 +117,41 @@ def test_the_report_and_mlflow_show_mean_and_spread(folder: Path) -> None:
     assert logged["score_mean_spread"] == pytest.approx(spread)
     assert logged["accuracy_spread/red"] == found[TASKS.index("red")]["spread"]
     assert logged["score_mean"] == pytest.approx(fmean(score["value"] for score in found))
+
+
+@pytest.fixture(scope="module")
+def drawn(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give a comparison with entries that read what was drawn, by two seeds, and work in it."""
+    made = Path(shutil.copytree(comparison, tmp_path_factory.mktemp("drawn") / "comparison"))
+    with inside(made):
+        seeded([0, 2], METHODS | READING, **SECTIONS)
+        difference.main(["x"])
+        for task in TASKS:
+            extract_difference.main(["x", task])
+            prepare_validation.main([task, "split"])
+        draw()
+        yield made
+
+
+def draw() -> None:
+    """Learn, measure and merge by the seeds that params.yaml says."""
+    learn.main(["ada"])
+    surgery.main(["x"])
+    for task in TASKS:
+        statistics.main([f"fisher-{task}"])
+    for entry in READING:
+        merge.main([entry])
+
+
+def test_what_reads_what_was_drawn_is_merged_with_each_seed_as_with_that_alone(drawn: Path) -> None:
+    found = {entry: weights(drawn / "data/merged" / entry) for entry in READING}
+    others = {entry: weights(drawn / "data/merged" / entry / "seeds/2") for entry in READING}
+    assert all(others[entry] != found[entry] for entry in READING)
+    for seed, expected in ((2, others), (0, found)):
+        seeded(seed, METHODS | READING, **SECTIONS)
+        draw()
+        assert {entry: weights(drawn / "data/merged" / entry) for entry in READING} == expected
+        assert not list(drawn.glob("data/*/*/**/seeds/*"))
+    seeded([0, 2], METHODS | READING, **SECTIONS)
+    draw()
+    assert {entry: weights(drawn / "data/merged" / entry / "seeds/2") for entry in READING} == others

@@ -64,7 +64,7 @@ def test_a_socket_on_all_addresses_would_be_seen() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", ["threads", "processes"])
+@pytest.mark.parametrize("runner", ["threads", pytest.param("processes", marks=pytest.mark.drill)])
 def test_a_run_listens_on_loopback_only(toy: Make, runner: str) -> None:
     slow = toy(SLOW, {})
     with at_work(slow.path, "run", "--runner", runner) as process:

@@ -60,7 +60,7 @@ def servers_of(repository: Path) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", ["threads", "processes"])
+@pytest.mark.parametrize("runner", ["threads", pytest.param("processes", marks=pytest.mark.drill)])
 def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
     slow = toy(ENDLESS, {})
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
@@ -84,7 +84,9 @@ def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["the run", "all of its processes"])
+@pytest.mark.parametrize(
+    "kill", [os.kill, pytest.param(os.killpg, marks=pytest.mark.drill)], ids=["the run", "all of its processes"]
+)
 def test_a_run_that_is_terminated_stops_in_order(toy: Make, kill: Callable[[int, int], None]) -> None:
     code, printed, errors = terminated(toy(ENDLESS, {}), kill, ["-m", "flows", "run"])
     assert (code, errors) == (128 + signal.SIGTERM, "")

@@ -148,7 +148,7 @@ def test_a_second_start_measures_nothing_and_one_with_other_batches_all(
     assert "chosen scaling" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["grid", "evolved"])
+@pytest.mark.parametrize("name", ["grid", pytest.param("evolved", marks=pytest.mark.drill)])
 def test_a_killed_search_goes_on_to_the_same_bytes(folder: Path, name: str) -> None:
     out = folder / "data/searches" / name
     undisturbed = files(out)

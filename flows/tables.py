@@ -38,6 +38,7 @@ def describe_method(method: Method) -> dict[str, Any]:
         "cost": method.cost,
         "parts_per_task": not method.one_model,
         "formula": method.formula,
+        "law": method.law,
         "paper": method.paper,
         "parameters": [
             _describe_parameter(name, field, name in schema.get("required", ())) | {"ours": name in method.ours}
@@ -73,6 +74,8 @@ def print_method(method: dict[str, Any]) -> None:
     parts = "with" if method["parts_per_task"] else "without"
     needs = " and ".join(method["needs"]) + _or_joints(method)
     print(f"needs {needs}, {method['class']}, cost {method['cost']}, {parts} parts per task; {method['paper']}")
+    print(f"formula: {method['formula']}")
+    print(f"law: {method['law']}")
     if method["parameters"]:
         _print(("parameter", "type", "default", "bounds"), (_parameter_row(each) for each in method["parameters"]))
     else:

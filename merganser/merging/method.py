@@ -54,6 +54,7 @@ class Method:
     family: Family
     formula: str  # the merged delta (task t's, for a method with parts per task) in LaTeX, for the docs
     paper: str
+    law: str  # what must hold whatever the models are; a test of the method asserts it
     cost: Cost
     involvement: Involvement  # of data; with the efficiency, the classes of the survey of merging
     efficiency: Efficiency

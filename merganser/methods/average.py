@@ -14,6 +14,7 @@ from merganser.operators.sums import scaled_sum
     involvement="NDI",
     efficiency="High",
     paper="Wortsman et al., ICML 2022, arXiv:2203.05482",
+    law="it is task arithmetic with a scaling of 1/T",
     cost="elementwise",
     vectors="alike",
 )

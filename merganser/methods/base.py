@@ -14,6 +14,7 @@ from merganser.merging.method import method
     involvement="NDI",
     efficiency="High",
     paper="none (the model the tasks start from)",
+    law="nothing changes",
     cost="elementwise",
     vectors="alike",
     weighted=False,

@@ -18,6 +18,7 @@ from merganser.operators.sums import total
     involvement="VDI",
     efficiency="High",
     paper="Davari and Belilovsky, ECCV 2024, arXiv:2312.06795",
+    law="with nothing dropped it is task arithmetic",
     cost="elementwise",
     vectors="alike",
 )

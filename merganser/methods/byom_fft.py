@@ -26,6 +26,7 @@ def differences(block: Tensor, scaling: float) -> Tensor:
     involvement="NDI",
     efficiency="Medium",
     paper="Jiang et al., 2023, arXiv:2310.01886",
+    law="at density 1 each task gets its own model exactly",
     cost="elementwise",
     ours=("scaling",),
     overlay=True,

@@ -23,6 +23,7 @@ def share_needed(tasks: int, *, k: int, **_: Any) -> float:
     involvement="NDI",
     efficiency="Medium",
     paper="Jiang et al., 2023, arXiv:2310.01886",
+    law="at a rank of at least the deltas' each task gets its own model",
     cost="svd",
     ours=("k",),
     overlay=True,

@@ -18,6 +18,7 @@ from merganser.operators.vectors import mean
     involvement="VDI",
     efficiency="Medium",
     paper="Choi et al., 2024, arXiv:2412.12153",
+    law="rank 0 and full rank give the average",
     cost="svd",
     ours=("scaling",),
     vectors=mean,

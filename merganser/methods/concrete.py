@@ -15,6 +15,7 @@ from merganser.merging.method import method
     family="learned",
     formula=r"\frac{m}{\bar m} \odot \sum_t \lambda_{t,l} \Delta_{t,l}, \quad m = \sigma(x / \tau)",
     paper="Tang et al., 2023, arXiv:2312.06173",
+    law="with equal logits, as before the first step, it is the method inside",
     cost="elementwise",
     involvement="TTA",
     efficiency="Low",

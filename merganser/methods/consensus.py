@@ -19,6 +19,7 @@ from merganser.operators.masks import mask_counts
     involvement="VDI",
     efficiency="High",
     paper="Wang et al., ICML 2024, arXiv:2405.07813",
+    law="with k 0 it is task arithmetic",
     cost="elementwise",
     vectors="alike",
     ours=("tall_lambda", "density", "scaling"),

@@ -21,6 +21,7 @@ from merganser.operators.sums import scaled_sum
     involvement="VDI",
     efficiency="High",
     paper="Yu et al., ICML 2024, arXiv:2311.03099",
+    law="with nothing dropped it is the method it combines by; the mean over seeds is the undropped sum",
     cost="elementwise",
     vectors="alike",
     ours=("drop_rate", "scaling"),

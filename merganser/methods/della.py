@@ -29,6 +29,7 @@ def check(drop_rate: float, eps: float) -> None:
     involvement="NDI",
     efficiency="High",
     paper="Deep et al., 2024, arXiv:2406.11617",
+    law="without a spread (eps 0) it is DARE combined by TIES; the mean over seeds is the undropped delta",
     cost="elementwise",
     vectors="alike",
     ours=("drop_rate", "eps", "scaling"),

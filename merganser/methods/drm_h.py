@@ -15,6 +15,7 @@ from merganser.operators.drm import Averaging, drm
     involvement="VDI",
     efficiency="Medium",
     paper="Chaichana et al., 2025, arXiv:2505.23117",
+    law="without pruning, election and averaging it is the sum; the order of the tasks does not matter",
     cost="joint svd",
     low_rank=True,
     joint="rows",

@@ -14,6 +14,7 @@ from merganser.operators.drm import Averaging, drm, transposed
     involvement="VDI",
     efficiency="Medium",
     paper="Chaichana et al., 2025, arXiv:2505.23117",
+    law="it is DRM-H on the transposes",
     cost="joint svd",
     low_rank=True,
     joint="columns",

@@ -17,6 +17,7 @@ from merganser.overlays.thresholded import thresholded_parts, thresholded_vector
     involvement="NDI",
     efficiency="Medium",
     paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
+    law="it codes differences as DTS-T codes task vectors",
     cost="svd",
     overlay=True,
     vectors=thresholded_vectors,

@@ -17,6 +17,7 @@ from merganser.overlays.thresholded import thresholded_parts, thresholded_vector
     involvement="NDI",
     efficiency="Medium",
     paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
+    law="[1, 1, 5, -2, -9] becomes the paper's example; thresholding twice equals once; norms and signs are kept",
     cost="svd",
     overlay=True,
     vectors=thresholded_vectors,

@@ -39,6 +39,7 @@ def similarities(task: str, embeddings: Mapping[str, Tensor]) -> dict[str, float
     involvement="NDI",
     efficiency="Medium",
     paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
+    law="with one other task a task gets that task's delta",
     cost="svd",
     embeddings=True,
     overlay=True,

@@ -56,6 +56,7 @@ def rescalers(layers: LayerSource) -> Tensor:
     involvement="NDI",
     efficiency="Medium",
     paper="Huang et al., NeurIPS 2024, arXiv:2405.17461",
+    law="with one task it is exact; each task keeps its total magnitude",
     cost="elementwise",
     overlay=True,
     vectors="alike",

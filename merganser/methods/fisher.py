@@ -17,6 +17,7 @@ from merganser.operators.information import fisher_norms, fisher_of, mean_by, no
     formula=r"\frac{\sum_t \lambda_t \hat F_t \odot \Delta_t}{\sum_t \lambda_t \hat F_t}, "
     r"\quad \hat F_t = \max\!\left(\frac{F_t}{\lVert F_t \rVert_2}, 10^{-6}\right)",
     paper="Matena & Raffel, NeurIPS 2022, arXiv:2111.09832",
+    law="equal information gives the average; a task's information times any factor changes nothing",
     cost="elementwise",
     involvement="VDI",
     efficiency="Medium",

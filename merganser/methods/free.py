@@ -46,6 +46,7 @@ def factors(layers: LayerSource, cuts: Mapping[str, Cut], density: float) -> tup
     involvement="VDI",
     efficiency="Medium",
     paper="Zheng and Wang, 2024, arXiv:2411.16815",
+    law="without a cutoff and at density 1 every task gets the weighted sum; one task is exact",
     cost="fourier transform",
     ours=("cutoff",),
     overlay=True,

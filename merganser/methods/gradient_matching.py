@@ -15,6 +15,7 @@ from merganser.operators.information import base_fisher_of, fisher_of, matched_s
     formula=r"\sum_t \alpha_t \bigl(H_0 + \sum_j \alpha_j H_j\bigr)^{-1} (H_0 + H_t) \odot \Delta_t, "
     r"\quad H_0 = \frac{1}{T} \sum_t H_0^{(t)}",
     paper="Daheim et al., ICLR 2024, arXiv:2310.12808",
+    law="equal information gives the average; without the base's it is Fisher merging",
     cost="elementwise",
     involvement="VDI",
     efficiency="Medium",

@@ -13,6 +13,7 @@ from merganser.overlays.parts import Parts
     involvement="NDI",
     efficiency="High",
     paper="none (the fine-tuned models)",
+    law="each task gets its own model exactly",
     cost="elementwise",
     overlay=True,
     vectors="alike",

@@ -16,6 +16,7 @@ from merganser.operators.isotropic import whitened_sum
     involvement="VDI",
     efficiency="Medium",
     paper="Marczak et al., ICML 2025, arXiv:2502.04959",
+    law="all non-zero singular values are equal",
     cost="svd",
     ours=("scaling",),
     low_rank=True,

@@ -20,6 +20,7 @@ from merganser.operators.isotropic import own_directions, specifics, summed
     involvement="VDI",
     efficiency="Medium",
     paper="Marczak et al., ICML 2025, arXiv:2502.04959",
+    law="with common directions only it is Iso-C",
     cost="svd",
     ours=("scaling",),
     low_rank=True,

@@ -45,6 +45,7 @@ def elected_mean(sparse: Sparse, winner: int) -> Tensor:
     involvement="VDI",
     efficiency="Medium",
     paper="Stoica et al., ICLR 2025, arXiv:2410.19735",
+    law="task arithmetic of 1/T inside gives the average",
     cost="joint svd",
     vectors="alike",
     low_rank=True,

@@ -18,6 +18,7 @@ from merganser.operators.trim import layer_cuts, trim
     involvement="VDI",
     efficiency="Low",
     paper="He et al., TMLR 2025, arXiv:2408.13656",
+    law="regions that do not overlap appear unchanged; where they do, the tasks share by count",
     cost="elementwise",
     vectors="alike",
 )

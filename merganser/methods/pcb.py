@@ -33,6 +33,7 @@ def least_scores(layers: LayerSource, known: Softmaxes, ratio: float) -> Tensor:
     involvement="VDI",
     efficiency="Medium",
     paper="Du et al., NeurIPS 2024, arXiv:2410.02396",
+    law="permuting the tasks changes nothing; one coefficient for all tasks is a scaling",
     cost="elementwise",
     vectors="alike",
     ours=("ratio", "scaling"),

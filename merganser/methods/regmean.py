@@ -15,6 +15,7 @@ from merganser.operators.vectors import scaled_mean
     formula=r"\lambda \Bigl(\sum_t \Delta_t \hat G_t\Bigr) \Bigl(\sum_t \hat G_t\Bigr)^{-1}, "
     r"\quad \hat G_t = a \, G_t + (1 - a) \operatorname{diag} G_t",
     paper="Jin et al., ICLR 2023, arXiv:2212.09849",
+    law="equal inputs give the average; ratio 1 gives the least squares solution",
     cost="linear system",
     involvement="VDI",
     efficiency="Medium",

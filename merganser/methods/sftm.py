@@ -72,6 +72,7 @@ def superposed(triples: list[Factors]) -> Tensor | None:
     involvement="VDI",
     efficiency="Medium",
     paper="Qiu et al., 2025, arXiv:2502.10698",
+    law="every kept feature keeps its singular value; the same task twice gives it once",
     cost="svd",
     ours=("density", "scaling"),
     low_rank=True,

@@ -25,6 +25,7 @@ def nothing(layer: LayerDeltas, **_: object) -> Parts:
     involvement="NDI",
     efficiency="Medium",
     paper="SMILE: Zero-Shot Sparse Mixture of Low-Rank Experts, 2024, arXiv:2408.10174",
+    law="with all triples kept and the right expert each layer is the task's own; the choice ignores the size of x",
     cost="svd",
     ours=("k", "k_gate"),
     overlay=True,

@@ -25,6 +25,7 @@ def triples_holding(s: Tensor, eta: float) -> int:
     involvement="VDI",
     efficiency="Medium",
     paper="Lee et al., NAACL 2025, arXiv:2502.10339",
+    law="eta 1 gives the average; each task's nuclear norm is preserved",
     cost="svd",
     ours=("scaling",),
 )

@@ -14,6 +14,7 @@ from merganser.merging.method import method
     involvement="TTA",
     efficiency="High",
     paper="Representation Surgery for Multi-Task Model Merging, ICML 2024, arXiv:2402.02705",
+    law="without a step nothing changes; the distance to the task's own features never ends above where it began",
     cost="elementwise",
     beside="surgery",
     weighted=False,

@@ -17,6 +17,7 @@ from merganser.overlays.parts import Parts
     involvement="NDI",
     efficiency="Medium",
     paper="none (the best low-rank approximation)",
+    law="at rank fraction 1 each task gets its own model",
     cost="svd",
     ours=("rank_fraction", "ratio"),
     overlay=True,

@@ -38,6 +38,7 @@ def squares(layer: LayerDeltas, cuts: Mapping[str, Cut]) -> Tensor:
     involvement="NDI",
     efficiency="High",
     paper="Qi et al., CVPR 2025, arXiv:2412.00054",
+    law="at density 1, with one magnitude per sign, it is exact",
     cost="elementwise",
     ours=("density",),
     overlay=True,

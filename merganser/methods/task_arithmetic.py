@@ -12,6 +12,7 @@ from merganser.operators.sums import scaled_sum
     family="arithmetic",
     formula=r"\lambda \sum_t \Delta_t",
     paper="Ilharco et al., ICLR 2023, arXiv:2212.04089",
+    law="one task at scaling 1 is its own model; opposite tasks cancel",
     cost="elementwise",
     involvement="VDI",
     efficiency="High",

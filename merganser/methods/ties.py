@@ -19,6 +19,7 @@ from merganser.operators.trim import trim
     involvement="VDI",
     efficiency="High",
     paper="Yadav et al., NeurIPS 2023, arXiv:2306.01708",
+    law="one task at density 1 is its own model; identical models give that model's trimmed delta",
     cost="elementwise",
     vectors="alike",
 )

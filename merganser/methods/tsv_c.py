@@ -14,6 +14,7 @@ from merganser.overlays.parts import Parts
     involvement="NDI",
     efficiency="Medium",
     paper="Gargiulo et al., CVPR 2025, arXiv:2412.00081",
+    law="the tasks' parts together take the rank of one matrix",
     cost="svd",
     overlay=True,
     rank_fraction=share_needed,

@@ -20,6 +20,7 @@ from merganser.operators.sums import total
     involvement="VDI",
     efficiency="Medium",
     paper="Gargiulo et al., CVPR 2025, arXiv:2412.00081",
+    law="at full rank without whitening it is task arithmetic; the merged singular values are the kept ones",
     cost="svd",
     rank_fraction=share_needed,
 )

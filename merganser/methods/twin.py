@@ -16,6 +16,7 @@ from merganser.overlays.parts import Parts
     involvement="VDI",
     efficiency="Medium",
     paper="Twin-Merging, NeurIPS 2024, arXiv:2406.15479",
+    law="one task alone at full rank is its own model; equal shares give the average at any scaling",
     cost="svd",
     ours=("rank_fraction",),
     overlay=True,

@@ -20,6 +20,7 @@ from merganser.overlays.parts import Dense, Parts
     involvement="TTA",
     efficiency="Medium",
     paper="WEMoE, ICML 2024, arXiv:2402.00433",
+    law="before the first step it is task arithmetic; an example's scores do not depend on its batch",
     cost="elementwise",
     overlay=True,
     learned=True,

@@ -27,6 +27,7 @@ from merganser.inputs.layers import LayerSource
 from merganser.inputs.learned import RESULT, LearnedLayers, read_learned, read_trace
 from merganser.inputs.searches import read_search
 from merganser.inputs.statistics import open_statistics, passes_of
+from merganser.limits import parse_json
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
@@ -37,6 +38,7 @@ from merganser.routed import BLOCK_ROUTERS, BOTTLENECKS, GATES, ROUTER
 from merganser.routed.blocks import write_block_routers
 from merganser.routed.gates import write_gates
 from merganser.workers import threads_wanted
+from tasks.beside import COST
 from tasks.paths import (
     BASE,
     CARD,
@@ -173,6 +175,8 @@ def noted_of(entry: Entry, tasks: list[str]) -> dict[str, Any]:
     """Return how what an entry reads was learned or searched, or what it cost, under the word for it."""
     if entry.statistic:
         return {"statistics": passes_of(DATA / entry.reads, tasks)}
+    if section := registry.get(entry.method).beside:
+        return {section: parse_json((DATA / entry.reads / COST).read_text())}
     if entry.learned:
         return {"learned": read_trace(LEARNED / entry.learned / RESULT)}
     if entry.search:

@@ -1,6 +1,7 @@
 """Fit one entry of `routers`: which task an example is of, by a model's features of the validation data.
 
 Beside the router lies what it is of, as text embeddings have it: one folder is all that a merge reads.
+And each task's features, which a stage that was killed goes on from.
 """
 
 from pathlib import Path
@@ -16,26 +17,34 @@ from merganser.routed.experts import check_scores
 from merganser.routed.features import features_of
 from merganser.routed.fitting import fit
 from merganser.routed.router import write_router
+from tasks.beside import COST, Kept, fingerprints, kept_by_task
 from tasks.paths import BASE, DATA, ROUTERS, VALIDATION
 from tasks.scoring import open_task
-from tasks.stage import check_family, fresh_folder, only_name, run
+from tasks.stage import check_family, only_name, run, write_json
+
+FEATURES = "features"
 
 
 def route(params: Params, name: str) -> None:
     """Write a router of all tasks, and links to what it is of."""
     entry = declared(params.routers, name, "routers")
     check_family(params.base.family)
-    start = BASE if entry.of == "deltas" else DATA / entry.of / "base"
-    features = {task: shared_features(params, start, task, f"routers.{name}") for task in sorted(params.tasks)}
+    start, folder = BASE if entry.of == "deltas" else DATA / entry.of / "base", ROUTERS / name
+
+    def make(task: str) -> Kept:
+        return Kept({FEATURES: shared_features(params, start, task, f"routers.{name}")}, {})
+
+    kept = kept_by_task(folder, fingerprints(params, "tasks.route", start, lambda task: [], None), make)
+    features = {task: found.tensors[FEATURES] for task, found in kept.items()}
     sizes = {task: found.shape[1] for task, found in features.items()}
     router = fit(features, entry.penalty)
     right = [
         float((router.probabilities(found).argmax(dim=1) == number).double().mean())
         for number, found in enumerate(features.values())
     ]
-    with fresh_folder(ROUTERS / name) as folder:
-        write_router(folder, router)
-        link_read(DATA / entry.of, params.tasks, folder)
+    write_router(folder, router)
+    write_json(folder / COST, {"forwards": sum(map(len, features.values())), "backwards": 0})
+    link_read(DATA / entry.of, params.tasks, folder)
     shown = f"{sum(right) / len(right):.4f} of the validation examples right"
     print(f"{name}: {len(sizes)} tasks by {next(iter(sizes.values()))} features, {shown}")
 

@@ -1,6 +1,7 @@
 """Train each task's bottleneck by one entry of `surgery`, on the tasks' validation data.
 
 Beside the bottlenecks lies what they are of, as text embeddings have it: one folder is all that a merge reads.
+And each task's bottleneck by itself, which a stage that was killed goes on from.
 """
 
 from pathlib import Path
@@ -9,33 +10,51 @@ from torch import Tensor
 
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
-from merganser.config.params import Params, declared
+from merganser.config.params import Params, Surgery, declared
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.routed.features import features_of
-from merganser.routed.surgery import Training, can_change, train, write_bottlenecks
-from tasks.paths import DATA, SURGERY, VALIDATION, seed_folders
+from merganser.routed.surgery import Bottleneck, Training, can_change, train, write_bottlenecks
+from tasks.beside import COST, Kept, fingerprints, kept_by_task
+from tasks.paths import DATA, SURGERY, VALIDATION, remove_other_seeds, seed_folders
 from tasks.scoring import open_task
-from tasks.stage import check_family, fresh_folder, only_name, run, write_json
+from tasks.stage import check_family, only_name, run, write_json
 
 
 def operate(params: Params, name: str, out: Path) -> None:
     """Write all tasks' bottlenecks with one seed, their losses by step, and links to what they are of."""
     surgery = declared(params.surgery, name, "surgery")
     check_family(params.base.family)
-    how = Training(surgery.rank, surgery.steps, surgery.batch_size, surgery.lr)
-    trained = {}
-    for task in sorted(params.tasks):
-        merged, own = both_features(params, DATA / surgery.of, task, f"surgery.{name}")
-        trained[task] = found = train(merged, own, how, params.first_seed, task)
+    how, source = _training(surgery), DATA / surgery.of
+
+    def make(task: str) -> Kept:
+        merged, own = both_features(params, source, task, f"surgery.{name}")
+        found = train(merged, own, how, params.first_seed, task)
         best = found.best_step
         print(f"{task}: L1 {found.losses[0]:.4f}, {found.losses[best]:.4f} after step {best}", flush=True)
-    with fresh_folder(out) as folder:
-        write_bottlenecks(folder, {task: found.bottleneck for task, found in trained.items()})
-        trace = {task: {"losses": found.losses, "best_step": found.best_step} for task, found in trained.items()}
-        write_json(folder / "trace.json", trace)
-        link_read(DATA / surgery.of, params.tasks, folder)
+        about = {
+            "losses": {str(step): loss for step, loss in found.losses.items()},
+            "best_step": best,
+            "examples": len(merged),
+        }
+        return Kept(vars(found.bottleneck), about)
+
+    def read(task: str) -> list[Path]:
+        return [source / f"{task}.safetensors"]
+
+    chosen = [surgery.model_dump(), params.first_seed]
+    trained = kept_by_task(out, fingerprints(params, "tasks.surgery", source / "base", read, chosen), make)
+    write_bottlenecks(out, {task: Bottleneck(**found.tensors) for task, found in trained.items()})
+    trace = {task: {key: found.about[key] for key in ("losses", "best_step")} for task, found in trained.items()}
+    write_json(out / "trace.json", trace)
+    examples = sum(found.about["examples"] for found in trained.values())
+    write_json(out / COST, {"forwards": 2 * examples, "backwards": 0})  # by both models; then features are enough
+    link_read(source, params.tasks, out)
+
+
+def _training(surgery: Surgery) -> Training:
+    return Training(surgery.rank, surgery.steps, surgery.batch_size, surgery.lr)
 
 
 def both_features(params: Params, source: Path, task: str, where: str) -> tuple[Tensor, Tensor]:
@@ -53,6 +72,7 @@ def both_features(params: Params, source: Path, task: str, where: str) -> tuple[
 def main(argv: list[str]) -> None:
     """Train by the entry of surgery named on the command line."""
     params, name = load_params(Path("params.yaml")), only_name(argv, "surgery")
+    remove_other_seeds(SURGERY / name, params.seeds)
     for seed, out in seed_folders(SURGERY / name, params.seeds).items():
         operate(params.with_seed(seed), name, out)
 

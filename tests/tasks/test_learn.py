@@ -2,11 +2,9 @@
 
 import json
 import multiprocessing
-import os
 import shutil
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,15 +24,16 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.learned import read_learned
 from merganser.learning.batches import Batches
 from merganser.models import open_network
-from tasks import learn, merge, prepare_validation
+from tasks import learn, merge, prepare_validation, route, surgery
 from tests.tasks.comparison import TASKS, inside
+from tests.tasks.killing import run_until
 
 READ = ("base", "datasets", "deltas", "heads", "sources")
 STEPS = {"learner": "adamerging", "of": "deltas", "steps": 4, "every": 2, "batch_size": 2, "lr": 0.02}
 LEARNED: dict[str, dict[str, Any]] = {
     "ada": STEPS,
     "plus_plus": {**STEPS, "plus_plus": True, "granularity": "task"},
-    "long": {**STEPS, "steps": 100, "every": 1},
+    "long": {**STEPS, "steps": 12, "every": 1},
     "regions": {**STEPS, "learner": "localize_stitch_learned", "lr": 2.5, "examples": 2, "density": 0.3},
 }
 METHODS = {name: {"method": about["learner"], "reads": f"learned/{name}"} for name, about in LEARNED.items()}
@@ -233,27 +232,53 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_bytes(folder: Path) -> None
     whole = content("long")
     shutil.rmtree("data/learned/long")
     state = Path("data/learned/long/state/state.safetensors")
-    kills = 0
-    for until in (3, 7):
-        process = FORKSERVER.Process(target=learn.main, args=(["long"],))
-        process.start()
-        while process.is_alive() and steps_of(state) < until:
-            time.sleep(0.001)
-        assert process.pid
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        kills += process.exitcode == -signal.SIGKILL
-        assert until <= steps_of(state) < 100
-    assert kills == 2
+    for writes, reached in ((5, 3), (5, 7)):  # the state before the first step is written once
+        kill(learn.main, "long", state.name, writes)
+        assert steps_of(state) == reached
     assert not Path("data/learned/long/result").exists()
     learn.main(["long"])
     assert content("long") == whole
 
 
+@pytest.mark.parametrize("stage", [route, surgery])
+def test_what_is_trained_beside_a_merge_loses_one_task_at_most_to_a_kill(stage: Any, folder: Path) -> None:
+    section, name = ("routers", "surgery")[stage is surgery], stage.__name__.rpartition(".")[2]
+    of = {"of": "differences/x"}
+    change(
+        methods=METHODS | {"average": {"method": "average", "reads": "deltas"}},
+        differences={"x": {"merged": "average"}},
+        routers={"x": of},
+        surgery={"x": of | {"steps": 20}},
+    )
+    shutil.copytree("data/base", "data/differences/x/base")
+    for task in TASKS:
+        shutil.copyfile(f"data/deltas/{task}.safetensors", f"data/differences/x/{task}.safetensors")
+    out = Path("data") / section / "x"
+    kept, result = out / "state/dark.safetensors", {"route": "router", "surgery": "bottlenecks"}[name]
+    for killed_at in ("light.safetensors", f"{result}.safetensors"):  # in the second of three tasks, and after the last
+        kill(stage.main, "x", killed_at)
+        assert kept.is_file()
+        assert not (out / f"{result}.safetensors").exists()
+    first = kept.stat().st_mtime_ns
+    stage.main(["x"])
+    assert kept.stat().st_mtime_ns == first
+    again = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    shutil.rmtree(out)
+    stage.main(["x"])
+    assert again == {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert json.loads((out / "cost.json").read_text())["forwards"] == 3 * 6 * (1 + (stage is surgery))
+
+
+def kill(main: Callable[[list[str]], None], name: str, file: str, times: int = 1) -> None:
+    """Run a stage in a process of its own, which is killed when it is about to give a file its name the n-th time."""
+    process = FORKSERVER.Process(target=run_until, args=(main, [name], file, times))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
 def steps_of(state: Path) -> int:
-    """Read how far a state is; it is replaced whole."""
-    if not state.is_file():
-        return 0
+    """Read how far a state is."""
     return int(json.loads(SafetensorsFile(state).metadata["merganser"])["step"])
 
 

@@ -74,6 +74,7 @@ def test_a_merge_keeps_the_model_and_the_bottlenecks_and_counts_their_bytes(carr
     values = sum(average.read(name).numel() for name in average.names if name.startswith("visual."))
     profile = json.loads((carried / "data/profiles/merge/surgery.json").read_text())
     assert profile["amr"] == pytest.approx(len(trained) / 3 / (4 * values))
+    assert profile["surgery"] == {"forwards": 2 * 3 * 6, "backwards": 0}
     assert "`bottlenecks.safetensors`" in (folder / "README.md").read_text()
     found = read_bottleneck(folder, "red")
     assert found is not None
@@ -82,6 +83,7 @@ def test_a_merge_keeps_the_model_and_the_bottlenecks_and_counts_their_bytes(carr
 
 def test_training_again_gives_the_same_bytes(carried: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(carried, tmp_path / "copy"))
+    shutil.rmtree(folder / "data/surgery/x/state")
     with inside(folder):
         stage.main(["x"])
     for name in ("bottlenecks.safetensors", "trace.json"):

@@ -187,6 +187,8 @@ def test_the_rate_counts_the_parts_and_the_router(carried: Path) -> None:
         stored = sum((folder / entry / name).stat().st_size for name in (FILE, "router.safetensors"))
         assert rates[entry] == pytest.approx(stored / 3 / (4 * values))
     assert rates["small"] < rates["twin"]
+    profile = json.loads((carried / "data/profiles/merge/twin.json").read_text())
+    assert profile["routers"] == {"forwards": 3 * 6, "backwards": 0}
 
 
 @pytest.mark.parametrize("entry", ["twin", "free", "surgery"])

@@ -1,0 +1,85 @@
+"""What the stages that train something beside a model keep of each task: a kill loses at most the task at work.
+
+In the folder of what they write, a folder with a file a task, with a fingerprint of all that it follows from.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.writing import save_tensors
+from merganser.code_digest import code_digest
+from merganser.config.params import Params
+from merganser.errors import InputError
+from merganser.hashes import sha256_of_tree
+from merganser.limits import parse_json
+from tasks.kept import FINGERPRINT, remove_unknown
+from tasks.paths import HEADS, SEEDS, VALIDATION
+
+STATE, COST = "state", "cost.json"
+ABOUT = "about"
+
+
+class Kept(NamedTuple):
+    """What was made of one task: tensors, and what JSON can say of them."""
+
+    tensors: dict[str, Tensor]
+    about: dict[str, Any]
+
+
+def fingerprints(
+    params: Params, stage: str, start: Path, read: Callable[[str], list[Path]], about: Any
+) -> dict[str, str]:
+    """Return for each task a digest of all that what is made of it follows from.
+
+    That is the stage's code, the model in the folder `start`, the task's head and validation data, what else of it the
+    stage reads, and the choices in `about`.
+    """
+    kinds = sorted({f"merganser.evaluation.kinds.{task.kind}" for task in params.tasks.values()})
+    code = code_digest(stage, f"merganser.models.families.{params.base.family}", *kinds)
+    common = [params.evaluation.model_dump(exclude={"split"}), about, code, sha256_of_tree(start)]
+    found = {}
+    for task in sorted(params.tasks):
+        files = [HEADS / f"{task}.safetensors", VALIDATION / task, *read(task)]
+        content = json.dumps([task, *common, *map(sha256_of_tree, files)], sort_keys=True)
+        found[task] = hashlib.sha256(content.encode()).hexdigest()
+    return found
+
+
+def kept_by_task(folder: Path, of: Mapping[str, str], make: Callable[[str], Kept]) -> dict[str, Kept]:
+    """Make something of each task and write it, or read what was made before, by the fingerprints in `of`.
+
+    Everything else in the folder, but what other seeds have, is removed: it is written again.
+    """
+    state = folder / STATE
+    state.mkdir(parents=True, exist_ok=True)
+    for path in set(folder.iterdir()) - {state, folder / SEEDS}:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    paths = {task: state / f"{task}.safetensors" for task in of}
+    remove_unknown(state, {path.name for path in paths.values()})
+    found = {}
+    for task, fingerprint in of.items():
+        known = _read(paths[task], fingerprint)
+        found[task] = known or make(task)
+        if known is None:
+            content = {FINGERPRINT: fingerprint, ABOUT: found[task].about}
+            save_tensors(paths[task], found[task].tensors, json.dumps(content))
+    return found
+
+
+def _read(path: Path, fingerprint: str) -> Kept | None:
+    """Read what was made of the same; None where it is not there, not whole, or of something else."""
+    try:
+        file = SafetensorsFile(path)
+        content = parse_json(file.metadata["merganser"])
+        if content[FINGERPRINT] != fingerprint:
+            return None
+        return Kept({name: file.read(name) for name in file.names}, content[ABOUT])
+    except (OSError, InputError, KeyError, ValueError, TypeError):
+        return None

@@ -3,7 +3,7 @@
 Legend: B examples, N tokens, D features of a block's input, T tasks, M x K linear maps.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from merganser.models import Blend, Extra
 from merganser.operators.drop import generator_of
 
+AT_ONCE = 2**24  # bytes of maps that are formed together
 DEVIATION = 0.01  # of the hidden layer's starting weights, as in the authors' code
 
 
@@ -83,7 +84,8 @@ def blend(
 def mixture(rows: Tensor, weights: Tensor, vectors: Tensor) -> Tensor:
     """Apply to each example (B, N, K) its own sum (weights B, T) of the tasks' linear maps (T, M, K): (B, N, M).
 
-    No sum of maps is formed: it takes a product a task, forwards and backwards, and memory for the result alone.
+    The maps of a few examples at a time are formed, and once more backwards: with more than a few tokens, that is a
+    fraction of the products that applying each task's map to all rows takes.
 
     >>> rows, weights = torch.tensor([[[1.0, 2.0]]]), torch.tensor([[10.0, 1.0]])
     >>> mixture(rows, weights, torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
@@ -99,22 +101,29 @@ class _Mixture(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weights: Tensor, vectors: Tensor) -> Tensor:
         ctx.save_for_backward(rows, weights, vectors)
-        found = rows.new_zeros(rows.shape[0] * rows.shape[1], vectors.shape[1])
-        for task, vector in enumerate(vectors):
-            found.addmm_(_scaled(rows, weights, task), vector.T)
-        return found.view(*rows.shape[:2], -1)
+        found = rows.new_empty(*rows.shape[:2], vectors.shape[1])
+        for some in _few(rows, vectors):
+            torch.bmm(rows[some], _formed(weights[some], vectors).mT, out=found[some])
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         rows, weights, vectors = ctx.saved_tensors
-        of_rows, of_weights = torch.zeros_like(rows), torch.empty_like(weights)
-        for task, vector in enumerate(vectors):
-            back = gradient @ vector
-            of_weights[:, task] = (back * rows).sum(dim=(1, 2))
-            of_rows.add_(back.mul_(weights[:, task, None, None].to(rows.dtype)))
+        of_rows, of_weights = torch.empty_like(rows), torch.empty_like(weights)
+        for some in _few(rows, vectors):
+            torch.bmm(gradient[some], _formed(weights[some], vectors), out=of_rows[some])
+            of_maps = torch.bmm(gradient[some].mT, rows[some])
+            of_weights[some] = (of_maps.flatten(1) @ vectors.flatten(1).T).to(weights.dtype)
         return of_rows, of_weights, None
 
 
-def _scaled(rows: Tensor, weights: Tensor, task: int) -> Tensor:
-    return (rows * weights[:, task, None, None].to(rows.dtype)).reshape(-1, rows.shape[-1])
+def _few(rows: Tensor, vectors: Tensor) -> Iterator[slice]:
+    """Give examples whose own maps take AT_ONCE bytes together, or one whose map takes more."""
+    count = max(1, AT_ONCE // max(1, vectors[0].nbytes))
+    return (slice(start, start + count) for start in range(0, len(rows), count))
+
+
+def _formed(weights: Tensor, vectors: Tensor) -> Tensor:
+    """Return each example's own map: (B, M, K)."""
+    return (weights.to(vectors.dtype) @ vectors.flatten(1)).view(-1, *vectors.shape[1:])

@@ -1,5 +1,6 @@
 """WEMoE's routers and mixtures against plain float64, and their gradients against torch's."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -30,7 +31,9 @@ def test_a_mixture_is_each_examples_own_sum_of_maps() -> None:
         torch.testing.assert_close(mixture(rows, weights, vectors)[example], rows[example] @ own.T)
 
 
-def test_the_gradient_of_a_mixture_is_torchs() -> None:
+@pytest.mark.parametrize("at_once", [1, 2**24])
+def test_the_gradient_of_a_mixture_is_torchs(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("merganser.operators.weight_ensembling.AT_ONCE", at_once)
     rows, weights = drawn(2, 3, WIDTH).requires_grad_(), drawn(2, TASKS, seed=1).requires_grad_()
     vectors = drawn(TASKS, INNER, WIDTH, seed=2)
     assert torch.autograd.gradcheck(lambda x, w: mixture(x, w, vectors), (rows, weights))

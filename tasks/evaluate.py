@@ -1,11 +1,12 @@
 """Evaluate one entry's merge on one task."""
 
 from pathlib import Path
+from statistics import fmean
 
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.evaluation.examples import write_results
-from merganser.evaluation.scoring import mean_of_seeds, score_of, score_of_seeds
+from merganser.evaluation.scoring import mean_of_seeds, score_of_seeds
 from merganser.overlays import task_model
 from merganser.routed.finding import router_of
 from merganser.routed.surgery import with_bottleneck
@@ -22,16 +23,20 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
     check_family(params.base.family)
     setup, runs = open_task(params, task, PREPARED, MERGED / entry), []
     network, head, evaluator = setup.network, setup.head, setup.evaluator
-    for merged in [MERGED / entry, *sorted((MERGED / entry / SEEDS).glob("*"), key=lambda folder: int(folder.name))]:
+    folders = [MERGED / entry, *sorted((MERGED / entry / SEEDS).glob("*"), key=lambda folder: int(folder.name))]
+    for merged in folders:
         network.load(head.put_on(task_model(merged, task)))
         with with_bottleneck(network, merged, task):
             runs.append(evaluator.results(network, setup.prepared, params.evaluation.batch_size))
     score, results = score_of_seeds(evaluator.metric, runs), mean_of_seeds(runs)
     if without_label := router_of(MERGED / entry):
-        known = score["value"]
-        with without_label(network, MERGED / entry, head) as seen:
-            results = evaluator.results(network, setup.prepared, params.evaluation.batch_size)
-        score = score_of(evaluator.metric, results) | {"known": known, "router": seen.accuracy(task)}
+        known, routers, runs = score["value"], [], []
+        for merged in folders:
+            with without_label(network, merged, head) as seen:
+                runs.append(evaluator.results(network, setup.prepared, params.evaluation.batch_size))
+            routers.append(seen.accuracy(task))
+        score, results = score_of_seeds(evaluator.metric, runs), mean_of_seeds(runs)
+        score |= {"known": known, "router": fmean(routers)}
     score |= {"device": network.device.type}
     write_results(EXAMPLES / entry / f"{task}.safetensors", results)
     write_json(METRICS / entry / f"{task}.json", score)

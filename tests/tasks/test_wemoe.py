@@ -138,6 +138,23 @@ def test_scores_say_what_is_known_and_how_the_routers_chose(inside_it: Path) -> 
         assert 0 <= score["router"] <= 1
 
 
+def test_each_seeds_routers_are_learned_and_evaluated(carried: Path, tmp_path: Path) -> None:
+    shutil.copytree(carried, tmp_path / "copy")
+    with inside(tmp_path / "copy"):
+        change(learned={"moe": STEPS}, methods={"moe": METHODS["moe"]})
+        first = json.loads(Path("data/metrics/moe/red.json").read_text())
+        change(seed=[0, 5])
+        for stage, name in ((learn, "moe"), (merge, "moe"), (evaluate, "moe-red")):
+            stage.main([name])
+        score = json.loads(Path("data/metrics/moe/red.json").read_text())
+        assert len(score["seeds"]) == 2
+        assert score["seeds"][0] == pytest.approx(first["value"])
+        assert score["value"] == pytest.approx(sum(score["seeds"]) / 2)
+        other = read_block_routers(Path("data/merged/moe/seeds/5"), tuple(sorted(TASKS)))
+        mine = read_block_routers(Path("data/merged/moe"), tuple(sorted(TASKS)))
+        assert all((mine[block].hidden - router.hidden).abs().max() > 1e-3 for block, router in other.items())
+
+
 def test_the_rate_counts_the_vectors_of_the_mlps_and_the_routers(inside_it: Path) -> None:
     folder, base = Path("data/merged/moe"), open_checkpoint(Path("data/base"))
     profile = json.loads(Path("data/profiles/merge/moe.json").read_text())

@@ -1,23 +1,33 @@
 """Averaging the models' weights."""
 
+from collections.abc import Callable
+
 from torch import Tensor
 
-from merganser.inputs.layers import LayerDeltas
-from merganser.merging.method import method
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.merging.method import Weights, method
+from merganser.operators.coefficients import mean_weights
 from merganser.operators.sums import scaled_sum
 
 
 @method(
     reads="deltas",
     family="arithmetic",
-    formula=r"\frac{1}{T} \sum_t \Delta_t",
+    formula=r"\frac{1}{\sum_j \lambda_j} \sum_t \lambda_t \Delta_t",
     involvement="NDI",
     efficiency="High",
     paper="Wortsman et al., ICML 2022, arXiv:2203.05482",
-    law="it is task arithmetic with a scaling of 1/T",
+    law="it is task arithmetic with a scaling of 1/T; coefficients times any factor change nothing",
     cost="elementwise",
+    weighted=False,
     vectors="alike",
 )
-def average(layer: LayerDeltas) -> Tensor:
-    """Average the tasks' deltas."""
-    return scaled_sum(layer.deltas, 1 / len(layer.tasks))
+def average(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
+    """Average the models; `coefficients` are the weights lambda of the mean, relative to each other."""
+    weights = mean_weights(layers.tasks, coefficients)
+
+    def merge(layer: LayerDeltas) -> Tensor:
+        shares = weights(layer.norms)
+        return scaled_sum(layer.deltas, 1 / sum(shares), shares)
+
+    return merge

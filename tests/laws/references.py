@@ -5,7 +5,7 @@ sharing no code with the library but its random numbers. It returns, per layer, 
 task's own delta for a method with parts per task. Legend: T tasks, M rows, N columns, n entries of the whole vector.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import floor
 from typing import Any, NamedTuple
 
@@ -100,3 +100,11 @@ def elected_mean(vectors: Array) -> Array:
 def laid_out(results: Sequence[Array]) -> Array:
     """Lay merged deltas of all layers out as one vector (n,)."""
     return np.concatenate([result.reshape(-1) for result in results])
+
+
+def shares(layer: Given, coefficients: Mapping[str, float] | str | None) -> Array:
+    """Return each task's lambda, up to a factor: what the coefficients say."""
+    if coefficients == "inverse_norm":
+        return 1 / np.array(layer.norms)
+    assert not isinstance(coefficients, str)
+    return np.array([(coefficients or {}).get(task, 1.0) for task in layer.tasks])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas, Statistics
-from tests.laws.references import Array, Given, measured
+from tests.laws.references import Array, Given, measured, shares
 from tests.laws.samples import assert_same, in_pieces, joined, merged_vector, network
 
 CASES: list[dict[str, Any]] = [
@@ -17,14 +17,6 @@ CASES: list[dict[str, Any]] = [
     {"coefficients": {"task1": 0.0}},
     {"coefficients": "inverse_norm"},
 ]
-
-
-def shares(layer: Given, coefficients: Mapping[str, float] | str | None) -> Array:
-    """Return each task's lambda, up to a factor: what the coefficients say."""
-    if coefficients == "inverse_norm":
-        return 1 / np.array(layer.norms)
-    assert not isinstance(coefficients, str)
-    return np.array([(coefficients or {}).get(task, 1.0) for task in layer.tasks])
 
 
 def reference(layers: Sequence[Given], *, coefficients: Mapping[str, float] | str | None = None) -> list[Array]:

@@ -2,19 +2,24 @@
 
 Models of ViT-B/32's width with random weights. Ours is the stage `learn`, which also measures the loss on the fixed
 examples before and after the step; the other holds all task vectors in memory, and the merged model in one graph.
+
+`--suite` times steps on the image suite in place of that, where `make run` has made it: of the stage with steps, less
+one without.
 """
 
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
-from benchmarks.harness import MB, RESULTS, Measured, Run, as_table, described, machine, measure, write_results
+from benchmarks.harness import MB, RESULTS, ROOT, Measured, Run, as_table, described, machine, measure, write_results
 from benchmarks.projects import called, environment, prepare, write_project
 
 WIDTH = 768  # ViT-B/32's
+STEPS = 40  # of each learner on the image suite
 PREPARE = """
 import sys
 from tasks import fetch, prepare_validation
@@ -31,8 +36,12 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=12, help="of the image tower (12: ViT-B/32)")
     parser.add_argument("--batch", type=int, default=16, help="examples a task and step (16)")
     parser.add_argument("--folder", type=Path, help="keep the models here, and use them again (a temporary folder)")
+    parser.add_argument("--suite", action="store_true", help="time the steps of all learners on the image suite")
     options = parser.parse_args()
     print(described(machine()), flush=True)
+    if options.suite:
+        print(as_table(["learner", "a step, s"], [(name, f"{step:.2f}") for name, step in suite_steps(options.batch)]))
+        return
     with tempfile.TemporaryDirectory(prefix="merganser-bench-") as temporary:
         folder = (options.folder or Path(temporary)).absolute()
         names = write_learning(folder, options.tasks, options.blocks, options.batch)
@@ -56,9 +65,32 @@ def write_learning(folder: Path, tasks: int, blocks: int, batch: int) -> list[st
     return names
 
 
-def ours(folder: Path) -> Run:
+def ours(folder: Path, name: str = "ada") -> Run:
     """Learn by the stage."""
-    return Run([sys.executable, "-m", "tasks.learn", "ada"], folder, environment())
+    return Run([sys.executable, "-m", "tasks.learn", name], folder, environment())
+
+
+def suite_steps(batch: int) -> Iterator[tuple[str, float]]:
+    """Time a step of each learner on the image suite, by its processes' CPU time; one check of the loss is in it."""
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params |= {name: {} for name in ("differences", "routers", "searches", "surgery")}
+    params["methods"] = {"average": {"method": "average", "reads": "deltas"}}
+    declared = params["learned"]
+    params["learned"] = {
+        f"{name}_{steps}": entry | {"steps": steps, "every": STEPS, "batch_size": batch}
+        for name, entry in declared.items()
+        for steps in (0, STEPS)
+    }
+    with tempfile.TemporaryDirectory(prefix="merganser-bench-") as temporary:
+        folder = Path(temporary)
+        (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+        (folder / "data").mkdir()
+        for path in (ROOT / "data").iterdir():
+            if path.name != "learned":
+                (folder / "data" / path.name).symlink_to(path)
+        for name in declared:
+            before, after = (measure(ours(folder, f"{name}_{steps}")).cpu_s for steps in (0, STEPS))
+            yield name, (after - before) / STEPS
 
 
 def plain(folder: Path, names: list[str], batch: int) -> Run:

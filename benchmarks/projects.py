@@ -49,19 +49,20 @@ def write_project(
     _, models = write_models(folder / "hub", settings(width, blocks), tasks)
     for number, task in enumerate(models):
         write_images(folder / "datasets" / task, images, number)
-    params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    params["base"] = {"source": "hub/base", "family": "open_clip"}
-    params["parameters"] = {"merged": [f"{TOWER}*"], "matrices": "linear"}
-    params["tasks"] = {
-        task: {"source": f"hub/{task}", "data": {"source": f"datasets/{task}", "templates": ["{}"]}} for task in models
-    }
-    params |= {
-        "differences": {},
-        "embeddings": {},
+    params = {
+        "seed": 0,
+        "base": {"source": "hub/base", "family": "open_clip"},
+        "parameters": {"merged": [f"{TOWER}*"], "matrices": "linear"},
+        "tasks": {
+            task: {"source": f"hub/{task}", "data": {"source": f"datasets/{task}", "templates": ["{}"]}}
+            for task in models
+        },
+        "decompose": {"rank_fraction": 0.5, "dtype": "float32"},
         "joints": {side: {"side": side} for side in map(joint_side, methods) if side},
+        "methods": {name: {"method": name, "reads": reads(name)} for name in methods},
+        "merge": {"device": "cpu"},
+        "evaluation": {"split": "test", "batch_size": 512},
     }
-    params["methods"] = {name: {"method": name, "reads": reads(name)} for name in methods}
-    params["studies"] = {"tasks": {"subsets": 1, "methods": {}}, "rank": {"fractions": []}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     return list(models)
 

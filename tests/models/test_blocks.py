@@ -88,6 +88,29 @@ def test_no_example_depends_on_those_beside_it_nor_on_its_padding(kind: str, tmp
     torch.testing.assert_close(alone, together, rtol=0, atol=3e-6)  # rounding alone
 
 
+def test_gradients_reach_the_routers_through_the_network(tmp_path: Path) -> None:
+    network, parameters, inputs = opened("bert", tmp_path)
+    network.module.double()
+    vectors = {name: value.double() for name, value in drawn_vectors(network, parameters).items()}
+    start = {block: router_of(16, 0.1, torch.full((2,), 0.3)) for block in network.blocks()}
+    leaves = {block: BlockRouter(*(x.double().requires_grad_() for x in router)) for block, router in start.items()}
+
+    def score() -> Tensor:
+        with network.blending(blend(leaves, vectors)):
+            return network.forward({}, inputs).sin().sum()
+
+    score().backward()
+    for router in leaves.values():
+        for value in router:
+            entry, size = int(value.grad.abs().argmax()), 1e-6
+            found = []
+            for sign in (1, -1):
+                value.data.view(-1)[entry] += sign * size
+                found.append(float(score().detach()))
+                value.data.view(-1)[entry] -= sign * size
+            assert float(value.grad.view(-1)[entry]) == pytest.approx((found[0] - found[1]) / (2 * size), rel=1e-5)
+
+
 def test_a_network_of_other_blocks_is_refused(tmp_path: Path) -> None:
     network, _, _ = opened("bert", tmp_path)
     network.mlps = (("mlp.Wi", "mlp.Wo"),)

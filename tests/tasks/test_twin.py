@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,17 @@ def test_parts_that_do_not_fit_into_memory_multiplied_out_are_mixed_to_the_same(
         by_hand = OverlayFile(merged / FILE).mixture(weights, name, tuple(found[name].shape))
         if by_hand is not None:
             torch.testing.assert_close(found[name], parameters(merged)[name] + by_hand, rtol=1e-5, atol=1e-6)
+
+
+def test_parts_are_read_once_for_all_examples(carried: Path, tmp_path: Path) -> None:
+    shutil.copytree(carried / "data/merged/twin", tmp_path, dirs_exist_ok=True)
+    network: Any = open_network("open_clip", tmp_path)
+    images = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with routed(network, tmp_path):
+        network.head(PROMPTS)
+        expected = network.logits({"pixels": images})
+        (tmp_path / FILE).unlink()
+        assert torch.equal(network.logits({"pixels": images}), expected)
 
 
 def test_many_mixtures_at_once_are_those_one_by_one(carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,28 @@ def test_training_again_gives_the_same_bytes(carried: Path, tmp_path: Path) -> N
         assert (folder / "data/surgery/x" / name).read_bytes() == (carried / "data/surgery/x" / name).read_bytes()
 
 
+@pytest.mark.parametrize("changed", ["lr", "validation"])
+def test_what_was_kept_of_something_else_is_trained_anew(changed: str, carried: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(carried, tmp_path / "copy"))
+    trained, kept = folder / "data/surgery/x/bottlenecks.safetensors", folder / "data/surgery/x/state/red.safetensors"
+    first, before = trained.read_bytes(), kept.read_bytes()
+    if changed == "lr":
+        params = yaml.safe_load((folder / "params.yaml").read_text())
+        params["surgery"]["x"]["lr"] = 0.02
+        (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    else:
+        shutil.rmtree(folder / "data/validation/dark")
+        shutil.copytree(folder / "data/prepared/dark", folder / "data/validation/dark")
+    with inside(folder):
+        stage.main(["x"])
+        after = trained.read_bytes()
+        assert after != first
+        assert (kept.read_bytes() != before) == (changed == "lr")  # of the other tasks nothing has changed
+        shutil.rmtree("data/surgery/x")
+        stage.main(["x"])
+    assert trained.read_bytes() == after
+
+
 def test_what_is_not_declared_is_refused(carried: Path) -> None:
     with inside(carried), pytest.raises(InputError, match='no "y" under surgery'):
         stage.main(["y"])

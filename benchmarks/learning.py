@@ -19,7 +19,7 @@ from benchmarks.harness import MB, RESULTS, ROOT, Measured, Run, as_table, descr
 from benchmarks.projects import called, environment, prepare, write_project
 
 WIDTH = 768  # ViT-B/32's
-STEPS = 40  # of each learner on the image suite
+STEPS = 20  # of each learner on the image suite
 PREPARE = """
 import sys
 from tasks import fetch, prepare_validation
@@ -40,7 +40,11 @@ def main() -> None:
     options = parser.parse_args()
     print(described(machine()), flush=True)
     if options.suite:
-        print(as_table(["learner", "a step, s"], [(name, f"{step:.2f}") for name, step in suite_steps(options.batch)]))
+        rows = []
+        for name, step in suite_steps(options.batch):
+            print(f"{name}: {step:.2f} s", flush=True)
+            rows.append((name, f"{step:.2f}"))
+        print(as_table(["learner", "a step, s"], rows))
         return
     with tempfile.TemporaryDirectory(prefix="merganser-bench-") as temporary:
         folder = (options.folder or Path(temporary)).absolute()

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SEARCHES: dict[str, dict[str, Any]] = {
     "grid": {"method": "ties", "of": "deltas", "over": {"scaling": [0.5, 1.5], "density": [0.3, 0.7]}},
     "one": {"method": "task_arithmetic", "of": "deltas", "over": {"scaling": [0.5]}},
-    "evolved": {"method": "average", "of": "deltas", "evolve": {"generations": 2, "population": 4}},
+    "evolved": {"method": "task_arithmetic", "of": "deltas", "evolve": {"generations": 2, "population": 4}},
     "low": {"method": "tsv_m", "of": "svd", "over": {"rank_fraction": [0.1, 0.5]}, "scaling": 0.7},
 }
 ENTRIES = {name: {"method": one["method"], "reads": f"searches/{name}"} for name, one in SEARCHES.items()}

@@ -6,7 +6,7 @@ step ahead of the first ones, and the coefficients after that. Legend: T tasks, 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Annotated, Literal
 
@@ -49,6 +49,8 @@ class MaskedSum:
     layers: LayerSource
     settings: Settings
     seed: int
+    # By layer, the latest mask with what it was of: a step needs each one several times.
+    _masks: dict[str, tuple[int | None, Tensor, Tensor]] = field(default_factory=dict)
 
     def start(self) -> Values:
         """Give every entry the same logit, and every delta the same coefficient."""
@@ -129,11 +131,18 @@ class MaskedSum:
 
     def mask(self, values: Values, name: str, step: int | None) -> Tensor:
         """Return the mask of one layer with the noise of a step that learns it."""
-        logits = values[name]
-        if step is None or not self.learns_mask(step):
-            return torch.sigmoid(logits / self.settings.temperature)
-        uniform = torch.rand(logits.shape, generator=generator_of(self.seed, str(step), name))
-        return relaxed(logits, uniform, self.settings.temperature)
+        logits, drawn = values[name], step if self.learns_mask(step) else None
+        if name in self._masks:
+            of, by, mask = self._masks[name]
+            if of == drawn and by is logits:
+                return mask
+        if drawn is None:
+            mask = torch.sigmoid(logits / self.settings.temperature)
+        else:
+            uniform = torch.rand(logits.shape, generator=generator_of(self.seed, str(drawn), name))
+            mask = relaxed(logits, uniform, self.settings.temperature)
+        self._masks[name] = drawn, logits, mask
+        return mask
 
 
 def relaxed(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:

@@ -50,7 +50,7 @@ def _evolution_mistakes(params: Params, where: str, search: Search) -> Iterator[
     if search.over:
         yield f"{where}.over: evolve searches coefficients alone; leave one of them out"
     if search.method in registry.names() and not registry.get(search.method).weighted:
-        yield f"{where}.evolve: {search.method} takes no coefficients of either sign; list values under over"
+        yield f"{where}.evolve: {search.method} takes no coefficients, or none below 0; list values under over"
     if "coefficients" in search.values:
         yield f"{where}.coefficients: evolve searches them; leave one of them out"
     if len(params.tasks) < 2:

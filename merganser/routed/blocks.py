@@ -38,8 +38,9 @@ def blended(network: Network, merged: Path, head: Head | None = None) -> Iterato
     device, dtype = network.device, next(network.module.parameters()).dtype
     vectors = {}
     for name in overlays.parameters:
-        deltas = [overlays.delta(task, name, tuple(shared.spec(name).shape)) for task in overlays.tasks]
-        vectors[name] = torch.stack([delta.to(device, dtype) for delta in deltas if delta is not None])
+        shape = tuple(shared.spec(name).shape)
+        deltas = [overlays.delta(task, name, shape) for task in overlays.tasks]
+        vectors[name] = torch.stack([torch.zeros(shape) if x is None else x for x in deltas]).to(device, dtype)
     here = {block: BlockRouter(*(value.to(device) for value in router)) for block, router in routers.items()}
     counts = Counts(overlays.tasks)
     with network.blending(blend(here, vectors, lambda weights: counts.take(weights.argmax(dim=1)))):

@@ -5,7 +5,6 @@ Legend: B examples of a batch, T tasks, C classes.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -18,24 +17,13 @@ from merganser.inputs.task_models import own_model
 from merganser.models import Generates, Inputs, Network
 from merganser.overlays import FILE, OverlayFile
 from merganser.routed import ROUTER
+from merganser.routed.counting import Counts
 from merganser.routed.mixtures import Mixtures, open_mixtures
 from merganser.routed.router import read_router, shares
 
 
-@dataclass
-class Seen:
-    """What a router made of the examples that were scored."""
-
-    tasks: tuple[str, ...]
-    batches: list[Tensor] = field(default_factory=list)  # each example's likeliest task, by its number
-
-    def accuracy(self, task: str) -> float:
-        """Return the share of the examples whose likeliest task is this one."""
-        return float((torch.cat(self.batches) == self.tasks.index(task)).double().mean())
-
-
 @contextmanager
-def routed(network: Network, merged: Path, head: Head | None = None) -> Iterator[Seen]:
+def routed(network: Network, merged: Path, head: Head | None = None) -> Iterator[Counts]:
     """While the block runs, score each example by the experts that the router of a merged model's folder gives it.
 
     The shared model, with a head in place of its own where one is given, is loaded into the network and stays there.
@@ -46,16 +34,16 @@ def routed(network: Network, merged: Path, head: Head | None = None) -> Iterator
         raise InputError(f"{merged / ROUTER}: its tasks are not those of {FILE}; merge again")
     model = own_model(shared, None)
     network.load(head.put_on(model) if head else model)
-    seen, mixtures = Seen(router.tasks), open_mixtures(shared, overlays)
+    counts, mixtures = Counts(router.tasks), open_mixtures(shared, overlays)
     order = [router.tasks.index(task) for task in overlays.tasks]
 
     def score(inputs: Inputs) -> Tensor:
         probabilities = router.probabilities(network.features(inputs).float().cpu())
-        seen.batches.append(probabilities.argmax(dim=1))
+        counts.take(probabilities.argmax(dim=1))
         return _score(network, mixtures, shares(probabilities)[:, order], inputs)
 
     with _scored_by(network, score):
-        yield seen
+        yield counts
 
 
 def check_scores(network: Network, where: str) -> None:

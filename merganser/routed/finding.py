@@ -3,24 +3,16 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 from merganser.inputs.heads import Head
 from merganser.models import Network
 from merganser.routed import BLOCK_ROUTERS, GATES, ROUTER
 from merganser.routed.blocks import blended
+from merganser.routed.counting import Counts
 from merganser.routed.experts import routed
 from merganser.routed.gates import gated
 
-
-class Seen(Protocol):
-    """What a router made of what it was given."""
-
-    def accuracy(self, task: str) -> float:
-        """Return the share that was given to a task."""
-
-
-WithoutLabel = Callable[[Network, Path, Head], AbstractContextManager[Seen]]
+WithoutLabel = Callable[[Network, Path, Head], AbstractContextManager[Counts]]
 
 
 def router_of(merged: Path) -> WithoutLabel | None:

@@ -123,6 +123,8 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
         if not validated:
             validate(repo)
         project.before_planning(console.print)
+        if not (Path(repo.root_dir) / "dvc.lock").exists():
+            services.start()  # there will be work: the server starts while the run is planned
         locks = recovered_lock_files(repo)
         if options.prune:
             prune_orphans(repo, locks, console)

@@ -181,8 +181,9 @@ def noted_of(entry: Entry, tasks: list[str]) -> dict[str, Any]:
         return {"learned": read_trace(LEARNED / entry.learned / RESULT)}
     if entry.search:
         found = read_search(SEARCHES / entry.search)
-        about = {"chosen": found["chosen"], "candidates": len(found["candidates"]), "forwards": found["forwards"]}
-        return {"search": {"name": entry.search, **about}}
+        best = next(one for one in found["candidates"] if one["values"] == found["chosen"])
+        about = {key: found[key] for key in ("chosen", "forwards")} | {key: best[key] for key in ("score", "stderr")}
+        return {"search": {"name": entry.search, "candidates": len(found["candidates"]), **about}}
     return {}
 
 

@@ -26,9 +26,9 @@ from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.layers import LayerSource
 from merganser.inputs.model_deltas import open_models
 from merganser.inputs.searches import FOUND, RESULT
-from merganser.measures.scores import normalised_score
+from merganser.measures.scores import error_of_mean, normalised_score
 from merganser.merging.method import Method
-from merganser.studies.candidates import Candidate, best, file_name
+from merganser.studies.candidates import Candidate, Measured, best, file_name
 from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
 from tasks.kept import FINGERPRINT, read_kept, remove_unknown
@@ -38,7 +38,7 @@ from tasks.scoring import open_setup
 from tasks.stage import check_family, check_kind, check_method, fresh_folder, only_name, run, write_json
 
 INDIVIDUAL = "individual"
-STATE = "state"
+STATE, SCORES = "state", "scores"
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,20 @@ class Measuring:
     setup: ScoringSetup
     state: Path
     fingerprint: str
-    individual: Mapping[str, float]  # on the same data
+    individual: Mapping[str, Measured]  # on the same data
 
     def measured(self, values: Mapping[str, Any]) -> Candidate:
         """Merge and measure by these values, or read what was measured before."""
         found = by_task(self, self.method, values, self.open_source(values))
-        usable = all(value > 0 for value in self.individual.values())
-        score = normalised_score(found, self.individual) if usable else sum(found.values()) / len(found)
-        return Candidate(dict(values), score, found)
+        scores, own = ({task: one["value"] for task, one in each.items()} for each in (found, self.individual))
+        errors, usable = {task: one["stderr"] for task, one in found.items()}, all(value > 0 for value in own.values())
+        score = normalised_score(scores, own) if usable else sum(scores.values()) / len(scores)
+        return Candidate(dict(values), score, error_of_mean(errors, own if usable else None), found)
 
 
-def by_task(measuring: Measuring, method: Method, values: Mapping[str, Any], source: LayerSource) -> dict[str, float]:
+def by_task(
+    measuring: Measuring, method: Method, values: Mapping[str, Any], source: LayerSource
+) -> dict[str, Measured]:
     """Return the score on each task of a merge, kept from an earlier start or measured now."""
     file = measuring.state / file_name({"method": method.name, **values})
     kept = read_kept(file, measuring.fingerprint)
@@ -70,9 +73,10 @@ def by_task(measuring: Measuring, method: Method, values: Mapping[str, Any], sou
         with TemporaryDirectory(dir=measuring.state) as folder:
             filled = method.validate(f"searches.{measuring.name}", dict(values))
             scores = score_merge(method, filled, source, measuring.setup, Path(folder))
-        kept = {FINGERPRINT: measuring.fingerprint, "values": {task: one["value"] for task, one in scores.items()}}
+        measured = {task: Measured(value=one["value"], stderr=one["stderr"]) for task, one in scores.items()}
+        kept = {FINGERPRINT: measuring.fingerprint, SCORES: measured}
         write_json(file, kept)
-    return dict(kept["values"])
+    return dict(kept[SCORES])
 
 
 def search_entry(params: Params, name: str) -> None:
@@ -88,7 +92,8 @@ def search_entry(params: Params, name: str) -> None:
     candidates = []
     for done, found in enumerate(tried(params, search, measuring), 1):
         candidates.append(found)
-        print(f"{name}: {done} of {count_of(search)}: {found.score:.4f} by {shown(found.values)}", flush=True)
+        error = "" if found.stderr is None else f" ± {found.stderr:.4f}"
+        print(f"{name}: {done} of {count_of(search)}: {found.score:.4f}{error} by {shown(found.values)}", flush=True)
     files = {file_name({"method": search.method, **one.values}) for one in candidates}
     remove_unknown(out / STATE, files | {file_name({"method": INDIVIDUAL})})
     chosen = best(candidates)

@@ -1,6 +1,7 @@
 """A merge's scores relative to the individual models'."""
 
 from collections.abc import Mapping
+from math import sqrt
 
 
 def normalised_score(scores: Mapping[str, float], individual: Mapping[str, float]) -> float:
@@ -20,3 +21,15 @@ def score_drop_rate(scores: Mapping[str, float], individual: Mapping[str, float]
     """
     reference = sum(individual.values())
     return 1 - sum(scores[task] for task in individual) / reference
+
+
+def error_of_mean(errors: Mapping[str, float | None], individual: Mapping[str, float] | None = None) -> float | None:
+    """Return the standard error of a mean over tasks that were sampled apart; None where that of a task is not known.
+
+    `individual`: scores that each task's is divided by first, taken as they are.
+
+    >>> error_of_mean({"a": 0.03, "b": 0.04}), error_of_mean({"a": 0.03, "b": 0.04}, {"a": 0.5, "b": 0.5})
+    (0.025, 0.05)
+    """
+    known = [error / (individual[task] if individual else 1) for task, error in errors.items() if error is not None]
+    return sqrt(sum(error**2 for error in known)) / len(errors) if len(known) == len(errors) else None

@@ -75,6 +75,7 @@ def render_page(
         rows=rows,
         cards=_cards(rows),
         routed=[row for row in rows if row.scores.known is not None],
+        searched=[row for row in rows if "search" in row.scores.profile],
         best=best_values(rows, list(params.tasks)),
         shade=_shades(rows),
         wording=rows[0].wording,

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, cast
@@ -11,7 +10,7 @@ from typing import Any, cast
 from merganser.config.params import Entry, Params
 from merganser.errors import InputError
 from merganser.evaluation.scoring import Score
-from merganser.measures.scores import normalised_score, score_drop_rate
+from merganser.measures.scores import error_of_mean, normalised_score, score_drop_rate
 
 INDIVIDUAL = "individual"
 
@@ -60,9 +59,7 @@ class Scores:
     @property
     def error(self) -> float | None:
         """Return the standard error of the mean; None where that of a task is not known."""
-        errors = [score["stderr"] for score in self.by_task.values()]
-        known = [error for error in errors if error is not None]
-        return sqrt(sum(error**2 for error in known)) / len(errors) if len(known) == len(errors) else None
+        return error_of_mean({task: score["stderr"] for task, score in self.by_task.items()})
 
 
 def spread_of(scores: Mapping[str, Score]) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
-from typing import Any
+from typing import Any, TypedDict
 
 # What is searched where an entry does not say: the grid of the papers that tune on validation data.
 SCALINGS = tuple(tenths / 10 for tenths in range(1, 16))
@@ -15,13 +15,21 @@ DENSITIES = (0.1, 0.2, 0.4)
 Values = dict[str, Any]
 
 
+class Measured(TypedDict):
+    """The score on one task, and its standard error by the draw of the examples; None for a single example."""
+
+    value: float
+    stderr: float | None
+
+
 @dataclass(frozen=True)
 class Candidate:
     """Values of a method's parameters, and what their merge scored on the validation data."""
 
     values: Values
     score: float  # the mean over the tasks
-    by_task: Mapping[str, float]
+    stderr: float | None  # of it, by the draw of the examples
+    by_task: Mapping[str, Measured]
 
 
 def default_grid(parameters: Collection[str]) -> dict[str, list[Any]]:
@@ -46,7 +54,7 @@ def grid(over: Mapping[str, Sequence[Any]]) -> list[Values]:
 def best(candidates: Iterable[Candidate]) -> Candidate:
     """Return the candidate of the highest score: of several the one of the smallest scaling, then the first.
 
-    >>> best([Candidate({"scaling": s}, score, {}) for s, score in ((1.0, 0.7), (0.5, 0.7), (0.1, 0.6))]).values
+    >>> best([Candidate({"scaling": s}, score, None, {}) for s, score in ((1.0, 0.7), (0.5, 0.7), (0.1, 0.6))]).values
     {'scaling': 0.5}
     """
     return min(candidates, key=lambda one: (-one.score, _scaling(one.values)))

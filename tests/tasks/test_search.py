@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -94,8 +95,10 @@ def test_a_search_without_the_test_split_tries_every_candidate_and_takes_the_bes
         chosen = next(one for one in whole["candidates"] if one["values"] == whole["chosen"])
         assert chosen["score"] == max(scores)
         for one in whole["candidates"]:
-            ratios = [one["by_task"][task] / whole["individual"][task] for task in TASKS]
+            ratios = [one["by_task"][task]["value"] / whole["individual"][task]["value"] for task in TASKS]
+            errors = [one["by_task"][task]["stderr"] / whole["individual"][task]["value"] for task in TASKS]
             assert one["score"] == pytest.approx(sum(ratios) / len(ratios))
+            assert one["stderr"] == pytest.approx(sum(error**2 for error in errors) ** 0.5 / len(errors))
 
 
 def test_a_candidates_scores_are_those_of_its_entry_evaluated_on_the_validation_split(
@@ -115,7 +118,8 @@ def test_a_candidates_scores_are_those_of_its_entry_evaluated_on_the_validation_
         prepare.main([task])
         for name, values in (("plain", expected["by_task"]), ("individual", found(folder, "grid")["individual"])):
             evaluate.main([name, task])
-            assert json.loads(Path(f"data/metrics/{name}/{task}.json").read_text())["value"] == values[task]
+            found_there = json.loads(Path(f"data/metrics/{name}/{task}.json").read_text())
+            assert {key: found_there[key] for key in ("value", "stderr")} == values[task]
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -130,7 +134,10 @@ def test_an_entry_merges_by_what_was_chosen_to_the_bytes_of_the_entry_that_says_
     assert merged == expected
     profile = json.loads((folder / f"data/profiles/merge/{name}.json").read_text())["search"]
     assert profile["chosen"] == chosen
-    assert profile["candidates"] == len(found(folder, name)["candidates"])
+    candidates = found(folder, name)["candidates"]
+    best = next(one for one in candidates if one["values"] == chosen)
+    assert profile["candidates"] == len(candidates)
+    assert (profile["score"], profile["stderr"]) == (best["score"], best["stderr"])
     assert record.parameters(load_params(Path("params.yaml")), name).items() >= chosen.items()
 
 
@@ -203,3 +210,9 @@ def test_the_report_compares_entries_with_data_among_themselves(folder: Path, co
     page = Path("report/index.html").read_text()
     assert "Not all entries had the same." in page
     assert "Best single model, with data" in page
+    for name in ("grid", "low"):
+        whole = found(folder, name)
+        chosen = next(one for one in whole["candidates"] if one["values"] == whole["chosen"])
+        error = f'<small class="spread">± {100 * chosen["stderr"]:.1f}</small>'
+        row = rf'<th scope="row">{name}</th><td>{len(whole["candidates"])}</td>'
+        assert re.search(f"{row}.*{100 * chosen['score']:.1f} {re.escape(error)}", page)

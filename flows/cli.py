@@ -3,13 +3,13 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, SkippedError, UserError
 from dvcfleet.gc_thresholds import raised_gc_thresholds
-from flows import lineage_cli
+from flows import lineage_cli, merge_cli
 from merganser.errors import InputError
 
 EXIT_CODES = (
@@ -180,90 +180,8 @@ def methods(
         tables.print_methods(described)
 
 
-@app.command()
-def merge(
-    method: Annotated[str, typer.Argument(help="A registered method; `merganser methods` lists them.")],
-    model: Annotated[list[str], typer.Option(metavar="NAME=PATH", help="A fine-tuned model; once per task.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the merged checkpoint.")],
-    base: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="The base: a checkpoint folder or file; else the models' mean.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A parameter of the method; merged=METHOD: start from what that method makes, not from the base; "
-            "seed=N: of random masks.",
-        ),
-    ] = None,
-    classes: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=FILE", help="A task's class names, one a line, for a method that needs them."),
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Merge these parameters only; the rest is the base's.")
-    ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Layers at once; OMP_NUM_THREADS or the CPUs if not given.")
-    ] = None,
-    max_shard_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of a file of weights, such as 5GB; as the base's if not given.")
-    ] = None,
-    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write time, memory and bytes as JSON.")] = None,
-) -> None:
-    """Merge checkpoints on disk into DIR: model.safetensors or shards, and overlays.safetensors for parts per task."""
-    from merganser.checkpoints.kinds import ParameterRules
-    from merganser.checkpoints.shards import parse_size
-    from merganser.config.params import NAME
-    from merganser.limits import parse_yaml
-
-    models = _pairs("--model", model)
-    for name in models:
-        if not NAME.fullmatch(name):
-            rule = "use at most 100 letters, digits, - and _, the first a letter or digit"
-            raise InputError(f"--model {name}: not a name; {rule}")
-    given = _pairs("--set", settings or [])
-    values: dict[str, Any] = {key: parse_yaml(value, f"--set {key}") for key, value in given.items()}
-    _refuse_existing(out)
-    from merganser.workers import threads_wanted
-    from tasks.standalone import merge_checkpoints
-
-    paths = {name: Path(path) for name, path in models.items()}
-    named = {name: _lines("--classes", Path(path)) for name, path in _pairs("--classes", classes or []).items()}
-    rules = ParameterRules(merged=tuple(only or ["*"]))
-    notes = merge_checkpoints(
-        method,
-        values,
-        base,
-        paths,
-        out,
-        classes=named,
-        rules=rules,
-        device=device,
-        profile=profile,
-        threads=threads or threads_wanted(),
-        max_shard_size=parse_size(max_shard_size) if max_shard_size else None,
-    )
-    print(*notes, sep="\n", end="\n" if notes else "")
-    print(f"{method} of {len(models)} models is in {out}")
-
-
-@app.command()
-def reconstruct(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `merge` wrote.")],
-    task: Annotated[str, typer.Option(metavar="NAME", help="The task whose own model is wanted.")],
-    out: Annotated[Path, typer.Option(metavar="PATH", help="A new safetensors file.")],
-) -> None:
-    """Write a task's own model, the shared part plus its overlay, as one safetensors file."""
-    _refuse_existing(out)
-    from merganser.overlays import write_task_model
-    from merganser.routed import check_one_model
-
-    check_one_model(folder, task)
-    write_task_model(folder, task, out)
-    print(f"the model of {task} is in {out}")
+app.command()(merge_cli.merge)
+app.command()(merge_cli.reconstruct)
 
 
 @node.command("init")
@@ -292,34 +210,3 @@ def serve(repo: RepoOption = Path()) -> None:
     from flows.serve import serve
 
     serve(repo)
-
-
-def _pairs(option: str, given: list[str]) -> dict[str, str]:
-    """Split NAME=VALUE arguments; a name may come once."""
-    pairs: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise InputError(f"{option}: expected NAME=VALUE, got {text!r}")
-        if name in pairs:
-            raise InputError(f"{option}: {name} is given twice")
-        pairs[name] = value
-    return pairs
-
-
-def _lines(option: str, path: Path) -> list[str]:
-    """Read a text file's lines, without empty ones."""
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{option} {path}: cannot be read as text ({error})") from error
-    found = [line for line in lines if line]
-    if not found:
-        raise InputError(f"{option} {path}: holds no class names; write one a line")
-    return found
-
-
-def _refuse_existing(out: Path) -> None:
-    """Never write over what is there: an output is a new name, or an empty folder."""
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise InputError(f"--out {out}: is there already and not empty; name a new one, or remove it first")

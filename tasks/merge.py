@@ -4,7 +4,8 @@ import platform
 import resource
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from merganser import registry
 from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.origins import origin_of, read_origin
+from merganser.checkpoints.output import AS_THE_BASE, Output
 from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, declared
@@ -34,6 +36,7 @@ from merganser.merging.method import Method
 from merganser.merging.usage import usage
 from merganser.models.device import usable
 from merganser.overlays import FILE
+from merganser.progress import Progress, unwatched
 from merganser.routed import BLOCK_ROUTERS, BOTTLENECKS, GATES, ROUTER
 from merganser.routed.blocks import write_block_routers
 from merganser.routed.gates import write_gates
@@ -64,33 +67,35 @@ def merge_entry(
     base: Path,
     out: Path,
     profile: Path | None,
-    card: str,
+    texts: Callable[[], Mapping[str, str]],
     device: str = "cpu",
     threads: int = 1,
-    max_shard_size: int | None = None,
+    output: Output = AS_THE_BASE,
     additions: Sequence[Path] = (),
     noted: Mapping[str, Any] | None = None,
+    progress: Progress = unwatched,
 ) -> None:
     """Merge a source's layers onto the base into a fresh folder, with its card and what stands beside the base.
 
+    `texts`: makes the text files beside the weights, such as the card, once these are written.
     `additions`: small files of the tasks' own that are kept with it. `noted`: more for the profile: the losses by
     step of the values that the method applies, its search, or what the
     statistics cost that it reads.
-
-    It is sharded as the base is where no size of a file is given.
     """
     start_wall, start_cpu = time.perf_counter(), time.process_time()
     checkpoint = open_for_merging(base)
     with fresh_folder(out) as folder:
-        merge(method, values, source, checkpoint, folder, choose_device(device), threads, max_shard_size)
+        merge(method, values, source, checkpoint, folder, choose_device(device), threads, output, progress)
         copy_companions(base, folder)
+        output.declare(folder)
         for path in additions:
             shutil.copyfile(path, folder / path.name)
         if method.gated:
             write_gates(folder, values["k_gate"])
         if method.blended and source.learned:
             write_block_routers(folder, source.learned.values, source.tasks)
-        (folder / CARD).write_text(card, encoding="utf-8")
+        for name, text in texts().items():
+            (folder / name).write_text(text, encoding="utf-8")
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
         rate = {"amr": additional_memory_rate(out, checkpoint, source)}
@@ -187,12 +192,12 @@ def noted_of(entry: Entry, tasks: list[str]) -> dict[str, Any]:
     return {}
 
 
-def write_card(key: str, params: Params, method: Method, values: dict[str, Any], seed: int) -> str:
-    """Write the card of an entry's merge with one seed."""
+def card_of(key: str, params: Params, method: Method, values: dict[str, Any], seed: int) -> dict[str, str]:
+    """Return the text of the card of an entry's merge with one seed."""
     tasks = {name: read_origin(SOURCES / f"{name}.json") for name in sorted(params.tasks)}
     origins = {"(base)": origin_of(BASE), **tasks}
     shown = usage(method, params.base.family, next(iter(params.tasks)))
-    return model_card(key, method, values, params.methods[key].reads, seed, BASE, origins, shown)
+    return {CARD: model_card(key, method, values, params.methods[key].reads, seed, BASE, origins, shown)}
 
 
 def main(argv: list[str]) -> None:
@@ -226,7 +231,7 @@ def main(argv: list[str]) -> None:
             base,
             out,
             profile if first else None,
-            write_card(key, params, method, values, seed),
+            partial(card_of, key, params, method, values, seed),
             device,
             threads_wanted(),
             additions=additions,

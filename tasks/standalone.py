@@ -2,8 +2,12 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from torch import Tensor
 
 from merganser import registry
 from merganser.checkpoints.adapters.adapted import open_whole
@@ -12,17 +16,46 @@ from merganser.checkpoints.companions import companion_names, left_out, names_in
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import Origin
+from merganser.checkpoints.output import AS_THE_BASE, Output
 from merganser.checkpoints.reading import Checkpoint, dropped_of, open_checkpoint, open_for_merging
 from merganser.checkpoints.vocabularies import check_vocabulary
+from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, source_of
 from merganser.errors import InputError
+from merganser.inputs.layers import LayerSource
 from merganser.inputs.model_deltas import open_models
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device
 from merganser.merging.method import Method
 from merganser.models import embed_classes, text_family_of
 from merganser.operators.coefficients import check_maps
+from merganser.progress import Progress, unwatched
+from merganser.sources.named import fetch_named
+from merganser.sources.pointers import HubPointer
+from merganser.sources.read_files import is_weights
 from merganser.sources.weights import weight_names
 from tasks.merge import as_taken, merge_entry
+from tasks.paths import CARD
+
+NOT_CHOICES = {"method", "parameters", "base", "models", "classes"}  # what a card says elsewhere
+
+
+BASE = "(base)"  # among the sources of a merge
+AGAIN = (
+    f"## Recipe\n\n`{RECIPE}` says where the models lay, the sha256 of every file that was read, and all choices. "
+    f"`merganser merge {RECIPE} --out DIR` refuses a model that has changed, and with the same versions of merganser "
+    "and torch and the same kind of device writes the same weights again."
+)
+
+
+@dataclass(frozen=True)
+class _How:
+    """How models are merged, whatever the method."""
+
+    rules: ParameterRules
+    device: str
+    threads: int
+    seed: int
+    progress: Progress
 
 
 def merge_checkpoints(
@@ -37,14 +70,16 @@ def merge_checkpoints(
     device: str = "auto",
     profile: Path | None = None,
     threads: int = 1,
-    max_shard_size: int | None = None,
+    output: Output = AS_THE_BASE,
+    progress: Progress = unwatched,
+    pointers: Mapping[str, HubPointer] | None = None,
 ) -> list[str]:
     """Merge models on disk onto their base, or onto their mean where there is none; return what a user should know.
 
     `values`: the method's parameters; `merged`, a method whose merge takes the base's place (difference vectors); and
     `seed`, of random masks (0).
-    `classes`: each task's class names, for a method that needs them. `threads`: layers at once. `max_shard_size`: bytes
-    of a file of weights; shards as the base has them where not given.
+    `classes`: each task's class names, for a method that needs them. `threads`: layers at once. `pointers`: where on a
+    hub models are from, by their names, the base's under "(base)".
     """
     method, own = registry.get(name), dict(values)
     merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
@@ -59,29 +94,123 @@ def merge_checkpoints(
     for path in (base, *models.values()):
         if path is not None:
             refuse_code(path)
-    rules = rules or ParameterRules()
+    how = _How(rules or ParameterRules(), device, threads, seed, progress)
     out.parent.mkdir(parents=True, exist_ok=True)
-    sources = _origins(base, models)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as made:
+    given = {BASE: base, **models} if base else dict(models)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as made, ThreadPoolExecutor(1) as reader:
         folder = Path(made)
-        base = start = base or _mean_of(models, folder / "base")
+        base = start = base or _mean_of(models, folder / "base", progress)
         if merged:
-            start = folder / "merged"
-            merge_checkpoints(merged, {"seed": seed}, base, models, start, rules=rules, device=device, threads=threads)
-        opened = {task: _opened(path, base, start, rules, task) for task, path in models.items()}
+            start, first = folder / "merged", registry.get(merged)
+            plain = first.validate(merged, {})
+            taken, _ = _open(first, plain, base, base, models, how)
+            merge_entry(first, plain, taken, base, start, None, dict, device, threads, progress=progress)
         embeddings = embed_classes(text_family_of(base), base, classes or {}) if method.embeddings else {}
-        checkpoint = open_for_merging(start)
-        notes = [
-            note
-            for task, path in models.items()
-            for note in check_vocabulary(base, path, (checkpoint, opened[task]), task)
-        ]
-        deltas = open_models(checkpoint, opened, rules, seed, embeddings)
-        source = as_taken(method, filled, deltas)
-        shown = filled | ({"merged": merged} if merged else {})
-        card = model_card(name, method, shown, method.reads, seed, base, sources)
-        merge_entry(method, filled, source, start, out, profile, card, device, threads, max_shard_size)
+        source, notes = _open(method, filled, base, start, models, how, embeddings)
+        described = reader.submit(_sources, given, out, pointers or {})  # hashed while the models are merged
+
+        def texts() -> dict[str, str]:
+            recipe = _recipe(name, {**filled, **_more(merged, seed)}, described.result(), classes or {}, how, output)
+            choices = recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=NOT_CHOICES)
+            shown = filled | _more(merged) | choices
+            origins = _origins(given, models, recipe)
+            return {
+                CARD: model_card(name, method, shown, method.reads, seed, base, origins, again=AGAIN),
+                RECIPE: recipe.text(),
+            }
+
+        merge_entry(*(method, filled, source, start, out, profile, texts, device, threads, output), progress=progress)
         return notes + _notes(base)
+
+
+def merge_by(
+    recipe: Recipe,
+    where: Path,
+    out: Path,
+    *,
+    profile: Path | None = None,
+    threads: int = 1,
+    progress: Progress = unwatched,
+) -> list[str]:
+    """Merge as a recipe says; `where`: its file, from whose folder on its paths are. Return what a user should know.
+
+    Raises InputError where a model is not the one that the recipe was written for.
+    """
+    sources = ({BASE: recipe.base} if recipe.base else {}) | dict(recipe.models)
+    notes, paths, pointers = [], {}, {}
+    for name, source in sources.items():
+        if source.hub is None:
+            paths[name] = where.parent / (source.path or "")
+            continue
+        paths[name], pointers[name], left = fetch_named(source.hub, source.revision)
+        notes += [f"{source.hub}: left out: {', '.join(left)}"] if left and name == BASE else []
+    for name, source in sources.items():
+        check_unchanged(where, "base" if name == BASE else f"models.{name}", source, paths[name], name == BASE)
+    base = paths.pop(BASE, None)
+    return notes + merge_checkpoints(
+        *(recipe.method, recipe.parameters, base, paths, out),
+        classes=recipe.classes,
+        rules=recipe.rules,
+        device=recipe.device,
+        profile=profile,
+        threads=threads,
+        output=recipe.output,
+        progress=progress,
+        pointers=pointers,
+    )
+
+
+def _open(
+    method: Method,
+    values: dict[str, Any],
+    base: Path,
+    start: Path,
+    models: Mapping[str, Path],
+    how: _How,
+    embeddings: Mapping[str, Tensor] | None = None,
+) -> tuple[LayerSource, list[str]]:
+    """Open models as a method takes them, and say what a user should know of them; refuse those that do not fit."""
+    opened = {task: _opened(path, base, start, how.rules, task) for task, path in models.items()}
+    checkpoint = open_for_merging(start)
+    notes = [
+        note for task, path in models.items() for note in check_vocabulary(base, path, (checkpoint, opened[task]), task)
+    ]
+    deltas = open_models(checkpoint, opened, how.rules, how.seed, embeddings)
+    return as_taken(method, values, deltas), notes
+
+
+def _sources(given: Mapping[str, Path], out: Path, pointers: Mapping[str, HubPointer]) -> dict[str, Source]:
+    """Describe the models with the hashes of their files."""
+    return {name: source_of(path, out, pointers.get(name), copied=name == BASE) for name, path in given.items()}
+
+
+def _more(merged: str | None, seed: int | None = None) -> dict[str, Any]:
+    """Return what is set beside a method's own parameters."""
+    return ({"merged": merged} if merged else {}) | ({"seed": seed} if seed is not None else {})
+
+
+def _recipe(
+    name: str,
+    values: Mapping[str, Any],
+    sources: Mapping[str, Source],
+    classes: Mapping[str, Sequence[str]],
+    how: _How,
+    output: Output,
+) -> Recipe:
+    """Say all that decides what a merge writes."""
+    return Recipe(
+        method=name,
+        parameters=values,
+        base=sources.get(BASE),
+        models={task: source for task, source in sources.items() if task != BASE},
+        classes={task: list(names) for task, names in classes.items()},
+        only=list(how.rules.merged),
+        excepted=list(how.rules.heads),
+        matrices=how.rules.matrices,
+        dtype=output.dtype,
+        max_shard_size=output.max_shard_size,
+        device="cuda" if choose_device(how.device).type == "cuda" else "cpu",
+    )
 
 
 def _start_of(method: Method, merged: str | None) -> str | None:
@@ -95,11 +224,16 @@ def _start_of(method: Method, merged: str | None) -> str | None:
     return merged
 
 
-def _origins(base: Path | None, models: Mapping[str, Path]) -> dict[str, Origin]:
-    """Name where the models lie, by the last part of each path; hashing them could take as long as merging them."""
-    mean = f"the mean of {', '.join(models)}"
-    tasks = {task: Origin(path.resolve().name) for task, path in models.items()}
-    return {"(base)": Origin(base.resolve().name if base else mean), **tasks}
+def _origins(given: Mapping[str, Path], models: Mapping[str, Path], recipe: Recipe) -> dict[str, Origin]:
+    """Name where the models are from: a hub, or the last part of a path, which says nothing of this machine."""
+    sources = {BASE: recipe.base, **recipe.models}
+    origins = {BASE: Origin(f"the mean of {', '.join(models)}", "mean")}
+    for name, path in given.items():
+        source = sources[name] or Source(path="")
+        files = {file: digest for file, digest in source.sha256.items() if is_weights(file)}
+        kind: Literal["hub", "local"] = "hub" if source.hub else "local"
+        origins[name] = Origin(source.hub or path.resolve().name, kind, files)
+    return origins
 
 
 def _seed_of(given: Any) -> int:
@@ -119,9 +253,9 @@ def _check_classes(method: Method, models: Mapping[str, Path], classes: Mapping[
         raise InputError(f"--classes {strange[0]}: there is no --model {strange[0]}")
 
 
-def _mean_of(models: Mapping[str, Path], folder: Path) -> Path:
+def _mean_of(models: Mapping[str, Path], folder: Path, progress: Progress) -> Path:
     folder.mkdir()
-    write_mean(models, folder)
+    write_mean(models, folder, progress=progress)
     return folder
 
 

@@ -95,6 +95,6 @@ def delta_shape(shape: Sequence[int], kind: Kind) -> tuple[int, ...]:
     return (shape[0], prod(shape[1:])) if kind == "matrix" else tuple(shape)
 
 
-def added(weights: Tensor, delta: Tensor) -> Tensor:
-    """Add a delta to a base's parameter in float32, rounding once to the checkpoint's dtype."""
-    return (weights.to(torch.float32) + delta.cpu().reshape(weights.shape)).to(weights.dtype)
+def added(weights: Tensor, delta: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Add a delta to a base's parameter in float32, rounding once: to the base's dtype where none is given."""
+    return (weights.to(torch.float32) + delta.cpu().reshape(weights.shape)).to(dtype or weights.dtype)

@@ -15,6 +15,7 @@ from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import DTYPES, Checkpoint, Spec
 from merganser.checkpoints.writing import write_model
 from merganser.errors import InputError
+from merganser.progress import Progress, unwatched, watched
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ def whole(model: Checkpoint | Adapter, name: str) -> Checkpoint:
     return model
 
 
-def write_mean(models: Mapping[str, Path], folder: Path, heads: Sequence[str] = ()) -> None:
+def write_mean(
+    models: Mapping[str, Path], folder: Path, heads: Sequence[str] = (), progress: Progress = unwatched
+) -> None:
     """Write the mean of models into a folder, sharded as the first model is and with what stands beside its weights.
 
     The order is that of the models' names, whatever the one given. Parameters that match `heads` are left out.
@@ -84,5 +87,8 @@ def write_mean(models: Mapping[str, Path], folder: Path, heads: Sequence[str] = 
     files = shards_like(mean.models[first])
     last = max(files.values(), default="")
     shards = {name: files.get(name, last) for name in mean.names} if files else {}
-    write_model(folder, mean.specs, ((name, mean.read(name)) for name in mean.names), shards)
+    total = sum(spec.nbytes for spec in mean.specs.values())
+    tensors = ((name, mean.read(name)) for name in mean.names)
+    shown = watched(tensors, lambda one: mean.specs[one[0]].nbytes, total, "mean of the models", progress)
+    write_model(folder, mean.specs, shown, shards)
     copy_companions(ordered[first], folder)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind
 from merganser.linalg.decompositions import Basis, Factors
+from merganser.progress import Progress, watched
 from merganser.workers import in_order
 
 if TYPE_CHECKING:
@@ -251,6 +252,30 @@ class ThreadedLayers(WrappedSource):
         """Apply a function to as many names at a time as there are threads, fewer if memory is short."""
         shapes, tasks = self.shapes, len(self.tasks)
         return in_order(function, self.names, self.threads, lambda name: MERGE_WORK * 4 * tasks * prod(shapes[name]))
+
+
+@dataclass(frozen=True)
+class WatchedLayers(WrappedSource):
+    """A source that tells how far each pass over its layers is, by their sizes."""
+
+    what: str
+    progress: Progress
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Apply a function to each layer in the source's way."""
+        return self._watched(self.source.map(function))
+
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to each name in the source's way."""
+        return self._watched(self.source.spread(function))
+
+    def __iter__(self) -> Iterator[Layer]:
+        return self._watched(iter(self.source))
+
+    def _watched(self, results: Iterator[R]) -> Iterator[R]:
+        sizes = [prod(self.shapes[name]) for name in self.names]
+        left = iter(sizes)
+        return watched(results, lambda _: next(left), sum(sizes), self.what, self.progress)
 
 
 def dense_layer(layer: Layer) -> Layer:

@@ -14,6 +14,10 @@ from merganser.merging.tokenizers import tokenizer_of
 if TYPE_CHECKING:
     from huggingface_hub.repocard_data import ModelCardData
 
+LINEAGE = (
+    "## Lineage\n\nIn the repository that made it, `merganser lineage show DIR` gives the revision of each source and "
+    "all stages between them and this folder; `merganser lineage verify DIR` recomputes their hashes."
+)
 OPEN_CLIP, TRANSFORMERS = "open_clip_config.json", "config.json"
 # what a model of transformers is for, by how the name of its architecture ends
 PIPELINES = {
@@ -34,9 +38,10 @@ def model_card(
     base: Path,
     origins: Mapping[str, Origin],
     usage: str = "",
+    again: str = LINEAGE,
 ) -> str:
     """Write the card of a merge; `base`: the checkpoint whose configuration it has; `origins`: base and tasks by name;
-    `usage`: a section that says how to run what is more than parameters.
+    `usage`: a section that says how to run what is more than parameters; `again`: one on how the merge is repeated.
 
     It is a function of the merge's inputs alone: no times, no hosts.
     """
@@ -51,9 +56,7 @@ def model_card(
         *_text(base),
         "## Files",
         _files(method),
-        "## Lineage",
-        "In the repository that made it, `merganser lineage show DIR` gives the revision of each source and all stages "
-        "between them and this folder; `merganser lineage verify DIR` recomputes their hashes.",
+        again,
     ]
     return "---\n" + _metadata(method, base, origins).to_yaml() + "\n---\n\n" + "\n\n".join(sections) + "\n"
 

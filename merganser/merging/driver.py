@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.kinds import added
+from merganser.checkpoints.output import AS_THE_BASE, Output
 from merganser.checkpoints.reading import Checkpoint
-from merganser.checkpoints.shards import shards_like, shards_of
-from merganser.checkpoints.views import as_stored, stored_specs
+from merganser.checkpoints.views import as_stored
 from merganser.checkpoints.writing import write_model
 from merganser.errors import InputError
-from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers
+from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers, WatchedLayers
 from merganser.merging.devices import CudaStreams, full_precision, on_device
 from merganser.merging.method import Method, Result
 from merganser.overlays import OverlayWriter, Parts
+from merganser.progress import Progress, unwatched, watched
 from merganser.workers import one_blas_thread
 
 
@@ -43,22 +44,25 @@ def merge(
     out: Path,
     device: torch.device,
     threads: int = 1,
-    max_shard_size: int | None = None,
+    output: Output = AS_THE_BASE,
+    progress: Progress = unwatched,
 ) -> None:
     """Merge every layer of the source onto the base and write the model (and the overlays) into a folder.
 
-    It is sharded as the base is, or into files of at most `max_shard_size` bytes. `threads`: layers at once; the bytes
-    written do not depend on it. A GPU takes one layer after another.
+    `threads`: layers at once; the bytes written do not depend on it. A GPU takes one layer after another. `progress`
+    is told the bytes that are written, and before that the bytes of the layers of a first pass.
     """
     layers = ThreadedLayers(source, threads) if device.type == "cpu" else on_device(source, CudaStreams(device))
     with one_blas_thread(), full_precision(), torch.inference_mode():
-        merge_layer = method.bind(values, layers)
+        merge_layer = method.bind(values, WatchedLayers(layers, f"{method.name}: first pass", progress))
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
             linear = {name for name in source.names if len(base.spec(name).shape) == 2}
             kept = linear if method.gated else set(source.names)
-            specs, tensors = stored_specs(base), _merged(merge_layer, layers, base, overlay, kept)
-            files = shards_of(specs, max_shard_size) if max_shard_size else shards_like(base)
-            write_model(out, specs, ((name, as_stored(base, name, tensor)) for name, tensor in tensors), files)
+            specs, tensors = output.specs(base), _merged(merge_layer, layers, base, overlay, kept, output)
+            total = sum(spec.nbytes for spec in specs.values())
+            stored = ((name, as_stored(base, name, output.checked(name, tensor))) for name, tensor in tensors)
+            shown = watched(stored, lambda one: specs[one[0]].nbytes, total, f"{method.name}: merging", progress)
+            write_model(out, specs, shown, output.shards(base))
 
 
 def _merged(
@@ -67,11 +71,16 @@ def _merged(
     base: Checkpoint,
     overlay: OverlayWriter | None,
     kept: Collection[str],
+    output: Output,
 ) -> Iterator[tuple[str, Tensor]]:
     """Merge layer by layer; of `kept` parameters the parts are stored, the others stay the base's."""
 
     def onto_base(name: str, result: Result) -> Result:
-        return result if isinstance(result, Parts) else added(base.read(name), result)
+        dtype = output.dtype_of(base.spec(name).dtype)
+        return result if isinstance(result, Parts) else added(base.read(name), result, dtype)
+
+    def of_base(name: str) -> Tensor:
+        return base.read(name).to(output.dtype_of(base.spec(name).dtype))
 
     if isinstance(layers, ThreadedLayers):
         results = layers.map(lambda layer: onto_base(layer.name, merge_layer(layer)))
@@ -83,10 +92,10 @@ def _merged(
         if isinstance(result, Parts):
             assert overlay is not None, "a method that gives parts is registered with overlay=True"
             overlay.add(name, result if name in kept else Parts(), base.spec(name).shape)
-            result = base.read(name)
+            result = of_base(name)
         yield name, result
         del result  # before the next layer is read: parts may be views of this one
         for other in islice(others, 1):  # while layers are merged: at the end nothing else would be done meanwhile
-            yield other, base.read(other)
+            yield other, of_base(other)
     for other in others:
-        yield other, base.read(other)
+        yield other, of_base(other)

@@ -7,58 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 import torch
 
-from flows import cli
 from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
+from tests.flows.conftest import Done, Refused
 from tests.small_models import random_state, write_models
 from tests.tiny import environment, make_models, make_repository, merganser
 
 LIMIT_S = 20.0
 NAME = "blocks.0.mlp.c_fc.weight"
-
-
-class Refused(Protocol):
-    """Run a command that must exit with 2 in a folder; return what it said on standard error."""
-
-    def __call__(self, folder: Path, *args: str) -> str: ...
-
-
-class Done(Protocol):
-    """Run a command that must exit with 0 in a folder; return what it said on standard output."""
-
-    def __call__(self, folder: Path, *args: str) -> str: ...
-
-
-@pytest.fixture
-def done(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Done:
-    def run(folder: Path, *args: str) -> str:
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["merganser", *args])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        assert left.value.code == 0
-        return capsys.readouterr().out
-
-    return run
-
-
-@pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
-    def run(folder: Path, *args: str) -> str:
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["merganser", *args])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        assert left.value.code == 2
-        return capsys.readouterr().err
-
-    return run
 
 
 def imported(code: str) -> set[str]:

@@ -93,7 +93,11 @@ def test_merging_again_with_any_number_of_threads_gives_the_same_bytes(
 def test_the_folder_holds_nothing_but_the_outcome(models: dict[str, Path], tmp_path: Path) -> None:
     merge(models, tmp_path / "place/out", "average")
     assert [path.name for path in (tmp_path / "place").iterdir()] == ["out"]
-    assert {path.name for path in (tmp_path / "place/out").iterdir()} == {"README.md", "model.safetensors"}
+    assert {path.name for path in (tmp_path / "place/out").iterdir()} == {
+        "README.md",
+        "merge.yaml",
+        "model.safetensors",
+    }
 
 
 def test_a_gpu_asked_for_and_absent_is_refused() -> None:

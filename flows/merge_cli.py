@@ -1,0 +1,187 @@
+"""`merganser merge` and `merganser reconstruct`: checkpoints on disk in, checkpoints on disk out."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from merganser.errors import InputError
+
+if TYPE_CHECKING:
+    from merganser.config.recipes import Recipe
+
+RECIPES = (".yaml", ".yml")
+
+
+def merge(
+    method: Annotated[
+        str,
+        typer.Argument(
+            metavar="METHOD|RECIPE",
+            help="A registered method, which `merganser methods` lists; or a merge.yaml, to do that merge again.",
+        ),
+    ],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=MODEL",
+            help="A fine-tuned model, once per task: a checkpoint's folder or file, an adapter's folder, or "
+            "org/name@revision of a hub.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="A new folder for the merged checkpoint; of a recipe, its own with -again if not given."
+        ),
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="The base, named as a model is; else the models' mean.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A parameter of the method; merged=METHOD: start from what that method makes, not from the base; "
+            "seed=N: of random masks.",
+        ),
+    ] = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="A task's class names, one a line, for a method that needs them."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Merge these parameters only; the rest is the base's.")
+    ] = None,
+    excepted: Annotated[
+        list[str] | None, typer.Option("--except", metavar="PATTERN", help="Keep these as in the base, such as heads.")
+    ] = None,
+    matrices: Annotated[
+        Literal["linear", "any_2d"] | None,
+        typer.Option(
+            help="What counts as a matrix: linear maps and convolutions (the default), or all that has two dimensions."
+        ),
+    ] = None,
+    dtype: Annotated[
+        Literal["float32", "float16", "bfloat16"] | None,
+        typer.Option(help="Of the merged model; each parameter's in the base if not given."),
+    ] = None,
+    max_shard_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of a file of weights, such as 5GB; as the base's if not given.")
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"] | None,
+        typer.Option(help="Where to compute: auto if neither it nor a recipe says."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Layers at once; OMP_NUM_THREADS or the CPUs if not given.")
+    ] = None,
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write time, memory and bytes as JSON.")] = None,
+) -> None:
+    """Merge checkpoints into DIR: model.safetensors or shards, overlays.safetensors for parts per task, merge.yaml."""
+    from merganser.config.recipes import read_recipe
+
+    options: dict[str, Any] = {
+        **{"--model": model, "--base": base, "--set": settings, "--classes": classes, "--only": only},
+        **{"--except": excepted, "--matrices": matrices, "--dtype": dtype, "--max-shard-size": max_shard_size},
+    }
+    given = {name: value for name, value in options.items() if value}
+    if method.endswith(RECIPES):
+        if given:
+            raise InputError(f"{next(iter(given))}: {method} says it; change it there, or name a method")
+        recipe, where = read_recipe(Path(method)), Path(method)
+        out = out or where.resolve().parent.with_name(f"{where.resolve().parent.name}-again")
+    else:
+        recipe, where = _recipe(method, given), Path("merge.yaml")
+    if out is None:
+        raise InputError("--out: say which new folder the merged checkpoint goes into")
+    _refuse_existing(out)
+    from flows.progress import progress_bar
+    from merganser.workers import threads_wanted
+    from tasks.standalone import merge_by
+
+    recipe = recipe.model_copy(update={"device": device} if device else {})
+    with progress_bar() as progress:
+        notes = merge_by(recipe, where, out, profile=profile, threads=threads or threads_wanted(), progress=progress)
+    print(*notes, sep="\n", end="\n" if notes else "")
+    print(f"{recipe.method} of {len(recipe.models)} models is in {out}")
+
+
+def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
+    """Write down as a recipe what the options say."""
+    from merganser.checkpoints.shards import parse_size
+    from merganser.config.params import NAME
+    from merganser.config.recipes import Recipe, source_named
+    from merganser.limits import parse_yaml
+
+    models = _pairs("--model", given.get("--model", []))
+    if not models:
+        raise InputError("--model: name a fine-tuned model by --model NAME=PATH, once per task")
+    for name in models:
+        if not NAME.fullmatch(name):
+            rule = "use at most 100 letters, digits, - and _, the first a letter or digit"
+            raise InputError(f"--model {name}: not a name; {rule}")
+    values = {key: parse_yaml(value, f"--set {key}") for key, value in _pairs("--set", given.get("--set", [])).items()}
+    named = {
+        name: _lines("--classes", Path(path)) for name, path in _pairs("--classes", given.get("--classes", [])).items()
+    }
+    size = given.get("--max-shard-size")
+    return Recipe(
+        method=method,
+        parameters=values,
+        base=source_named(given["--base"]) if "--base" in given else None,
+        models={name: source_named(text) for name, text in models.items()},
+        classes=named,
+        only=given.get("--only", ["*"]),
+        excepted=given.get("--except", []),
+        matrices=given.get("--matrices", "linear"),
+        dtype=given.get("--dtype"),
+        max_shard_size=parse_size(size) if size else None,
+    )
+
+
+def reconstruct(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `merge` wrote.")],
+    task: Annotated[str, typer.Option(metavar="NAME", help="The task whose own model is wanted.")],
+    out: Annotated[Path, typer.Option(metavar="PATH", help="A new safetensors file.")],
+) -> None:
+    """Write a task's own model, the shared part plus its overlay, as one safetensors file."""
+    _refuse_existing(out)
+    from merganser.overlays import write_task_model
+    from merganser.routed import check_one_model
+
+    check_one_model(folder, task)
+    write_task_model(folder, task, out)
+    print(f"the model of {task} is in {out}")
+
+
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    """Split NAME=VALUE arguments; a name may come once."""
+    pairs: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"{option}: expected NAME=VALUE, got {text!r}")
+        if name in pairs:
+            raise InputError(f"{option}: {name} is given twice")
+        pairs[name] = value
+    return pairs
+
+
+def _lines(option: str, path: Path) -> list[str]:
+    """Read a text file's lines, without empty ones."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{option} {path}: cannot be read as text ({error})") from error
+    found = [line for line in lines if line]
+    if not found:
+        raise InputError(f"{option} {path}: holds no class names; write one a line")
+    return found
+
+
+def _refuse_existing(out: Path) -> None:
+    """Never write over what is there: an output is a new name, or an empty folder."""
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise InputError(f"--out {out}: is there already and not empty; name a new one, or remove it first")

@@ -1,0 +1,66 @@
+"""How a merged model is written: in the base's dtypes and shards, or in others."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.kinds import FLOATS
+from merganser.checkpoints.shards import shards_like, shards_of
+from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec
+from merganser.checkpoints.views import stored_specs
+from merganser.errors import InputError
+
+Dtype = Literal["float32", "float16", "bfloat16"]
+TORCH: Mapping[Dtype, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+CONFIG_KEYS = ("dtype", "torch_dtype")  # transformers' from version 5 on, and before
+
+
+@dataclass(frozen=True)
+class Output:
+    """The dtype of all floating-point parameters, and the bytes of a file of weights; as the base's where not given."""
+
+    dtype: Dtype | None = None
+    max_shard_size: int | None = None
+
+    def specs(self, base: Checkpoint) -> dict[str, Spec]:
+        """Return what is written of a base's parameters, as its file has them."""
+        return {
+            name: Spec(NAMES_OF_DTYPES[self.dtype_of(spec.dtype)], spec.shape)
+            for name, spec in stored_specs(base).items()
+        }
+
+    def shards(self, base: Checkpoint) -> dict[str, str]:
+        """Name the shard of each tensor; none where there is one file."""
+        return shards_of(self.specs(base), self.max_shard_size) if self.max_shard_size else shards_like(base)
+
+    def dtype_of(self, stored: str) -> torch.dtype:
+        """Return the dtype that a parameter of this dtype is written in."""
+        return TORCH[self.dtype] if self.dtype and stored in FLOATS else DTYPES[stored]
+
+    def checked(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a tensor that is to be written; raise InputError where the dtype asked for cannot hold its values."""
+        if self.dtype == "float16" and tensor.dtype == torch.float16 and not torch.isfinite(tensor).all():
+            raise InputError(f"{name}: holds values beyond float16's largest, 65504; use --dtype bfloat16 or float32")
+        return tensor
+
+    def declare(self, folder: Path) -> None:
+        """Write the dtype into a model's configuration where that names one."""
+        config = read_config(folder / CONFIG) if self.dtype else None
+        if config is None:
+            return
+        for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+            part.update({key: self.dtype for key in CONFIG_KEYS if isinstance(part.get(key), str)})
+        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+AS_THE_BASE = Output()

@@ -1,0 +1,122 @@
+"""Recipes: `merge.yaml` beside a merged model says all that it was made with, so that the merge can be repeated."""
+
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from ruamel.yaml import YAML
+
+from merganser.checkpoints.kinds import MatrixRule, ParameterRules
+from merganser.checkpoints.output import Dtype, Output
+from merganser.config.params import NAME
+from merganser.errors import InputError
+from merganser.limits import read_yaml
+from merganser.sources.named import hub_name
+from merganser.sources.pointers import HubPointer
+from merganser.sources.read_files import hashes, read_files
+
+RECIPE = "merge.yaml"
+ABOUT = "# `merganser merge {name} --out DIR` repeats this merge, made by merganser {merganser} with torch {torch}.\n"
+Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Source(_Strict):
+    """A model: its folder or file, from the recipe's folder on, or its name and commit on a hub.
+
+    `sha256`: the hash of each file that is read of it; a model that has others is refused.
+    """
+
+    path: str | None = None
+    hub: str | None = None
+    revision: str | None = None
+    sha256: Mapping[str, str] = {}
+
+    @model_validator(mode="after")
+    def _says_where(self) -> Self:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("needs either a path or a hub")
+        return self
+
+
+class Recipe(_Strict):
+    """A merge; the keys are what the options of `merganser merge` are called."""
+
+    method: str
+    parameters: Mapping[str, Any] = {}
+    base: Source | None = None
+    models: Annotated[Mapping[Name, Source], Field(min_length=1)]
+    classes: Mapping[str, list[str]] = {}
+    only: list[str] = ["*"]
+    excepted: Annotated[list[str], Field(alias="except")] = []
+    matrices: MatrixRule = "linear"
+    dtype: Dtype | None = None
+    max_shard_size: Annotated[int, Field(gt=0)] | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    @property
+    def rules(self) -> ParameterRules:
+        """Return which parameters are merged, and as what."""
+        return ParameterRules(tuple(self.only), self.matrices, tuple(self.excepted))
+
+    @property
+    def output(self) -> Output:
+        """Return how the merged model is written."""
+        return Output(self.dtype, self.max_shard_size)
+
+    def text(self) -> str:
+        """Return the recipe as YAML; what is as it would be if it were not said is left out."""
+        content, text = self.model_dump(mode="json", by_alias=True, exclude_defaults=True), StringIO()
+        yaml = YAML()
+        yaml.width = 4096  # a long path stays on its line
+        yaml.dump(content, text)
+        about = ABOUT.format(name=RECIPE, merganser=version("merganser"), torch=version("torch"))
+        return about + text.getvalue()
+
+
+def source_named(text: str) -> Source:
+    """Return a model as it is named on the command line: a path, or `org/name@revision` of a hub."""
+    named = hub_name(text)
+    return Source(hub=named[0], revision=named[1]) if named else Source(path=text)
+
+
+def source_of(path: Path, folder: Path, pointer: HubPointer | None, copied: bool = False) -> Source:
+    """Describe a model on disk, or one of a hub, for a recipe in a folder, with the hashes of what is read of it."""
+    found = hashes(path, read_files(path, copied))
+    if pointer is not None:
+        return Source(hub=pointer.hub, revision=pointer.revision, sha256=found)
+    return Source(path=Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix(), sha256=found)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read a recipe; raise InputError naming what is wrong with it."""
+    content = read_yaml(path)
+    try:
+        return Recipe.model_validate(content)
+    except ValidationError as error:
+        mistake = error.errors()[0]
+        place = ".".join(str(part) for part in mistake["loc"])
+        raise InputError(f"{path}: {place or 'the file'}: {mistake['msg']}") from error
+
+
+def check_unchanged(recipe: Path, key: str, source: Source, path: Path, copied: bool = False) -> None:
+    """Refuse a model whose files are not those that a recipe was written for: hashes differ, or there are others."""
+    if not source.sha256:
+        return
+    names = read_files(path, copied)
+    changed = sorted(source.sha256.keys() ^ set(names))
+    found = {} if changed else hashes(path, names)
+    changed += [name for name, digest in found.items() if source.sha256[name] != digest]
+    if changed:
+        kind = "has changed" if changed[0] in found else "is new there" if changed[0] in names else "is gone"
+        raise InputError(
+            f"{recipe}: {key}: {changed[0]} of {source.hub or path} {kind} since the recipe was written; put the file "
+            f"back as it was, or take sha256 of {key} out of the recipe to merge what is there now"
+        )

@@ -1,0 +1,41 @@
+"""The files that a merge reads of a model on disk, with their hashes."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from merganser.checkpoints.adapters.files import adapter_names
+from merganser.checkpoints.architecture import CONFIG
+from merganser.checkpoints.companions import companion_names, names_in
+from merganser.checkpoints.reading import ADAPTER_CONFIG, TORCH_SUFFIXES, ShardedCheckpoint, open_stored
+from merganser.hashes import sha256_of
+
+WEIGHTS = (".safetensors", *TORCH_SUFFIXES)
+
+
+def read_files(path: Path, copied: bool = False) -> list[str]:
+    """Name the files that are read of a model's folder or file: its weights and configuration, from its folder on.
+
+    `copied`: also what a merge onto this base has from there. Raises InputError where there is no model.
+    """
+    names = names_in(path) if path.is_dir() else [file.name for file in path.parent.glob(CONFIG)]
+    weights = set(adapter_names(names) if path.is_dir() else []) or {file.name for file in _weights(path)}
+    beside = companion_names(names) if copied else [name for name in names if name == CONFIG]
+    return sorted(weights | set(beside))
+
+
+def hashes(path: Path, names: Iterable[str]) -> dict[str, str]:
+    """Hash files of a model."""
+    folder = path if path.is_dir() else path.parent
+    return {name: sha256_of(folder / name) for name in names}
+
+
+def is_weights(name: str) -> bool:
+    """Tell by its name whether a file holds parameters, or what an adapter's are scaled by."""
+    return name.endswith(WEIGHTS) or name == ADAPTER_CONFIG
+
+
+def _weights(path: Path) -> set[Path]:
+    stored = open_stored(path)
+    if isinstance(stored, ShardedCheckpoint):
+        return {shard.path for shard in stored.shards.values()}
+    return {Path(getattr(stored, "path", path))}

@@ -22,7 +22,7 @@ from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, source_of
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerSource
-from merganser.inputs.model_deltas import open_models
+from merganser.inputs.model_deltas import open_models, unchanged
 from merganser.merging.cards import model_card
 from merganser.merging.driver import choose_device
 from merganser.merging.method import Method
@@ -40,6 +40,7 @@ NOT_CHOICES = {"method", "parameters", "base", "models", "classes"}  # what a ca
 
 
 BASE = "(base)"  # among the sources of a merge
+EQUAL = "warning: equal to the base in all that is merged, so that it adds nothing; is this the fine-tuned model?"
 AGAIN = (
     f"## Recipe\n\n`{RECIPE}` says where the models lay, the sha256 of every file that was read, and all choices. "
     f"`merganser merge {RECIPE} --out DIR` refuses a model that has changed, and with the same versions of merganser "
@@ -172,10 +173,10 @@ def _open(
     """Open models as a method takes them, and say what a user should know of them; refuse those that do not fit."""
     opened = {task: _opened(path, base, start, how.rules, task) for task, path in models.items()}
     checkpoint = open_for_merging(start)
-    notes = [
-        note for task, path in models.items() for note in check_vocabulary(base, path, (checkpoint, opened[task]), task)
-    ]
+    pairs = ((task, path, (checkpoint, opened[task])) for task, path in models.items())
+    notes = [note for task, path, pair in pairs for note in check_vocabulary(base, path, pair, task, how.rules)]
     deltas = open_models(checkpoint, opened, how.rules, how.seed, embeddings)
+    notes += [f"{task}: {EQUAL}" for task in unchanged(deltas)]
     return as_taken(method, values, deltas), notes
 
 

@@ -39,7 +39,7 @@ LINEAR = ("*.embed_proj.weight", "*.embedding_hidden_mapping_in.weight", "*embed
 class ParameterRules:
     """Which parameters are merged (name patterns) and which of them count as matrices.
 
-    `heads`: patterns of each task's own, which are never merged.
+    `heads`: patterns of each task's own, which are never merged. `flags`: both were given on the command line.
     `linear`: two dimensions and a linear map by name, or a four-dimensional convolution kernel.
     `any_2d`: every two-dimensional parameter, and no convolution (what most public code does).
     """
@@ -47,6 +47,7 @@ class ParameterRules:
     merged: Sequence[str] = ("*",)
     matrices: MatrixRule = "linear"
     heads: Sequence[str] = ()
+    flags: bool = False
 
 
 def is_head(name: str, patterns: Sequence[str]) -> bool:

@@ -35,22 +35,28 @@ def matched(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: st
 
 
 def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: str) -> Finder:
-    """Choose how names are found: as they are, or under the one prefix where all merged ones are."""
+    """Choose how names are found: as they are, or under the one prefix where all merged ones are, or the most."""
     plain = partial(_found, tuned, "", "")
-    missing = next((name for name in merged if plain(name) is None), None)
-    if missing is None:
+    missing = {name.split(".")[0]: name for name in merged if plain(name) is None}
+    if not missing:
         return plain
-    fitting = {
-        prefixes: finder
-        for prefixes in _prefixes(tuned, missing)
-        if all((finder := partial(_found, tuned, *prefixes))(name) or _tied(tuned, name) for name in merged)
-    }
+    prefixes = dict.fromkeys(pair for name in missing.values() for pair in _prefixes(tuned, name))
+    finders = {pair: partial(_found, tuned, *pair) for pair in prefixes}
+    counts = {pair: _fits(tuned, merged, find) for pair, find in finders.items()}
+    fitting = {pair: find for pair, find in finders.items() if counts[pair] == len(merged)}
     alike = {prefixes: finder for prefixes, finder in fitting.items() if _same_shapes(base, tuned, merged, finder)}
     chosen = alike or fitting
     if len(chosen) > 1:
         places = " and ".join(repr(less or more) for less, more in chosen)
         raise InputError(f"{task}: its names fit the base under {places}; take one off by `strip` in a pointer file")
-    return next(iter(chosen.values()), plain)
+    best = max(finders, key=lambda pair: counts[pair], default=("", ""))
+    nearest = finders[best] if counts.get(best, 0) > _fits(tuned, merged, plain) else plain
+    return next(iter(chosen.values()), nearest)
+
+
+def _fits(tuned: Checkpoint, names: Sequence[str], find: Finder) -> int:
+    """Count the names that are found."""
+    return sum((find(name) or _tied(tuned, name)) is not None for name in names)
 
 
 def _prefixes(tuned: Checkpoint, missing: str) -> Iterator[tuple[str, str]]:

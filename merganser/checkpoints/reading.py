@@ -25,6 +25,7 @@ from merganser.limits import check_plain, parse_json, read_small
 SINGLE_FILES = ("model.safetensors", "open_clip_model.safetensors")
 TORCH_FILES = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
 TORCH_SUFFIXES = (".bin", ".pt", ".pth")
+WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what training loops save parameters under
 INDICES = ("*.safetensors.index.json", "*.bin.index.json")
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
@@ -207,15 +208,24 @@ def _open_torch(path: Path) -> TorchCheckpoint:
         raise InputError(
             f"{path}: cannot be loaded as plain weights ({type(error).__name__}); convert it to safetensors"
         ) from error
-    state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else {}
+    state = _unwrapped(loaded) if isinstance(loaded, dict) else {}
     named = state.items() if isinstance(state, dict) else ()
     tensors = {name: value for name, value in named if isinstance(value, Tensor)}
     if not tensors:
         raise InputError(f"{path}: holds no named tensors; save the model's state_dict")
+    float8 = [name for name, value in tensors.items() if "float8" in str(value.dtype)]
+    if float8:
+        said = f"{path}: {float8[0]} is quantised, stored as {tensors[float8[0]].dtype}"
+        raise InputError(f"{said}; fp8 is not supported: take the model it was made from")
     strange = [name for name, value in tensors.items() if not _is_plain(name, value)]
     if strange:
         raise InputError(f"{path}: {strange[0]!r} is no plain tensor under a name; save the model's state_dict")
     return TorchCheckpoint(path, tensors)
+
+
+def _unwrapped(loaded: dict[Any, Any]) -> Any:
+    """Return the parameters out of what training saved around them, if it did."""
+    return next((loaded[key] for key in WRAPPERS if isinstance(loaded.get(key), dict)), loaded)
 
 
 def _is_plain(name: Any, tensor: Tensor) -> bool:

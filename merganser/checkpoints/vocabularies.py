@@ -10,21 +10,30 @@ from typing import Any
 
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.architecture import read_config
+from merganser.checkpoints.kinds import ParameterRules, is_merged
+from merganser.checkpoints.remedies import without
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.errors import InputError
 from merganser.limits import read_small
 
 LIMIT = 2**27  # bytes: a vocabulary of 260,000 tokens takes 35 MB
 SHOWN = 5
+EVERYTHING = ParameterRules()
 Vocabulary = Mapping[str, int]
 
 
-def check_vocabulary(base: Path, model: Path, opened: tuple[Checkpoint, Checkpoint | Adapter], task: str) -> list[str]:
+def check_vocabulary(
+    base: Path,
+    model: Path,
+    opened: tuple[Checkpoint, Checkpoint | Adapter],
+    task: str,
+    rules: ParameterRules = EVERYTHING,
+) -> list[str]:
     """Compare a model's folder with the base's; return what a user should know. `opened`: the base and the model.
 
     Raises InputError naming the tokens where one has another number, or where the vocabularies differ and embeddings
-    have other shapes for it. Files that are not there, or in a format that is not read (SentencePiece's), are not
-    compared.
+    that are merged have other shapes for it. Files that are not there, or in a format that is not read
+    (SentencePiece's), are not compared.
     """
     if not (base.is_dir() and model.is_dir()):
         return []
@@ -33,11 +42,8 @@ def check_vocabulary(base: Path, model: Path, opened: tuple[Checkpoint, Checkpoi
     if ours is not None and theirs is not None:
         _check_numbers(ours, theirs, task)
         difference = _difference(ours, theirs)
-        resized = _resized(*opened)
-        if difference and resized:
-            raise InputError(
-                f"{task}: {resized}: {difference}; fine-tune with the base's vocabulary, or cut it to that"
-            )
+        if difference:
+            _check_rows(*opened, task, difference, rules)
         notes += [f"{task}: {difference}; the merge has the base's tokenizer"] if difference else []
     if (template := template_of(model)) is not None and template != template_of(base):
         notes.append(f"{task}: its chat template is not the base's, which the merge has")
@@ -104,12 +110,24 @@ def _difference(ours: Vocabulary, theirs: Vocabulary) -> str:
     return f"its vocabulary differs from the base's: {'; '.join(told)}" if told else ""
 
 
-def _resized(base: Checkpoint, model: Checkpoint | Adapter) -> str:
-    """Name a parameter that has more or fewer rows than the base's, and is the same otherwise."""
+def _check_rows(
+    base: Checkpoint, model: Checkpoint | Adapter, task: str, difference: str, rules: ParameterRules
+) -> None:
+    """Refuse embeddings that are merged and have other numbers of rows for another vocabulary."""
     if isinstance(model, Adapter):
-        return ""
-    for name in base.names:
-        shape, other = base.spec(name).shape, model.spec(name).shape if name in model else ()
+        return
+    resized = _resized(base, model, rules)
+    if resized:
+        ours, theirs = (checkpoint.spec(resized[0]).shape[0] for checkpoint in (base, model))
+        remedy = f"fine-tune with the base's vocabulary, or {without(resized, base.names, rules)}"
+        raise InputError(f"{task}: {resized[0]} has {theirs} rows, the base's {ours}: {difference}; {remedy}")
+
+
+def _resized(base: Checkpoint, model: Checkpoint, rules: ParameterRules) -> list[str]:
+    """Name the merged parameters that have more or fewer rows than the base's, and are the same otherwise."""
+    found = []
+    for name in (name for name in base.names if name in model and is_merged(name, base.spec(name).dtype, rules)):
+        shape, other = base.spec(name).shape, model.spec(name).shape
         if len(shape) == len(other) == 2 and shape[0] != other[0] and shape[1] == other[1]:
-            return f"{name} has {other[0]} rows, the base's {shape[0]}"
-    return ""
+            found.append(name)
+    return found

@@ -64,7 +64,7 @@ class Recipe(_Strict):
     @property
     def rules(self) -> ParameterRules:
         """Return which parameters are merged, and as what."""
-        return ParameterRules(tuple(self.only), self.matrices, tuple(self.excepted))
+        return ParameterRules(tuple(self.only), self.matrices, tuple(self.excepted), flags=True)
 
     @property
     def output(self) -> Output:

@@ -17,6 +17,7 @@ from merganser.checkpoints.architecture import known_ties
 from merganser.checkpoints.kinds import Kind, ParameterRules, as_matrix, delta_shape, is_merged, is_quantised, kind_of
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, read_into
+from merganser.checkpoints.remedies import without
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import Spec, spec_of
 from merganser.checkpoints.writing import write_checkpoint
@@ -38,7 +39,9 @@ def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRu
     _refuse_quantised(base, rules, "base")
     merged = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
     if not merged:
-        raise InputError(f"parameters.merged: no parameter of the base matches {list(rules.merged)}; see its names")
+        first = list(dict.fromkeys(name.split(".")[0] for name in base.names))
+        where, known = "--only" if rules.flags else "parameters.merged", ", ".join(first[:8])
+        raise InputError(f"{where}: no parameter of the base matches {list(rules.merged)}; they begin with {known}")
     if isinstance(tuned, Adapter):
         bind(tuned, base, rules, task)
     else:
@@ -51,26 +54,31 @@ def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: 
     _refuse_quantised(tuned, rules, task)
     absent = [name for name in merged if name not in tuned]
     if len(absent) == len(merged):
-        raise InputError(f"{task}: another architecture: it has none of the base's parameters, such as {absent[0]}")
-    if absent:
-        remedy = "fetch the whole checkpoint, or leave it out of parameters.merged"
-        raise InputError(f"{task}: {_listed(absent)} missing, which the base has; {remedy}")
-    for name in merged:
-        ours, theirs = base.spec(name).shape, tuned.spec(name).shape
-        if ours != theirs:
-            raise InputError(f"{task}: {name} has shape {list(theirs)}, in the base it has {list(ours)}")
+        theirs = f"; its own begin with {tuned.names[0]}" if tuned.names else ""
+        none = f"it has none of the base's parameters, such as {absent[0]}{theirs}"
+        raise InputError(f"{task}: another architecture: {none}")
+    resized = [name for name in merged if name in tuned and tuned.spec(name).shape != base.spec(name).shape]
     extra = [n for n in tuned.names if n not in base and is_merged(n, tuned.spec(n).dtype, rules)]
+    remedy = without([*absent, *resized, *extra], [*merged, *extra], rules)
+    if absent:
+        raise InputError(f"{task}: {_listed(absent)} missing, which the base has; fetch the whole model, or {remedy}")
+    if resized:
+        shapes = f"shape {list(tuned.spec(resized[0]).shape)}, in the base it has {list(base.spec(resized[0]).shape)}"
+        mended = f"; {remedy}" if 2 * len(resized) < len(merged) else ": a model of another size"
+        raise InputError(f"{task}: {resized[0]} has {shapes}{mended}")
     if extra:
         source = known_ties(tuned.names).get(extra[0])
         tied = f": it ties it to {source}, from which the task's differs" if source in base.names else ""
-        raise InputError(f"{task}: the parameter {extra[0]} is not in the base{tied}; exclude it by parameters.merged")
+        raise InputError(f"{task}: the parameter {extra[0]} is not in the base{tied}; {remedy}")
 
 
 def _refuse_quantised(model: Checkpoint, rules: ParameterRules, who: str) -> None:
     found = [name for name in model.names if is_quantised(name, model.spec(name), rules)]
     if found:
-        stored, remedy = model.spec(found[0]).dtype, "take the model it was made from, or leave it out of"
-        raise InputError(f"{who}: {_listed(found)} quantised, stored as {stored}; {remedy} parameters.merged")
+        stored, remedy = model.spec(found[0]).dtype, without(found, model.names, rules)
+        raise InputError(
+            f"{who}: {_listed(found)} quantised, stored as {stored}; take the model it was made from, or {remedy}"
+        )
 
 
 def _listed(names: list[str]) -> str:

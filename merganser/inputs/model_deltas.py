@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 
 import torch
 from torch import Tensor
@@ -103,6 +104,18 @@ class ModelDeltas(SequentialSource):
             return own_norm
         delta.copy_(adapter.delta(name, weights))
         return self._norm(weights + delta, name, task)
+
+
+def unchanged(deltas: ModelDeltas) -> list[str]:
+    """Name the tasks whose models equal the base in all that is merged; of others little is read, the small first."""
+    names = sorted(deltas.names, key=lambda name: (prod(deltas.shapes[name]), name))
+    return [task for task, model in deltas.models.items() if all(_is_equal(deltas.base, model, name) for name in names)]
+
+
+def _is_equal(base: Checkpoint, model: Checkpoint | Adapter, name: str) -> bool:
+    if isinstance(model, Adapter):
+        return name not in model.updates or not model.delta(name, base.read(name)).any()
+    return torch.equal(base.read(name).to(torch.float32), model.read(name).to(torch.float32))
 
 
 def _is_low_rank(model: Checkpoint | Adapter, name: str) -> bool:

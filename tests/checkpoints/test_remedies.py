@@ -1,0 +1,148 @@
+"""What `merganser merge` says of models that do not fit: the flag that mends it."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.errors import InputError
+from tasks.standalone import EQUAL, merge_checkpoints
+from tests.checkpoints.merge_table import stored
+from tests.checkpoints.test_vocabularies import WORDS, write
+from tests.transformers_models import save_models, tiny
+
+Change = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save a RoBERTa with a classifier, and one that is fine-tuned from it."""
+    folder = tmp_path_factory.mktemp("roberta")
+    save_models(folder, "roberta", tasks=1)
+    return folder
+
+
+def rewritten(folder: Path, out: Path, change: Change) -> Path:
+    """Copy a model with other parameters."""
+    shutil.copytree(folder, out)
+    save_file(change(load_file(folder / "model.safetensors")), out / "model.safetensors")
+    return out
+
+
+def merge(base: Path, task: Path, out: Path, **rules: Any) -> list[str]:
+    found = ParameterRules(**rules, flags=True)
+    return merge_checkpoints("average", {}, base, {"a": task}, out, rules=found, device="cpu")
+
+
+def more_classes(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return state | {
+        f"classifier.out_proj.{name}": torch.ones(5, *shape) for name, shape in (("weight", (16,)), ("bias", ()))
+    }
+
+
+def headless(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in state.items() if name.startswith("roberta.")}
+
+
+def other_head(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return headless(state) | {"lm_head.bias": torch.zeros(40), "lm_head.dense.weight": torch.zeros(16, 16)}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (more_classes, r"a: classifier\.out_proj\.bias has shape \[5\], in the base it has \[2\]"),
+        (headless, r"a: the parameter classifier\.dense\.bias \(and 3 more\) is missing"),
+        (other_head, r"a: the parameter classifier\.dense\.bias \(and 3 more\) is missing"),
+    ],
+)
+def test_heads_that_differ_are_left_out_by_the_flag_that_is_named(
+    change: Change, said: str, roberta: Path, tmp_path: Path
+) -> None:
+    task = rewritten(roberta / "task0", tmp_path / "task", change)
+    with pytest.raises(InputError, match=said) as refusal:
+        merge(roberta / "base", task, tmp_path / "out")
+    assert str(refusal.value).endswith("merge without it: --only 'roberta.*'")
+    merge(roberta / "base", task, tmp_path / "out", merged=["roberta.*"])
+    with pytest.raises(InputError, match=r'parameters\.merged: \["roberta\.\*"\]'):
+        merge_checkpoints("average", {}, roberta / "base", {"a": task}, tmp_path / "no", device="cpu")
+
+
+def test_a_part_of_a_model_without_its_prefix_is_recognised(roberta: Path, tmp_path: Path) -> None:
+    bare = rewritten(
+        roberta / "task0",
+        tmp_path / "bare",
+        lambda state: {name.removeprefix("roberta."): value for name, value in headless(state).items()},
+    )
+    with pytest.raises(InputError, match=r"classifier\.dense\.bias \(and 3 more\) is missing.*--only 'roberta\.\*'"):
+        merge(roberta / "base", bare, tmp_path / "out")
+    merge(roberta / "base", bare, tmp_path / "out", merged=["roberta.*"])
+    base = rewritten(bare, tmp_path / "base", lambda state: state | {"pooler.dense.bias": torch.zeros(16)})
+    with pytest.raises(InputError, match=r"pooler\.dense\.bias is missing") as refusal:
+        merge(base, roberta / "task0", tmp_path / "no")
+    assert str(refusal.value).endswith("--except 'pooler.*' --except 'classifier.*'")
+    merge(base, roberta / "task0", tmp_path / "more", heads=["pooler.*", "classifier.*"])
+    assert torch.equal(stored(tmp_path / "more")["pooler.dense.bias"], torch.zeros(16))
+
+
+def test_a_model_of_another_size_has_no_remedy(roberta: Path, tmp_path: Path) -> None:
+    def doubled(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: torch.cat([value, value]) for name, value in state.items()}
+
+    larger = rewritten(roberta / "task0", tmp_path / "larger", doubled)
+    with pytest.raises(InputError, match="a model of another size"):
+        merge(roberta / "base", larger, tmp_path / "out")
+
+
+def test_more_tokens_are_mended_by_keeping_the_bases_embeddings(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "llama, untied", tasks=1)
+    write(paths["base"], WORDS)
+    write(paths["task0"], WORDS, ("<|start|>",))
+    model = tiny("llama, untied")
+    model.resize_token_embeddings(48)
+    model.save_pretrained(paths["task0"])
+    with pytest.raises(InputError, match=r"it has '<\|start\|>'; fine-tune with the base's vocabulary") as refusal:
+        merge(paths["base"], paths["task0"], tmp_path / "out")
+    flags = "--except 'lm_head.*' --except 'model.embed_tokens.weight'"
+    assert str(refusal.value).endswith(f"or merge without it: {flags}")
+    notes = merge(paths["base"], paths["task0"], tmp_path / "out", heads=["lm_head.*", "model.embed_tokens.weight"])
+    assert any("the merge has the base's tokenizer" in note for note in notes)
+
+
+def test_a_model_that_equals_the_base_is_warned_of(roberta: Path, tmp_path: Path) -> None:
+    assert merge(roberta / "base", roberta / "base", tmp_path / "same") == [f"a: {EQUAL}"]
+    assert merge(roberta / "base", roberta / "task0", tmp_path / "other") == []
+    task = rewritten(roberta / "base", tmp_path / "task", more_classes)
+    assert merge(roberta / "base", task, tmp_path / "kept", heads=["classifier.*"]) == [f"a: {EQUAL}"]
+
+
+@pytest.mark.parametrize("wrapper", ["state_dict", "model_state_dict", "model", "module"])
+def test_parameters_are_found_in_what_training_saved_around_them(wrapper: str, tmp_path: Path) -> None:
+    state = {"a.weight": torch.ones(2, 2)}
+    torch.save({wrapper: state, "epoch": 3, "optimizer": {"step": torch.tensor(1)}}, tmp_path / "saved.pt")
+    assert open_checkpoint(tmp_path / "saved.pt").names == ("a.weight",)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt"])
+def test_fp8_is_named_as_not_supported(kind: str, tmp_path: Path) -> None:
+    state = {"a.weight": torch.ones(2, 2).to(torch.float8_e4m3fn)}
+    path = tmp_path / f"saved.{kind}"
+    if kind == "pt":
+        torch.save(state, path)
+    else:
+        save_file(state, path)
+    with pytest.raises(InputError, match=r"a\.weight is quantised, stored as .*; fp8 is not supported"):
+        open_checkpoint(path)
+
+
+def test_a_pattern_that_matches_nothing_is_told_the_names_there_are(roberta: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"--only: no parameter .* \['bert\.\*'\]; they begin with classifier, roberta"
+    ):
+        merge(roberta / "base", roberta / "task0", tmp_path / "out", merged=["bert.*"])

@@ -144,15 +144,24 @@ def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
 def reconstruct(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `merge` wrote.")],
     task: Annotated[str, typer.Option(metavar="NAME", help="The task whose own model is wanted.")],
-    out: Annotated[Path, typer.Option(metavar="PATH", help="A new safetensors file.")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="PATH", help="A new folder; or a new .safetensors file of the weights alone."),
+    ],
+    as_adapter: Annotated[
+        bool, typer.Option("--as-adapter", help="Write low-rank parts as an adapter in PEFT's format, into a folder.")
+    ] = False,
 ) -> None:
-    """Write a task's own model, the shared part plus its overlay, as one safetensors file."""
+    """Write a task's own model, the shared part plus its overlay, with its head and configuration."""
     _refuse_existing(out)
-    from merganser.overlays import write_task_model
-    from merganser.routed import check_one_model
+    from tasks import reconstruct
 
-    check_one_model(folder, task)
-    write_task_model(folder, task, out)
+    if as_adapter:
+        reconstruct.write_adapter_of(folder, task, out)
+        print(f"the adapter of {task}, for the model in {folder}, is in {out}")
+        return
+    notes = reconstruct.write_model_of(folder, task, out)
+    print(*notes, sep="\n", end="\n" if notes else "")
     print(f"the model of {task} is in {out}")
 
 

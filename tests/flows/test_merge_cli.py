@@ -137,3 +137,13 @@ def test_the_bar_with_the_time_left_is_for_terminals_only(terminal: bool, monkey
 
 def test_a_merge_off_a_terminal_prints_its_end_alone(saved: Path, tmp_path: Path, done: Done) -> None:
     assert done(tmp_path, *arguments(saved, "average", Path("merged"))) == "average of 2 models is in merged\n"
+
+
+def test_reconstruct_writes_a_folder_or_an_adapter(saved: Path, tmp_path: Path, done: Done) -> None:
+    done(tmp_path, *arguments(saved, "svd", tmp_path / "merged", "--only", "*query.weight"))
+    assert "the model of task1 is in own" in done(tmp_path, "reconstruct", "merged", "--task", "task1", "--out", "own")
+    load(tiny("bert"), tmp_path / "own")
+    said = done(tmp_path, "reconstruct", "merged", "--task", "task1", "--as-adapter", "--out", "adapter")
+    assert said == "the adapter of task1, for the model in merged, is in adapter\n"
+    found = {path.name for path in (tmp_path / "adapter").iterdir()}
+    assert found == {"adapter_config.json", "adapter_model.safetensors"}

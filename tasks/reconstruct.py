@@ -1,0 +1,162 @@
+"""Write a task's own model, or its adapter, out of a merge with parts per task."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from merganser.checkpoints.adapters.adapted import Adapted
+from merganser.checkpoints.adapters.binding import bind
+from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.adapters.writing import WEIGHT, write_adapter
+from merganser.checkpoints.companions import copy_companions
+from merganser.checkpoints.kinds import ParameterRules, is_merged
+from merganser.checkpoints.matching import matched
+from merganser.checkpoints.output import Output
+from merganser.checkpoints.reading import open_checkpoint, open_for_merging
+from merganser.checkpoints.remedies import without
+from merganser.checkpoints.shards import shards_like
+from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec
+from merganser.checkpoints.views import View, is_transposed, stored_specs
+from merganser.checkpoints.writing import write_model
+from merganser.config.recipes import RECIPE, check_unchanged, read_recipe
+from merganser.errors import InputError, did_you_mean
+from merganser.overlays import FILE, LowRank, OverlayFile, open_overlays, task_model, write_task_model
+from merganser.routed import GATES, check_one_model
+from merganser.sources.named import fetch_named
+from tasks.stage import fresh_folder
+
+SINGLE = ".safetensors"
+
+
+@dataclass(frozen=True)
+class Own:
+    """A task's model as far as it was not merged, such as its head, and its names for what was."""
+
+    folder: Path | None  # with its configuration; None of an adapter, which has the base's
+    model: Checkpoint
+    names: Mapping[str, str]  # of the merged parameters, in the task's model by those in the merge
+    rest: Mapping[str, Spec]  # of its other parameters, as they are written
+    output: Output
+
+
+def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
+    """Write a task's own model, as a folder or as one safetensors file; return what a user should know.
+
+    A folder has what of the task's model was not merged, such as its head, and its configuration, where the recipe of
+    the merge says where it lies.
+    """
+    opened_parts(merged, task)
+    if out.suffix == SINGLE:
+        write_task_model(merged, task, out)
+        return []
+    own = _own(merged, task)
+    with fresh_folder(out) as folder:
+        copy_companions(merged, folder)
+        (folder / GATES).unlink(missing_ok=True)
+        _write_weights(merged, task, own, folder)
+        if own is not None:
+            if own.folder:
+                copy_companions(own.folder, folder)
+            own.output.declare(folder)
+    return [] if own else [f"{out}: what was not merged, such as a head, and the configuration are the base's"]
+
+
+def opened_parts(merged: Path, task: str) -> OverlayFile:
+    """Open the parts of a merge; raise InputError where it has none, or none of this task, or is no model with them."""
+    check_one_model(merged, task)
+    overlays = open_overlays(merged)
+    if overlays is None:
+        open_checkpoint(merged)  # refuses what is no model at all
+        raise InputError(f"{merged}: has no {FILE}: it is one model for all tasks, and that of {task} as it stands")
+    if task not in overlays.tasks:
+        known = f"it has {', '.join(overlays.tasks)}{did_you_mean(task, overlays.tasks)}"
+        raise InputError(f"{merged / FILE}: no parts for the task {task!r}; {known}")
+    return overlays
+
+
+def _write_weights(merged: Path, task: str, own: Own | None, folder: Path) -> None:
+    shards, specs = shards_like(open_checkpoint(merged)), stored_specs(open_for_merging(merged))
+    if own is None:
+        write_model(folder, specs, task_model(merged, task), shards)
+        return
+    names, last = own.names, max(shards.values(), default="")
+    specs = {names[name]: spec for name, spec in specs.items() if name in names} | dict(own.rest)
+    files = {names[name]: file for name, file in shards.items() if name in names}
+    write_model(folder, specs, _tensors(merged, task, own), {n: files.get(n, last) for n in specs if shards})
+
+
+def _tensors(merged: Path, task: str, own: Own) -> Iterator[tuple[str, Tensor]]:
+    """Yield what was merged with the task's part, then the rest of the task's model."""
+    for name, tensor in task_model(merged, task):
+        if name in own.names:
+            yield own.names[name], tensor
+    for name, spec in own.rest.items():
+        yield name, own.model.read(name).to(DTYPES[spec.dtype])
+
+
+def _own(merged: Path, task: str) -> Own | None:
+    """Open a task's model as its merge's recipe names it; None where there is no recipe, or the model does not fit."""
+    file = merged / RECIPE
+    recipe = read_recipe(file) if file.is_file() else None
+    source = recipe.models.get(task) if recipe else None
+    if recipe is None or source is None:
+        return None
+    path = fetch_named(source.hub, source.revision)[0] if source.hub else merged / (source.path or "")
+    if not path.exists():
+        remedy = f"put it back, or name a file by --out NAME{SINGLE}, which has only what the merge has"
+        raise InputError(f"{file}: models.{task}: {path} is not there any more; {remedy}")
+    check_unchanged(file, f"models.{task}", source, path)
+    model, shared = open_model(path), open_checkpoint(merged)
+    taken = [name for name in shared.names if is_merged(name, shared.spec(name).dtype, recipe.rules)]
+    if isinstance(model, Adapter):
+        return _of_adapter(model, shared, taken, task, recipe.output)
+    view = matched(shared, model, recipe.rules, task)
+    assert isinstance(view, View)
+    names = {name: view.stored[name] for name in taken}
+    others = [name for name in model.names if name not in set(names.values())]
+    dtypes = {name: NAMES_OF_DTYPES[recipe.output.dtype_of(model.spec(name).dtype)] for name in others}
+    rest = {name: replace(model.spec(name), dtype=dtype) for name, dtype in dtypes.items()}
+    return Own(path, model, names, rest, recipe.output)
+
+
+def _of_adapter(adapter: Adapter, shared: Checkpoint, taken: list[str], task: str, output: Output) -> Own | None:
+    """Put an adapter's own parameters, such as a head that it was trained with, onto the shared model."""
+    try:
+        whole = Adapted(shared, bind(adapter, shared, ParameterRules(), task))
+    except InputError:  # a head that the base lacks
+        return None
+    rest = {name: shared.spec(name) for name in shared.names if name not in set(taken)}
+    return Own(None, whole, {name: name for name in taken}, rest, output)
+
+
+def write_adapter_of(merged: Path, task: str, out: Path) -> None:
+    """Write a task's parts as an adapter in PEFT's format, which is loaded onto the shared model.
+
+    Raises InputError where a part is not low-rank, or is of what PEFT has no adapter for.
+    """
+    overlays, shared = opened_parts(merged, task), open_for_merging(merged)
+    place = overlays.tasks.index(task)
+    held = [name for name in overlays.parameters if overlays.kind(name) == LowRank.kind and name.endswith(WEIGHT)]
+    whole = [name for name in overlays.parameters if name not in set(held) and _adds(overlays, shared, task, name)]
+    if whole:
+        more = f" (and {len(whole) - 1} more)" if len(whole) > 1 else ""
+        kind = f"the part of {whole[0]}{more} is {overlays.kind(whole[0])}"
+        remedy = f"{without(whole, overlays.parameters, ParameterRules(flags=True))}, or reconstruct the whole model"
+        raise InputError(f"{merged}: {kind}, and an adapter holds low-rank updates of weights alone; {remedy}")
+    parts = {name: part for name in held if (part := overlays.low_rank(name)[place]) is not None and len(part.s)}
+    if not parts:
+        raise InputError(f"{merged}: {task} adds nothing to the shared model, and an adapter of nothing is none")
+    turned = {is_transposed(shared, name) for name in parts}
+    if len(turned) > 1:
+        raise InputError(f"{merged}: some maps are stored as in x out, others not; PEFT has no adapter for both")
+    updates = {name: (part.u.float() * part.s, part.vh.float()) for name, part in parts.items()}
+    with fresh_folder(out) as folder:
+        write_adapter(folder, updates, {name: shared.spec(name).shape for name in parts}, turned.pop(), str(merged))
+
+
+def _adds(overlays: OverlayFile, shared: Checkpoint, task: str, name: str) -> bool:
+    """Tell whether a task's part changes a parameter."""
+    delta = overlays.delta(task, name, shared.spec(name).shape)
+    return delta is not None and bool(delta.any())

@@ -16,7 +16,7 @@ TESTS = "tests"
 DRILLS = {
     TESTS: "the tests that take too long for every day, which `make test` leaves out",
     "kills": "some 200 kills of runs and of stages, each followed by a clean finish with the same bytes",
-    "resume": "learning, searches and statistics killed in their middle, five times each, to the same bytes",
+    "resume": "what learns, searches, measures, routes and operates, killed in its middle to the same bytes",
     "fuzz": "10,000 broken or hostile inputs to each reader of foreign files",
     "repro": "all of `dvc repro`, whose hashes are the flow's",
     "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",

@@ -1,4 +1,4 @@
-"""Kill learning, searches and statistics in their middle; each goes on from what it kept, to the same bytes."""
+"""Kill what learns, searches, measures, routes and operates in its middle: it goes on to the same bytes."""
 
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ SECTIONS: dict[str, Any] = {
     },
     "statistics": {"gram": {"kind": "gram", "examples": 4}, "fisher": {"kind": "fisher", "examples": 4, "base": True}},
     "methods": {"average": {"method": "average", "reads": "deltas"}},
-    "differences": {},
+    "differences": {"average": {"merged": "average"}},
+    "routers": {"average": {"of": "differences/average"}},
+    "surgery": {"average": {"of": "differences/average", "rank": 4, "steps": 30, "batch_size": 2}},
     "studies": {"tasks": {"subsets": 2, "methods": {}}, "rank": {"fractions": []}},
 }
 STAGES = [
     *(f"learn@{name}" for name in SECTIONS["learned"]),
     *(f"search@{name}" for name in SECTIONS["searches"]),
     *(f"statistics@{name}-dark" for name in SECTIONS["statistics"]),
+    *("route@average", "surgery@average"),
 ]
 
 

@@ -37,8 +37,8 @@ from merganser.learning.state import State
 from merganser.learning.task_losses import open_losses
 from merganser.models.device import usable
 from merganser.workers import one_blas_thread, threads_wanted
-from tasks.paths import BASE, DATA, HEADS, LEARNED, VALIDATION, remove_other_seeds, seed_folders
-from tasks.stage import check_code, check_family, check_kind, fresh_folder, only_name, run, write_json
+from tasks.paths import BASE, DATA, HEADS, LEARNED, PROFILES, VALIDATION, remove_other_seeds, seed_folders
+from tasks.stage import check_code, check_family, check_kind, fresh_folder, only_name, run, timed, write_json
 
 STATE = "state"
 SECONDS = 10  # between two lines on the terminal
@@ -193,7 +193,9 @@ class _Progress:
 
 def main(argv: list[str]) -> None:
     """Learn by the entry named on the command line."""
-    learn_entry(load_params(Path("params.yaml")), only_name(argv, "learn"))
+    name = only_name(argv, "learn")
+    with timed(PROFILES / "learned" / f"{name}.json"):
+        learn_entry(load_params(Path("params.yaml")), name)
 
 
 if __name__ == "__main__":

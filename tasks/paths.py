@@ -24,6 +24,7 @@ MERGE_MEASURES = Path("data/measures/merged")
 MERGE_PROFILES = Path("data/profiles/merge")
 METRICS = Path("data/metrics")
 PREPARED = Path("data/prepared")
+PROFILES = Path("data/profiles")  # of merges, and by what entries read: how long it took
 PREVIOUS_METRICS = Path(".dvcfleet/previous_metrics.json")  # the numbers, as the present run found them
 RANK_STUDIES = Path("data/measures/studies/rank")
 RECORDS = Path("data/records")

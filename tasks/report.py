@@ -30,6 +30,7 @@ from tasks.paths import (
     MERGE_PROFILES,
     METRICS,
     PREVIOUS_METRICS,
+    PROFILES,
     RANK_STUDIES,
     RECORDS,
     REPORT,
@@ -44,7 +45,7 @@ SUMMARY = Path("metrics.json")
 def write_report(params: Params) -> None:
     """Compare every declared entry on every declared task; write `report/` and `metrics.json`."""
     scores = read_scores(params, METRICS, MERGE_PROFILES)
-    rows = make_rows(params, scores, METRICS, RECORDS)
+    rows = make_rows(params, scores, METRICS, RECORDS, PROFILES)
     measured = read_measures(TASK_MEASURES, MERGE_MEASURES, [row.entry for row in rows])
     tasks = list(params.tasks)
     studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)

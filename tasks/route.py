@@ -18,9 +18,9 @@ from merganser.routed.features import features_of
 from merganser.routed.fitting import fit
 from merganser.routed.router import write_router
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
-from tasks.paths import BASE, DATA, ROUTERS, VALIDATION
+from tasks.paths import BASE, DATA, PROFILES, ROUTERS, VALIDATION
 from tasks.scoring import open_task
-from tasks.stage import check_family, only_name, run, write_json
+from tasks.stage import check_family, only_name, run, timed, write_json
 
 FEATURES = "features"
 
@@ -59,7 +59,9 @@ def shared_features(params: Params, start: Path, task: str, where: str) -> Tenso
 
 def main(argv: list[str]) -> None:
     """Fit the router named on the command line."""
-    route(load_params(Path("params.yaml")), only_name(argv, "route"))
+    name = only_name(argv, "route")
+    with timed(PROFILES / "routers" / f"{name}.json"):
+        route(load_params(Path("params.yaml")), name)
 
 
 if __name__ == "__main__":

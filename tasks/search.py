@@ -33,9 +33,9 @@ from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
 from tasks.kept import FINGERPRINT, read_kept, remove_unknown
 from tasks.merge import opened
-from tasks.paths import BASE, CHECKPOINTS, DATA, HEADS, SEARCHES, VALIDATION
+from tasks.paths import BASE, CHECKPOINTS, DATA, HEADS, PROFILES, SEARCHES, VALIDATION
 from tasks.scoring import open_setup
-from tasks.stage import check_family, check_kind, check_method, fresh_folder, only_name, run, write_json
+from tasks.stage import check_family, check_kind, check_method, fresh_folder, only_name, run, timed, write_json
 
 INDIVIDUAL = "individual"
 STATE, SCORES = "state", "scores"
@@ -185,7 +185,9 @@ def shown(values: Mapping[str, Any]) -> str:
 
 def main(argv: list[str]) -> None:
     """Search by the entry named on the command line."""
-    search_entry(load_params(Path("params.yaml")), only_name(argv, "search"))
+    name = only_name(argv, "search")
+    with timed(PROFILES / "searches" / f"{name}.json"):
+        search_entry(load_params(Path("params.yaml")), name)
 
 
 if __name__ == "__main__":

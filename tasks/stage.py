@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -138,6 +139,14 @@ def write_json(path: Path, content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write((json.dumps(content, indent=2) + "\n").encode())
+
+
+@contextmanager
+def timed(profile: Path) -> Iterator[None]:
+    """Write how many seconds the block took, if it ends well."""
+    start_wall, start_cpu = time.perf_counter(), time.process_time()
+    yield
+    write_json(profile, {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu})
 
 
 @contextmanager

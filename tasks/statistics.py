@@ -34,8 +34,8 @@ from merganser.statistics import BUDGET
 from merganser.statistics.fisher import write_fishers
 from merganser.statistics.gram import write_grams
 from merganser.statistics.sampling import Sample, draw
-from tasks.paths import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
-from tasks.stage import check_family, check_kind, run, two_names
+from tasks.paths import BASE, DELTAS, HEADS, PROFILES, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
+from tasks.stage import check_family, check_kind, run, timed, two_names
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,8 @@ def main(argv: list[str]) -> None:
     params = load_params(Path("params.yaml"))
     name, task = two_names(argv, "statistics", params.statistics, params.tasks)
     declared(params.tasks, task, "tasks")
-    measure(params, name, task)
+    with timed(PROFILES / "statistics" / name / f"{task}.json"):
+        measure(params, name, task)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from merganser.inputs.task_models import own_model
 from merganser.routed.features import features_of
 from merganser.routed.surgery import Bottleneck, Training, can_change, train, write_bottlenecks
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
-from tasks.paths import DATA, SURGERY, VALIDATION, remove_other_seeds, seed_folders
+from tasks.paths import DATA, PROFILES, SURGERY, VALIDATION, remove_other_seeds, seed_folders
 from tasks.scoring import open_task
-from tasks.stage import check_family, only_name, run, write_json
+from tasks.stage import check_family, only_name, run, timed, write_json
 
 
 def operate(params: Params, name: str, out: Path) -> None:
@@ -73,8 +73,9 @@ def main(argv: list[str]) -> None:
     """Train by the entry of surgery named on the command line."""
     params, name = load_params(Path("params.yaml")), only_name(argv, "surgery")
     remove_other_seeds(SURGERY / name, params.seeds)
-    for seed, out in seed_folders(SURGERY / name, params.seeds).items():
-        operate(params.with_seed(seed), name, out)
+    with timed(PROFILES / "surgery" / f"{name}.json"):
+        for seed, out in seed_folders(SURGERY / name, params.seeds).items():
+            operate(params.with_seed(seed), name, out)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from merganser import registry
 from merganser.config.data_class import TITLES, data_class, is_transductive
-from merganser.config.params import Params
+from merganser.config.params import Entry, Params
 from merganser.hashes import sha256_of
 from merganser.merging.method import Family, Involvement, Method, Section
 from merganser.report.scores import Scores, read_json, written_values
@@ -43,6 +43,7 @@ class Row:
     receipt: Mapping[str, str]
     data: Involvement = "NDI"  # what the entry had beside the checkpoints
     transductive: bool = False  # adapted on the examples that it is measured on
+    before_s: float | None = None  # wall time of what was measured, learned, searched or trained for it
 
     @property
     def method(self) -> str:
@@ -96,14 +97,14 @@ class Row:
         return int(self.scores.profile["peak_rss_bytes"])
 
 
-def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, records: Path) -> list[Row]:
+def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, records: Path, profiles: Path) -> list[Row]:
     """Join scores, parameters and receipts: references, then family by family, in each by falling mean score."""
-    rows = [_row(params, entry, found, metrics, records) for entry, found in scores.items()]
+    rows = [_row(params, entry, found, metrics, records, profiles) for entry, found in scores.items()]
     families = get_args(Family)
     return sorted(rows, key=lambda row: (families.index(row.family), -row.scores.mean))
 
 
-def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Path) -> Row:
+def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Path, profiles: Path) -> Row:
     declared = params.methods[entry]
     method, written = registry.get(declared.method), written_values(declared, scores.profile)
     files = {task: metrics / entry / f"{task}.json" for task in params.tasks}
@@ -120,7 +121,15 @@ def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Pat
         receipt=read_json(records / f"{entry}.json"),
         data=data_class(params, declared),
         transductive=is_transductive(params, declared),
+        before_s=seconds_before(params, declared, profiles),
     )
+
+
+def seconds_before(params: Params, entry: Entry, profiles: Path) -> float | None:
+    """Add up how long what an entry reads took, where that is measured, learned, searched or trained on data."""
+    times = [profiles / f"{entry.reads}.json", *(profiles / entry.reads / f"{task}.json" for task in params.tasks)]
+    found = [float(read_json(file)["wall_s"]) for file in times if file.is_file()]
+    return sum(found) if found else None
 
 
 def leagues(rows: Iterable[Row]) -> list[str]:

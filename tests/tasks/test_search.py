@@ -204,6 +204,9 @@ def test_the_report_compares_entries_with_data_among_themselves(folder: Path, co
     assert (
         int(rows["grid"]["forwards"]) == 5 * 3 * 6
     )  # four candidates and the individual models, on 6 images of 3 tasks
+    profile = json.loads(Path("data/profiles/searches/grid.json").read_text())
+    assert float(rows["grid"]["before_s"]) == profile["wall_s"] > 0
+    assert rows["average"]["before_s"] == ""
     tests = {(row["group"], row["entry"], row["best"]) for row in table("report/significance.csv")}
     assert {group for group, _, _ in tests} == {"single", "single+data"}
     assert all(({entry, best} <= set(ENTRIES)) == (group == "single+data") for group, entry, best in tests)

@@ -52,7 +52,7 @@ def drill(folder: Path, sample: bool) -> None:
     dvc(repro, "repro", "-q", *targets)
     expected, found = hashes(flow), hashes(repro)
     assert entries(repro).keys() == entries(flow).keys()
-    assert len(expected) >= (2 if sample else 150)
+    assert len(expected) >= (2 if sample else 100)
     assert found == expected, sorted(path for path in expected if found[path] != expected[path])
     assert "Data and pipelines are up to date" in dvc(flow, "repro", *targets)
     assert "nothing to do" in merganser(repro, "run", *targets).stdout.lower()

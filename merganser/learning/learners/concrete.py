@@ -51,6 +51,7 @@ class MaskedSum:
     seed: int
     # By layer, the latest mask with what it was of: a step needs each one several times.
     _masks: dict[str, tuple[int | None, Tensor, Tensor]] = field(default_factory=dict)
+    _totals: dict[str, tuple[Tensor | None, Tensor]] = field(default_factory=dict)  # and the sum, with its coefficients
 
     def start(self) -> Values:
         """Give every entry the same logit, and every delta the same coefficient."""
@@ -115,9 +116,17 @@ class MaskedSum:
 
     def total(self, values: Values, layer: LayerDeltas) -> Tensor:
         """Return the weighted sum of a layer's deltas."""
-        if COEFFICIENTS not in values:
-            return scaled_sum(layer.deltas, self.settings.scaling)
-        return scaled_sum(layer.deltas, 1, values[COEFFICIENTS][self.layers.names.index(layer.name)].tolist())
+        coefficients = values.get(COEFFICIENTS)
+        if layer.name in self._totals:
+            of, total = self._totals[layer.name]
+            if of is coefficients:
+                return total
+        if coefficients is None:
+            total = scaled_sum(layer.deltas, self.settings.scaling)
+        else:
+            total = scaled_sum(layer.deltas, 1, coefficients[self.layers.names.index(layer.name)].tolist())
+        self._totals[layer.name] = coefficients, total
+        return total
 
     def mean(self, values: Values, step: int | None) -> float:
         """Return the mean of the mask over the whole vector."""

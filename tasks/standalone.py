@@ -12,7 +12,7 @@ from torch import Tensor
 from merganser import registry
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.adapters.files import Adapter, open_model
-from merganser.checkpoints.companions import companion_names, left_out, names_in, refuse_code
+from merganser.checkpoints.companions import companion_names, left_out, names_in, other_folders, refuse_code
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import Origin
@@ -265,7 +265,7 @@ def _notes(base: Path) -> list[str]:
     if not base.is_dir():
         return []
     names = names_in(base)
-    left = left_out(names, {*weight_names(names), *companion_names(names)})
+    left = left_out(names, {*weight_names(names), *companion_names(names)}) + other_folders(base)
     dropped = dropped_of(open_checkpoint(base))
     notes = {"left out": left, "second names of tied weights and constants, left out": sorted(dropped)}
     return [f"{base}: {note}: {', '.join(found)}" for note, found in notes.items() if found]

@@ -44,6 +44,12 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
+def other_folders(folder: Path) -> list[str]:
+    """List the folders in a model's folder that do not belong to it, such as `onnx/`; none that is hidden."""
+    found = (path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(f"{name}/" for name in found if not FOLDERS.fullmatch(name))
+
+
 def copy_companions(origin: Path, folder: Path) -> None:
     """Copy what a model needs beside its weights; of a single file's folder, the configuration that it is read by."""
     place = origin if origin.is_dir() else origin.parent

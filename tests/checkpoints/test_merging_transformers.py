@@ -216,10 +216,20 @@ def test_dtypes_that_are_mixed_stay_as_they_are(tmp_path: Path) -> None:
 def test_what_stands_beside_the_base_comes_along_and_the_rest_is_named(tmp_path: Path) -> None:
     paths = save_models(tmp_path, "bert", tasks=1)
     (paths["base"] / "chat_template.jinja").write_text("{{ messages }}")
-    (paths["base"] / "flax_model.msgpack").write_text("other weights")
+    for name in (
+        "flax_model.msgpack",
+        "optimizer.pt",
+        "onnx/model.onnx",
+        "checkpoint-500/model.safetensors",
+        ".cache/x",
+    ):
+        (paths["base"] / name).parent.mkdir(exist_ok=True)
+        (paths["base"] / name).write_text("no part of the model")
     notes = merge("average", paths, tmp_path / "merged")
     assert (tmp_path / "merged/chat_template.jinja").read_text() == "{{ messages }}"
-    assert notes == [f"{paths['base']}: left out: flax_model.msgpack"]
+    left = "flax_model.msgpack, optimizer.pt, checkpoint-500/, onnx/"
+    assert notes == [f"{paths['base']}: left out: {left}"]
+    assert {path.name for path in (tmp_path / "merged").iterdir() if path.is_dir()} == set()
 
 
 def test_code_that_came_with_a_model_is_refused_before_work(tmp_path: Path) -> None:

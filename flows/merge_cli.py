@@ -143,19 +143,28 @@ def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
 
 def reconstruct(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `merge` wrote.")],
-    task: Annotated[str, typer.Option(metavar="NAME", help="The task whose own model is wanted.")],
     out: Annotated[
         Path,
         typer.Option(metavar="PATH", help="A new folder; or a new .safetensors file of the weights alone."),
     ],
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The task whose own model is wanted; of a merge of adapters as one, none."),
+    ] = None,
     as_adapter: Annotated[
         bool, typer.Option("--as-adapter", help="Write low-rank parts as an adapter in PEFT's format, into a folder.")
     ] = False,
 ) -> None:
     """Write a task's own model, the shared part plus its overlay, with its head and configuration."""
     _refuse_existing(out)
-    from tasks import reconstruct
+    from tasks import merged_adapter, reconstruct
 
+    if as_adapter and task is None:
+        merged_adapter.write_merged_adapter(folder, out)
+        print(f"the adapter that {folder} is on its base is in {out}")
+        return
+    if task is None:
+        raise InputError("--task: name the task whose own model is wanted")
     if as_adapter:
         reconstruct.write_adapter_of(folder, task, out)
         print(f"the adapter of {task}, for the model in {folder}, is in {out}")

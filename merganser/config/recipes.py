@@ -15,7 +15,7 @@ from merganser.checkpoints.output import Dtype, Output
 from merganser.config.params import NAME
 from merganser.errors import InputError
 from merganser.limits import read_yaml
-from merganser.sources.named import hub_name
+from merganser.sources.named import fetch_named, hub_name
 from merganser.sources.pointers import HubPointer
 from merganser.sources.read_files import hashes, read_files
 
@@ -93,6 +93,11 @@ def source_of(path: Path, folder: Path, pointer: HubPointer | None, copied: bool
     if pointer is not None:
         return Source(hub=pointer.hub, revision=pointer.revision, sha256=found)
     return Source(path=Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix(), sha256=found)
+
+
+def path_of(source: Source, folder: Path) -> Path:
+    """Return where a model of a recipe in this folder lies; one of a hub is downloaded."""
+    return fetch_named(source.hub, source.revision)[0] if source.hub else folder / (source.path or "")
 
 
 def read_recipe(path: Path) -> Recipe:

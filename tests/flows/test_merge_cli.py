@@ -16,7 +16,7 @@ from merganser.errors import InputError
 from merganser.progress import Progress
 from tasks.standalone import merge_checkpoints
 from tests.checkpoints.merge_table import stored
-from tests.flows.conftest import Done
+from tests.flows.conftest import Done, Refused
 from tests.small_models import SHAPES, write_models
 from tests.transformers_models import load, save_models, tiny
 
@@ -147,3 +147,8 @@ def test_reconstruct_writes_a_folder_or_an_adapter(saved: Path, tmp_path: Path, 
     assert said == "the adapter of task1, for the model in merged, is in adapter\n"
     found = {path.name for path in (tmp_path / "adapter").iterdir()}
     assert found == {"adapter_config.json", "adapter_model.safetensors"}
+
+
+def test_reconstruct_without_a_task_is_for_merges_of_adapters(saved: Path, tmp_path: Path, refused: Refused) -> None:
+    assert "--task: name the task" in refused(tmp_path, "reconstruct", str(saved / "base"), "--out", "x")
+    assert "has no merge.yaml" in refused(tmp_path, "reconstruct", str(saved / "base"), "--as-adapter", "--out", "x")

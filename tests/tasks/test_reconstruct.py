@@ -13,6 +13,7 @@ from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.output import Output
 from merganser.errors import InputError
 from merganser.overlays import task_model
+from tasks.merged_adapter import write_merged_adapter
 from tasks.reconstruct import write_adapter_of, write_model_of
 from tasks.standalone import merge_checkpoints
 from tests.checkpoints.merge_table import stored
@@ -151,3 +152,43 @@ def test_an_adapters_own_head_comes_back_onto_its_base(tmp_path: Path) -> None:
         torch.testing.assert_close(loaded[name], value, rtol=0, atol=1e-6)
     assert not torch.equal(loaded["classifier.dense.weight"], base["classifier.dense.weight"])
     assert not (tmp_path / "own/adapter_config.json").exists()
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save a GPT-2 and two adapters of it, of ranks 2 and 1."""
+    folder = tmp_path_factory.mktemp("adapters")
+    tiny("gpt2").save_pretrained(folder / "base")
+    for rank in (1, 2):
+        config = peft.LoraConfig(r=rank, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
+        tuned(peft.get_peft_model(tiny("gpt2"), config), rank, 0.1).save_pretrained(folder / f"task{rank}")
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("method", ["average", "task_arithmetic", "tsv_m"])
+def test_a_merge_of_adapters_is_an_adapter_of_their_ranks_together(method: str, adapters: Path, tmp_path: Path) -> None:
+    models = {name: adapters / name for name in ("task1", "task2")}
+    merge_checkpoints(method, {}, adapters / "base", models, tmp_path / "out", device="cpu")
+    write_merged_adapter(tmp_path / "out", tmp_path / "adapter")
+    onto = load(tiny("gpt2"), adapters / "base")
+    found = peft.PeftModel.from_pretrained(onto, tmp_path / "adapter").merge_and_unload().state_dict()
+    for name, value in stored(tmp_path / "out").items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6)
+    left = load_file(tmp_path / "adapter/adapter_model.safetensors")
+    assert {len(value) for name, value in left.items() if "lora_A" in name} == {3}
+
+
+def test_a_merge_that_is_no_adapter_is_refused(merged: Path, adapters: Path, tmp_path: Path) -> None:
+    models = {name: adapters / name for name in ("task1", "task2")}
+    merge_checkpoints("ties", {}, adapters / "base", models, tmp_path / "ties", device="cpu")
+    (tmp_path / "none").mkdir()
+    for folder, said in (
+        (tmp_path / "ties", "has more than the adapters' rank together, 3; load the merged model itself"),
+        (merged / "one", "task0 is no adapter, and its merge is none"),
+        (tmp_path / "none", "has no merge.yaml, which says what was merged; name a task by --task"),
+    ):
+        with pytest.raises(InputError) as refusal:
+            write_merged_adapter(folder, tmp_path / "adapter")
+        assert said in str(refusal.value)
+    assert not (tmp_path / "adapter").exists()

@@ -1,0 +1,77 @@
+"""Write a merge of adapters as one adapter in PEFT's format."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.adapters.binding import bind
+from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.adapters.writing import WEIGHT, write_adapter
+from merganser.checkpoints.kinds import as_matrix
+from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.views import is_transposed
+from merganser.config.recipes import RECIPE, Recipe, check_unchanged, read_recipe
+from merganser.errors import InputError
+from merganser.sources.named import fetch_named
+from tasks.stage import fresh_folder
+
+ROUNDINGS = 4  # of the merged weights to their dtype: what a sum of low-rank updates may differ from the merge
+
+
+def write_merged_adapter(merged: Path, out: Path) -> None:
+    """Write what a merge of adapters adds to their base as one adapter, of at most the sum of their ranks.
+
+    Raises InputError where the merge is not one of adapters alone, or not of so low a rank: trimmed entries are not.
+    """
+    file = merged / RECIPE
+    if not file.is_file():
+        raise InputError(f"{merged}: has no {RECIPE}, which says what was merged; name a task by --task")
+    recipe = read_recipe(file)
+    if recipe.base is None:
+        raise InputError(f"{file}: the merge has no base that an adapter could be loaded onto")
+    path = (
+        fetch_named(recipe.base.hub, recipe.base.revision)[0] if recipe.base.hub else merged / (recipe.base.path or "")
+    )
+    check_unchanged(file, "base", recipe.base, path, copied=True)
+    base, result = open_for_merging(path), open_for_merging(merged)
+    ranks = _ranks(file, recipe, base)
+    updates = {name: update for name, rank in ranks.items() if (update := _update(base, result, name, rank, merged))}
+    turned = {is_transposed(base, name) for name in updates}
+    if len(turned) != 1:
+        raise InputError(f"{merged}: no maps that an adapter changes, or of both orientations; PEFT has none of these")
+    with fresh_folder(out) as folder:
+        shapes = {name: base.spec(name).shape for name in updates}
+        write_adapter(folder, updates, shapes, turned.pop(), recipe.base.hub or str(path))
+
+
+def _ranks(file: Path, recipe: Recipe, base: Checkpoint) -> dict[str, int]:
+    """Return the sum of the adapters' ranks for each parameter that they change and the merge merges."""
+    ranks: dict[str, int] = {}
+    for task, source in recipe.models.items():
+        path = fetch_named(source.hub, source.revision)[0] if source.hub else file.parent / (source.path or "")
+        model = open_model(path)
+        if not isinstance(model, Adapter):
+            raise InputError(f"{file}: {task} is no adapter, and its merge is none; load the merged model itself")
+        bound = bind(model, base, recipe.rules, task)
+        for name in bound.updates:
+            if not (bound.is_low_rank(name) and name.endswith(WEIGHT)):
+                raise InputError(f"{task}: {name} is trained whole; merge without it: --except '{name}'")
+            ranks[name] = ranks.get(name, 0) + len(bound.factors(name)[1])
+    return ranks
+
+
+def _update(base: Checkpoint, merged: Checkpoint, name: str, rank: int, where: Path) -> tuple[Tensor, Tensor] | None:
+    """Return the factors of what was added to a parameter; None where that is nothing."""
+    weights = merged.read(name)
+    delta = as_matrix(weights.float() - base.read(name).float())
+    if not delta.any():
+        return None
+    u, s, vh = torch.linalg.svd(delta, full_matrices=False)
+    allowed = ROUNDINGS * torch.finfo(weights.dtype).eps * weights.float().norm()
+    if s[rank:].norm() > allowed:
+        reason = f"what was added to {name} has more than the adapters' rank together, {rank}"
+        raise InputError(f"{where}: {reason}; load the merged model itself")
+    kept = min(rank, len(s))
+    return u[:, :kept] * s[:kept], vh[:kept]

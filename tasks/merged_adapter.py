@@ -12,9 +12,8 @@ from merganser.checkpoints.kinds import as_matrix
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import is_transposed
-from merganser.config.recipes import RECIPE, Recipe, check_unchanged, read_recipe
+from merganser.config.recipes import RECIPE, Recipe, check_unchanged, path_of, read_recipe
 from merganser.errors import InputError
-from merganser.sources.named import fetch_named
 from tasks.stage import fresh_folder
 
 ROUNDINGS = 4  # of the merged weights to their dtype: what a sum of low-rank updates may differ from the merge
@@ -31,9 +30,7 @@ def write_merged_adapter(merged: Path, out: Path) -> None:
     recipe = read_recipe(file)
     if recipe.base is None:
         raise InputError(f"{file}: the merge has no base that an adapter could be loaded onto")
-    path = (
-        fetch_named(recipe.base.hub, recipe.base.revision)[0] if recipe.base.hub else merged / (recipe.base.path or "")
-    )
+    path = path_of(recipe.base, merged)
     check_unchanged(file, "base", recipe.base, path, copied=True)
     base, result = open_for_merging(path), open_for_merging(merged)
     ranks = _ranks(file, recipe, base)
@@ -50,8 +47,7 @@ def _ranks(file: Path, recipe: Recipe, base: Checkpoint) -> dict[str, int]:
     """Return the sum of the adapters' ranks for each parameter that they change and the merge merges."""
     ranks: dict[str, int] = {}
     for task, source in recipe.models.items():
-        path = fetch_named(source.hub, source.revision)[0] if source.hub else file.parent / (source.path or "")
-        model = open_model(path)
+        model = open_model(path_of(source, file.parent))
         if not isinstance(model, Adapter):
             raise InputError(f"{file}: {task} is no adapter, and its merge is none; load the merged model itself")
         bound = bind(model, base, recipe.rules, task)

@@ -20,11 +20,10 @@ from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec
 from merganser.checkpoints.views import View, is_transposed, stored_specs
 from merganser.checkpoints.writing import write_model
-from merganser.config.recipes import RECIPE, check_unchanged, read_recipe
+from merganser.config.recipes import RECIPE, check_unchanged, path_of, read_recipe
 from merganser.errors import InputError, did_you_mean
 from merganser.overlays import FILE, LowRank, OverlayFile, open_overlays, task_model, write_task_model
 from merganser.routed import GATES, check_one_model
-from merganser.sources.named import fetch_named
 from tasks.stage import fresh_folder
 
 SINGLE = ".safetensors"
@@ -103,7 +102,7 @@ def _own(merged: Path, task: str) -> Own | None:
     source = recipe.models.get(task) if recipe else None
     if recipe is None or source is None:
         return None
-    path = fetch_named(source.hub, source.revision)[0] if source.hub else merged / (source.path or "")
+    path = path_of(source, merged)
     if not path.exists():
         remedy = f"put it back, or name a file by --out NAME{SINGLE}, which has only what the merge has"
         raise InputError(f"{file}: models.{task}: {path} is not there any more; {remedy}")

@@ -12,8 +12,10 @@ from rich.progress import Progress as Bar
 
 from dvcfleet.heartbeat import Heartbeat, signs
 from dvcfleet.messages import Ending, Result
+from dvcfleet.overview import estimate, overview, seconds_before
 from dvcfleet.planning.orphans import Orphan, orphan_lines
 from dvcfleet.planning.plan import Plan, State
+from dvcfleet.repository import STATE_FOLDER
 
 _STYLES = {Result.FAILED: "red", Result.BLOCKED: "yellow", Result.STOPPED: "yellow"}
 
@@ -112,12 +114,14 @@ def rows(endings: Iterable[Ending]) -> list[dict[str, Any]]:
 
 
 def show_summary(endings: dict[str, Ending], console: Console) -> None:
-    """Print the number of stages by result, those that did not succeed, and how to continue."""
+    """Print why stages failed, each with the last line that it printed, the number by result, and how to continue."""
     counts = Counter(ending.result for ending in endings.values())
-    console.print(", ".join(f"{counts[result]} {result}" for result in Result if counts[result]))
     for ending in endings.values():
         if ending.result is Result.FAILED:
-            console.print(f"  {ending.name} failed: {ending.why}", style="red", markup=False)
+            said = next((line.strip() for line in reversed(ending.tail) if line.strip()), "")
+            last = f"; its last line: {said}" if said else ""
+            console.print(f"{ending.name} failed: {ending.why}{last}", style="red", markup=False)
+    console.print(", ".join(f"{counts[result]} {result}" for result in Result if counts[result]))
     if any(counts[result] for result in _STYLES):
         console.print("Finished stages are kept. Fix what failed and run the same command again to continue.")
 
@@ -132,12 +136,16 @@ def exit_code(endings: Iterable[Ending]) -> int:
 
 
 def show_plan(plan: Plan, console: Console) -> None:
-    """Print what a run would do, and why."""
-    for node in plan.work:
-        console.print(f"{node.name}: {node.state} ({'; '.join(node.reasons)})", markup=False)
+    """Print what a run would do, and why, and how long that took before."""
+    root = next((Path(stage.repo.root_dir) for stage in plan.stages.values()), Path())
+    seconds = seconds_before(root / STATE_FOLDER)
+    for line in overview(plan.work, seconds):
+        console.print(line, markup=False)
     show_orphans(plan.orphans, console)
     counts = Counter(node.state for node in plan.nodes.values())
     console.print(", ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no stages")
+    if took := estimate(plan.work, seconds):
+        console.print(took)
 
 
 def show_orphans(orphans: Iterable[Orphan], console: Console) -> None:

@@ -1,6 +1,9 @@
 """Exceptions whose messages are shown to the user."""
 
 import os
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
 
 from dvcfleet.secrets import masked, printable
 
@@ -18,6 +21,13 @@ class UserError(ValueError):
         return printable(masked(super().__str__()))
 
 
+class NoRepositoryError(UserError):
+    """A folder is in no DVC repository."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"{folder}: not in a DVC repository; go into one or name it (--repo); `dvc init` makes one")
+
+
 class BusyError(UserError):
     """Another process writes to the repository; `who` says which."""
 
@@ -28,3 +38,9 @@ class BusyError(UserError):
 
 class SkippedError(Exception):
     """The run was skipped, as `busy` says, because another process writes to the repository."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the nearest known word, as the end of a message; nothing if none is near."""
+    near = get_close_matches(word, list(known), n=1)
+    return f'; did you mean "{near[0]}"?' if near else ""

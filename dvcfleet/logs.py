@@ -3,12 +3,11 @@
 import os
 import time
 from collections.abc import Iterator
-from difflib import get_close_matches
 from io import FileIO
 from pathlib import Path
 from urllib.parse import unquote
 
-from dvcfleet.errors import UserError
+from dvcfleet.errors import NoRepositoryError, UserError, did_you_mean
 from dvcfleet.execution.output import LOGS, is_written, log_path, parts
 
 _POLL_S = 0.3
@@ -47,14 +46,13 @@ def _root(repo: Path) -> Path:
     for each in (folder, *folder.parents):
         if (each / ".dvc").is_dir():
             return each
-    raise UserError(f"{repo}: not a DVC repository; `dvc init` makes one")
+    raise NoRepositoryError(repo)
 
 
 def _refuse(stage: str, root: Path) -> Path:
     names = [unquote(path.stem) for path in sorted((root / LOGS).glob("*.log"))]
-    close = get_close_matches(stage, names, 1)
-    hint = f'; did you mean "{close[0]}"?' if close else ""
-    raise UserError(f"stage {stage}: no output of it is kept here; it has not run, or its name is another{hint}")
+    other = f"no output of it is kept here; it has not run, or its name is another{did_you_mean(stage, names)}"
+    raise UserError(f"stage {stage}: {other}")
 
 
 def _is_other(path: Path, descriptor: int) -> bool:

@@ -5,7 +5,7 @@ hooks are called.
 """
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -51,6 +51,9 @@ class Project(Protocol):
 
     def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
         """Save to the state folder what the run's stages are about to change; `run` is the run's name."""
+
+    def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
+        """Say what a run came to that ended well; `done`: the stages that ran or were restored."""
 
     def find(self, repo: "Repo", text: str) -> "Target | None":
         """Resolve a name that only the project knows; raise UserError if it nearly matches one."""
@@ -102,6 +105,9 @@ class AnyRepository:
 
     def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
         """Save nothing."""
+
+    def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
+        """Say nothing."""
 
     def find(self, repo: "Repo", text: str) -> "Target | None":
         """Return None: there are no further names."""

@@ -16,7 +16,7 @@ from dvcfleet.crash_recovery import crash_recovery
 from dvcfleet.dvc_adapter.internals import check_needed
 from dvcfleet.dvc_adapter.repositories import links_open
 from dvcfleet.dvc_adapter.repository_lock import DvcLock, readers_only, refuse_busy_paths
-from dvcfleet.errors import BusyError, SkippedError, UserError
+from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -45,7 +45,7 @@ def opened(path: Path) -> Iterator["Repo"]:
             with Repo() as repo:
                 yield repo
         except NotDvcRepoError as error:
-            raise UserError(f"{path}: not a DVC repository; `dvc init` makes one") from error
+            raise NoRepositoryError(path) from error
         except DvcException as error:
             raise UserError(str(error)) from error
 

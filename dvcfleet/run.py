@@ -160,6 +160,7 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
     if code == 0:
         keep_experiment(repo, run_name(repo), console)
         forget_run_name(repo)
+        project.after_running(endings.keys(), partial(console.print, markup=False))
     return code
 
 

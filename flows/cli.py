@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,7 +22,6 @@ app = typer.Typer(
     help="Compare model-merging methods at scale, and keep the evidence.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -29,8 +29,35 @@ app.add_typer(lineage_cli.app, name="lineage")
 node = typer.Typer(help="Clones that serve as a cluster's nodes.", no_args_is_help=True)
 app.add_typer(node, name="node")
 
+
+def complete_stage(incomplete: str) -> list[str]:
+    """Complete the name of a stage, from dvc.lock: DVC takes seconds to read dvc.yaml."""
+    from merganser.limits import read_yaml
+
+    try:
+        found = read_yaml(Path("dvc.lock"))["stages"]
+    except (InputError, LookupError, TypeError):
+        return []
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"merganser {version('merganser')}")
+        raise typer.Exit
+
+
 RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that come before a command."""
 
 
 def main() -> None:
@@ -48,7 +75,8 @@ def main() -> None:
 @app.command(epilog=EXIT_CODES)
 def run(
     stages: Annotated[
-        list[str] | None, typer.Argument(metavar="[STAGE ...]", help="Only these and what they need.")
+        list[str] | None,
+        typer.Argument(metavar="[STAGE ...]", help="Only these and what they need.", autocompletion=complete_stage),
     ] = None,
     runner: Annotated[
         Literal["threads", "processes", "ray", "dask"] | None,
@@ -104,7 +132,10 @@ def run(
 
 @app.command()
 def logs(
-    stage: Annotated[str, typer.Argument(metavar="STAGE", help="Its name as `merganser run` prints it.")],
+    stage: Annotated[
+        str,
+        typer.Argument(metavar="STAGE", help="Its name as `merganser run` prints it.", autocompletion=complete_stage),
+    ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the stage ends.")] = False,
     repo: RepoOption = Path(),
 ) -> None:
@@ -164,14 +195,23 @@ def use(
 @app.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show this method's parameters.")] = None,
+    wanted: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="KEY=VALUE,...",
+            help="Only these, such as data=none,parts=no: data none, validation or test; parts per task yes or no; "
+            "family; cost; needs.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the registered methods: what each reads, its cost, its class, its parameters and its paper."""
+    """List the registered methods and what each does, in the terminal's width; of one NAME, all about it."""
     from flows import tables
     from merganser import registry
 
     chosen = [registry.get(each) for each in ([name] if name else registry.names())]
-    described = [tables.describe_method(method) for method in chosen]
+    described = tables.matching([tables.describe_method(method) for method in chosen], wanted)
     if as_json:
         print(json.dumps(described[0] if name else described, indent=2))
     elif name:

@@ -25,6 +25,11 @@ def keep_previous_metrics(folder: Path, plan: Plan, run: str) -> None:
     draft.replace(path)
 
 
+def kept_metrics(folder: Path) -> dict[str, Any]:
+    """Return the metrics before the run, by entry; empty if there were none."""
+    return dict(_read(folder / _NAME).get("numbers", {}))
+
+
 def _causes(plan: Plan) -> dict[str, list[str]]:
     """Return the reasons of the stages that do not run only because of another stage."""
     changed = [node for node in plan.work if node.state in (State.STALE, State.RESTORABLE) and not node.outputs_known]

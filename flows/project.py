@@ -3,7 +3,7 @@
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,13 @@ class Merganser:
         from flows.previous_metrics import keep_previous_metrics
 
         keep_previous_metrics(folder, plan, run)
+
+    def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
+        """Say which entries are the best, what changed, and where the report is."""
+        from dvcfleet.repository import STATE_FOLDER
+        from flows.answer import say_answer
+
+        say_answer(done, Path(STATE_FOLDER), say)
 
     def find(self, repo: "Repo", text: str) -> "Target | None":
         """Find an MLflow run, or a cell of the report."""

@@ -1,12 +1,16 @@
 """Plain-text tables, one line per row at any terminal width: the plan, the methods."""
 
 import inspect
-from collections.abc import Iterable, Sequence
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dvcfleet.planning.orphans import orphan_lines
 from dvcfleet.planning.plan import Plan
 from flows.suites import Suite
+from merganser.config.data_class import READ_DATA
+from merganser.errors import InputError, did_you_mean
 from merganser.merging.method import Method
 
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -33,6 +37,7 @@ def describe_method(method: Method) -> dict[str, Any]:
         "needs": method.needs,
         "reads": method.reads,
         "joint": method.joint,
+        "beside": method.beside,
         "class": method.involvement,
         "efficiency": method.efficiency,
         "cost": method.cost,
@@ -48,9 +53,25 @@ def describe_method(method: Method) -> dict[str, Any]:
 
 
 def print_methods(described: list[dict[str, Any]]) -> None:
-    """Print one line per method."""
-    headings = ("method", "family", "needs", "class", "cost", "parts per task", "parameters", "paper")
-    _print(headings, (_method_row(method) for method in described))
+    """Print one line per method, as wide as the terminal if there is one."""
+    rows = [_method_row(method) for method in described]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    _print(("method", "family", "data", "parts per task", "needs", "what it does"), rows, width)
+
+
+def matching(described: list[dict[str, Any]], wanted: str | None) -> list[dict[str, Any]]:
+    """Choose methods by KEY=VALUE,...; raise InputError for a key or a value that no method has."""
+    for pair in wanted.split(",") if wanted else ():
+        key, _, value = pair.partition("=")
+        if key not in FILTERS:
+            raise InputError(f"--for {pair}: expected KEY=VALUE with a key of {', '.join(FILTERS)}")
+        values = sorted({each for method in described for each in FILTERS[key](method)})
+        if value not in values:
+            raise InputError(
+                f"--for {pair}: no method has it; there are {', '.join(values)}{did_you_mean(value, values)}"
+            )
+        described = [method for method in described if value in FILTERS[key](method)]
+    return described
 
 
 def print_suites(suites: Sequence[Suite]) -> None:
@@ -83,11 +104,18 @@ def print_method(method: dict[str, Any]) -> None:
 
 
 def _method_row(method: dict[str, Any]) -> tuple[str, ...]:
-    settings = ", ".join(f"{each['name']}={default_of(each)}" for each in method["parameters"])
-    parts = "yes" if method["parts_per_task"] else "no"
     needs = ", ".join(method["needs"]) + _or_joints(method)
-    described = method["name"], method["family"], needs, method["class"], method["cost"]
-    return *described, parts, settings, method["paper"]
+    return method["name"], method["family"], _data(method), _parts(method), needs, method["summary"]
+
+
+def _data(method: dict[str, Any]) -> str:
+    """Return which data a method's inputs are computed from; values of its parameters may be searched besides."""
+    reads_data = method["beside"] or any(need in READ_DATA for need in (method["reads"], *method["needs"]))
+    return {"NDI": "none", "VDI": "validation", "TTA": "test"}[method["class"]] if reads_data else "none"
+
+
+def _parts(method: dict[str, Any]) -> str:
+    return "yes" if method["parts_per_task"] else "no"
 
 
 def _or_joints(method: dict[str, Any]) -> str:
@@ -129,9 +157,19 @@ def default_of(parameter: dict[str, Any]) -> str:
     return str(parameter["default"]).lower() if parameter["type"] == "boolean" else str(parameter["default"])
 
 
-def _print(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Print columns as wide as their longest cell."""
+FILTERS: dict[str, Callable[[dict[str, Any]], Sequence[str]]] = {
+    "data": lambda method: [_data(method)],
+    "parts": lambda method: [_parts(method)],
+    "family": lambda method: [method["family"]],
+    "cost": lambda method: [method["cost"]],
+    "needs": lambda method: method["needs"],
+}
+
+
+def _print(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]], most: int | None = None) -> None:
+    """Print columns as wide as their longest cell, lines cut to `most` characters."""
     lines = [headings, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        print(text if most is None or len(text) <= most else f"{text[: most - 1]}…")

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 METRICS, PROFILES, RESULTS, RECORDS = "data/metrics", "data/profiles/merge", "report/results.csv", "data/records"
 _RUN_ID = re.compile("[0-9a-f]{32}")
-_FROM_PROFILE = ("amr", "wall_s", "peak_rss_bytes")
+_FROM_PROFILE = ("amr", "wall_s", "peak_rss_bytes", "forwards", "backwards")
+_OF_ALL_TASKS = ("mean", "stderr", "spread")
 _RELATIVE = ("normalised_score", "score_drop_rate")
 
 
@@ -47,7 +48,7 @@ def _of_cell(repo: "Repo", text: str) -> Target | None:
         return None
     files = _files_of(repo, entry, column)
     if not files:
-        columns = [*_tasks(repo, entry), "mean", *_RELATIVE, *_FROM_PROFILE]
+        columns = [*_tasks(repo, entry), *_OF_ALL_TASKS, *_RELATIVE, *_FROM_PROFILE]
         raise InputError(
             f"{text}: no such column of {entry}{did_you_mean(column, columns)}; there are {', '.join(columns)}"
         )
@@ -63,7 +64,7 @@ def _files_of(repo: "Repo", entry: str, column: str) -> list[str]:
         return [metrics[column]]
     if column in _FROM_PROFILE:
         return [f"{PROFILES}/{entry}.json"]
-    if column == "mean":
+    if column in _OF_ALL_TASKS:
         return list(metrics.values())
     if column in _RELATIVE:
         own = [name for name, one in entries().items() if one.get("method") == "individual"][:1]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
+from dvcfleet.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from dvc.dependency import Dependency
@@ -15,14 +16,24 @@ if TYPE_CHECKING:
 
 
 def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["Stage"]]:
-    """Return DVC's graph (edges point upstream) and the requested stages, in `dvc repro`'s order."""
+    """Return DVC's graph (edges point upstream) and the requested stages, in `dvc repro`'s order.
+
+    Raises UserError for a target that is no stage and no output.
+    """
+    from dvc.exceptions import NoOutputOrStageError
     from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
+    from dvc.stage.exceptions import StageNotFound
 
     name = "dvc.yaml"
     path = repo.fs.abspath(name)
     # Reuse what the index has loaded.
     asked = [] if targets else [stage for stage in repo.index.stages if stage.path == path]
-    asked = asked or collect_stages(repo, list(targets) or [name])
+    try:
+        asked = asked or collect_stages(repo, list(targets) or [name])
+    except (NoOutputOrStageError, StageNotFound) as error:
+        names = [stage.addressing for stage in repo.index.stages]
+        wrong = next((target for target in targets if target in str(error)), "")
+        raise UserError(f"{error}{did_you_mean(wrong, names)}; a dry run names all stages") from error
     graph = get_active_graph(repo.index.graph)
     return graph, plan_repro(graph, asked if len(asked) < len(graph) else None)
 

@@ -3,11 +3,10 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.errors import UserError
+from dvcfleet.errors import UserError, did_you_mean
 from dvcfleet.project import project_of
 from dvcfleet.provenance.tree import overlap
 
@@ -37,8 +36,7 @@ def find_target(repo: "Repo", text: str) -> Target:
     found = target_of_file(repo, text) or project.find(repo, text)
     if found:
         return found
-    near = get_close_matches(text, [*stages, *project.names()], n=1)
-    offer = f'; did you mean "{near[0]}"?' if near else ""
+    offer = did_you_mean(text, [*stages, *project.names()])
     raise UserError(f"{text}: no stage, output or name of the project{offer}; give a stage or a file that one wrote")
 
 

@@ -26,15 +26,15 @@ def write_tables(folder: Path, rows: Sequence[Row], tasks: Sequence[str]) -> Non
             *_identity(r),
             *(r.scores.values[task] for task in tasks),
             *_measures(r).values(),
+            r.scores.error,
             r.scores.spread,
             *r.spent.values(),
             r.before_s,
         ]
         for r in rows
     ]
-    write_csv(
-        folder / "results.csv", [*IDENTITY, *tasks, *MEASURES, "spread", "forwards", "backwards", "before_s"], results
-    )
+    header = [*IDENTITY, *tasks, *MEASURES, "stderr", "spread", "forwards", "backwards", "before_s"]
+    write_csv(folder / "results.csv", header, results)
     found = [(r.entry, task, r.scores.by_task[task]) for r in rows for task in tasks]
     lines = [[e, task, s["metric"], s["value"], s["stderr"], s["count"], s.get("spread")] for e, task, s in found]
     write_csv(plots / "scores.csv", ["entry", "task", "metric", "value", "stderr", "count", "spread"], lines)

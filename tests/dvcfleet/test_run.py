@@ -212,7 +212,9 @@ def test_targets_run_with_what_they_read_from_only(toy: Make) -> None:
 
 def test_an_unknown_target_or_runner_is_the_users_mistake(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
-    assert chain.run("nope")[0] == 2
+    code, text = chain.run("trun")
+    assert code == 2
+    assert 'did you mean "turn"?' in text
     assert chain.run(runner="carrier-pigeon") == (
         2,
         "no runner 'carrier-pigeon'; there are threads, processes, ray, dask\n",

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,29 @@ def test_a_wrong_command_line_exits_2(args: list[str], tmp_path: Path, refused: 
 def test_methods_lists_every_registered_method(tmp_path: Path, done: Done) -> None:
     lines = done(tmp_path, "methods").splitlines()
     assert [line.split()[0] for line in lines[1:]] == registry.names()
+
+
+def test_methods_are_chosen_by_what_they_need(tmp_path: Path, done: Done, refused: Refused) -> None:
+    found = json.loads(done(tmp_path, "methods", "--json", "--for", "data=none,parts=no"))
+    names = {method["name"] for method in found}
+    assert {"ties", "tsv_m", "average"} <= names
+    assert not names & {"regmean", "adamerging", "twin", "emr", "individual"}
+    assert all(not method["parts_per_task"] for method in found)
+    assert "expected KEY=VALUE with a key of data" in refused(tmp_path, "methods", "--for", "date=none")
+    assert 'did you mean "validation"?' in refused(tmp_path, "methods", "--for", "data=validatoin")
+
+
+def test_the_version_is_that_of_the_package(tmp_path: Path, done: Done) -> None:
+    assert done(tmp_path, "--version") == f"merganser {version('merganser')}\n"
+
+
+def test_the_names_of_stages_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.complete_stage("me") == []
+    (tmp_path / "dvc.lock").write_text(
+        "schema: '2.0'\nstages: {merge@ties: {cmd: a}, merge@dare: {cmd: a}, fetch: {cmd: a}}\n"
+    )
+    assert cli.complete_stage("merge@") == ["merge@dare", "merge@ties"]
 
 
 def test_methods_as_json_tells_types_defaults_and_bounds(tmp_path: Path, done: Done) -> None:

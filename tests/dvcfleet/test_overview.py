@@ -1,0 +1,43 @@
+from pathlib import Path
+
+from dvcfleet.messages import Ending, Result
+from dvcfleet.overview import duration, estimate, overview, seconds_before
+from dvcfleet.planning.plan import Node, State
+from dvcfleet.provenance.ledger import Ledger
+
+WORK = [
+    Node("code", State.STALE, ("dep tasks changed",), ()),
+    Node("merge@ties", State.STALE, ("dep a changed",), ()),
+    Node("merge@dare", State.STALE, ("dep a changed",), ()),
+    Node("merge@star", State.RESTORABLE, ("params seed changed",), ()),
+    Node("score@ties-dark", State.WAITING, ("reads from merge@ties",), ("merge@ties",)),
+    Node("score@dare-dark", State.WAITING, ("reads from merge@dare",), ("merge@dare",)),
+]
+
+
+def test_stages_of_a_kind_share_a_line_for_each_reason() -> None:
+    assert list(overview(WORK, {"merge@ties": 61.0, "merge@dare": 60.0})) == [
+        "code: stale (dep tasks changed)",
+        "merge: 2 stale, 1 restorable; took 2 min before",
+        "    stale (dep a changed): ties, dare",
+        "    restorable (params seed changed): star",
+        "score: 2 waiting",
+        "    waiting: ties-dark, dare-dark",
+    ]
+
+
+def test_an_estimate_says_what_it_leaves_out() -> None:
+    assert estimate(WORK, {}) == ""
+    said = estimate(WORK, {"merge@ties": 40.0, "merge@dare": 30.0, "merge@star": 1000.0})
+    assert said == "at most about 70 s, one stage after another, by what they took before; 3 never ran"
+
+
+def test_what_a_stage_took_is_what_it_took_last(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, "a run", lambda: None)
+    for seconds, result in ((1.0, Result.DONE), (2.0, Result.DONE), (9.0, Result.FAILED)):
+        ledger.note(Ending("merge@ties", result, seconds=seconds), None)
+    assert seconds_before(tmp_path) == {"merge@ties": 2.0}
+
+
+def test_durations_are_said_in_one_unit() -> None:
+    assert [duration(seconds) for seconds in (0.2, 89, 91, 5399, 7200)] == ["1 s", "89 s", "2 min", "90 min", "2.0 h"]

@@ -212,7 +212,7 @@ def test_targets_run_with_what_they_read_from_only(toy: Make) -> None:
 
 def test_an_unknown_target_or_runner_is_the_users_mistake(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
-    code, text = chain.run("trun")
+    code, text = chain.run("turns")
     assert code == 2
     assert 'did you mean "turn"?' in text
     assert chain.run(runner="carrier-pigeon") == (

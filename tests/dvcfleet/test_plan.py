@@ -112,7 +112,7 @@ def test_a_broken_dvc_yaml_is_the_users_mistake(done: Toy) -> None:
 def test_a_folder_without_dvc_is_the_users_mistake(toy: Make, tmp_path_factory: pytest.TempPathFactory) -> None:
     from dvcfleet.planning.plan import plan
 
-    with pytest.raises(UserError, match="not a DVC repository"):
+    with pytest.raises(UserError, match="not in a DVC repository"):
         plan(tmp_path_factory.mktemp("plain"))
 
 

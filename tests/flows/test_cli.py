@@ -228,7 +228,7 @@ def test_status_tells_each_stage_of_a_fresh_project(project: Path, done: Done) -
 
 
 def test_a_folder_that_is_no_dvc_repository_is_refused(tmp_path: Path, refused: Refused) -> None:
-    assert "not a DVC repository" in refused(tmp_path, "status")
+    assert "not in a DVC repository" in refused(tmp_path, "status")
 
 
 def test_merge_writes_a_whole_checkpoint_and_a_profile(models: Path, done: Done) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 METRICS, PROFILES, RESULTS, RECORDS = "data/metrics", "data/profiles/merge", "report/results.csv", "data/records"
 _RUN_ID = re.compile("[0-9a-f]{32}")
 _FROM_PROFILE = ("amr", "wall_s", "peak_rss_bytes", "forwards", "backwards")
+_BEFORE = "before_s"  # what measuring, learning, searching or training took before the merge
 _OF_ALL_TASKS = ("mean", "stderr", "spread")
 _RELATIVE = ("normalised_score", "score_drop_rate")
 
@@ -48,7 +49,7 @@ def _of_cell(repo: "Repo", text: str) -> Target | None:
         return None
     files = _files_of(repo, entry, column)
     if not files:
-        columns = [*_tasks(repo, entry), *_OF_ALL_TASKS, *_RELATIVE, *_FROM_PROFILE]
+        columns = [*_tasks(repo, entry), *_OF_ALL_TASKS, *_RELATIVE, *_FROM_PROFILE, _BEFORE]
         raise InputError(
             f"{text}: no such column of {entry}{did_you_mean(column, columns)}; there are {', '.join(columns)}"
         )
@@ -66,6 +67,10 @@ def _files_of(repo: "Repo", entry: str, column: str) -> list[str]:
         return [f"{PROFILES}/{entry}.json"]
     if column in _OF_ALL_TASKS:
         return list(metrics.values())
+    if column == _BEFORE:
+        read = f"{os.path.dirname(PROFILES)}/{entries()[entry].get('reads')}"
+        files = [f"{read}.json", *(f"{read}/{task}.json" for task in metrics)]
+        return [file for file in files if Path(repo.root_dir, file).is_file()]
     if column in _RELATIVE:
         own = [name for name, one in entries().items() if one.get("method") == "individual"][:1]
         return [*metrics.values(), *(f"{METRICS}/{own[0]}/{task}.json" for task in metrics if own)]

@@ -170,7 +170,10 @@ def test_a_report_cell_a_run_and_a_metric_lead_to_the_same_checkpoints(project: 
     assert look_up(project, receipt["parent_run_id"])[0].stages == ("report",)
     assert look_up(project, "ties")[0].stages == ("record@ties",)
     assert look_up(project, "ties/amr")[0].files == ("data/profiles/merge/ties.json",)
-    assert set(look_up(project, "ties/mean")[0].stages) == {"evaluate@ties-dark", "evaluate@ties-light"}
+    for column in ("mean", "stderr"):
+        assert set(look_up(project, f"ties/{column}")[0].stages) == {"evaluate@ties-dark", "evaluate@ties-light"}
+    before = look_up(project, "regmean/before_s")[0].stages
+    assert set(before) == {"statistics@gram-dark", "statistics@gram-light"}
     with pytest.raises(UserError, match='no such column of ties; did you mean "dark"'):
         look_up(project, "ties/drak")
     origins = {origin.path: origin for step in lineage.steps.values() for origin in step.origins}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flows import cli
 from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors

@@ -36,7 +36,7 @@ $(READY):
 
 run: $(READY)  ## compare the methods of params.yaml and write the report
 	@"$(BIN)/merganser" run
-	@echo "'make ui' opens the pages of Prefect and MLflow."
+	@echo "The report is in report/index.html; 'make ui' opens the pages of Prefect and MLflow."
 
 # One file a process, in the order of tests/conftest.py, which begins with the slow ones.
 test: $(READY)  ## run the tests; the last lines name the ten slowest and the time of all

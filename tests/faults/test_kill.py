@@ -82,7 +82,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> T
     return toy
 
 
-@pytest.mark.slow
+@pytest.mark.drill  # a sample of the drill `kills` is tried every day
 def test_a_run_killed_five_times_ends_well_with_the_same_bytes(undisturbed: Toy, toy: Make) -> None:
     chance = random.Random(1)
     killed = toy(SLOWLY, FILES)

@@ -19,7 +19,6 @@ from benchmarks.harness import MB, RESULTS, ROOT, Measured, Run, as_table, descr
 from benchmarks.projects import called, environment, prepare, write_project
 
 WIDTH = 768  # ViT-B/32's
-STEPS = 20  # of each learner on the image suite
 PREPARE = """
 import sys
 from tasks import fetch, prepare_validation
@@ -75,15 +74,18 @@ def ours(folder: Path, name: str = "ada") -> Run:
 
 
 def suite_steps(batch: int) -> Iterator[tuple[str, float]]:
-    """Time a step of each learner on the image suite, by its processes' CPU time; one check of the loss is in it."""
+    """Time a step of each learner on the image suite, the mean of all its steps there with the checks of the loss.
+
+    By its processes' CPU time.
+    """
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
     params |= {name: {} for name in ("differences", "routers", "searches", "surgery")}
     params["methods"] = {"average": {"method": "average", "reads": "deltas"}}
     declared = params["learned"]
     params["learned"] = {
-        f"{name}_{steps}": entry | {"steps": steps, "every": STEPS, "batch_size": batch}
+        f"{name}_{steps}": entry | {"steps": steps, "batch_size": batch}
         for name, entry in declared.items()
-        for steps in (0, STEPS)
+        for steps in (0, entry["steps"])
     }
     with tempfile.TemporaryDirectory(prefix="merganser-bench-") as temporary:
         folder = Path(temporary)
@@ -92,9 +94,9 @@ def suite_steps(batch: int) -> Iterator[tuple[str, float]]:
         for path in (ROOT / "data").iterdir():
             if path.name != "learned":
                 (folder / "data" / path.name).symlink_to(path)
-        for name in declared:
-            before, after = (measure(ours(folder, f"{name}_{steps}")).cpu_s for steps in (0, STEPS))
-            yield name, (after - before) / STEPS
+        for name, entry in declared.items():
+            before, after = (measure(ours(folder, f"{name}_{steps}")).cpu_s for steps in (0, entry["steps"]))
+            yield name, (after - before) / entry["steps"]
 
 
 def plain(folder: Path, names: list[str], batch: int) -> Run:

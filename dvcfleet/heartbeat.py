@@ -46,12 +46,13 @@ def signs(root: Path, began: Mapping[str, float], now: float) -> Iterable[str]:
     """Describe the stages that have run longest: for how long, and their last line; `began` holds their start times."""
     for name, then in list(began.items())[:_STAGES]:
         line = printable(last_line(log_path(root, name)))
-        yield f"{name} has run for {_in_words(now - then)}{f': {line[:_WIDTH]}' if line else ''}"
+        yield f"{name} has run for {in_words(now - then)}{f': {line[:_WIDTH]}' if line else ''}"
     if len(began) > _STAGES:
         yield f"and {len(began) - _STAGES} more stages run"
 
 
-def _in_words(seconds: float) -> str:
+def in_words(seconds: float) -> str:
+    """Format a duration for people."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

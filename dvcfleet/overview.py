@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from dvcfleet.heartbeat import in_words
 from dvcfleet.messages import Result
 from dvcfleet.planning.plan import Node, State
 from dvcfleet.provenance.ledger import executions
@@ -23,14 +24,14 @@ def overview(work: Iterable[Node], seconds: Mapping[str, float]) -> Iterator[str
             continue
         counts = Counter(node.state for node in of_kind)
         took = sum(seconds.get(node.name, 0.0) for node in of_kind)
-        spent = f"; took {duration(took)} before" if took else ""
+        spent = f"; took {in_words(took)} before" if took else ""
         yield f"{kind}: {', '.join(f'{count} {state}' for state, count in counts.items())}{spent}"
         for (state, why), names in _by_reason(of_kind).items():
             yield f"    {state}{f' ({why})' if why else ''}: {', '.join(names)}"
 
 
 def _by_reason(nodes: Iterable[Node]) -> dict[tuple[State, str], list[str]]:
-    """Group stages of a kind; each waits for others, which is not repeated."""
+    """Group stages of a kind by state and reasons; which others a stage waits for is left out."""
     found: dict[tuple[State, str], list[str]] = {}
     for node in nodes:
         why = "" if node.state is State.WAITING else "; ".join(node.reasons)
@@ -44,23 +45,16 @@ def kind_of(name: str) -> str:
 
 
 def estimate(work: Iterable[Node], seconds: Mapping[str, float]) -> str:
-    """Say how long the work took before, one stage after another; nothing where no stage of it ran before."""
+    """Say how long the stages took before, one after another; nothing where none of them ran before."""
     nodes = [node for node in work if node.state is not State.RESTORABLE]
     known = [seconds[node.name] for node in nodes if node.name in seconds]
     if not known:
         return ""
     new = len(nodes) - len(known)
     rest = f"; {new} never ran" if new else ""
-    return f"at most about {duration(sum(known))}, one stage after another, by what they took before{rest}"
+    return f"these took {in_words(sum(known))} before, one after another{rest}"
 
 
 def seconds_before(folder: Path) -> dict[str, float]:
     """Return how long each stage took when it last ended well; `folder`: where the ledger is."""
     return {one.stage: one.seconds for one in executions(folder) if one.result == Result.DONE}
-
-
-def duration(seconds: float) -> str:
-    """Format a duration for people."""
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

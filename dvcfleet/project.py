@@ -53,7 +53,7 @@ class Project(Protocol):
         """Save to the state folder what the run's stages are about to change; `run` is the run's name."""
 
     def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
-        """Say what a run came to that ended well; `done`: the stages that ran or were restored."""
+        """Say what a run came to that ended well; `done`: the stages that it was to bring up to date."""
 
     def find(self, repo: "Repo", text: str) -> "Target | None":
         """Resolve a name that only the project knows; raise UserError if it nearly matches one."""

@@ -37,8 +37,6 @@ from tasks.merge import as_taken, merge_entry
 from tasks.paths import CARD
 
 NOT_CHOICES = {"method", "parameters", "base", "models", "classes"}  # what a card says elsewhere
-
-
 BASE = "(base)"  # among the sources of a merge
 EQUAL = "warning: equal to the base in all that is merged, so that it adds nothing; is this the fine-tuned model?"
 AGAIN = (
@@ -102,10 +100,7 @@ def merge_checkpoints(
         folder = Path(made)
         base = start = base or _mean_of(models, folder / "base", progress)
         if merged:
-            start, first = folder / "merged", registry.get(merged)
-            plain = first.validate(merged, {})
-            taken, _ = _open(first, plain, base, base, models, how)
-            merge_entry(first, plain, taken, base, start, None, dict, device, threads, progress=progress)
+            start = _merged_start(registry.get(merged), base, models, folder / "merged", how)
         embeddings = embed_classes(text_family_of(base), base, classes or {}) if method.embeddings else {}
         source, notes = _open(method, filled, base, start, models, how, embeddings)
         described = reader.submit(_sources, given, out, pointers or {})  # hashed while the models are merged
@@ -120,8 +115,18 @@ def merge_checkpoints(
                 RECIPE: recipe.text(),
             }
 
-        merge_entry(*(method, filled, source, start, out, profile, texts, device, threads, output), progress=progress)
+        merge_entry(
+            method, filled, source, start, out, profile, texts, device, threads, output=output, progress=progress
+        )
         return notes + _notes(base)
+
+
+def _merged_start(method: Method, base: Path, models: Mapping[str, Path], out: Path, how: _How) -> Path:
+    """Merge the models by a method with its defaults, for difference vectors to start from."""
+    values = method.validate(method.name, {})
+    source, _ = _open(method, values, base, base, models, how)
+    merge_entry(method, values, source, base, out, None, dict, how.device, how.threads, progress=how.progress)
+    return out
 
 
 def merge_by(

@@ -33,7 +33,7 @@ def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["
     except (NoOutputOrStageError, StageNotFound) as error:
         names = [stage.addressing for stage in repo.index.stages]
         wrong = next((target for target in targets if target in str(error)), "")
-        raise UserError(f"{error}{did_you_mean(wrong, names)}; a dry run names all stages") from error
+        raise UserError(f"{error}{did_you_mean(wrong, names)}; `dvc stage list` names all stages") from error
     graph = get_active_graph(repo.index.graph)
     return graph, plan_repro(graph, asked if len(asked) < len(graph) else None)
 

@@ -1,6 +1,7 @@
 """Commands run in this process; the engine's toy repositories and its shared Prefect server."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -27,11 +28,7 @@ class Done(Protocol):
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Done:
     def run(folder: Path, *args: str) -> str:
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["merganser", *args])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        assert left.value.code == 0
+        _run(monkeypatch, folder, args, exit_code=0)
         return capsys.readouterr().out
 
     return run
@@ -40,11 +37,15 @@ def done(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
     def run(folder: Path, *args: str) -> str:
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["merganser", *args])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        assert left.value.code == 2
+        _run(monkeypatch, folder, args, exit_code=2)
         return capsys.readouterr().err
 
     return run
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, folder: Path, args: Sequence[str], exit_code: int) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["merganser", *args])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == exit_code

@@ -12,7 +12,7 @@ PRESENT = $(wildcard $(SOURCES))
 # The stages' commands say `python`: they mean this one.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help venv run test drills check format bench docs ui clean
+.PHONY: help venv run test drills check format bench docs site ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -45,7 +45,7 @@ test: $(READY)  ## run the tests; the last lines name the ten slowest and the ti
 drills: $(READY)  ## try hundreds of kills, thousands of broken inputs, all of `dvc repro`, clusters: hours
 	@OMP_NUM_THREADS=1 "$(BIN)/python" -m tests.drills $(DRILLS)
 
-check: $(READY)  ## formatting, lint, spelling, types, import rules
+check: site  ## formatting, lint, spelling, types, import rules, links of the docs
 	"$(BIN)/ruff" format --check .
 	"$(BIN)/ruff" check .
 	"$(BIN)/codespell"
@@ -61,6 +61,10 @@ bench: $(READY)  ## measure the engine and the merges against what they replace:
 
 docs: $(READY)  ## write the pages about the methods from the registry
 	@"$(BIN)/python" -m flows.catalogue
+
+# Not --quiet, which lets dead links pass. MkDocs would announce its successor at each start.
+site: $(READY)  ## write the docs as a site to build/site; a dead link is an error
+	@NO_MKDOCS_2_WARNING=1 "$(BIN)/mkdocs" build --strict
 
 ui: $(READY)  ## open the pages of Prefect and MLflow on this machine
 	@"$(BIN)/merganser" ui

@@ -1,4 +1,4 @@
-"""What a run came to, in a few lines: the best entries with their errors, what changed, where the report is."""
+"""What a run came to, in a few lines: what to take for each budget, what changed, where the report is."""
 
 import csv
 import json
@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 from flows.previous_metrics import kept_metrics
+from merganser.errors import InputError
+from merganser.report.budgets import BUDGETS
 
 REPORT = "report"  # the stage, and its folder
-BEST = 3
-GROUPS = {"single": "one model for all tasks", "parts": "a part per task"}
+NAMED = 3
 Row = dict[str, str]
 
 
@@ -17,29 +18,77 @@ def say_answer(done: Set[str], folder: Path, say: Callable[[str], None]) -> None
     """Say it if the run wrote the report; `folder`: where the metrics before the run were kept."""
     if REPORT not in done:
         return
-    with Path(REPORT, "results.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    for line in (*best_lines(rows), *changed_lines(kept_metrics(folder), json.loads(Path("metrics.json").read_text()))):
+    for line in report_lines(Path()):
+        say(line)
+    for line in changed_lines(kept_metrics(folder), json.loads(Path("metrics.json").read_text())):
         say(line)
     say(f"the report: {REPORT}/index.html")
 
 
-def best_lines(rows: list[Row]) -> Iterator[str]:
-    """Name the best entries of each group, by their mean over the tasks in hundredths, ± its sampling error."""
-    for group, title in GROUPS.items():
-        members = sorted((row for row in rows if row["group"] == group), key=lambda row: -float(row["mean"]))
-        if not members:
-            continue
-        yield f"best of {_counted(members)} with {title}:"
-        width = max(len(row["entry"]) for row in members[:BEST])
-        yield from (f"  {row['entry']:{width}}  {_score(row)}  {row['data']}" for row in members[:BEST])
-    references = [f"{row['entry']} {_score(row)}" for row in rows if row["group"] == "reference"]
+def paper_table(root: Path, *, errors: bool) -> str:
+    """Return the table of the report in a repository as LaTeX; raise InputError where there is none."""
+    from merganser.report.latex import latex_table
+
+    names = ("results.csv", "significance.csv", "plots/scores.csv")
+    results, verdicts, scores = (read_table(root, name) for name in names)
+    return latex_table(results, verdicts, scores, errors=errors)
+
+
+def report_lines(root: Path) -> Iterator[str]:
+    """Say in the terminal what the report in a repository says on top; raise InputError where there is none."""
+    yield from choice_lines(read_table(root, "choices.csv"), read_table(root, "results.csv"))
+
+
+def read_table(root: Path, name: str) -> list[Row]:
+    """Read a table of the report in a repository; raise InputError saying what to do where there is none."""
+    path = root / REPORT / name
+    if not path.is_file():
+        raise InputError(f"{REPORT}/{name}: missing; `merganser run {REPORT}` writes it")
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def choice_lines(choices: list[Row], results: list[Row]) -> Iterator[str]:
+    """Name for each budget the best entry and those within the error of it, by the lines of `choices.csv`."""
+    yield "what to take: mean ± its sampling error, memory per task, seconds; or who is within the error of it"
+    data = {row["entry"]: row["data"] for row in results}
+    alone, allowed = ([row for row in choices if row["data"] == had] for had in ("none", "any"))
+    yield from _budget_lines(alone, data)
+    leaders = {row["budget"]: row["entry"] for row in reversed(alone)}
+    better = [row for row in allowed if _leader(allowed, row["budget"]) != leaders.get(row["budget"])]
+    if allowed:
+        yield f"with data allowed:{'' if better else ' none better'}"
+    if better:
+        yield from _budget_lines(better, data, alone=False)
+    references = [f"{row['entry']} {_score(row)}" for row in results if row["group"] == "reference"]
     if references:
         yield f"beside them: {', '.join(references)}"
 
 
-def _counted(rows: list[Row]) -> str:
-    return "1 entry" if len(rows) == 1 else f"{len(rows)} entries"
+def _leader(choices: list[Row], budget: str) -> str:
+    return next(row["entry"] for row in choices if row["budget"] == budget)
+
+
+def _budget_lines(choices: list[Row], data: dict[str, str], *, alone: bool = True) -> Iterator[str]:
+    """Say each budget's choice; of entries without data, also that there is none."""
+    width, before = max(len(budget.title) for budget in BUDGETS), 0
+    for budget in BUDGETS:
+        members = [row for row in choices if row["budget"] == budget.key]
+        entries = int(members[0]["of"]) if members else 0
+        if members and (entries > before or not alone):
+            yield f"  {budget.title:{width}}  {_told(members, data)}"
+        elif alone:
+            yield f"  {budget.title:{width}}  {'no entry but those above' if before else 'no entry'}"
+        before = max(before, entries)
+
+
+def _told(members: list[Row], data: dict[str, str]) -> str:
+    best, *tied = members
+    also = f"; or {_some([row['entry'] for row in tied])}" if tied else ""
+    had = "" if data[best["entry"]] == "no data" else f", {data[best['entry']]}"
+    return (
+        f"{best['entry']} {_score(best)}, {100 * float(best['amr']):.2g} %, {float(best['seconds']):.2g} s{had}{also}"
+    )
 
 
 def _score(row: Row) -> str:
@@ -63,4 +112,4 @@ def changed_lines(before: dict[str, dict[str, float]], now: dict[str, dict[str, 
 
 
 def _some(names: list[str]) -> str:
-    return ", ".join(names[:BEST]) + (", ..." if len(names) > BEST else "")
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")

@@ -161,6 +161,34 @@ def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     print_plan(found)
 
 
+@app.command(epilog=EXIT_CODES)
+def report(
+    tex: Annotated[
+        bool, typer.Option("--tex", help="Print the table of all entries for a paper: LaTeX, needs booktabs.")
+    ] = False,
+    errors: Annotated[bool, typer.Option("--errors", help="With --tex: each number with its sampling error.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --tex: write the table here instead of printing it.")
+    ] = None,
+    repo: RepoOption = Path(),
+) -> None:
+    """Say what to take, as the report's page does; with --tex, give its table for a paper.
+
+    Example: merganser report --tex --out table.tex
+    """
+    from flows.answer import paper_table, report_lines
+    from flows.suites import root_of
+
+    if not tex and (errors or out):
+        raise InputError("--errors and --out are of --tex: say `merganser report --tex` with them")
+    root = root_of(repo)
+    text = paper_table(root, errors=errors) if tex else "".join(f"{line}\n" for line in report_lines(root))
+    if out:
+        out.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+
+
 @app.command()
 def suites(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     """List the ready comparisons of suites/: model family, tasks, entries; * is the one in use."""

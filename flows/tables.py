@@ -28,11 +28,10 @@ def print_plan(plan: Plan) -> None:
 def describe_method(method: Method) -> dict[str, Any]:
     """Return a method's description as plain data; the keys are stable."""
     schema = method.parameters.model_json_schema()
-    description = inspect.getdoc(method.function) or ""
     return {
         "name": method.name,
-        "summary": description.split("\n")[0],
-        "description": description,
+        "summary": method.summary,
+        "description": inspect.getdoc(method.function) or "",
         "family": method.family,
         "needs": method.needs,
         "reads": method.reads,

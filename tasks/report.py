@@ -7,18 +7,20 @@ from merganser.config.loading import load_params
 from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.report.changes import read_changes
+from merganser.report.choices import make_choices
 from merganser.report.measured import read_measures
 from merganser.report.page import render_page
 from merganser.report.plots import make_plots
 from merganser.report.rows import make_rows
 from merganser.report.scores import read_scores
-from merganser.report.significance import read_significance
+from merganser.report.significance import MEAN, read_significance
 from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.study_tables import write_studies
 from merganser.report.tables import (
     summary,
     write_changes,
+    write_choices,
     write_measures,
     write_routed,
     write_significance,
@@ -50,6 +52,7 @@ def write_report(params: Params) -> None:
     tasks = list(params.tasks)
     studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)
     significance = read_significance(rows, EXAMPLES)
+    choices = make_choices(rows, significance.pairs[MEAN])
     plots = make_plots(rows, measured, tasks) | draw_studies(studies, rows[0].wording)
     numbers = summary(rows)
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), numbers)
@@ -60,10 +63,12 @@ def write_report(params: Params) -> None:
         write_measures(folder, measured)
         write_studies(folder, studies)
         write_significance(folder, significance)
+        write_choices(folder, choices)
         write_changes(folder, changes)
         for name, svg in plots.items():
             (folder / "plots" / f"{name}.svg").write_text(svg)
-        (folder / "index.html").write_text(render_page(params, rows, measured, studies, significance, plots, changes))
+        page = render_page(params, rows, measured, studies, significance, choices, plots, changes)
+        (folder / "index.html").write_text(page)
     write_json(SUMMARY, numbers)
     print(f"{REPORT}/index.html: {len(rows)} entries on {len(tasks)} tasks")
 

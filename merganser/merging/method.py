@@ -79,6 +79,11 @@ class Method:
         return self.function.__name__
 
     @property
+    def summary(self) -> str:
+        """Return what it does, in one sentence: the first paragraph of its docstring."""
+        return " ".join((inspect.getdoc(self.function) or "").split("\n\n")[0].split())
+
+    @property
     def first_pass(self) -> bool:
         """Tell whether the function takes all layers and returns a function of one layer."""
         return next(iter(inspect.signature(self.function).parameters)) == "layers"

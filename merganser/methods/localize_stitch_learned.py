@@ -14,7 +14,7 @@ from merganser.merging.method import method
     reads="deltas",
     family="learned",
     formula=r"\sum_t \frac{m_t}{\sum_j m_j} \odot \Delta_t, \quad m_t = \mathbb{1}[x_t > 0], \quad "
-    r"x_t = \arg\min_x \mathbb{E}_t\, \ell(W_0 + \sigma(x) \odot \Delta_t) + \lambda \lVert \sigma(x) \rVert_1",
+    r"x_t = \mathrm{argmin}_x \mathbb{E}_t\, \ell(W_0 + \sigma(x) \odot \Delta_t) + \lambda \lVert \sigma(x) \rVert_1",
     paper="He et al., TMLR 2025, arXiv:2408.13656",
     law="all regions everywhere give the average, only one task's its own model, none the base",
     cost="elementwise",

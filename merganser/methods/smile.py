@@ -21,7 +21,7 @@ def nothing(layer: LayerDeltas, **_: object) -> Parts:
 @method(
     reads="svd",
     family="routed",
-    formula=r"U_{t^*} \Sigma_{t^*} V_{t^*}^\top, \quad t^* = \arg\max_t \lVert V_{t, 1:k_{gate}}^\top x \rVert",
+    formula=r"U_{t^*} \Sigma_{t^*} V_{t^*}^\top, \quad t^* = \mathrm{argmax}_t \lVert V_{t, 1:k_{gate}}^\top x \rVert",
     involvement="NDI",
     efficiency="Medium",
     paper="SMILE: Zero-Shot Sparse Mixture of Low-Rank Experts, 2024, arXiv:2408.10174",

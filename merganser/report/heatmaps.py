@@ -1,7 +1,11 @@
-"""Grids of numbers as shaded cells. Shades are one colour's opacity, so that they follow the page's theme."""
+"""Grids of numbers as shaded cells. Shades are one colour's opacity, so that they follow the page's theme.
+
+The shades of a grid take all of its own range, which a key over it states.
+"""
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,27 +14,47 @@ from matplotlib.colors import to_rgba
 
 from merganser.report.layers import short_names
 from merganser.report.measured import Grid, Measured
-from merganser.report.style import COLOURS, INK, MUTED, canvas, to_svg
+from merganser.report.style import HEAT, INK, MUTED, canvas, to_svg
 
-POSITIVE, NEGATIVE = COLOURS["single"], COLOURS["parts"]
-DEEPEST = 0.65  # opacity of the largest number: the ink on it stays readable in both themes
+POSITIVE, NEGATIVE = HEAT
+LIGHTEST, DEEPEST = 0.04, 0.65  # opacity of the ends of the range: the ink on it stays readable in both themes
 WRITTEN = 16  # columns up to which cells have room for their number
 FULL = 10.8  # inches: the width of the page
+KEY = 1.5  # rows that the key takes
+STEPS = 5  # cells of the key
+
+
+class Shades(NamedTuple):
+    """The shades of numbers from `low` to `high`: by size about 0 where there are both signs, from end to end else."""
+
+    low: float
+    high: float
+
+    def of(self, value: float) -> tuple[float, float, float, float]:
+        """Return a number's colour and opacity."""
+        if self.low < 0 < self.high:
+            return to_rgba(NEGATIVE if value < 0 else POSITIVE, self._opacity(abs(value) / max(-self.low, self.high)))
+        width = self.high - self.low
+        depth = (value - self.low) / width if width else 1.0
+        return to_rgba(*((NEGATIVE, self._opacity(1 - depth)) if self.high <= 0 else (POSITIVE, self._opacity(depth))))
+
+    def _opacity(self, depth: float) -> float:
+        return round(LIGHTEST + (DEEPEST - LIGHTEST) * depth, 3)
 
 
 def between_tasks(grid: Grid, tasks: Sequence[str]) -> str:
-    """Draw one number per pair of different tasks (T, T); the darkest shade is the largest magnitude."""
+    """Draw one number per pair of different tasks (T, T)."""
     apart = np.where(np.eye(len(tasks), dtype=bool), np.nan, grid)
     side = 1.3 + 0.42 * min(len(tasks), WRITTEN)
-    figure, axes = canvas(max(side, 4.2), max(side - 0.5, 2.2))
-    _cells(axes, apart, float(np.nanmax(np.abs(apart), initial=0)), tasks, tasks)
+    figure, axes = canvas(max(side, 4.2), max(side - 0.5, 2.2) + 0.4)
+    _cells(axes, apart, tasks, tasks)
     return to_svg(figure)
 
 
-def entries_by_task(grid: Grid, entries: Sequence[str], tasks: Sequence[str], deepest: float) -> str:
-    """Draw one number per entry and task (E, T), shaded up to `deepest`."""
-    figure, axes = canvas(5.2, 0.9 + 0.19 * len(entries))
-    _cells(axes, grid, deepest, entries, tasks)
+def entries_by_task(grid: Grid, entries: Sequence[str], tasks: Sequence[str]) -> str:
+    """Draw one number per entry and task (E, T)."""
+    figure, axes = canvas(5.2, 0.9 + 0.19 * (len(entries) + KEY))
+    _cells(axes, grid, entries, tasks)
     return to_svg(figure)
 
 
@@ -38,8 +62,8 @@ def entries_by_layer(measured: Measured, entries: Sequence[str]) -> str:
     """Draw the mean alignment of the tasks with each entry's merge in each matrix (E, L)."""
     means = [np.array([_mean(row) for row in measured.alignment(entry)]) for entry in entries]
     names = short_names(measured.matrices)
-    figure, axes = canvas(FULL, 0.6 + 0.19 * len(entries) + 0.07 * max(len(name) for name in names))
-    _cells(axes, np.array(means), 1.0, entries, names)
+    figure, axes = canvas(FULL, 0.6 + 0.19 * (len(entries) + KEY) + 0.07 * max(len(name) for name in names))
+    _cells(axes, np.array(means), entries, names)
     return to_svg(figure)
 
 
@@ -47,21 +71,20 @@ def _mean(values: Grid) -> float:
     return float(np.nanmean(values)) if not np.isnan(values).all() else float("nan")
 
 
-def _cells(axes: Axes, grid: Grid, deepest: float, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Draw a grid with its first row on top; cells that are not defined stay empty."""
+def _cells(axes: Axes, grid: Grid, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Draw a grid with its first row on top, its key above; cells that are not defined stay empty."""
     known = [(y, x) for y in range(len(rows)) for x in range(len(columns)) if not np.isnan(grid[y, x])]
-    corners = [
-        [(x + 0.04, y + 0.06), (x + 0.96, y + 0.06), (x + 0.96, y + 0.94), (x + 0.04, y + 0.94)] for y, x in known
-    ]
-    colours = [_shade(float(grid[cell]), deepest) for cell in known]
-    axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0))
+    key = _draw_key(axes, grid, len(columns)) if known else None
+    if key:
+        corners = [_corners(x, y, 1) for y, x in known]
+        colours = [key.of(float(grid[cell])) for cell in known]
+        axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0))
     if len(columns) <= WRITTEN:
         for y, x in known:
-            axes.annotate(
-                _written(float(grid[y, x])), (x + 0.5, y + 0.52), ha="center", va="center", fontsize=7, color=INK
-            )
-    axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
-    axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
+            _write(axes, float(grid[y, x]), x + 0.5, y)
+    axes.set(xlim=(0, len(columns)), ylim=(len(rows), -KEY if key else 0))
+    heights = [*([0.5 - KEY] if key else []), *(np.arange(len(rows)) + 0.5)]
+    axes.set_yticks(heights, [*(["shades"] if key else []), *rows])
     axes.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=60, ha="right", rotation_mode="anchor")
     axes.tick_params(labelsize=8)
     axes.tick_params(axis="x", labelcolor=MUTED)
@@ -69,9 +92,25 @@ def _cells(axes: Axes, grid: Grid, deepest: float, rows: Sequence[str], columns:
         axes.spines[side].set_visible(False)
 
 
-def _shade(value: float, deepest: float) -> tuple[float, float, float, float]:
-    opacity = DEEPEST * min(1.0, abs(value) / deepest) if deepest else 0.0
-    return to_rgba(NEGATIVE if value < 0 else POSITIVE, round(opacity, 3))
+def _draw_key(axes: Axes, grid: Grid, columns: int) -> Shades:
+    """Draw the numbers from the lowest to the highest in their shades; return these."""
+    shades = Shades(float(np.nanmin(grid)), float(np.nanmax(grid)))
+    width = max(1.0, columns / WRITTEN)
+    steps = np.linspace(shades.low, shades.high, min(STEPS, columns)) if shades.low < shades.high else [shades.low]
+    corners = [_corners(place * width, -KEY, width) for place in range(len(steps))]
+    axes.add_collection(PolyCollection(corners, facecolors=[shades.of(float(v)) for v in steps], linewidths=0))
+    for place, value in enumerate(steps):
+        _write(axes, float(value), (place + 0.5) * width, -KEY)
+    return shades
+
+
+def _corners(x: float, y: float, width: float) -> list[tuple[float, float]]:
+    left, right = x + 0.04, x + width - 0.04
+    return [(left, y + 0.06), (right, y + 0.06), (right, y + 0.94), (left, y + 0.94)]
+
+
+def _write(axes: Axes, value: float, x: float, y: float) -> None:
+    axes.annotate(_written(value), (x, y + 0.52), ha="center", va="center", fontsize=7, color=INK)
 
 
 def _written(value: float) -> str:

@@ -1,40 +1,51 @@
 """The page: one self-contained HTML file with its style, script and plots."""
 
 import re
-from collections.abc import Mapping, Sequence
-from math import isnan
+from collections.abc import Callable, Mapping, Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dvcfleet.secrets import masked
 from merganser.config.params import Params
+from merganser.report.budgets import BUDGETS, Budget
 from merganser.report.changes import Changes
+from merganser.report.choices import Choice, front, ranks, standings
+from merganser.report.formats import (
+    breakable,
+    coded,
+    digits,
+    megabytes,
+    memory,
+    p_value,
+    percent,
+    seconds,
+    sentence,
+    signed,
+)
+from merganser.report.formulas import mathml
+from merganser.report.glossary import TERMS
 from merganser.report.layers import short_names
 from merganser.report.measured import BY_LAYER, Measured
-from merganser.report.rows import (
-    GROUPS,
-    Row,
-    best,
-    best_values,
-    by_family,
-    fingerprint,
-    in_league,
-    leagues,
-    sampling_error,
-)
-from merganser.report.scores import INDIVIDUAL
+from merganser.report.rows import GROUPS, Row, best_values, by_family, fingerprint, sampling_error
 from merganser.report.significance import MEAN, Significance
 from merganser.report.studies import StudyResults
 from merganser.report.style import VARIABLES
 from merganser.report.wording import title_of
 
 EMBEDDED = "examples/"
-CARDS = {
-    "single": "Best single model",
-    "single+data": "Best single model, with data",
-    "parts": "Best with parts per task",
-    "parts+data": "Best with parts and data",
+FILTERS: dict[str, Callable[..., str]] = {
+    "breakable": breakable,
+    "coded": coded,
+    "digits": digits,
+    "mathml": mathml,
+    "megabytes": megabytes,
+    "memory": memory,
+    "p": p_value,
+    "percent": percent,
+    "seconds": seconds,
+    "sentence": sentence,
+    "signed": signed,
 }
 
 
@@ -44,6 +55,7 @@ def render_page(
     measured: Measured,
     studies: StudyResults,
     significance: Significance,
+    choices: Sequence[Choice],
     plots: Mapping[str, str],
     changes: Changes | None,
 ) -> str:
@@ -56,15 +68,7 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "percent": percent,
-        "seconds": seconds,
-        "megabytes": megabytes,
-        "digits": digits,
-        "signed": signed,
-        "sentence": sentence,
-        "p": p_value,
-    }
+    environment.filters |= FILTERS
     page = environment.get_template("page.html.j2").render(
         params=params,
         embedded=params.base.source.startswith(EMBEDDED),
@@ -73,7 +77,13 @@ def render_page(
         with_data=[row for row in rows if row.data != "NDI"],
         families=by_family(rows),
         rows=rows,
-        cards=_cards(rows),
+        budgets=_by_budget(choices),
+        references=[row for row in rows if row.group == "reference"],
+        ranked=sorted(rows, key=lambda row: -row.scores.mean),
+        ranks=ranks(rows, significance.pairs[MEAN]),
+        standings=standings(choices),
+        front={row.entry for row in front(rows, [row.amr for row in rows])},
+        terms=TERMS,
         routed=[row for row in rows if row.scores.known is not None],
         searched=[row for row in rows if "search" in row.scores.profile],
         best=best_values(rows, list(params.tasks)),
@@ -85,21 +95,15 @@ def render_page(
         layers=_layers(measured),
         studies=studies,
         verdicts=significance.verdicts,
-        ties=significance.ties(MEAN),
         changes=changes,
         plots={name: inline(svg) for name, svg in plots.items()},
     )
     return masked(page)
 
 
-def _cards(rows: list[Row]) -> list[tuple[str, Row]]:
-    """Choose the entries whose scores open the page."""
-    chosen = [
-        ("Base, zero-shot", best([row for row in rows if row.method == "base"])),
-        *((CARDS[league], best(in_league(rows, league))) for league in leagues(rows)),
-        ("Individual models", best([row for row in rows if row.method == INDIVIDUAL])),
-    ]
-    return [(title, row) for title, row in chosen if row]
+def _by_budget(choices: Sequence[Choice]) -> dict[Budget, list[Choice]]:
+    """Return each budget's choices, that among the entries without data first."""
+    return {budget: [choice for choice in choices if choice.budget is budget] for budget in BUDGETS}
 
 
 def _shades(rows: list[Row]) -> dict[tuple[str, str], int]:
@@ -127,44 +131,10 @@ def inline(svg: str) -> Markup:
     body = re.sub(r"'DejaVu Sans'[^;\"]*?sans-serif", "system-ui, sans-serif", body)
     for colour, variable in VARIABLES.items():
         body = body.replace(colour, variable)
-    return Markup(body)  # drawn by ourselves; matplotlib escapes the names in it
+    return Markup(f'<div class="plot">{body}</div>')  # drawn by ourselves; matplotlib escapes the names in it
 
 
 def _responsive(match: re.Match[str]) -> str:
-    box = re.search(r'viewBox="[^"]*"', match[1])
-    return f'<svg {box[0] if box else ""} role="img">'
-
-
-def sentence(words: str) -> str:
-    """Begin with a capital letter."""
-    return words[:1].upper() + words[1:]
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    """Format a fraction in per cent, a dash for none."""
-    return "–" if value is None else f"{100 * value:.{digits}f}"
-
-
-def signed(value: float | None) -> str:
-    """Format a difference of fractions in per cent with its sign, a dash for none."""
-    return "–" if value is None else f"{100 * value:+.2f}"
-
-
-def digits(value: float) -> str:
-    """Format a measure with three significant digits, a dash for none."""
-    return "–" if isnan(value) else f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:.0f}"
-
-
-def p_value(value: float | None) -> str:
-    """Format a p-value with the digits that matter, a dash for none."""
-    return "–" if value is None else f"{value:.3f}" if value >= 0.001 else f"{value:.0e}"
-
-
-def seconds(value: float) -> str:
-    """Format a time with its significant digits."""
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
-def megabytes(value: float) -> str:
-    """Format a size in MiB."""
-    return f"{value / 2**20:.0f}"
+    """Let a plot fill its figure, but not shrink below three quarters of its size: it scrolls instead."""
+    box = re.search(r'viewBox="0 0 ([0-9.]+) [0-9.]+"', match[1])
+    return f'<svg {box[0]} role="img" style="min-width: {float(box[1]):.0f}px">' if box else "<svg>"

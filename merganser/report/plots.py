@@ -23,11 +23,9 @@ def make_plots(rows: Sequence[Row], measured: Measured, tasks: Sequence[str]) ->
 
 
 def _scores(rows: list[Row], tasks: Sequence[str]) -> dict[str, str]:
-    plots = {"scores": score_bars(rows, tasks)}
+    plots = {"scores": score_bars(rows, tasks), "memory": against_memory(rows), "time": against_time(rows)}
     if len(tasks) >= 3:
         plots["radar"] = radar(rows, tasks)
-    if all(row.scores.normalised is not None for row in rows):
-        plots |= {"memory": against_memory(rows), "time": against_time(rows)}
     if learned_rows(rows):
         plots["learning"] = learning_curves(rows)
     return plots
@@ -50,8 +48,8 @@ def _merges(measured: Measured) -> dict[str, str]:
     single, parts = (measured.merges(parts=parts) for parts in (False, True))
     if single and measured.matrices:
         alignment = np.array([measured.overall(entry) for entry in single])
-        plots["alignment"] = entries_by_task(alignment, single, tasks, 1.0)
+        plots["alignment"] = entries_by_task(alignment, single, tasks)
         plots["alignment_depth"] = entries_by_layer(measured, single)
     if parts:
-        plots["errors"] = entries_by_task(np.array([measured.overall(entry) for entry in parts]), parts, tasks, 1.0)
+        plots["errors"] = entries_by_task(np.array([measured.overall(entry) for entry in parts]), parts, tasks)
     return plots

@@ -92,6 +92,11 @@ class Row:
         return float(self.scores.profile["wall_s"])
 
     @property
+    def seconds(self) -> float:
+        """Return the wall time of the merge and of what was done on data for it."""
+        return self.wall_s + (self.before_s or 0)
+
+    @property
     def peak_bytes(self) -> int:
         """Return the merging process's peak memory in bytes."""
         return int(self.scores.profile["peak_rss_bytes"])

@@ -1,20 +1,21 @@
-"""Normalised scores against what an entry costs."""
+"""Mean scores against what an entry costs, and the Pareto front: what no other entry beats for less."""
 
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from merganser.report.choices import front
 from merganser.report.labels import place_labels
 from merganser.report.rows import Row, best
-from merganser.report.style import COLOURS, MUTED, to_svg
+from merganser.report.style import COLOURS, INK, MUTED, to_svg
 
 FONT = 7.5  # of the names of points
 LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
 
 
 def against_memory(rows: list[Row]) -> str:
-    """Draw the normalised score against the additional memory rate."""
+    """Draw the mean score against the additional memory rate."""
     figure, axes = _axes("additional memory per task, % of the merged parameters", rows)
     values = [100 * row.amr for row in rows]
     axes.set_xscale("symlog", linthresh=1, linscale=0.6)
@@ -25,9 +26,9 @@ def against_memory(rows: list[Row]) -> str:
 
 
 def against_time(rows: list[Row]) -> str:
-    """Draw the normalised score against the merge's wall time."""
-    figure, axes = _axes("wall time of the merge, s", rows)
-    values = [row.wall_s for row in rows]
+    """Draw the mean score against the wall time of the merge and of what was done on data for it."""
+    figure, axes = _axes("wall time of the merge and what it learned or measured on data, s", rows)
+    values = [row.seconds for row in rows]
     axes.set_xscale("log")
     axes.set_xlim(min(values) / 1.5, max(values) * 3)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -42,33 +43,30 @@ def named(rows: Sequence[Row], costs: Sequence[float]) -> list[int]:
     for family in {row.family for row in rows}:
         leader = best([row for row in rows if row.family == family])
         chosen |= {leader.entry} if leader else set()
-    highest = -1.0
-    for index in sorted(range(len(rows)), key=lambda i: (costs[i], -_height(rows[i]))):
-        if _height(rows[index]) > highest:
-            highest = _height(rows[index])
-            chosen.add(rows[index].entry)
+    chosen |= {row.entry for row in front(rows, costs)}
     return [index for index, row in enumerate(rows) if row.entry in chosen]
 
 
 def _height(row: Row) -> float:
-    return 100 * (row.scores.normalised or 0)
+    return 100 * row.scores.mean
 
 
 def _axes(label: str, rows: list[Row]) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(5.2, 3.8))
     axes = figure.add_axes((0.1, 0.13, 0.88, 0.85))
-    axes.set(xlabel=label, ylabel=f"normalised {rows[0].wording.name}, %")
+    axes.set(xlabel=label, ylabel=f"mean {rows[0].wording.axis}")
     axes.tick_params(axis="y", labelcolor=MUTED)
     axes.grid()
     return figure, axes
 
 
 def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
-    """Plot the normalised score against a cost whose scale is set; name the points that `named` chooses."""
+    """Plot the mean score against a cost whose scale is set; name the points that `named` chooses."""
     heights = [_height(row) for row in rows]
     margin = 0.06 * (max(heights) - min(heights) or 1)
     axes.set_ylim(min(heights) - margin, max(heights) + margin)
     axes.scatter(values, heights, s=26, color=[COLOURS[row.group] for row in rows], alpha=0.85, linewidths=0, zorder=3)
+    _draw_front(axes, rows, values)
     scale = 72 / axes.figure.dpi
     pixels = axes.transData.transform(list(zip(values, heights, strict=True))) - axes.bbox.min
     points = [(float(x) * scale, float(y) * scale) for x, y in pixels]
@@ -88,3 +86,15 @@ def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
             va="center",
             arrowprops=LEADER if moved else None,
         )
+
+
+def _draw_front(axes: Axes, rows: Sequence[Row], costs: Sequence[float]) -> None:
+    """Draw the Pareto front as the steps of the best score for at most a cost, and a ring about each entry on it."""
+    cost = {row.entry: value for row, value in zip(rows, costs, strict=True)}
+    best_first = front(rows, costs)
+    if not best_first:
+        return
+    places, heights = [cost[row.entry] for row in best_first], [_height(row) for row in best_first]
+    end = axes.get_xlim()[1]
+    axes.step([*places, end], [*heights, heights[-1]], where="post", color=INK, linewidth=0.9, alpha=0.6, zorder=2)
+    axes.scatter(places, heights, s=62, facecolors="none", edgecolors=INK, linewidths=0.9, zorder=4)

@@ -43,14 +43,6 @@ class Significance:
     pairs: Mapping[str, Pairs]
     verdicts: Mapping[tuple[str, str], Verdict]  # by entry and column
 
-    def ties(self, column: str) -> dict[str, list[str]]:
-        """List by the best entry of each group, with others in it, those that cannot be told from it in a column."""
-        found: dict[str, list[str]] = {}
-        for verdict in self.verdicts.values():
-            if verdict.column == column:
-                found.setdefault(verdict.best, []).extend([verdict.entry] if verdict.tied else [])
-        return found
-
 
 def read_significance(rows: Sequence[Row], examples: Path) -> Significance:
     """Test all pairs of entries on the examples that every one was evaluated on; raise InputError naming a file."""

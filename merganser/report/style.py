@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 INK, MUTED, LINE = "#1d2430", "#667085", "#d9dee6"
 COLOURS = {"reference": "#8a94a3", "single": "#2b6cb0", "parts": "#c2571a"}
 OTHERS = ("#2f8f6b", "#8a56b8")
+# of heat maps, positive and negative: the colour-blind tell them apart; a dark page has them deeper than the lines
+HEAT = ("#2b6cb1", "#c2571b")
 # what the page writes in place of each colour
 VARIABLES = {
     INK: "var(--ink)",
@@ -20,6 +22,8 @@ VARIABLES = {
     **{colour: f"var(--{group})" for group, colour in COLOURS.items()},
     OTHERS[0]: "var(--third)",
     OTHERS[1]: "var(--fourth)",
+    HEAT[0]: "var(--heat)",
+    HEAT[1]: "var(--heat-negative)",
 }
 STYLE: Any = {
     "svg.hashsalt": "merganser",

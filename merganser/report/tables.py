@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.report.changes import Changes
+from merganser.report.choices import Choice
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.rows import Row
 from merganser.report.scores import Scores
@@ -79,6 +80,17 @@ def write_significance(folder: Path, significance: Significance) -> None:
         for (i, first), (j, second) in combinations(enumerate(significance.entries), 2)
     ]
     write_csv(folder / "pairs.csv", ["column", "entry", "other", "difference", "p"], lines)
+
+
+def write_choices(folder: Path, choices: Sequence[Choice]) -> None:
+    """Write `choices.csv`: for each budget the best entry, then those within the error of it; no line where none is."""
+    lines = [
+        [c.budget.key, c.data, r.entry, c.entries, p, r.scores.mean, r.scores.error, r.amr, r.seconds]
+        for c in choices
+        for r, p in zip(c.members, [None, *c.p], strict=False)
+    ]
+    header = ["budget", "data", "entry", "of", "p", "mean", "stderr", "amr", "seconds"]
+    write_csv(folder / "choices.csv", header, lines)
 
 
 def write_changes(folder: Path, changes: Changes | None) -> None:

@@ -1,28 +1,55 @@
-from flows.answer import Row, best_lines, changed_lines
+from pathlib import Path
+
+import pytest
+
+from flows.answer import Row, changed_lines, choice_lines, report_lines
+from merganser.errors import InputError
 
 
-def row(entry: str, group: str, mean: float, stderr: str = "0.004", data: str = "no data") -> Row:
-    return {"entry": entry, "group": group, "mean": str(mean), "stderr": stderr, "data": data}
+def chosen(budget: str, entry: str, of: int, mean: float, amr: float, data: str = "none") -> Row:
+    numbers = {"of": str(of), "p": "", "mean": str(mean), "stderr": "0.004", "amr": str(amr), "seconds": "1.25"}
+    return {"budget": budget, "data": data, "entry": entry, **numbers}
 
 
-def test_the_three_best_of_each_group_are_named_with_their_errors() -> None:
-    rows = [
-        row("individual", "reference", 0.96),
-        row("average", "single", 0.648),
-        row("ties", "single", 0.7),
-        row("tsv_m", "single", 0.72, stderr=""),
-        row("regmean", "single", 0.71, data="validation data"),
-        row("emr", "parts", 0.9),
+def result(entry: str, group: str, mean: float, data: str = "no data") -> Row:
+    return {"entry": entry, "group": group, "mean": str(mean), "stderr": "", "data": data}
+
+
+RESULTS = [
+    result("individual", "reference", 0.96),
+    *(result(entry, "single", 0.7) for entry in ("tsv_m", "ties", "iso_c", "cart", "pcb")),
+    result("emr", "parts", 0.9),
+    result("twin", "parts", 0.95, "validation data"),
+]
+ALONE = [
+    *(chosen(key, entry, 6, 0.72, 0.0) for key in ("one_model", "1_percent") for entry in ("tsv_m", "ties")),
+    *(chosen(key, "emr", 7, 0.9, 0.032) for key in ("5_percent", "any_size")),
+]
+
+
+def test_each_budgets_best_is_named_with_those_within_its_error_and_a_budget_without_entries() -> None:
+    assert list(choice_lines(ALONE, RESULTS))[1:] == [
+        "  one model for all tasks    tsv_m 72.0 ± 0.4, 0 %, 1.2 s; or ties",
+        "  at most 1 % more per task  no entry but those above",
+        "  at most 5 % more per task  emr 90.0 ± 0.4, 3.2 %, 1.2 s",
+        "  any size                   no entry but those above",
+        "beside them: individual 96.0",
     ]
-    assert list(best_lines(rows)) == [
-        "best of 4 entries with one model for all tasks:",
-        "  tsv_m    72.0  no data",
-        "  regmean  71.0 ± 0.4  validation data",
-        "  ties     70.0 ± 0.4  no data",
-        "best of 1 entry with a part per task:",
-        "  emr  90.0 ± 0.4  no data",
-        "beside them: individual 96.0 ± 0.4",
+
+
+def test_data_are_named_where_they_make_another_entry_the_best() -> None:
+    same = [row | {"data": "any"} for row in ALONE if row["budget"] != "any_size"]
+    assert list(choice_lines([*ALONE, *same], RESULTS))[5:6] == ["with data allowed: none better"]
+    better = chosen("any_size", "twin", 8, 0.95, 0.138, "any")
+    assert list(choice_lines([*ALONE, *same, better], RESULTS))[5:7] == [
+        "with data allowed:",
+        "  any size                   twin 95.0 ± 0.4, 14 %, 1.2 s, validation data",
     ]
+
+
+def test_without_a_report_it_says_what_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"report/choices\.csv: missing; `merganser run report` writes it"):
+        list(report_lines(tmp_path))
 
 
 def test_what_changed_is_counted_and_the_largest_changes_are_named() -> None:

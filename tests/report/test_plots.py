@@ -10,12 +10,13 @@ import pytest
 from merganser import registry
 from merganser.evaluation.scoring import Score
 from merganser.report.bars import score_bars
-from merganser.report.heatmaps import between_tasks, entries_by_task
+from merganser.report.choices import front
+from merganser.report.heatmaps import DEEPEST, LIGHTEST, Shades, between_tasks, entries_by_task
 from merganser.report.labels import LINE, place_labels
 from merganser.report.learning import learned_rows, learning_curves
 from merganser.report.measured import Grid, Measured, mean_of
 from merganser.report.rows import Row, lowest
-from merganser.report.scatter import named
+from merganser.report.scatter import against_memory, named
 from merganser.report.scores import Scores
 from merganser.report.style import STYLE
 from merganser.report.tables import summary
@@ -50,6 +51,15 @@ def test_references_leaders_of_families_and_what_nothing_beats_are_named() -> No
     assert names_of(rows) == {"base", "average", "ties", "cheap", "good"}
 
 
+def test_the_front_is_ringed_and_leaves_references_out() -> None:
+    rows = [row("base", "base", 0.99, 0.0), row("ties", "ties", 0.6, 0.0), row("emr", "emr", 0.9, 0.03)]
+    beaten = row("svd", "svd", 0.8, 0.1)
+    assert [each.entry for each in front([*rows, beaten], [0.0, 0.0, 0.03, 0.1])] == ["ties", "emr"]
+    with matplotlib.rc_context(STYLE):
+        ringed = against_memory([*rows, beaten])
+        assert ringed.count("fill: none; stroke: #1d2430") == against_memory(rows).count("fill: none; stroke: #1d2430")
+
+
 def test_of_forty_entries_at_one_cost_few_are_named() -> None:
     rows = [row(f"entry{i}", "task_arithmetic", 0.5 + i / 100, 0.0) for i in range(40)]
     assert names_of(rows) == {"entry39"}
@@ -71,11 +81,20 @@ def drawn(grid: Grid, tasks: list[str]) -> str:
 def test_a_cell_shows_its_number_its_sign_and_its_size() -> None:
     grid = np.array([[1, 0.4, -0.2], [0.4, 1, NAN], [-0.2, NAN, 1]])
     svg = drawn(grid, ["a", "b", "c"])
-    assert svg.count("fill: #2b6cb0; fill-opacity: 0.65") == 2
-    assert svg.count("fill: #c2571a; fill-opacity: 0.325") == 2
-    assert svg.count(">.40<") == 2
-    assert svg.count(">-.20<") == 2
+    assert svg.count("fill: #2b6cb1; fill-opacity: 0.65") == 3  # two cells, and the key's highest number
+    assert svg.count("fill: #c2571b; fill-opacity: 0.345") == 3
+    assert svg.count(">.40<") == 3
+    assert svg.count(">-.20<") == 3
     assert ">1.00<" not in svg  # a task with itself says nothing
+
+
+def test_shades_take_all_of_the_range_of_their_own_grid() -> None:
+    for low, high in ((0.36, 0.44), (-0.44, -0.36), (100.0, 101.0)):
+        shades = Shades(low, high)
+        assert {shades.of(low)[3], shades.of(high)[3]} == {LIGHTEST, DEEPEST}
+        assert shades.of((low + high) / 2)[3] == pytest.approx((LIGHTEST + DEEPEST) / 2, abs=1e-3)
+    assert Shades(-0.1, 0.2).of(0.0)[3] == LIGHTEST
+    assert Shades(0.5, 0.5).of(0.5)[3] == DEEPEST
 
 
 def test_a_large_number_keeps_its_digits() -> None:
@@ -88,11 +107,11 @@ def test_a_grid_without_numbers_is_drawn_empty() -> None:
     assert "fill-opacity" not in drawn(np.full((2, 2), NAN), ["a", "b"])
 
 
-def test_many_tasks_keep_their_shades_and_lose_their_numbers() -> None:
+def test_many_tasks_keep_their_shades_and_lose_their_numbers_but_for_the_key() -> None:
     with matplotlib.rc_context(STYLE):
-        svg = entries_by_task(np.full((2, 20), 0.5), ["a", "b"], [f"task{t}" for t in range(20)], 1.0)
-    assert svg.count("fill-opacity: 0.325") == 40
-    assert ">.50<" not in svg
+        svg = entries_by_task(np.full((2, 20), 0.5), ["a", "b"], [f"task{t}" for t in range(20)])
+    assert svg.count("fill-opacity: 0.65") == 41
+    assert svg.count(">.50<") == 1
 
 
 def test_means_leave_out_what_is_not_defined() -> None:

@@ -12,9 +12,12 @@ import pytest
 from markupsafe import escape
 from scipy.stats import binomtest
 
+from flows.answer import report_lines
 from merganser import registry
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results, write_results
+from merganser.report.budgets import BUDGETS
+from merganser.report.glossary import TERMS
 from merganser.report.labels import LINE, place_labels, spread
 from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.style import VARIABLES
@@ -93,10 +96,14 @@ def test_the_table_shows_every_score_and_leads_to_its_file(folder: Path, page: s
             assert cell[1] == f"{100 * value:.1f}"
 
 
+def rows_of(page: str, table: str) -> list[tuple[str, str]]:
+    """Return each entry of one of the page's tables, and its row."""
+    (found,) = re.findall(rf'<table class="sortable {table}".*?</table>', page, flags=re.S)
+    return re.findall(r'<th scope="row"[^>]*><a href="#entry-(\w+)">(.*?)</tr>', found, flags=re.S)
+
+
 def test_the_best_of_a_group_is_marked_and_references_never_are(folder: Path, page: str) -> None:
-    rows = re.findall(r'<th scope="row"[^>]*><a href="#entry-(\w+)">.*?</tr>', page, flags=re.S)
-    bodies = re.findall(r'<th scope="row"[^>]*><a href="#entry-\w+">(.*?)</tr>', page, flags=re.S)
-    marked = {entry for entry, body in zip(rows, bodies, strict=True) if 'mean best"' in body}
+    marked = {entry for entry, body in rows_of(page, "scores") if 'mean best"' in body}
     means = {row["entry"]: float(row["mean"]) for row in csv.DictReader((folder / "report/results.csv").open())}
     single = max(means["average"], means["sum"])
     assert marked == {"tsv_c"} | {entry for entry in ("average", "sum") if means[entry] == single}
@@ -123,11 +130,46 @@ def test_entries_are_tested_against_the_best_of_their_group_example_by_example(f
         p = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
         assert float(row["p"]) == pytest.approx(p)
     mean = found[0]
-    assert (f"Indistinguishable from <b>{mean['best']}</b> in the mean: {mean['entry']}" in page) == (
-        float(mean["corrected"]) >= 0.05
-    )
+    tied = {entry for entry, body in rows_of(page, "scores") if 'class="mean tied"' in body}
+    assert tied == ({mean["entry"]} if float(mean["corrected"]) >= 0.05 else set())
     pairs = list(csv.DictReader((folder / "report/pairs.csv").open()))
     assert len(pairs) == (1 + len(TASKS)) * len(METHODS) * (len(METHODS) - 1) // 2
+
+
+def test_what_to_take_is_said_alike_by_the_page_the_table_and_the_command_line(folder: Path, page: str) -> None:
+    (section,) = re.findall(r'<section id="take">.*?</section>', page, flags=re.S)
+    cards = [re.findall(r'href="#entry-(\w+)"', card) for card in section.split('<div class="card">')[1:]]
+    lines = list(csv.DictReader((folder / "report/choices.csv").open()))
+    by_budget = [[row["entry"] for row in lines if row["budget"] == budget.key] for budget in BUDGETS]
+    assert len(cards) == len(BUDGETS)
+    for budget, named, members, said in zip(BUDGETS, cards, by_budget, list(report_lines(folder))[1:], strict=False):
+        more = members != by_budget[BUDGETS.index(budget) - 1] or budget is BUDGETS[0]
+        assert named == (members if more else members[:1])
+        assert said.startswith(f"  {budget.title} ")
+        assert (members[0] in said) == more
+    ranked = [
+        (entry, float(re.findall(r'class="mean"[^>]*>([\d.]+)', row)[0])) for entry, row in rows_of(page, "ranking")
+    ]
+    assert {entry for entry, _ in ranked} == set(METHODS)
+    assert [mean for _, mean in ranked] == sorted((mean for _, mean in ranked), reverse=True)
+
+
+def test_the_first_number_of_a_row_is_its_mean(folder: Path, page: str) -> None:
+    means = {row["entry"]: float(row["mean"]) for row in csv.DictReader((folder / "report/results.csv").open())}
+    for table in ("ranking", "scores"):
+        for entry, row in rows_of(page, table):
+            assert re.findall(r"<td[^>]*>([\d.]+)", row)[0] == f"{100 * means[entry]:.1f}"
+
+
+def test_every_term_of_the_page_is_explained_in_its_list(page: str) -> None:
+    explained = set(re.findall(r'popover id="([\w-]+)"', page))
+    used = set(re.findall(r'popovertarget="([\w-]+)"', page))
+    assert used <= explained == {f"term-{key}" for key in TERMS}
+    assert len(used) > 10
+
+
+def test_every_table_scrolls_in_a_box_of_its_own(page: str) -> None:
+    assert page.count("<table") == len(re.findall(r'<div class="scroll">(?:(?!</div>).)*?<table', page, flags=re.S)) + 1
 
 
 def test_results_on_other_examples_are_refused(folder: Path) -> None:
@@ -156,7 +198,7 @@ def test_the_warning_about_the_embedded_suite_is_not_shown_for_other_models(page
 
 def test_the_tables_hold_the_same_numbers_in_the_order_of_the_page(folder: Path, page: str) -> None:
     rows = list(csv.DictReader((folder / "report/results.csv").open()))
-    assert [row["entry"] for row in rows] == re.findall(r'<th scope="row"[^>]*><a href="#entry-(\w+)">', page)
+    assert [row["entry"] for row in rows] == [entry for entry, _ in rows_of(page, "scores")]
     assert {file.name for file in (folder / "report/plots").iterdir()} == TABLES | PLOTS
     assert {row["entry"]: row["reads"] for row in rows} == {entry: METHODS[entry]["reads"] for entry in METHODS}
     individual = next(row for row in rows if row["entry"] == "individual")

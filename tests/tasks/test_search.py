@@ -212,7 +212,7 @@ def test_the_report_compares_entries_with_data_among_themselves(folder: Path, co
     assert all(({entry, best} <= set(ENTRIES)) == (group == "single+data") for group, entry, best in tests)
     page = Path("report/index.html").read_text()
     assert "Not all entries had the same." in page
-    assert "Best single model, with data" in page
+    assert "With data allowed" in page
     for name in ("grid", "low"):
         whole = found(folder, name)
         chosen = next(one for one in whole["candidates"] if one["values"] == whole["chosen"])

@@ -1,0 +1,68 @@
+"""Numbers and names as the report writes them."""
+
+import re
+from math import isnan
+
+from markupsafe import Markup, escape
+
+
+def sentence(words: str) -> str:
+    """Begin with a capital letter."""
+    return words[:1].upper() + words[1:]
+
+
+def breakable(name: str) -> Markup:
+    """Let a name break after its underscores.
+
+    >>> breakable("a_b<")
+    Markup('a_<wbr>b&lt;')
+    """
+    return Markup(escape(name).replace("_", Markup("_<wbr>")))
+
+
+def coded(text: str) -> Markup:
+    """Set what stands between backticks as code.
+
+    >>> coded("by `k` < 2")
+    Markup('by <code>k</code> &lt; 2')
+    """
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Format a fraction in per cent, a dash for none."""
+    return "–" if value is None else f"{100 * value:.{digits}f}"
+
+
+def memory(rate: float) -> str:
+    """Format an additional memory rate in per cent, with the digits that tell small ones apart.
+
+    >>> memory(0), memory(0.0089), memory(0.139), memory(1)
+    ('0', '0.89', '13.9', '100.0')
+    """
+    return percent(rate, 1 if rate >= 0.1 else 2) if rate else "0"
+
+
+def signed(value: float | None) -> str:
+    """Format a difference of fractions in per cent with its sign, a dash for none."""
+    return "–" if value is None else f"{100 * value:+.2f}"
+
+
+def digits(value: float) -> str:
+    """Format a measure with three significant digits, a dash for none."""
+    return "–" if isnan(value) else f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:.0f}"
+
+
+def p_value(value: float | None) -> str:
+    """Format a p-value with the digits that matter, a dash for none."""
+    return "–" if value is None else f"{value:.3f}" if value >= 0.001 else f"{value:.0e}"
+
+
+def seconds(value: float) -> str:
+    """Format a time with its significant digits."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def megabytes(value: float) -> str:
+    """Format a size in MiB."""
+    return f"{value / 2**20:.0f}"

@@ -8,10 +8,11 @@ import posixpath
 import re
 from pathlib import Path
 
-from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from merganser.report.formulas import mathml
 
 ROOT = Path(__file__).parent.parent
 OUTSIDE = "repository"
@@ -51,7 +52,7 @@ def _site_text(text: str, source: str, page: str) -> str:
         there = posixpath.relpath(_page_of(target), posixpath.dirname(page) or ".")
         return f"{match[1]}{there}{match[3] or ''})"
 
-    text = _FORMULA.sub(lambda match: f"<div>{convert(match[1], display='block')}</div>", text)
+    text = _FORMULA.sub(lambda match: f"<div>{mathml(match[1])}</div>", text)
     return _LINK.sub(link, text)
 
 

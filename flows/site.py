@@ -1,4 +1,4 @@
-"""Hooks of the docs' site (`mkdocs.yml`): the repository's other files that pages link to, and formulas without scripts.
+"""Hooks of the docs' site (`mkdocs.yml`): the repository's other files that pages link to, and formulas as MathML.
 
 Pages link to files as GitHub shows them, also to files outside `docs/`. On the site such a file is a page under
 `repository/`, so that every link is checked and leads somewhere.

@@ -228,6 +228,14 @@ def test_status_tells_each_stage_of_a_fresh_project(project: Path, done: Done) -
     assert f"{found['counts']['stale']} stale" in done(project, "status")
 
 
+def test_report_says_what_to_do_where_there_is_none_and_what_its_options_belong_to(
+    project: Path, refused: Refused
+) -> None:
+    assert "report/choices.csv: missing; `merganser run report` writes it" in refused(project, "report")
+    assert "report/results.csv: missing; `merganser run report` writes it" in refused(project, "report", "--tex")
+    assert "say `merganser report --tex` with them" in refused(project, "report", "--errors")
+
+
 def test_a_folder_that_is_no_dvc_repository_is_refused(tmp_path: Path, refused: Refused) -> None:
     assert "not in a DVC repository" in refused(tmp_path, "status")
 

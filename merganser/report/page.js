@@ -1,6 +1,10 @@
 // Sort the rows of each group by the clicked column; a second click turns the order. A click on a term explains it.
 for (const table of document.querySelectorAll("table.sortable")) {
   const headings = [...table.tHead.rows[0].cells];
+  headings.forEach(heading => {
+    heading.tabIndex = 0;
+    heading.addEventListener("keydown", event => event.key === "Enter" && event.target === heading && heading.click());
+  });
   headings.forEach((heading, column) => heading.addEventListener("click", event => {
     if (event.target.closest(".term")) return;
     const words = column === 0 || heading.classList.contains("text");

@@ -1,9 +1,12 @@
 """Say in one line what pydantic found wrong at a place of `params.yaml`, what stands there and what is expected."""
 
+import io
 import re
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from ruamel.yaml import YAML
 
 from merganser.errors import did_you_mean
 
@@ -22,7 +25,8 @@ def explain(mistake: Any, model: type[BaseModel], above: Place = (), beside: tup
         known = [*(beside if len(place) == 1 else ()), *_keys_at(model, place[:-1])]
         return f"{where}: unknown key{did_you_mean(str(place[-1]), known)}"
     if kind == "missing":
-        return f"{where}: missing; expected {', '.join(_keys_at(model, place[:-1]))}"
+        example = _example_at(model, place)
+        return f"{where}: missing" if example is None else f"{where}: missing; for example {example}"
     if kind == "too_short" or (got is None and where in NEEDED):
         return f"{where}: there are none; declare at least one"
     if kind in ("dict_type", "model_type"):
@@ -38,6 +42,31 @@ def shown(value: Any) -> str:
     """Show a value as it stands in the file, the beginning of a long one."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _example_at(model: type[BaseModel], place: Place) -> str | None:
+    """Return a line of the file that gives what is missing at a place, None when no example is known."""
+    key = str(place[-1])
+    field = getattr(_kind_at(model, place[:-1]), "model_fields", {}).get(key)
+    value = None if field is None else _example(field)
+    if value is None:
+        return None
+    yaml, line = YAML(), io.StringIO()
+    yaml.default_flow_style, yaml.width = True, 10_000
+    yaml.dump({key: value}, line)
+    return line.getvalue().strip()[1:-1]  # without the braces around the one key
+
+
+def _example(field: FieldInfo) -> Any:
+    """Return a field's stated example; else the first of its choices, or its type with the required keys only."""
+    kind = field.annotation
+    if field.examples:
+        return field.examples[0]
+    if get_origin(kind) is Literal:
+        return get_args(kind)[0]
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return {key: _example(inner) for key, inner in kind.model_fields.items() if inner.is_required()}
+    return None
 
 
 def _may_be_left_out(model: type[BaseModel], place: Place) -> bool:

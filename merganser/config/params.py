@@ -41,8 +41,8 @@ class Base(Strict):
     `heads`: patterns of the names of parameters that are each task's own: read from its checkpoint, never merged.
     """
 
-    source: Text
-    family: Text
+    source: Annotated[Text, Field(examples=["models/base"])]
+    family: Annotated[Text, Field(examples=["open_clip"])]
     heads: list[Text] = []
 
     @property
@@ -54,7 +54,7 @@ class Base(Strict):
 class Parameters(Strict):
     """Which parameters are merged (name patterns; the rest stays as in the base), and which count as matrices."""
 
-    merged: Annotated[list[Text], Field(min_length=1)]
+    merged: Annotated[list[Text], Field(min_length=1, examples=[["visual.*"]])]
     matrices: Literal["linear", "any_2d"]
 
 
@@ -67,7 +67,7 @@ class Data(Strict):
 
     model_config = ConfigDict(extra="allow")
 
-    source: Text
+    source: Annotated[Text, Field(examples=["datasets/digits"])]
     split: Text | None = None
     validation: Text | None = None
     columns: dict[Text, Text] = {}
@@ -82,7 +82,7 @@ class Data(Strict):
 class Task(Strict):
     """A fine-tuned checkpoint and its data, of some kind."""
 
-    source: Text
+    source: Annotated[Text, Field(examples=["models/digits"])]
     kind: Text = "image_classification"
     data: Data
 
@@ -90,7 +90,7 @@ class Task(Strict):
 class Decompose(Strict):
     """The share of each matrix's singular vectors that is kept, and the dtype they are stored in."""
 
-    rank_fraction: Annotated[float, Field(gt=0, le=1)]
+    rank_fraction: Annotated[float, Field(gt=0, le=1, examples=[1.0])]
     dtype: Literal["float32", "float16", "bfloat16"]
 
 
@@ -99,8 +99,8 @@ class Entry(Strict):
 
     model_config = ConfigDict(extra="allow")
 
-    method: Text
-    reads: Text
+    method: Annotated[Text, Field(examples=["ties"])]
+    reads: Annotated[Text, Field(examples=["deltas"])]
 
     @property
     def difference(self) -> str | None:
@@ -146,7 +146,7 @@ class Entry(Strict):
 class Difference(Strict):
     """Difference vectors: the tasks' models minus what an entry of methods merged them into."""
 
-    merged: Text
+    merged: Annotated[Text, Field(examples=["average"])]
 
 
 class Joint(Strict):
@@ -164,8 +164,8 @@ class Merge(Strict):
 class Evaluation(Strict):
     """The split that is measured on, the examples per batch, where networks run and in which precision."""
 
-    split: Literal["validation", "test"]
-    batch_size: Annotated[int, Field(ge=1)]
+    split: Annotated[Literal["validation", "test"], Field(examples=["test"])]
+    batch_size: Annotated[int, Field(ge=1, examples=[256])]
     device: DeviceName = "cpu"
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
 
@@ -176,7 +176,7 @@ class Validation(Strict):
     It is not the one that is measured on, unless all that reads it adapts without labels.
     """
 
-    split: Text
+    split: Annotated[Text, Field(examples=["validation"])]
 
 
 class Statistic(Strict):
@@ -187,7 +187,7 @@ class Statistic(Strict):
     """
 
     kind: Literal["gram", "fisher"]
-    examples: Annotated[int, Field(ge=1)]
+    examples: Annotated[int, Field(ge=1, examples=[256])]
     base: bool = False
     device: DeviceName = "cpu"
 
@@ -200,13 +200,13 @@ class Statistic(Strict):
 class Embedding(Strict):
     """Text embeddings of the tasks' class names, and what an entry reads with them: deltas, svd or differences/NAME."""
 
-    of: Text
+    of: Annotated[Text, Field(examples=["deltas"])]
 
 
 class Beside(Strict):
     """What is trained beside a model: `of` names the difference vectors that start from it."""
 
-    of: Text
+    of: Annotated[Text, Field(examples=["deltas"])]
 
 
 class Routing(Beside):
@@ -236,7 +236,7 @@ class Learned(Strict):
     model_config = ConfigDict(extra="allow")
 
     learner: Text
-    of: Text
+    of: Annotated[Text, Field(examples=["deltas"])]
 
     @property
     def values(self) -> dict[str, Any]:
@@ -262,7 +262,7 @@ class Search(Strict):
     model_config = ConfigDict(extra="allow")
 
     method: Text
-    of: Text
+    of: Annotated[Text, Field(examples=["deltas"])]
     over: dict[Text, list[Any]] = {}
     evolve: Evolution | None = None
 
@@ -285,7 +285,7 @@ class StudyEntry(Entry):
 class TaskStudy(Strict):
     """Entries that merge subsets of the tasks: at most so many of each size, the same ones for every entry."""
 
-    subsets: Annotated[int, Field(ge=1)]
+    subsets: Annotated[int, Field(ge=1, examples=[4])]
     methods: dict[str, StudyEntry]
 
 
@@ -308,10 +308,18 @@ class Params(Strict):
     `seed`: of all that draws at random; a list of several for merges, which draw once with each.
     """
 
-    seed: Annotated[int | list[int], PlainValidator(_seeds)]
+    seed: Annotated[int | list[int], PlainValidator(_seeds), Field(examples=[0])]
     base: Base
     parameters: Parameters
-    tasks: Annotated[dict[str, Task], Field(min_length=1)]
+    tasks: Annotated[
+        dict[str, Task],
+        Field(
+            min_length=1,
+            examples=[
+                {"digits": {"source": "models/digits", "data": {"source": "datasets/digits", "templates": ["a {}."]}}}
+            ],
+        ),
+    ]
     decompose: Decompose
     joints: dict[str, Joint] = {}
     differences: dict[str, Difference] = {}
@@ -321,7 +329,9 @@ class Params(Strict):
     searches: dict[str, Search] = {}
     surgery: dict[str, Surgery] = {}
     merge: Merge = Merge()
-    methods: Annotated[dict[str, Entry], Field(min_length=1)]
+    methods: Annotated[
+        dict[str, Entry], Field(min_length=1, examples=[{"ties": {"method": "ties", "reads": "deltas"}}])
+    ]
     evaluation: Evaluation
     validation: Validation | None = None
     statistics: dict[str, Statistic] = {}

@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from merganser.config.loading import load_params
-from merganser.config.params import declared
+from merganser.config.params import Params, declared
 from merganser.config.searches import candidates_of
 from merganser.errors import InputError
 
@@ -422,6 +422,14 @@ def test_a_mistake_is_refused_by_its_place(
     path = write(tmp_path, changed(change))
     lines = complaint(path).splitlines()
     assert any(line.startswith(f"{path}: {place}") and what in line for line in lines), lines
+
+
+@pytest.mark.parametrize("key", ["seed", "base", "parameters", "tasks", "decompose", "methods", "evaluation"])
+def test_a_missing_section_is_named_with_a_line_that_gives_it(key: str, tmp_path: Path) -> None:
+    path = write(tmp_path, changed(lambda c: c.pop(key)))
+    line = next(line for line in complaint(path).splitlines() if line.startswith(f"{path}: {key}: missing"))
+    given = YAML(typ="safe").load(line.partition("; for example ")[2])
+    Params.model_validate({**changed(lambda c: c.pop(key)), **given})
 
 
 def test_sections_that_a_comparison_does_not_use_may_be_left_out(tmp_path: Path) -> None:

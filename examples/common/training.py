@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
 
 
 def learning_rate_share(step: int, steps: int, warm_up: int) -> float:
@@ -13,6 +14,38 @@ def learning_rate_share(step: int, steps: int, warm_up: int) -> float:
     if step < warm_up:
         return (step + 1) / warm_up
     return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
+
+
+class Muon(Optimizer):
+    """Momentum, orthogonalised, for matrices (Jordan et al., 2024), computed in float32.
+
+    torch's own computes in bfloat16, for which a CPU without instructions of its own takes 20 to 40 times as long.
+    """
+
+    def __init__(self, matrices: Sequence[Tensor], lr: float, weight_decay: float, momentum: float) -> None:
+        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take one step with Nesterov's momentum."""
+        for group in self.param_groups:
+            for matrix in group["params"]:
+                mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix))
+                mean.lerp_(matrix.grad, 1 - group["momentum"])
+                update = orthogonalised(matrix.grad.lerp(mean, group["momentum"]))
+                rows, columns = matrix.shape
+                matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                matrix.add_(update, alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
+
+
+def orthogonalised(update: Tensor) -> Tensor:
+    """Bring all singular values of a matrix near 1, by five quintic steps of Newton and Schulz."""
+    wide = update if update.shape[0] <= update.shape[1] else update.T
+    wide = wide / wide.norm().clamp(min=1e-7)
+    for _ in range(5):
+        gram = wide @ wide.T
+        wide = 3.4445 * wide + (-4.775 * gram + 2.0315 * gram @ gram) @ wide
+    return wide if update.shape[0] <= update.shape[1] else wide.T
 
 
 def pretraining_optimisers(parameters: Mapping[str, Tensor], blocks: str) -> list[Optimizer]:

@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from common.stages import read_settings
-from common.training import epochs, learning_rate_share
+from common.training import Muon, epochs, learning_rate_share
 from suite import tasks
 from suite.data import pixel_hash, write_dataset
 from suite.finetune import finetune, read_split
@@ -148,3 +148,21 @@ def test_the_comparison_asks_with_the_prompts_that_the_tasks_were_trained_with()
     for name, task in compared.items():
         assert task["source"] == f"examples/suite/hub/{name}"
         assert task["data"] == {"source": f"examples/suite/datasets/{name}", "templates": TASKS[name].TEMPLATES}
+
+
+@pytest.mark.parametrize("shape", [(12, 5), (5, 12)], ids=str)
+def test_muon_steps_as_torchs_does_to_the_rounding_of_bfloat16(shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    start, target = (torch.randn(shape, generator=generator) for _ in range(2))
+    options = {"lr": 0.01, "weight_decay": 0.05, "momentum": 0.95}
+    reached = []
+    for make in (Muon, torch.optim.Muon):
+        matrix = torch.nn.Parameter(start.clone())
+        optimiser = make([matrix], **options)
+        for _ in range(10):
+            optimiser.zero_grad()
+            (matrix - target).square().sum().backward()
+            optimiser.step()
+        reached.append(matrix.detach() - start)
+    ours, torchs = reached
+    assert (ours - torchs).norm() < 0.02 * torchs.norm()

@@ -1,7 +1,8 @@
 """Compare the declared models before any work, from headers alone."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
@@ -11,14 +12,17 @@ from merganser.checkpoints.mean import MeanCheckpoint, whole
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.params import Params
-from merganser.errors import InputError
+from merganser.errors import InputError, did_you_mean
+from merganser.evaluation.evaluator import open_evaluator
+from merganser.evaluation.saved import read_headers
 from merganser.inputs.deltas import check_pair
 from merganser.models import get_family
+from merganser.sources.columns import rename_columns
 from merganser.sources.fetching import read_pointer
 
 
 def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) -> None:
-    """Check each source that lies on this disk and each pair of base and task; raise InputError listing every mistake.
+    """Check each source that lies on this disk, and each pair of base and task; raise InputError listing every mistake.
 
     `folder` is what relative sources start from. `made` tells whether a stage will write a path that is not there yet.
     """
@@ -49,8 +53,34 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
                 if "base.source" in here:
                     check_vocabulary(here["base.source"], here[f"tasks.{name}.source"], (base, model), name)
                 check_pair(base, model, rules, name)
+    for name in params.tasks:
+        place = f"tasks.{name}.data.source"
+        if place in here:
+            _check_data(params, name, here[place], partial(_noted, mistakes))
     if mistakes:
         raise InputError("\n".join(dict.fromkeys(mistakes)))
+
+
+def _check_data(params: Params, name: str, source: Path, noted: Callable[[str], AbstractContextManager[None]]) -> None:
+    """Check the columns of a task's data set and the splits that are read of it; all mistakes are noted."""
+    task = params.tasks[name]
+    with noted(f"tasks.{name}.data"):
+        found = rename_columns(read_headers(source), task.data.columns, source)
+        for place, split in _splits_read(params, name).items():
+            if split not in found:
+                has = f"it has {', '.join(found)}{did_you_mean(split, found)}"
+                raise InputError(f"{place}: {source} has no split {split!r}; {has}")
+        open_evaluator(task.kind, task.data.own, task.data.metric).check_columns(found, source)
+
+
+def _splits_read(params: Params, name: str) -> dict[str, str]:
+    """Return the splits of a task's data that stages read, by the place where each is declared."""
+    data = params.tasks[name].data
+    own = f"tasks.{name}.data"
+    read = {f"{own}.split" if data.split else "evaluation.split": params.split_of(name)}
+    if params.validation:
+        read[f"{own}.validation" if data.validation else "validation.split"] = params.validation_split_of(name)
+    return read
 
 
 def _opened(path: Path | None) -> Checkpoint | None:

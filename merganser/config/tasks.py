@@ -8,9 +8,9 @@ from merganser.config.data_class import adapts_only
 from merganser.config.explaining import explain
 from merganser.config.params import Data, Params, Task
 from merganser.errors import InputError, did_you_mean
-from merganser.evaluation import get_kind
+from merganser.evaluation import Kind, get_kind, kind_names
 from merganser.evaluation.settings import KindSettings
-from merganser.models import get_family
+from merganser.models import family_names, get_family, has_ability
 
 
 def task_mistakes(params: Params) -> list[str]:
@@ -21,7 +21,7 @@ def task_mistakes(params: Params) -> list[str]:
     except InputError as error:
         mistakes += [str(error)]
     for name, task in params.tasks.items():
-        mistakes += _kind_mistakes(f"tasks.{name}", task)
+        mistakes += _kind_mistakes(f"tasks.{name}", task, params.base.family)
         same = params.validation and params.validation_split_of(name) == params.split_of(name)
         if same and not adapts_only(params):
             place = "validation.split" if task.data.validation is None else f"tasks.{name}.data.validation"
@@ -31,16 +31,25 @@ def task_mistakes(params: Params) -> list[str]:
     return mistakes
 
 
-def _kind_mistakes(where: str, task: Task) -> list[str]:
+def _kind_mistakes(where: str, task: Task, family: str) -> list[str]:
     try:
         kind = get_kind(task.kind)
     except InputError as error:
         return [f"{where}.kind: {error}"]
     mistakes = []
+    if family in family_names() and not fits(kind, family):
+        fitting = ", ".join(name for name in kind_names() if fits(get_kind(name), family))
+        reason = f"no network of the family {family} does tasks of the kind {task.kind}"
+        mistakes.append(f"{where}.kind: {reason}; it does {fitting}: name another kind, or another base.family")
     if task.data.metric is not None and task.data.metric not in kind.METRICS:
         known = f"{task.kind} has {', '.join(kind.METRICS)}{did_you_mean(task.data.metric, kind.METRICS)}"
         mistakes.append(f"{where}.data.metric: {task.data.metric!r} is no metric of this kind of task; {known}")
     return [*mistakes, *_settings_mistakes(f"{where}.data", kind.Settings, task.data.own)]
+
+
+def fits(kind: Kind, family: str) -> bool:
+    """Tell whether a family's networks do tasks of a kind."""
+    return all(has_ability(family, ability) for ability in kind.NEEDS)
 
 
 def _settings_mistakes(where: str, settings: type[KindSettings], own: dict[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 
 from merganser.errors import InputError
+from merganser.evaluation.saved import kind_of
 from merganser.evaluation.settings import KindSettings
 from merganser.models import TakesTexts
 
@@ -33,7 +34,8 @@ def check_texts(splits: Mapping[str, Any], source: Path) -> None:
             has = f"it has {rows.column_names}; data.columns says which one it is"
             raise InputError(f"{source}: split {split} has no column {TEXT!r}; {has}")
         for column in _texts_of(rows):
-            kind = getattr(rows.features[column], "dtype", rows.features[column])
+            feature = rows.features[column]
+            kind = getattr(feature, "dtype", kind_of(feature) or feature)
             if kind not in ("string", "large_string"):
                 raise InputError(f"{source}: split {split}: the column {column!r} holds {kind}, no texts")
 

@@ -10,8 +10,9 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
+from inspect import isfunction
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, get_type_hints, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -171,8 +172,10 @@ def families_with(ability: type) -> list[str]:
 
 
 def has_ability(family: str, ability: type) -> bool:
-    """Tell whether a family's networks have an ability, by what its `open_network` is annotated to return."""
-    return issubclass(get_type_hints(get_family(family).open_network)["return"], ability)
+    """Tell whether a family's networks have an ability's methods, by what its `open_network` is annotated to return."""
+    made = get_type_hints(get_family(family).open_network)["return"]
+    methods = [name for name, value in vars(ability).items() if isfunction(value) and not name.startswith("_")]
+    return any(all(hasattr(network, name) for name in methods) for network in get_args(made) or (made,))
 
 
 def text_family_of(folder: Path) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.errors import InputError
 from merganser.evaluation.images import check_pictures
-from merganser.evaluation.saved import load_saved
+from merganser.evaluation.saved import check_saved, load_saved
 from merganser.hashes import sha256_of
 from merganser.limits import check_link, parse_json, read_small
 from merganser.sources.columns import rename_columns
@@ -93,8 +93,7 @@ def describe(
 
 
 def _copy_saved_data_set(source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str]) -> None:
-    if not (source / "dataset_dict.json").is_file():
-        raise InputError(f"{source}: no saved data set; expected a folder written by DatasetDict.save_to_disk")
+    check_saved(source)
     loaded = load_saved(source)
     renamed = rename_columns(loaded, columns, source)
     check(renamed, source)

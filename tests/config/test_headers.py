@@ -1,16 +1,21 @@
 """What is wrong with the declared models is said before any work, from their headers."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from datasets import Array3D, ClassLabel, Dataset, DatasetDict, Features, Value
 from torch import Tensor
 
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.headers import check_sources
-from merganser.config.params import Params
+from merganser.config.params import Data, Params
+from merganser.config.tasks import task_mistakes
 from merganser.errors import InputError
 from tests.checkpoints.adapters.small import write_adapter, write_base
 from tests.small_models import random_state, write_models
@@ -26,7 +31,7 @@ def params(tmp_path: Path) -> Params:
     (tmp_path / "hub/base/open_clip_config.json").write_text(json.dumps(CONFIG))
     tasks = ("task0", "task1", "task2")
     for task in tasks:
-        (tmp_path / "datasets" / task).mkdir(parents=True)
+        saved_pictures().save_to_disk(tmp_path / "datasets" / task)
     return Params.model_validate(
         {
             "seed": 0,
@@ -44,6 +49,13 @@ def params(tmp_path: Path) -> Params:
             "studies": {"tasks": {"subsets": 1, "methods": {}}, "rank": {"fractions": []}},
         }
     )
+
+
+def saved_pictures() -> DatasetDict:
+    """Two pictures of two classes."""
+    features = Features({"image": Array3D((2, 2, 3), "uint8"), "label": ClassLabel(names=["dark", "light"])})
+    pictures = np.zeros((2, 2, 2, 3), dtype=np.uint8)
+    return DatasetDict(test=Dataset.from_dict({"image": pictures, "label": [0, 1]}, features=features))
 
 
 def nothing_is_made(path: Path) -> bool:
@@ -155,3 +167,64 @@ def test_an_adapter_cannot_stand_without_its_base(params: Params, tmp_path: Path
     write_adapter(tmp_path / "hub/task1", tmp_path / "small")
     assert "base.source: task1: " in complaint(without_base(params), tmp_path)
     assert "is an adapter, which has no mean with others; give the base" in complaint(without_base(params), tmp_path)
+
+
+def with_data(params: Params, **keys: Any) -> Params:
+    """Return the declaration with other keys of the first task's data."""
+    task = params.tasks["task0"]
+    data = Data.model_validate(task.data.model_dump() | keys)
+    return params.model_copy(update={"tasks": params.tasks | {"task0": task.model_copy(update={"data": data})}})
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"split": "tset"}, "tasks.task0.data.split: {} has no split 'tset'; it has test; did you mean \"test\"?"),
+        (
+            {"columns": {"image": "imgae"}},
+            "data.columns.image: split test of {} has no column 'imgae'; it has ['image', ",
+        ),
+        ({"columns": {"label": "image", "image": "label"}}, "{}: split test: the label column has no class names"),
+        ({"classes": ["a", "b", "c"]}, "{}: split test has 2 classes, data.classes names 3"),
+    ],
+    ids=str,
+)
+def test_data_that_do_not_fit_are_refused_from_their_headers(
+    keys: dict[str, Any], said: str, params: Params, tmp_path: Path
+) -> None:
+    found = complaint(with_data(params, **keys), tmp_path)
+    assert found.startswith("tasks.task0.data: " + said.format(tmp_path / "datasets/task0"))
+    assert "\n" not in found
+
+
+def test_columns_may_have_other_names_and_what_no_stage_reads_is_not_looked_at(params: Params, tmp_path: Path) -> None:
+    folder = tmp_path / "datasets/task0"
+    renamed = saved_pictures()["test"].rename_column("label", "fine_label")
+    shutil.rmtree(folder)
+    DatasetDict(test=renamed.add_column("note", ["", ""])).save_to_disk(folder)
+    check_sources(with_data(params, columns={"label": "fine_label"}), tmp_path, nothing_is_made)
+
+
+def test_a_folder_that_is_no_data_set_and_one_of_texts_are_refused_together(params: Params, tmp_path: Path) -> None:
+    for task in ("task0", "task1"):
+        shutil.rmtree(tmp_path / "datasets" / task)
+    (tmp_path / "datasets/task0").mkdir()
+    texts = Dataset.from_dict(
+        {"image": ["a"], "label": ["b"]}, features=Features(image=Value("string"), label=Value("string"))
+    )
+    DatasetDict(test=texts).save_to_disk(tmp_path / "datasets/task1")
+    first, second = complaint(params, tmp_path).splitlines()
+    assert first.startswith("tasks.task0.data: ")
+    assert "no saved data set" in first
+    assert second.startswith("tasks.task1.data: ")
+    assert "the label column has no class names" in second
+
+
+def test_a_family_and_a_kind_of_task_that_do_not_fit_are_refused(params: Params) -> None:
+    regression = params.tasks["task0"].model_copy(update={"kind": "regression"})
+    changed = params.model_copy(update={"tasks": params.tasks | {"task0": regression}})
+    (mistake, *_) = task_mistakes(changed)
+    assert mistake.startswith(
+        "tasks.task0.kind: no network of the family open_clip does tasks of the kind regression; "
+    )
+    assert "it does image_classification: name another" in mistake

@@ -24,6 +24,7 @@ from merganser.limits import check_plain, parse_yaml, read_small
 from merganser.models import Generates, Network, TakesTexts
 
 METRICS = ("acc", "acc_norm", "exact_match", "mcc", "f1")
+NEEDS = (TakesTexts, Generates)
 PAIRS = ("mcc", "f1")  # lm-eval keeps a label and a prediction of each document, not a score
 
 
@@ -68,7 +69,11 @@ def task_of(settings: Settings) -> dict[str, Any]:
     return dict(task)
 
 
-def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
+def check_columns(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
+    """Refuse nothing: which columns there must be the templates say, on a document."""
+
+
+def check_values(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Refuse a data set whose documents are no plain values, or that the templates do not fit."""
     for split, rows in splits.items():
         try:

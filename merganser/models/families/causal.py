@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from merganser.checkpoints.reading import Checkpoint
-from merganser.models import DeviceName, Inputs, Network, Precision
+from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_names, read_config
 from merganser.models.generation import generated, greedy, log_likelihood
 from merganser.models.naming import naming_of
@@ -80,7 +80,7 @@ def _placed(batch: Inputs) -> dict[str, Tensor]:
 
 def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
-) -> Network:
+) -> CausalNetwork | SequenceClassifier:
     """Build the language model that a folder describes, or a classifier with so many outputs, without weights."""
     config = read_config("causal", folder)
     if outputs is not None:

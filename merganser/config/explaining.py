@@ -26,7 +26,8 @@ def explain(mistake: Any, model: type[BaseModel], above: Place = (), beside: tup
         return f"{where}: unknown key{did_you_mean(str(place[-1]), known)}"
     if kind == "missing":
         example = _example_at(model, place)
-        return f"{where}: missing" if example is None else f"{where}: missing; for example {example}"
+        expected = f"expected {', '.join(_keys_at(model, place[:-1]))}" if example is None else f"for example {example}"
+        return f"{where}: missing; {expected}"
     if kind == "too_short" or (got is None and where in NEEDED):
         return f"{where}: there are none; declare at least one"
     if kind in ("dict_type", "model_type"):

@@ -30,26 +30,30 @@ class Node:
     disk: float = 2e9  # bytes/s, read or written
 
 
-def specs() -> dict[str, Spec]:
-    """Return every parameter's name, shape and dtype."""
-    narrow = HIDDEN // HEADS * KEY_VALUE_HEADS
+def specs(
+    layers: int = LAYERS,
+    hidden: int = HIDDEN,
+    intermediate: int = INTERMEDIATE,
+    narrow: int = HIDDEN // HEADS * KEY_VALUE_HEADS,
+) -> dict[str, Spec]:
+    """Return every parameter's name, shape and dtype; `narrow`: the outputs of the maps to keys and to values."""
     block = {
-        "self_attn.q_proj": (HIDDEN, HIDDEN),
-        "self_attn.k_proj": (narrow, HIDDEN),
-        "self_attn.v_proj": (narrow, HIDDEN),
-        "self_attn.o_proj": (HIDDEN, HIDDEN),
-        "mlp.gate_proj": (INTERMEDIATE, HIDDEN),
-        "mlp.up_proj": (INTERMEDIATE, HIDDEN),
-        "mlp.down_proj": (HIDDEN, INTERMEDIATE),
-        "input_layernorm": (HIDDEN,),
-        "post_attention_layernorm": (HIDDEN,),
+        "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (narrow, hidden),
+        "self_attn.v_proj": (narrow, hidden),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (intermediate, hidden),
+        "mlp.up_proj": (intermediate, hidden),
+        "mlp.down_proj": (hidden, intermediate),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
     }
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens": (VOCABULARY, HIDDEN),
-        "model.norm": (HIDDEN,),
-        "lm_head": (VOCABULARY, HIDDEN),
+        "model.embed_tokens": (VOCABULARY, hidden),
+        "model.norm": (hidden,),
+        "lm_head": (VOCABULARY, hidden),
     }
-    shapes |= {f"model.layers.{layer}.{name}": shape for layer in range(LAYERS) for name, shape in block.items()}
+    shapes |= {f"model.layers.{layer}.{name}": shape for layer in range(layers) for name, shape in block.items()}
     return {f"{name}.weight": Spec("BF16", shape) for name, shape in shapes.items()}
 
 

@@ -15,7 +15,6 @@ import yaml
 from benchmarks.harness import ROOT, Run
 from benchmarks.models import TASKS, TOWER, make_models
 from merganser import registry
-from merganser.checkpoints.writing import MODEL
 
 CLASSES = ("cat", "dog", "ship", "lorry")  # dts_unseen asks for the tasks' class names
 CHUNK = 2**24
@@ -69,8 +68,9 @@ class Setting:
 
     @property
     def inputs(self) -> list[Path]:
-        """List the files that are merged, the base's first."""
-        return [path / MODEL if path.is_dir() else path for path in (self.base, *self.models.values())]
+        """List the files of weights that are merged, the base's first."""
+        paths = (self.base, *self.models.values())
+        return [file for path in paths for file in (sorted(path.glob("*.safetensors")) if path.is_dir() else [path])]
 
     @property
     def words(self) -> list[str]:

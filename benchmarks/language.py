@@ -1,0 +1,166 @@
+"""Measure merges of language models against mergekit's: `python -m benchmarks.language [METHOD ...]`.
+
+A base and three models fine-tuned from it of TinyLlama's shape (Zhang et al., 2024, arXiv:2401.02385): 1.1 billion
+parameters each, random, in bfloat16, in shards of a gigabyte with an index, as transformers saves them. `merganser
+merge` against `mergekit-yaml`, each as a process of its own on a terminal, so that both show their progress. It takes
+twelve gigabytes of disk. Methods that mergekit does not have are measured alone.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import yaml
+from huggingface_hub import save_torch_state_dict
+from torch import Tensor
+
+from benchmarks.harness import (
+    MB,
+    RESULTS,
+    Measured,
+    Run,
+    alternate,
+    as_table,
+    as_text,
+    described,
+    field_of,
+    machine,
+    ratio,
+    spread,
+    write_results,
+)
+from benchmarks.llama import VOCABULARY, specs
+from benchmarks.mergekit import KIN, Kin, installed, versions
+from benchmarks.models import SIZE, STEP
+from benchmarks.sides import Setting, writing
+
+LAYERS, HIDDEN, INTERMEDIATE, HEADS, KEY_VALUE_HEADS = 22, 2048, 5632, 32, 4
+TASKS, TIMES = 3, 2
+SHARDS = "1GB"
+DEFAULT = ("task_arithmetic", "ties", "dare", "tsv_m")
+
+
+def main() -> None:
+    """Measure each method on both sides, in alternation; print a table as Markdown, and write the figures to a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"({', '.join(DEFAULT)})")
+    parser.add_argument("--layers", type=int, default=LAYERS, help=f"of each model ({LAYERS}: TinyLlama)")
+    parser.add_argument("--times", type=int, default=TIMES, help=f"each side ({TIMES})")
+    parser.add_argument("--threads", type=int, default=2, help="of a merge (2)")
+    parser.add_argument("--folder", type=Path, help="keep the models here, and use them again (a temporary folder)")
+    parser.add_argument("--json", type=Path, default=RESULTS / "language.json", help="where the figures go")
+    options = parser.parse_args()
+    print(f"{described(machine())}; {options.threads} threads a merge; {versions()}\n", flush=True)
+    rows = {}
+    with made(options.folder, options.layers, options.threads) as setting:
+        for method in options.methods or DEFAULT:
+            rows[method] = measured(method, setting, options.times)
+            write_results(options.json, {"versions": versions(), "threads": options.threads, "rows": rows})
+    print(table(rows))
+
+
+@contextmanager
+def made(folder: Path | None, layers: int, threads: int) -> Iterator[Setting]:
+    """Make the models, unless they are in the folder, and a temporary folder for what is written."""
+    with tempfile.TemporaryDirectory(prefix="merganser-bench-") as temporary:
+        place = (folder or Path(temporary)).absolute() / f"{layers}-layers"
+        for task in range(TASKS + 1):
+            if not (place / f"model{task}" / "config.json").is_file():
+                _save_model(place / f"model{task}", layers, task)
+        base, *models = (place / f"model{task}" for task in range(TASKS + 1))
+        yield Setting(base, {path.name: path for path in models}, Path(temporary), threads)
+
+
+def _save_model(folder: Path, layers: int, task: int) -> None:
+    """Save one model as transformers does; 0: the base."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shapes = specs(layers, HIDDEN, INTERMEDIATE, HIDDEN // HEADS * KEY_VALUE_HEADS)
+    save_torch_state_dict(
+        {name: _weights(place, task, spec.shape) for place, (name, spec) in enumerate(shapes.items())},
+        folder,
+        max_shard_size=SHARDS,
+    )
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "num_attention_heads": HEADS,
+        "num_hidden_layers": layers,
+        "num_key_value_heads": KEY_VALUE_HEADS,
+        "vocab_size": VOCABULARY,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def _weights(place: int, task: int, shape: tuple[int, ...]) -> Tensor:
+    values = SIZE * torch.randn(shape, generator=torch.Generator().manual_seed(place))
+    if task:
+        values += STEP * torch.randn(shape, generator=torch.Generator().manual_seed(1000 * task + place))
+    return values.to(torch.bfloat16)
+
+
+def measured(method: str, setting: Setting, times: int) -> dict[str, list[Measured]]:
+    """Measure one method on both sides, or on ours where mergekit lacks it."""
+    sides = {"ours": ours(method, setting)} | ({"mergekit": theirs(KIN[method], setting)} if method in KIN else {})
+
+    def said(side: str, run: Measured) -> None:
+        memory = f"{run.peak_anonymous_bytes / MB:.0f} MB anonymous"
+        print(f"`{method}`, {side}: {run.wall_s:.1f} s, CPU {run.cpu_s:.1f} s, {memory}", file=sys.stderr, flush=True)
+
+    return alternate(sides, dict.fromkeys(sides, times), said)
+
+
+def ours(method: str, setting: Setting) -> Run:
+    """Merge by `merganser merge`."""
+    models = [f"--model={task}={path}" for task, path in setting.models.items()]
+    command = [sys.executable, "-m", "flows", "merge", method, "--base", str(setting.base), *models]
+    return on_terminal([*command, "--device", "cpu", "--threads", str(setting.threads), "--out"], "ours", setting)
+
+
+def theirs(kin: Kin, setting: Setting) -> Run:
+    """Merge by `mergekit-yaml`."""
+    parameters = {"weight": kin.weight, **dict(kin.parameters)}
+    config = {
+        "merge_method": kin.method,
+        "models": [{"model": str(path), "parameters": parameters} for path in setting.models.values()],
+        "dtype": "bfloat16",
+        **({"base_model": str(setting.base)} if kin.method != "linear" else {}),
+    }
+    file = setting.folder / f"{kin.method}.yaml"
+    file.write_text(yaml.safe_dump(config))
+    program = installed().with_name("mergekit-yaml")
+    return on_terminal([str(program), str(file), "--num-threads", str(setting.threads)], "mergekit", setting)
+
+
+def on_terminal(command: Sequence[str], side: str, setting: Setting) -> Run:
+    """Make a run on a terminal of its own, which `script` gives it; the folder it writes to is its last word."""
+    run = writing(side, command, setting, option=None)
+    return replace(run, command=["script", "-qefc", shlex.join(run.command), "/dev/null"])
+
+
+def table(rows: dict[str, dict[str, list[Measured]]]) -> str:
+    """Write the times and the memory of both, and mergekit's over ours."""
+    heads = ["method", "mergekit's", "ours, s", "mergekit, s", "ratio", "ours, MB", "mergekit, MB", "ratio"]
+    lines = []
+    for method, runs in rows.items():
+        cells = [f"`{method}`", f"`{KIN[method].method}`" if method in KIN else "–"]
+        for name, unit, digits in (("wall_s", 1.0, 1), ("peak_anonymous_bytes", MB, 0)):
+            found = {side: [value / unit for value in field_of(each, name)] for side, each in runs.items()}
+            other = found.get("mergekit")
+            cells += [as_text(spread(found["ours"]), digits)]
+            cells += [as_text(spread(other), digits), as_text(ratio(other, found["ours"]))] if other else ["–", "–"]
+        lines.append(cells)
+    return as_table(heads, lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,7 @@ from tests.shared import made_once, shared_prefect_server
 from tests.tiny import CODE, make_repository, merganser
 
 TESTS = Path(__file__).parent
+SAID = ".dvc/tmp/said.txt"
 SLOW_FIRST = ("drills", "dvcfleet", "faults", "flows", "test_pipeline.py", "tasks", "examples", "benchmarks", "laws")
 
 
@@ -49,6 +50,12 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path
 
 
 @pytest.fixture
+def tiny_said(tiny_run: Path) -> str:
+    """Give what the run of the tiny comparison printed."""
+    return (tiny_run / SAID).read_text()
+
+
+@pytest.fixture
 def tiny_copy(tiny_run: Path, tmp_path: Path) -> Path:
     """Give a copy of it to change."""
     return Path(shutil.copytree(tiny_run, tmp_path / "copy", symlinks=True))
@@ -59,4 +66,5 @@ def _run_tiny(prefect_api: str, folder: Path) -> None:
     git = ["git", "-C", str(folder), "-c", "user.name=T", "-c", "user.email=t@example.org"]
     subprocess.run([*git, "add", *CODE, "params.yaml"], check=True)
     subprocess.run([*git, "commit", "-qm", "all"], check=True)
-    merganser(folder, "run", "--workers", "2", PREFECT_API_URL=prefect_api)
+    said = merganser(folder, "run", "--workers", "2", PREFECT_API_URL=prefect_api).stdout
+    (folder / SAID).write_text(said)

@@ -97,7 +97,10 @@ def suites(dtype: torch.dtype = torch.float32) -> st.SearchStrategy[Suite]:
 
 
 def holds(dtype: torch.dtype = torch.float32, drawn: int = 1) -> Any:
-    """Check a property on three suites of every kind of task, and on drawn ones; the same in every run."""
+    """Check a property on a suite of every kind of task and on drawn ones, the same in every run.
+
+    Where more than one is drawn, on one task, and on more tasks than a matrix has rows, too.
+    """
     options = settings(
         max_examples=drawn,
         deadline=None,
@@ -105,10 +108,18 @@ def holds(dtype: torch.dtype = torch.float32, drawn: int = 1) -> Any:
         database=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
-    alone, crowd = suite_of(["full"], 0, dtype), suite_of(["full"] * 8, 0, dtype)  # one task; more tasks than rows
-    mixed = suite_of(["full", "low_rank", "frozen", "same"], 0, dtype)
+    checked = [suite_of(["full", "low_rank", "frozen", "same"], 0, dtype)]
+    if drawn > 1:
+        checked += [suite_of(["full"], 0, dtype), suite_of(["full"] * 8, 0, dtype)]
     given_drawn = given(suite=suites(dtype))
-    return lambda test: options(example(suite=alone)(example(suite=crowd)(example(suite=mixed)(given_drawn(test)))))
+
+    def checks(test: Callable[..., None]) -> Callable[..., None]:
+        test = given_drawn(test)
+        for suite in checked:
+            test = example(suite=suite)(test)
+        return options(test)
+
+    return checks
 
 
 def as_read(name: str, layers: Sequence[LayerDeltas]) -> list[Layer]:
@@ -149,29 +160,20 @@ def _stacked(result: Tensor | Parts, layer: LayerDeltas) -> Tensor:
 
 @every_method
 @holds(drawn=2)
-def test_every_layer_keeps_its_shape_and_dtype(name: str, suite: Suite) -> None:
+def test_layers_keep_their_shape_inputs_stay_as_they_were_and_merging_again_gives_the_same_bits(
+    name: str, suite: Suite
+) -> None:
+    layers = as_read(name, suite.layers)
+    before = [[tensor.clone() for tensor in tensors_of(layer)] for layer in layers]
     for values in choices(name):
-        for delta, layer in zip(models(name, suite.layers, values), suite.layers, strict=True):
+        first, again = ([*map(_stacked, merged(name, *layers, **values), suite.layers)] for _ in range(2))
+        assert all(map(torch.equal, first, again)), values
+        for delta, layer in zip(first, suite.layers, strict=True):
             assert delta.shape[1:] == layer.deltas.shape[1:], layer.name
             assert delta.dtype == torch.float32, layer.name
             assert delta.isfinite().all(), layer.name
-
-
-@methods_that(lambda method: not method.overlay)
-@holds(torch.float64)
-def test_double_precision_in_is_double_precision_out(name: str, suite: Suite) -> None:
-    assert {delta.dtype for delta in models(name, suite.layers, {})} == {torch.float64}
-
-
-@every_method
-@holds()
-def test_the_inputs_stay_as_they_were(name: str, suite: Suite) -> None:
-    for values in choices(name):
-        layers = as_read(name, suite.layers)
-        before = [[tensor.clone() for tensor in tensors_of(layer)] for layer in layers]
-        merged(name, *layers, **values)
-        for layer, tensors in zip(layers, before, strict=True):
-            assert all(map(torch.equal, tensors_of(layer), tensors)), layer.name
+    for layer, tensors in zip(layers, before, strict=True):
+        assert all(map(torch.equal, tensors_of(layer), tensors)), layer.name
 
 
 def tensors_of(layer: Layer) -> list[Tensor]:
@@ -179,6 +181,12 @@ def tensors_of(layer: Layer) -> list[Tensor]:
     if not isinstance(layer, LayerDeltas):
         return [tensor for f in layer.factors for tensor in f]
     return [layer.deltas, *(value for value in vars(layer.statistics).values() if isinstance(value, Tensor))]
+
+
+@methods_that(lambda method: not method.overlay)
+@holds(torch.float64)
+def test_double_precision_in_is_double_precision_out(name: str, suite: Suite) -> None:
+    assert {delta.dtype for delta in models(name, suite.layers, {})} == {torch.float64}
 
 
 @every_method
@@ -190,7 +198,7 @@ def test_tasks_that_changed_nothing_leave_the_base(name: str, tasks: int) -> Non
 
 
 @every_method
-@holds(torch.float64)
+@holds(torch.float64, drawn=2)
 def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite: Suite) -> None:
     order = list(range(len(suite.kinds)))[::-1]
     order = order[1:] + order[:1]
@@ -210,14 +218,6 @@ def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite
             expected = delta[order] if len(delta) > 1 else delta
             tolerance = 1e-6 * float(layer.deltas.abs().max())
             torch.testing.assert_close(other, expected, rtol=1e-6, atol=tolerance, msg=f"{layer.name} {values}")
-
-
-@every_method
-@holds()
-def test_merging_again_gives_the_same_bits(name: str, suite: Suite) -> None:
-    for values in choices(name):
-        first, second = models(name, suite.layers, values), models(name, suite.layers, values)
-        assert all(map(torch.equal, first, second))
 
 
 @methods_that(lambda method: method.reads == "deltas")

@@ -107,9 +107,10 @@ def test_a_gpu_asked_for_and_absent_is_refused() -> None:
         choose_device("cuda")
 
 
+# All methods are in test_devices.py; these go from checkpoints to a folder, of one model and of parts.
 @every_gpu
-@every_method
-def test_a_gpu_gives_the_cpus_models(
+@pytest.mark.parametrize("method", ["task_arithmetic", "tsv_m", "individual"])
+def test_a_gpu_merges_checkpoints_as_the_cpu_does(
     method: str, gpu: Callable[[], AbstractContextManager[None]], models: dict[str, Path], tmp_path: Path
 ) -> None:
     tasks = {name: path for name, path in models.items() if name != "base"}

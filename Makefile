@@ -36,7 +36,7 @@ $(READY):
 
 run: $(READY)  ## compare the methods of params.yaml and write the report
 	@"$(BIN)/merganser" run
-	@echo "The report is in report/index.html; 'make ui' opens the pages of Prefect and MLflow."
+	@echo "The report is in report/index.html; 'make ui' opens it beside the pages of Prefect and MLflow."
 
 # One file a process, in the order of tests/conftest.py, which begins with the slow ones.
 test: $(READY)  ## run the tests; the last lines name the ten slowest and the time of all
@@ -66,7 +66,7 @@ docs: $(READY)  ## write the pages about the methods from the registry
 site: $(READY)  ## write the docs as a site to build/site; a dead link is an error
 	@NO_MKDOCS_2_WARNING=1 "$(BIN)/mkdocs" build --strict
 
-ui: $(READY)  ## open the pages of Prefect and MLflow on this machine
+ui: $(READY)  ## open the start page, the report and the pages of Prefect and MLflow on this machine
 	@"$(BIN)/merganser" ui
 
 clean:  ## remove what the stages wrote and the tools' caches (DVC's cache and the environment stay)

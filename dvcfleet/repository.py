@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 STATE_FOLDER = ".dvcfleet"
+RUN_LOCK = "lock"
 _LOOK_AGAIN_S = 1.0
 # Seconds within which a run that took the lock writes its name into it: a few system calls, on a busy machine.
 _NAMELESS_S = 5.0
@@ -104,11 +105,23 @@ def write_lock(
 
 
 def _lock_all(repo: "Repo", locks: ExitStack, say: Callable[[str], None]) -> DvcLock:
-    locks.enter_context(_run_lock(state_folder(repo) / "lock"))
+    locks.enter_context(_run_lock(state_folder(repo) / RUN_LOCK))
     lock = locks.enter_context(closing(DvcLock(repo, say)))
     refuse_busy_paths(repo)
     locks.enter_context(readers_only(repo))
     return lock
+
+
+def is_at_work(folder: Path) -> bool:
+    """Tell whether a run is at work in the repository with this state folder."""
+    try:
+        with open(folder / RUN_LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 @contextmanager

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 RUN_NAME_VARIABLE = "DVCFLEET_RUN"
+FILE = "run.json"
 _EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -22,11 +23,17 @@ def is_begun(repo: "Repo") -> bool:
     return _file(repo).exists()
 
 
+def begun_run(folder: Path) -> str | None:
+    """Return the name of the run that did not succeed, from the repository's state folder; None if there is none."""
+    with suppress(FileNotFoundError, ValueError):  # a kill may have left it empty
+        return json.loads((folder / FILE).read_text())["name"]
+    return None
+
+
 def run_name(repo: "Repo") -> str:
     """Return the run's name: that of the run it continues, else DVCFLEET_RUN, else a new one."""
-    path = _file(repo)
-    with suppress(FileNotFoundError, ValueError):  # a kill may have left it empty
-        return json.loads(path.read_text())["name"]
+    if begun := begun_run(state_folder(repo)):
+        return begun
     name = os.environ.get(RUN_NAME_VARIABLE)
     if not name:
         from coolname import generate_slug
@@ -34,7 +41,7 @@ def run_name(repo: "Repo") -> str:
         name = generate_slug(2)
     if not _EXPERIMENT_NAME.fullmatch(name):
         raise UserError(f"{RUN_NAME_VARIABLE}: {name!r} cannot name a DVC experiment; use letters, digits, - and _")
-    path.write_text(json.dumps({"name": name}))
+    _file(repo).write_text(json.dumps({"name": name}))
     return name
 
 
@@ -44,4 +51,4 @@ def forget_run_name(repo: "Repo") -> None:
 
 
 def _file(repo: "Repo") -> Path:
-    return state_folder(repo) / "run.json"
+    return state_folder(repo) / FILE

@@ -265,11 +265,18 @@ def node_init(
 
 
 @app.command()
-def ui(repo: RepoOption = Path()) -> None:
-    """Open the pages of Prefect and MLflow on this machine only, print their addresses, and serve until stopped."""
-    from flows.ui import serve
+def ui(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Of the start page; a free one if it is in use.")] = 4280,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the addresses, open no browser.")] = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Serve a start page with the last run's answer, the report, and the pages of Prefect and MLflow, until stopped.
 
-    serve(repo)
+    They are reachable from this machine only. Example: merganser ui --no-browser
+    """
+    from flows.ui import has_browser, serve
+
+    serve(repo, port, not no_browser and has_browser())
 
 
 @app.command()

@@ -52,7 +52,7 @@ def _site_text(text: str, source: str, page: str) -> str:
         there = posixpath.relpath(_page_of(target), posixpath.dirname(page) or ".")
         return f"{match[1]}{there}{match[3] or ''})"
 
-    text = _FORMULA.sub(lambda match: f"<div>{mathml(match[1])}</div>", text)
+    text = _FORMULA.sub(lambda match: f'<div class="formula">{mathml(match[1])}</div>', text)
     return _LINK.sub(link, text)
 
 

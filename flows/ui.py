@@ -1,4 +1,4 @@
-"""Serve the pages of Prefect and MLflow on loopback."""
+"""Serve the start page, and those of Prefect and MLflow, on loopback."""
 
 import os
 import signal
@@ -8,7 +8,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+import webbrowser
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -17,21 +18,49 @@ from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.repository import opened, state_folder
 from dvcfleet.secrets import masked
 
+PORT = 4280
 _START_LIMIT_S = 120.0
+_ENDING = (signal.SIGTERM, signal.SIGHUP)  # as when its terminal is closed
 
 
-def serve(repo: Path) -> None:
-    """Start both pages for the repository, print their addresses, and stop both on Ctrl-C or SIGTERM.
+def serve(repo: Path, port: int = PORT, browser: bool = False) -> None:
+    """Start the pages for the repository, print their addresses, and stop all on Ctrl-C, SIGTERM or SIGHUP.
 
-    If PREFECT_API_URL or a remote MLFLOW_TRACKING_URI is set, only its address is printed.
+    If `port` is in use the start page takes a free one. If PREFECT_API_URL or a remote MLFLOW_TRACKING_URI is set, the
+    start page links there. `browser` opens the start page.
     """
     with opened(repo) as dvc_repo:
         root, home = Path(dvc_repo.root_dir), state_folder(dvc_repo) / "prefect"
     with _stopped_by_signal(), ExitStack() as stack:
-        prefect, mlflow = stack.enter_context(_prefect_page(home)), stack.enter_context(_mlflow_page(root))
-        print(f"Prefect  {masked(prefect)}\nMLflow   {masked(mlflow)}\nCtrl-C stops both.", flush=True)
-        while True:
-            signal.pause()
+        listener = stack.enter_context(_listener(port))
+        begun = {
+            "Prefect": stack.enter_context(_prefect_page(home)),  # both start at once, then each is waited for
+            "MLflow": stack.enter_context(_mlflow_page(root)),
+        }
+        services = {name: masked(wait()) for name, wait in begun.items()}
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        for name, each in {"Start": address, **services}.items():
+            print(f"{name:8} {each}")
+        print("Ctrl-C stops all.", flush=True)
+        if browser:
+            webbrowser.open(address)
+        _serve_start_page(root, services, listener)
+
+
+def has_browser() -> bool:
+    """Tell whether a browser would open in a window: on a terminal of a desktop."""
+    return sys.stdout.isatty() and (sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ)))
+
+
+def _serve_start_page(root: Path, services: dict[str, str], listener: socket.socket) -> None:
+    import uvicorn
+
+    from flows.start_page import start_page
+
+    config = uvicorn.Config(
+        start_page(root, services), log_level="warning", access_log=False, timeout_graceful_shutdown=1
+    )
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 @contextmanager
@@ -39,32 +68,45 @@ def _stopped_by_signal() -> Iterator[None]:
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {each: signal.signal(each, interrupt) for each in _ENDING}
     try:
         with suppress(KeyboardInterrupt):
             yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @contextmanager
-def _prefect_page(home: Path) -> Iterator[str]:
+def _listener(port: int) -> Iterator[socket.socket]:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            print(f"port {port}: {error.strerror}; the start page takes a free one")
+            listener.bind(("127.0.0.1", 0))
+        listener.listen()  # what comes before the page is served waits for it
+        yield listener
+
+
+@contextmanager
+def _prefect_page(home: Path) -> Iterator[Callable[[], str]]:
     if elsewhere := os.environ.get("PREFECT_API_URL"):
-        yield elsewhere.removesuffix("/api")
+        yield lambda: elsewhere.removesuffix("/api")
         return
     server = Server(home, page=True)
     try:
-        server.wait()
-        yield server.address
+        yield lambda: server.wait().removesuffix("/api")
     finally:
         server.stop()
 
 
 @contextmanager
-def _mlflow_page(root: Path) -> Iterator[str]:
+def _mlflow_page(root: Path) -> Iterator[Callable[[], str]]:
     store = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root}/mlflow.db"
     if store.startswith(("http://", "https://")):
-        yield store
+        yield lambda: store
         return
     port = _free_port()
     command = ["ui", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
@@ -78,9 +120,7 @@ def _mlflow_page(root: Path) -> Iterator[str]:
         start_new_session=True,
     )
     try:
-        address = f"http://127.0.0.1:{port}"
-        _wait_for(address, process)
-        yield address
+        yield lambda: _answering(f"http://127.0.0.1:{port}", process)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -93,10 +133,10 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
+def _answering(address: str, process: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + _START_LIMIT_S
     while time.monotonic() < deadline and process.poll() is None:
         with suppress(urllib.error.URLError, ConnectionError, TimeoutError), urllib.request.urlopen(address, timeout=5):
-            return
+            return address
         time.sleep(0.2)
     raise RuntimeError("the MLflow page did not start; `python -m mlflow ui` says why")

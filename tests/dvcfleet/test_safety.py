@@ -77,7 +77,7 @@ def test_the_pages_listen_on_loopback_only(toy: Make) -> None:
     empty = toy("stages: {a: {cmd: echo 1 > x, outs: [x]}}", {})
     with at_work(empty.path, "ui") as process:
         assert process.stdout
-        assert [process.stdout.readline().split()[1].rpartition(":")[0] for _ in range(2)] == ["http://127.0.0.1"] * 2
+        assert [process.stdout.readline().split()[1].rpartition(":")[0] for _ in range(3)] == ["http://127.0.0.1"] * 3
         assert listening(process) == {"127.0.0.1"}
 
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,28 +140,3 @@ def test_a_mistake_leaves_no_server_behind(toy: Make) -> None:
     assert "dvc.yaml" in ended.stdout
     assert "Traceback" not in ended.stdout + ended.stderr
     assert servers_of(broken.path) == []
-
-
-@pytest.mark.drill
-def test_ui_serves_both_pages_until_it_is_told_to_stop(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    environment |= {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{chain.path}/mlflow.db"}
-    code = "from pathlib import Path; from flows.ui import serve; serve(Path())"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=chain.path, env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout
-            addresses = [process.stdout.readline().split()[-1] for _ in range(2)]
-            for address in addresses:
-                with urllib.request.urlopen(address, timeout=20) as page:
-                    assert b"<html" in page.read().lower()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=60) == 0
-        finally:
-            process.kill()
-    time.sleep(0.5)
-    for address in addresses:
-        with pytest.raises(OSError, match="refused"):
-            urllib.request.urlopen(address, timeout=5)

@@ -1,0 +1,97 @@
+"""The start page of `merganser ui`: the project, its last run and what it came to, and where the other pages are."""
+
+import csv
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from dvcfleet.provenance.last_run import last_run
+from dvcfleet.repository import STATE_FOLDER
+from flows.answer import best_lines
+from merganser.errors import InputError
+from merganser.limits import read_yaml
+
+# Below the root, what the page links to: the report, the files that its numbers link to, the docs if they are built.
+SERVED = {"report": "report", "data/metrics": "data/metrics", "docs": "build/site"}
+
+
+def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
+    """Return the application for a repository; `services`: addresses of the other pages by their names."""
+    page = _environment().get_template("start.html.j2")
+
+    def show(_: Request) -> HTMLResponse:
+        return HTMLResponse(page.render(**describe(root), services=services))
+
+    def index(request: Request) -> RedirectResponse:
+        return RedirectResponse(f"{request.url.path.rstrip('/')}/index.html")
+
+    routes: list[BaseRoute] = [Route("/", show), Route("/favicon.ico", lambda _: Response(status_code=204))]
+    for path, folder in SERVED.items():
+        routes += [Route(f"/{path}/", index), Mount(f"/{path}", StaticFiles(directory=root / folder, check_dir=False))]
+    # A page of another site whose name was made to lead here is refused.
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+    return Starlette(routes=routes, middleware=[hosts])
+
+
+def describe(root: Path) -> dict[str, Any]:
+    """Return what the page says of a repository: its name, its comparison, its last run, and what can be opened."""
+    return {
+        "name": root.name,
+        "comparison": _comparison(root / "params.yaml"),
+        "run": last_run(root / STATE_FOLDER),
+        "answer": _answer(root / "report/results.csv"),
+        "has_report": (root / "report/index.html").is_file(),
+        "has_docs": (root / "build/site/index.html").is_file(),
+    }
+
+
+def _comparison(path: Path) -> str:
+    """Say how many tasks and entries a params.yaml names; nothing where it is another repository's."""
+    try:
+        params = read_yaml(path)
+        tasks, entries = len(params["tasks"]), len(params["methods"])
+    except (InputError, LookupError, TypeError):
+        return ""
+    return f"{_counted(tasks, 'task', 'tasks')}, {_counted(entries, 'entry', 'entries')}"
+
+
+def _answer(path: Path) -> list[str]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(best_lines(list(csv.DictReader(file))))
+    except (FileNotFoundError, LookupError, ValueError):
+        return []
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("flows", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"local": _local, "results": _results}
+    return environment
+
+
+def _local(moment: datetime) -> str:
+    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
+
+
+def _results(counts: Mapping[str, int]) -> Iterable[str]:
+    return [f"{count} {result}" for result, count in counts.items()]

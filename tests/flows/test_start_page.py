@@ -1,0 +1,80 @@
+"""The start page of `merganser ui`, as a browser is sent it."""
+
+import csv
+import re
+from pathlib import Path
+from urllib.parse import urljoin
+
+import pytest
+from starlette.testclient import TestClient
+
+from flows.answer import best_lines
+from flows.start_page import start_page
+from tests.dvcfleet.toy import Make
+
+SERVICES = {"Prefect": "http://127.0.0.1:1", "MLflow": "http://127.0.0.1:2"}
+HERE = "http://localhost/"
+
+
+def client(root: Path) -> TestClient:
+    return TestClient(start_page(root, SERVICES), base_url=HERE)
+
+
+def links(html: str) -> list[str]:
+    return re.findall(r'href="([^"#]+)["#]', html)
+
+
+@pytest.fixture
+def finished(tiny_copy: Path) -> Path:
+    docs = tiny_copy / "build/site"
+    docs.mkdir(parents=True)
+    (docs / "index.html").write_text("<html></html>")
+    return tiny_copy
+
+
+def test_the_page_says_what_the_last_run_came_to(finished: Path) -> None:
+    page = client(finished).get("/").text
+    assert "2 tasks, 7 entries" in page
+    assert re.search(r'class="state done">done</span>, stages: \d+ done', page)
+    with (finished / "report/results.csv").open(newline="") as file:
+        answer = list(best_lines(list(csv.DictReader(file))))
+    assert answer
+    assert all(line in page for line in answer)
+
+
+def test_every_link_of_the_page_and_of_the_report_leads_somewhere(finished: Path) -> None:
+    browser = client(finished)
+    page = browser.get("/").text
+    assert f"{SERVICES['Prefect']}/runs/flow-run/" in page
+    own = [link for link in links(page) if not link.startswith("http")]
+    assert sorted(own) == ["docs/", "report/"]
+    assert [browser.get(link).status_code for link in own] == [200, 200]
+    report = browser.get("report/")
+    of_report = {
+        urljoin(str(report.url), link) for link in links(report.text) if not link.startswith(("http", "data:"))
+    }
+    assert {browser.get(link).status_code for link in of_report} == {200}
+    assert any("/data/metrics/" in link for link in of_report)
+
+
+def test_before_the_first_run_the_page_says_how_to_start(toy: Make) -> None:
+    page = client(toy("stages: {a: {cmd: echo 1 > x, outs: [x]}}", {}).path).get("/").text
+    assert "No stage has run here yet" in page
+    assert [link for link in links(page) if not link.startswith("http")] == []
+
+
+def test_a_name_of_another_site_is_refused(tmp_path: Path) -> None:
+    assert client(tmp_path).get("/", headers={"host": "elsewhere.example"}).status_code == 400
+
+
+def test_nothing_beside_the_report_and_the_scores_is_served(finished: Path) -> None:
+    browser = client(finished)
+    assert (finished / "mlflow.db").is_file()
+    for path in (
+        "mlflow.db",
+        "params.yaml",
+        "report/../mlflow.db",
+        "report/%2e%2e/mlflow.db",
+        "data/merged/ties/README.md",
+    ):
+        assert browser.get(path).status_code == 404

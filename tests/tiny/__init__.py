@@ -18,6 +18,16 @@ CODE = ("dvcfleet", "merganser", "tasks", "flows", "dvc.yaml", "pyproject.toml",
 
 def make_repository(folder: Path) -> Path:
     """Make a git and DVC repository with the project's code, two random checkpoints around a base, and their data."""
+    make_clone(folder)
+    shutil.copyfile(ROOT / "tests/tiny/params.yaml", folder / "params.yaml")
+    make_models(folder / "hub")
+    for seed, task in enumerate(("dark", "light")):
+        write_data_set(folder / "datasets" / task, {"validation": 6, "test": 9 + seed})
+    return folder
+
+
+def make_clone(folder: Path) -> Path:
+    """Make a git and DVC repository with the project's code, and no params.yaml."""
     folder.mkdir(parents=True)
     for name in CODE:
         source = ROOT / name
@@ -25,10 +35,6 @@ def make_repository(folder: Path) -> Path:
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))  # being written
         else:
             shutil.copyfile(source, folder / name)
-    shutil.copyfile(ROOT / "tests/tiny/params.yaml", folder / "params.yaml")
-    make_models(folder / "hub")
-    for seed, task in enumerate(("dark", "light")):
-        write_data_set(folder / "datasets" / task, {"validation": 6, "test": 9 + seed})
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     Repo.init(str(folder)).close()
     shutil.copyfile(ROOT / ".dvc/config", folder / ".dvc/config")

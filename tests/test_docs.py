@@ -1,0 +1,101 @@
+"""What the pages of docs tell the reader to type: blocks that are run, commands that exist, keys that are accepted."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+import typer
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from flows.cli import app
+from merganser.config.params import Params
+from tests.tiny import ROOT, environment, make_clone
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# `<!-- test: WHAT -->` before a block has it run, in the order of the page: `python`, `sh`, or the file to write it to.
+BLOCK = re.compile(
+    r"(?:^ *<!-- test: (?P<test>\S+) -->\n)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.M | re.S
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page."""
+
+    language: str
+    text: str
+    test: str | None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    for found in BLOCK.finditer(page.read_text()):
+        yield Block(found["language"], re.sub(rf"^{found['indent']}", "", found["text"], flags=re.M), found["test"])
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Give the arguments of each `merganser` command of a page; what is set apart by two spaces says what it does."""
+    for block in blocks(page):
+        for line in block.text.replace("\\\n", "").splitlines():
+            said = re.match(r"(?:\$ |> )?merganser ((?:\S+ ?)+)", line)
+            if block.language in ("", "sh") and said:
+                yield shlex.split(said[1], comments=True)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(commands(page))], ids=name)
+def test_every_command_of_a_page_is_one_and_has_these_options(page: Path) -> None:
+    for arguments in commands(page):
+        command, rest = typer.main.get_command(app), arguments
+        while isinstance(command, click.Group):
+            assert rest[0] in command.commands, f"merganser {shlex.join(arguments)}"
+            command, rest = command.commands[rest[0]], rest[1:]
+        command.make_context("merganser", rest, resilient_parsing=False)
+
+
+def sections(page: Path) -> Iterator[tuple[str, object]]:
+    """Give each section of params.yaml that a block of a page holds."""
+    for block in blocks(page):
+        if block.language == "yaml" and isinstance(said := yaml.safe_load(block.text), dict):
+            yield from said.items() if set(said) <= set(Params.model_fields) else ()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(sections(page))], ids=name)
+def test_the_keys_and_values_of_params_yaml_in_a_page_are_accepted(page: Path) -> None:
+    for section, value in sections(page):
+        field = Params.model_fields[section]
+        try:
+            TypeAdapter(field.rebuild_annotation()).validate_python(value)
+        except ValidationError as error:
+            mistakes = [each for each in error.errors() if each["type"] != "missing"]  # a page may show a part
+            assert mistakes == [], f"{section}: {mistakes}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(block.test for block in blocks(page))], ids=name)
+def test_the_blocks_of_a_page_do_what_it_says(
+    page: Path, tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = make_clone(tmp_path / "clone")
+    monkeypatch.chdir(clone)
+    for block in blocks(page):
+        if block.test == "python":
+            exec(compile(block.text, str(page), "exec"), {"__name__": "__main__"})
+        elif block.test == "sh":
+            script = f'merganser() {{ python -m flows "$@"; }}\n{block.text}'
+            done = subprocess.run(
+                ["bash", "-e", "-c", script],
+                env=environment() | {"PREFECT_API_URL": prefect_api},
+                text=True,
+                capture_output=True,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+        elif block.test:
+            (clone / block.test).write_text(block.text)

@@ -1,6 +1,5 @@
 """The start page of `merganser ui`: the project, its last run and what it came to, and where the other pages are."""
 
-import csv
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from dvcfleet.provenance.last_run import last_run
 from dvcfleet.repository import STATE_FOLDER
-from flows.answer import best_lines
+from flows.answer import report_lines
 from merganser.errors import InputError
 from merganser.limits import read_yaml
 
@@ -49,7 +48,7 @@ def describe(root: Path) -> dict[str, Any]:
         "name": root.name,
         "comparison": _comparison(root / "params.yaml"),
         "run": last_run(root / STATE_FOLDER),
-        "answer": _answer(root / "report/results.csv"),
+        "answer": _answer(root),
         "has_report": (root / "report/index.html").is_file(),
         "has_docs": (root / "build/site/index.html").is_file(),
     }
@@ -65,11 +64,10 @@ def _comparison(path: Path) -> str:
     return f"{_counted(tasks, 'task', 'tasks')}, {_counted(entries, 'entry', 'entries')}"
 
 
-def _answer(path: Path) -> list[str]:
+def _answer(root: Path) -> list[str]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(best_lines(list(csv.DictReader(file))))
-    except (FileNotFoundError, LookupError, ValueError):
+        return list(report_lines(root))
+    except (InputError, LookupError, ValueError):
         return []
 
 

@@ -79,6 +79,7 @@ def test_the_keys_and_values_of_params_yaml_in_a_page_are_accepted(page: Path) -
             assert mistakes == [], f"{section}: {mistakes}"
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("page", [page for page in PAGES if any(block.test for block in blocks(page))], ids=name)
 def test_the_blocks_of_a_page_do_what_it_says(
     page: Path, tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch

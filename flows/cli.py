@@ -11,12 +11,8 @@ import typer
 from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, SkippedError, UserError
 from dvcfleet.gc_thresholds import raised_gc_thresholds
 from flows import lineage_cli, merge_cli
+from flows.epilogs import EXIT_CODES, example
 from merganser.errors import InputError
-
-EXIT_CODES = (
-    "Exit codes: 0 done, 1 something failed, 2 your mistake, 75 another run or a dvc command is at work in the "
-    "repository (try again later), 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
-)
 
 app = typer.Typer(
     help="Compare model-merging methods at scale, and keep the evidence.",
@@ -72,7 +68,7 @@ def main() -> None:
         sys.exit(BUSY_EXIT_CODE if isinstance(error, BusyError) else 2)
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(epilog=example("merganser run --runner processes --workers 4", EXIT_CODES))
 def run(
     stages: Annotated[
         list[str] | None,
@@ -130,7 +126,7 @@ def run(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(epilog=example("merganser logs merge@ties --follow"))
 def logs(
     stage: Annotated[
         str,
@@ -147,7 +143,7 @@ def logs(
         sys.stdout.buffer.flush()
 
 
-@app.command()
+@app.command(epilog=example("merganser status --json"))
 def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     """Show every stage: up to date, restorable, stale (and why), waiting for another, or blocked."""
     from dvcfleet.planning.plan import plan
@@ -161,7 +157,7 @@ def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     print_plan(found)
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(epilog=example("merganser report --tex --errors --out table.tex", EXIT_CODES))
 def report(
     tex: Annotated[
         bool, typer.Option("--tex", help="Print the table of all entries for a paper: LaTeX, needs booktabs.")
@@ -189,7 +185,7 @@ def report(
         print(text, end="")
 
 
-@app.command()
+@app.command(epilog=example("merganser suites --json"))
 def suites(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     """List the ready comparisons of suites/: model family, tasks, entries; * is the one in use."""
     from flows import tables
@@ -203,7 +199,7 @@ def suites(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
         tables.print_suites(found)
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(epilog=example("merganser use encoder", EXIT_CODES))
 def use(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
     force: Annotated[
@@ -220,7 +216,7 @@ def use(
     print("`merganser run --prune` makes it, and takes what only another comparison needs out of the workspace")
 
 
-@app.command()
+@app.command(epilog=example("merganser methods --for data=none,parts=no"))
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show this method's parameters.")] = None,
     wanted: Annotated[
@@ -248,11 +244,13 @@ def methods(
         tables.print_methods(described)
 
 
-app.command()(merge_cli.merge)
-app.command()(merge_cli.reconstruct)
+app.command(epilog=example("merganser merge tsv_m --base BASE --model one=PATH --model two=PATH --out merged"))(
+    merge_cli.merge
+)
+app.command(epilog=example("merganser reconstruct merged --task one --out one"))(merge_cli.reconstruct)
 
 
-@node.command("init")
+@node.command("init", epilog=example("merganser node init ~/node"))
 def node_init(
     folder: Annotated[
         Path, typer.Argument(metavar="[DIR]", help="A clone of the repository, for the node alone.")
@@ -264,7 +262,7 @@ def node_init(
     print(f"{make_node(folder)} is a node now: its files belong to the runs that use it")
 
 
-@app.command()
+@app.command(epilog=example("merganser ui --port 4280"))
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Of the start page; a free one if it is in use.")] = 4280,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the addresses, open no browser.")] = False,
@@ -279,7 +277,7 @@ def ui(
     serve(repo, port, not no_browser and has_browser())
 
 
-@app.command()
+@app.command(epilog=example("merganser serve"))
 def serve(repo: RepoOption = Path()) -> None:
     """Run what prefect.yaml schedules on this machine, until stopped."""
     from flows.serve import serve

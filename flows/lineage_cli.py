@@ -9,6 +9,7 @@ import typer
 
 from dvcfleet.errors import UserError
 from dvcfleet.secrets import masked, printable
+from flows.epilogs import example
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 
 
-@app.command()
+@app.command(epilog=example("merganser lineage show ties/digits"))
 def show(
     target: Annotated[str, typer.Argument(metavar="TARGET", help=_ABOUT_TARGET)],
     as_json: JsonOption = False,
@@ -43,7 +44,7 @@ def show(
         print(printable(masked(line)))
 
 
-@app.command()
+@app.command(epilog=example("merganser lineage verify merge@ties --rerun"))
 def verify(
     target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help=f"{_ABOUT_TARGET} All if not given.")] = None,
     rerun: Annotated[
@@ -103,7 +104,7 @@ def _other_way(repo: Path, device: str | None) -> str:
     return "\nwithout a GPU: --rerun --device cpu computes on the CPU, and compares scores in place of bytes"
 
 
-@app.command()
+@app.command(epilog=example("merganser lineage export lineage.json"))
 def export(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A new file: .json for W3C PROV-JSON, .jsonl for OpenLineage events.")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 import pytest
 import typer
 import yaml
 from pydantic import TypeAdapter, ValidationError
+from typer.core import TyperGroup
 
 from flows.cli import app
 from merganser.config.params import Params
@@ -55,10 +55,11 @@ def name(page: Path) -> str:
 def test_every_command_of_a_page_is_one_and_has_these_options(page: Path) -> None:
     for arguments in commands(page):
         command, rest = typer.main.get_command(app), arguments
-        while isinstance(command, click.Group):
+        while isinstance(command, TyperGroup):
             assert rest[0] in command.commands, f"merganser {shlex.join(arguments)}"
             command, rest = command.commands[rest[0]], rest[1:]
-        command.make_context("merganser", rest, resilient_parsing=False)
+        if "..." not in rest:  # else it only says what there is
+            command.make_context("merganser", rest)
 
 
 def sections(page: Path) -> Iterator[tuple[str, object]]:

@@ -3,14 +3,18 @@
 import json
 import re
 import resource
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
+from typer.core import TyperGroup
 
 from flows import cli
 from merganser import registry
@@ -55,6 +59,21 @@ def merge_arguments(method: str = "ties", out: str = "merged", *more: str) -> li
 def test_help_names_every_command(tmp_path: Path, done: Done) -> None:
     said = done(tmp_path, "--help")
     assert all(command in said for command in ("run", "status", "methods", "merge", "reconstruct", "ui"))
+
+
+def commands(group: TyperGroup, above: str = "merganser") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from commands(command, f"{above} {name}")
+        else:
+            yield f"{above} {name}", command
+
+
+def test_the_help_of_every_command_has_an_example_that_it_takes() -> None:
+    for name, command in commands(typer.main.get_group(cli.app)):
+        (example,) = re.findall(r"^Example: (.+)$", command.epilog or "", re.M)
+        assert example.startswith(f"{name}"), name
+        command.make_context(name, shlex.split(example.removeprefix(name)))
 
 
 def test_logs_prints_what_a_stage_printed_and_names_the_nearest(tmp_path: Path, refused: Refused) -> None:

@@ -146,8 +146,9 @@ def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], mes
 def test_data_without_what_the_prompt_or_the_answers_need_is_refused(
     columns: dict[str, Any], settings: dict[str, Any], message: str
 ) -> None:
+    evaluator = open_evaluator("text_generation", {"prompt": PROMPT, **settings}, None)
     with pytest.raises(InputError, match=message):
-        kind.check_data({"test": Dataset.from_dict(columns)}, Settings(prompt=PROMPT, **settings), Path("data"))
+        evaluator.check_data({"test": Dataset.from_dict(columns)}, Path("data"))
 
 
 def test_what_does_not_fit_is_refused_before_the_model_runs(folders: dict[str, Path], tmp_path: Path) -> None:

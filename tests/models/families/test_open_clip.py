@@ -136,10 +136,11 @@ def test_a_forward_with_other_parameters_is_that_models_and_has_gradients(
     images = inputs(network, pictures(3)[0])
     given = {name: value.clone().requires_grad_() for name, value in moved.items()}
     found = network.forward(given, images)
-    torch.testing.assert_close(found, other.logits(images))
+    # Two ways of computing the same in float32, whose kernels differ from processor to processor.
+    torch.testing.assert_close(found, other.logits(images), rtol=1e-4, atol=1e-4)
     found.logsumexp(dim=1).sum().backward()
     assert all(value.grad is not None and value.grad.abs().sum() > 0 for value in given.values())
-    torch.testing.assert_close(network.forward({}, images), network.logits(images))
+    torch.testing.assert_close(network.forward({}, images), network.logits(images), rtol=1e-4, atol=1e-4)
 
 
 def test_every_linear_map_is_watched_with_the_rows_it_is_applied_to(

@@ -21,23 +21,9 @@ import yaml
 from huggingface_hub import save_torch_state_dict
 from torch import Tensor
 
-from benchmarks.harness import (
-    MB,
-    RESULTS,
-    Measured,
-    Run,
-    alternate,
-    as_table,
-    as_text,
-    described,
-    field_of,
-    machine,
-    ratio,
-    spread,
-    write_results,
-)
+from benchmarks.harness import RESULTS, Run, described, machine, write_results
 from benchmarks.llama import VOCABULARY, specs
-from benchmarks.mergekit import KIN, Kin, installed, versions
+from benchmarks.mergekit import KIN, Kin, Row, alternated, installed, table, versions
 from benchmarks.models import SIZE, STEP
 from benchmarks.sides import Setting, writing
 
@@ -58,10 +44,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=RESULTS / "language.json", help="where the figures go")
     options = parser.parse_args()
     print(f"{described(machine())}; {options.threads} threads a merge; {versions()}\n", flush=True)
-    rows = {}
+    rows = []
     with made(options.folder, options.layers, options.threads) as setting:
         for method in options.methods or DEFAULT:
-            rows[method] = measured(method, setting, options.times)
+            rows.append(measured(method, setting, options.times))
             write_results(options.json, {"versions": versions(), "threads": options.threads, "rows": rows})
     print(table(rows))
 
@@ -108,15 +94,11 @@ def _weights(place: int, task: int, shape: tuple[int, ...]) -> Tensor:
     return values.to(torch.bfloat16)
 
 
-def measured(method: str, setting: Setting, times: int) -> dict[str, list[Measured]]:
+def measured(method: str, setting: Setting, times: int) -> Row:
     """Measure one method on both sides, or on ours where mergekit lacks it."""
-    sides = {"ours": ours(method, setting)} | ({"mergekit": theirs(KIN[method], setting)} if method in KIN else {})
-
-    def said(side: str, run: Measured) -> None:
-        memory = f"{run.peak_anonymous_bytes / MB:.0f} MB anonymous"
-        print(f"`{method}`, {side}: {run.wall_s:.1f} s, CPU {run.cpu_s:.1f} s, {memory}", file=sys.stderr, flush=True)
-
-    return alternate(sides, dict.fromkeys(sides, times), said)
+    kin = KIN.get(method)
+    sides = {"ours": ours(method, setting)} | ({"mergekit": theirs(kin, setting)} if kin else {})
+    return Row(method, kin, alternated(method, sides, times), None)
 
 
 def ours(method: str, setting: Setting) -> Run:
@@ -145,21 +127,6 @@ def on_terminal(command: Sequence[str], side: str, setting: Setting) -> Run:
     """Make a run on a terminal of its own, which `script` gives it; the folder it writes to is its last word."""
     run = writing(side, command, setting, option=None)
     return replace(run, command=["script", "-qefc", shlex.join(run.command), "/dev/null"])
-
-
-def table(rows: dict[str, dict[str, list[Measured]]]) -> str:
-    """Write the times and the memory of both, and mergekit's over ours."""
-    heads = ["method", "mergekit's", "ours, s", "mergekit, s", "ratio", "ours, MB", "mergekit, MB", "ratio"]
-    lines = []
-    for method, runs in rows.items():
-        cells = [f"`{method}`", f"`{KIN[method].method}`" if method in KIN else "–"]
-        for name, unit, digits in (("wall_s", 1.0, 1), ("peak_anonymous_bytes", MB, 0)):
-            found = {side: [value / unit for value in field_of(each, name)] for side, each in runs.items()}
-            other = found.get("mergekit")
-            cells += [as_text(spread(found["ours"]), digits)]
-            cells += [as_text(spread(other), digits), as_text(ratio(other, found["ours"]))] if other else ["–", "–"]
-        lines.append(cells)
-    return as_table(heads, lines)
 
 
 if __name__ == "__main__":

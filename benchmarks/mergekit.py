@@ -69,7 +69,7 @@ class Row:
     """What was measured of one method."""
 
     method: str
-    kin: Kin
+    kin: Kin | None  # None: it has none
     runs: dict[str, list[Measured]]  # ours, mergekit
     error: float | None  # of the merged delta: ours from mergekit's, relative, where both compute the same
 
@@ -135,15 +135,19 @@ def tower_of(base: Path, out: Path) -> Path:
 def measured(method: str, program: Path, setting: Setting, times: int) -> Row:
     """Measure one method on both sides."""
     kin = KIN[method]
-    sides = {"ours": cold(method, setting), "mergekit": theirs(kin, program, setting)}
+    runs = alternated(method, {"ours": cold(method, setting), "mergekit": theirs(kin, program, setting)}, times)
+    error = far(setting.folder / "cold", setting.folder / "mergekit", setting.base) if kin.same else None
+    return Row(method, kin, runs, error)
+
+
+def alternated(method: str, sides: dict[str, Run], times: int) -> dict[str, list[Measured]]:
+    """Measure the sides so many times in turn, and say what each took."""
 
     def said(side: str, run: Measured) -> None:
         memory = f"{run.peak_anonymous_bytes / MB:.0f} MB anonymous"
         print(f"`{method}`, {side}: {run.wall_s:.1f} s, CPU {run.cpu_s:.1f} s, {memory}", file=sys.stderr, flush=True)
 
-    runs = alternate(sides, dict.fromkeys(sides, times), said)
-    error = far(setting.folder / "cold", setting.folder / "mergekit", setting.base) if kin.same else None
-    return Row(method, kin, runs, error)
+    return alternate(sides, dict.fromkeys(sides, times), said)
 
 
 def theirs(kin: Kin, program: Path, setting: Setting) -> Run:
@@ -177,12 +181,20 @@ def table(rows: Sequence[Row]) -> str:
     ]
     lines = []
     for row in rows:
-        cells = [f"`{row.method}`", f"`{row.kin.method}`"]
+        cells = [f"`{row.method}`", f"`{row.kin.method}`" if row.kin else "–"]
         for name, unit, digits in (("wall_s", 1.0, 1), ("peak_anonymous_bytes", MB, 0)):
-            ours, other = ([value / unit for value in field_of(row.runs[side], name)] for side in ("ours", "mergekit"))
-            cells += [as_text(spread(ours), digits), as_text(spread(other), digits), as_text(ratio(other, ours))]
-        lines.append([*cells, "another merge" if row.error is None else f"{row.error:.0e}"])
+            found = {side: [value / unit for value in field_of(runs, name)] for side, runs in row.runs.items()}
+            ours, other = found["ours"], found.get("mergekit")
+            cells += [as_text(spread(ours), digits)]
+            cells += [as_text(spread(other), digits), as_text(ratio(other, ours))] if other else ["–", "–"]
+        lines.append([*cells, _difference(row)])
     return as_table(heads, lines)
+
+
+def _difference(row: Row) -> str:
+    if row.error is not None:
+        return f"{row.error:.0e}"
+    return "another merge" if row.kin and not row.kin.same else "–"
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@ One page per family under `docs/methods/`, and a table of all methods. A test ho
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from flows.tables import default_of, describe_method
 from merganser import registry
 from merganser.limits import read_yaml
+from merganser.report.templates import open_templates
 
 PAGES = Path(__file__).parent.parent / "docs/methods"
 
@@ -30,9 +29,7 @@ def render_pages() -> dict[str, str]:
     """Return each page's text by its name: README, and the families that have methods."""
     texts = read_yaml(PAGES / "families.yaml")
     families: dict[str, Any] = texts["families"]
-    environment = Environment(
-        loader=PackageLoader("flows", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = open_templates("flows", html=False)
     environment.filters["default_of"] = default_of
     render = environment.get_template("methods.md.j2").render
     described = [describe_method(registry.get(name)) for name in registry.names()]

@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -19,6 +19,7 @@ from dvcfleet.repository import STATE_FOLDER
 from flows.answer import report_lines
 from merganser.errors import InputError
 from merganser.limits import read_yaml
+from merganser.report.templates import open_templates
 
 # Below the root, what the page links to: the report, the files that its numbers link to, the docs if they are built.
 SERVED = {"report": "report", "data/metrics": "data/metrics", "docs": "build/site"}
@@ -76,13 +77,7 @@ def _counted(count: int, one: str, many: str) -> str:
 
 
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("flows", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = open_templates("flows")
     environment.filters |= {"local": _local, "results": _results}
     return environment
 

@@ -30,7 +30,8 @@ class Muon(Optimizer):
         """Take one step with Nesterov's momentum."""
         for group in self.param_groups:
             for matrix in group["params"]:
-                mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix))
+                state = self.state[matrix]
+                mean = state["mean"] = state["mean"] if state else torch.zeros_like(matrix)
                 mean.lerp_(matrix.grad, 1 - group["momentum"])
                 update = orthogonalised(matrix.grad.lerp(mean, group["momentum"]))
                 rows, columns = matrix.shape

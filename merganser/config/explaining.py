@@ -46,16 +46,17 @@ def shown(value: Any) -> str:
 
 
 def _example_at(model: type[BaseModel], place: Place) -> str | None:
-    """Return a line of the file that gives what is missing at a place, None when no example is known."""
+    """Return a line of the file that gives what is missing at a place, and what it is; None without an example."""
     key = str(place[-1])
     field = getattr(_kind_at(model, place[:-1]), "model_fields", {}).get(key)
     value = None if field is None else _example(field)
-    if value is None:
+    if field is None or value is None:
         return None
     yaml, line = YAML(), io.StringIO()
     yaml.default_flow_style, yaml.width = True, 10_000
     yaml.dump({key: value}, line)
-    return line.getvalue().strip()[1:-1]  # without the braces around the one key
+    example = line.getvalue().strip()[1:-1]  # without the braces around the one key
+    return f"{example}, {field.description}" if field.description else example
 
 
 def _example(field: FieldInfo) -> Any:

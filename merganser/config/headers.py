@@ -70,7 +70,7 @@ def _check_data(params: Params, name: str, source: Path, noted: Callable[[str], 
             if split not in found:
                 has = f"it has {', '.join(found)}{did_you_mean(split, found)}"
                 raise InputError(f"{place}: {source} has no split {split!r}; {has}")
-        open_evaluator(task.kind, task.data.own, task.data.metric).check_columns(found, source)
+        open_evaluator(task.kind, task.data.own, task.data.metric).check_data(found, source)
 
 
 def _splits_read(params: Params, name: str) -> dict[str, str]:

@@ -100,7 +100,9 @@ class Entry(Strict):
     model_config = ConfigDict(extra="allow")
 
     method: Annotated[Text, Field(examples=["ties"])]
-    reads: Annotated[Text, Field(examples=["deltas"])]
+    reads: Annotated[
+        Text, Field(examples=["deltas"], description="what its method reads: `merganser methods NAME` says it")
+    ]
 
     @property
     def difference(self) -> str | None:

@@ -39,8 +39,8 @@ def _kind_mistakes(where: str, task: Task, family: str) -> list[str]:
     mistakes = []
     if family in family_names() and not fits(kind, family):
         fitting = ", ".join(name for name in kind_names() if fits(get_kind(name), family))
-        reason = f"no network of the family {family} does tasks of the kind {task.kind}"
-        mistakes.append(f"{where}.kind: {reason}; it does {fitting}: name another kind, or another base.family")
+        reason = f"the family {family} does no tasks of the kind {task.kind}; it does {fitting}"
+        mistakes.append(f"{where}.kind: {reason}: name another kind, or another base.family")
     if task.data.metric is not None and task.data.metric not in kind.METRICS:
         known = f"{task.kind} has {', '.join(kind.METRICS)}{did_you_mean(task.data.metric, kind.METRICS)}"
         mistakes.append(f"{where}.data.metric: {task.data.metric!r} is no metric of this kind of task; {known}")

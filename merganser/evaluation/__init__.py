@@ -29,14 +29,11 @@ class Kind(Protocol):
     METRICS: Sequence[str]  # the first is the default
     NEEDS: Sequence[type]  # abilities of a network: protocols of merganser/models/__init__.py
 
-    def check_columns(self, splits: Mapping[str, Any], settings: Any, source: Path) -> None:
-        """Refuse a data set without the columns of this kind; raise InputError naming the split and the column.
+    def check_data(self, splits: Mapping[str, Any], settings: Any, source: Path) -> None:
+        """Refuse a data set that is not of this kind; raise InputError naming the split and the column.
 
-        Before any work the splits are headers, which have `column_names` and `features` alone.
+        It is called before any work too, when the splits have columns and no rows.
         """
-
-    def check_values(self, splits: Mapping[str, Any], settings: Any, source: Path) -> None:
-        """Refuse a data set with values that are not of this kind; raise InputError naming the split."""
 
     def classes(self, features: Mapping[str, Any], settings: Any) -> list[str]:
         """Name the classes by their labels, from the features of a data set; none for a kind without classes."""

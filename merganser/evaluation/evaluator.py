@@ -32,12 +32,7 @@ class Evaluator:
 
     def check_data(self, splits: Mapping[str, Any], source: Path) -> None:
         """Refuse a data set that is not of this kind, or that the metric does not fit."""
-        self.check_columns(splits, source)
-        self.kind.check_values(splits, self.settings, source)
-
-    def check_columns(self, splits: Mapping[str, Any], source: Path) -> None:
-        """Refuse one by the names and the features of its columns alone."""
-        self.kind.check_columns(splits, self.settings, source)
+        self.kind.check_data(splits, self.settings, source)
         wanted = METRICS[self.metric].classes if self.metric in METRICS else None
         for split, rows in splits.items():
             found = len(self.kind.classes(rows.features, self.settings))

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from merganser.errors import InputError
-from merganser.evaluation.saved import kind_of
 
 
 def check_images(splits: Mapping[str, Any], source: Path) -> None:
     """Refuse a data set without an `image` column of pictures or uint8 arrays."""
+    from datasets import Array3D, Image
+
     for split, rows in splits.items():
         if "image" not in rows.column_names:
             raise InputError(f"{source}: split {split} has no column 'image'; it has {rows.column_names}")
         image = rows.features["image"]
-        if kind_of(image) != "Image" and (kind_of(image), getattr(image, "dtype", "")) != ("Array3D", "uint8"):
+        if not isinstance(image, Image) and not (isinstance(image, Array3D) and image.dtype == "uint8"):
             raise InputError(f"{source}: split {split}: image is {image}; expected Image or a uint8 Array3D")
 
 

@@ -5,30 +5,24 @@ from pathlib import Path
 from typing import Any
 
 from merganser.errors import InputError
-from merganser.evaluation.saved import kind_of
 
 
 def check_labels(splits: Mapping[str, Any], classes: Sequence[str] | None, source: Path) -> None:
-    """Refuse a data set without a `label` column whose classes have names, or as many as are declared."""
+    """Refuse a data set without a `label` column whose classes have names, or that does not fit those declared."""
+    from datasets import ClassLabel
+
     for split, rows in splits.items():
         if "label" not in rows.column_names:
             raise InputError(f"{source}: split {split} has no column 'label'; it has {rows.column_names}")
         feature = rows.features["label"]
-        if kind_of(feature) == "ClassLabel":
-            if classes is not None and len(classes) != len(feature.names):
-                counts = f"{len(feature.names)} classes, data.classes names {len(classes)}"
+        if isinstance(feature, ClassLabel):
+            if classes is not None and len(classes) != feature.num_classes:
+                counts = f"{feature.num_classes} classes, data.classes names {len(classes)}"
                 raise InputError(f"{source}: split {split} has {counts}; name them in the order of the labels")
         elif classes is None:
             reason = f"{source}: split {split}: the label column has no class names"
             raise InputError(f"{reason}; cast it to ClassLabel, or name them by data.classes")
-
-
-def check_label_values(splits: Mapping[str, Any], classes: Sequence[str] | None, source: Path) -> None:
-    """Refuse labels that are no number of a class declared."""
-    for split, rows in splits.items():
-        if classes is None or kind_of(rows.features["label"]) == "ClassLabel":
-            continue
-        if strange := _outside(rows, len(classes)):
+        elif strange := _outside(rows, len(classes)):
             raise InputError(f"{source}: split {split} has the label {strange[0]!r}, data.classes names {len(classes)}")
 
 

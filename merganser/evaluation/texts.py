@@ -8,7 +8,6 @@ import torch
 from pydantic import Field
 
 from merganser.errors import InputError
-from merganser.evaluation.saved import kind_of
 from merganser.evaluation.settings import KindSettings
 from merganser.models import TakesTexts
 
@@ -34,8 +33,7 @@ def check_texts(splits: Mapping[str, Any], source: Path) -> None:
             has = f"it has {rows.column_names}; data.columns says which one it is"
             raise InputError(f"{source}: split {split} has no column {TEXT!r}; {has}")
         for column in _texts_of(rows):
-            feature = rows.features[column]
-            kind = getattr(feature, "dtype", kind_of(feature) or feature)
+            kind = getattr(rows.features[column], "dtype", rows.features[column])
             if kind not in ("string", "large_string"):
                 raise InputError(f"{source}: split {split}: the column {column!r} holds {kind}, no texts")
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dvcfleet.secrets import masked
@@ -31,6 +30,7 @@ from merganser.report.rows import GROUPS, Row, best_values, by_family, fingerpri
 from merganser.report.significance import MEAN, Significance
 from merganser.report.studies import StudyResults
 from merganser.report.style import VARIABLES
+from merganser.report.templates import open_templates
 from merganser.report.wording import title_of
 
 EMBEDDED = "examples/"
@@ -61,13 +61,7 @@ def render_page(
 ) -> str:
     """Return the page's HTML, without credentials that an address in params.yaml may hold."""
     rows = list(rows)
-    environment = Environment(
-        loader=PackageLoader("merganser.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = open_templates("merganser.report")
     environment.filters |= FILTERS
     page = environment.get_template("page.html.j2").render(
         params=params,

@@ -197,6 +197,15 @@ def test_data_that_do_not_fit_are_refused_from_their_headers(
     assert "\n" not in found
 
 
+@pytest.mark.parametrize(
+    "said", ["[", "{}", '{"features": {"label": {"_type": "ClassLabel"}}}', '{"features": {"label": 3}}']
+)
+def test_a_header_that_is_none_is_refused_by_its_file(said: str, params: Params, tmp_path: Path) -> None:
+    header = tmp_path / "datasets/task0/test/dataset_info.json"
+    header.write_text(said)
+    assert complaint(params, tmp_path).startswith(f"tasks.task0.data: {header}: does not say the columns (")
+
+
 def test_columns_may_have_other_names_and_what_no_stage_reads_is_not_looked_at(params: Params, tmp_path: Path) -> None:
     folder = tmp_path / "datasets/task0"
     renamed = saved_pictures()["test"].rename_column("label", "fine_label")
@@ -224,7 +233,5 @@ def test_a_family_and_a_kind_of_task_that_do_not_fit_are_refused(params: Params)
     regression = params.tasks["task0"].model_copy(update={"kind": "regression"})
     changed = params.model_copy(update={"tasks": params.tasks | {"task0": regression}})
     (mistake, *_) = task_mistakes(changed)
-    assert mistake.startswith(
-        "tasks.task0.kind: no network of the family open_clip does tasks of the kind regression; "
-    )
+    assert mistake.startswith("tasks.task0.kind: the family open_clip does no tasks of the kind regression; ")
     assert "it does image_classification: name another" in mistake

@@ -434,7 +434,7 @@ SOURCES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
     "pictures for a task of texts": (
         put("tasks.dark", {"source": "hub/dark", "kind": "text_classification", "data": {"source": "datasets/dark"}}),
         ("data", "dark"),
-        "tasks.dark.kind: no network of the family open_clip does tasks of the kind text_classification; it does",
+        "tasks.dark.kind: the family open_clip does no tasks of the kind text_classification; it does image_",
     ),
     "a configuration that links to a file elsewhere": (
         linked("config.json", "private.json", "hub/dark"),

@@ -11,7 +11,7 @@ from torch import Tensor
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results, compare
 from merganser.evaluation.images import batches, check_images
-from merganser.evaluation.labels import check_label_values, check_labels, label_names
+from merganser.evaluation.labels import check_labels, label_names
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.settings import KindSettings, Text
 from merganser.models import EmbedsTexts, Network, TakesImages
@@ -30,15 +30,10 @@ class Settings(KindSettings):
     classes: Annotated[list[Text], Field(min_length=1)] | None = None
 
 
-def check_columns(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
+def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Refuse a data set without an `image` column (pictures or uint8 arrays) or a `label` with class names."""
     check_labels(splits, settings.classes, source)
     check_images(splits, source)
-
-
-def check_values(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
-    """Refuse labels that are no class's."""
-    check_label_values(splits, settings.classes, source)
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:

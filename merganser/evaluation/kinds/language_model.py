@@ -69,18 +69,15 @@ def task_of(settings: Settings) -> dict[str, Any]:
     return dict(task)
 
 
-def check_columns(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
-    """Refuse nothing: which columns there must be the templates say, on a document."""
-
-
-def check_values(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
+def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Refuse a data set whose documents are no plain values, or that the templates do not fit."""
     for split, rows in splits.items():
         try:
             documents = _documents(rows, 1)
         except TypeError as error:
             raise InputError(f"{source}: split {split} holds what is no text, number or list ({error})") from error
-        open_task(task_of(settings), "exact_match", [json.loads(document) for document in documents])
+        if documents:  # a template can only be tried on one
+            open_task(task_of(settings), "exact_match", [json.loads(document) for document in documents])
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:

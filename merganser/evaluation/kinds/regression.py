@@ -10,7 +10,6 @@ from torch import Tensor
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results, compare
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.saved import kind_of
 from merganser.evaluation.texts import LABEL, TextSettings, check_texts, encode_rows, logits_of
 from merganser.models import Network, TakesTexts
 
@@ -23,20 +22,18 @@ class Settings(TextSettings):
     """What all kinds of texts have."""
 
 
-def check_columns(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
+def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Refuse a data set without texts, or without numbers in `label`."""
+    from datasets import ClassLabel
+
     check_texts(splits, source)
     for split, rows in splits.items():
         if LABEL not in rows.column_names:
             raise InputError(f"{source}: split {split} has no column {LABEL!r}; it has {rows.column_names}")
         feature = rows.features[LABEL]
-        kind = "classes" if kind_of(feature) == "ClassLabel" else str(getattr(feature, "dtype", feature))
+        kind = "classes" if isinstance(feature, ClassLabel) else str(getattr(feature, "dtype", feature))
         if not kind.startswith(NUMBERS):
             raise InputError(f"{source}: split {split}: the label column holds {kind}, no numbers")
-
-
-def check_values(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
-    """Refuse nothing: every number is a label."""
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results, compare
-from merganser.evaluation.labels import check_label_values, check_labels, label_names
+from merganser.evaluation.labels import check_labels, label_names
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.settings import Text
 from merganser.evaluation.texts import LABEL, TextSettings, check_texts, encode_rows, logits_of
@@ -30,15 +30,10 @@ class Settings(TextSettings):
     masked: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
 
 
-def check_columns(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
+def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Refuse a data set without texts, or without a `label` whose classes have names."""
     check_texts(splits, source)
     check_labels(splits, settings.classes, source)
-
-
-def check_values(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
-    """Refuse labels that are no class's."""
-    check_label_values(splits, settings.classes, source)
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:

@@ -65,18 +65,13 @@ def columns_of(prompt: str) -> list[str]:
     return [name for _, name, _, _ in Formatter().parse(prompt) if name is not None]
 
 
-def check_columns(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
+def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Refuse a data set without the prompt's columns or the right answers."""
     for split, rows in splits.items():
         wanted = [*columns_of(settings.prompt), "answer" if settings.answers is None else "label"]
         missing = [name for name in wanted if name not in rows.column_names]
         if missing:
             raise InputError(f"{source}: split {split} has no column {missing[0]!r}; it has {rows.column_names}")
-
-
-def check_values(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
-    """Refuse labels that stand for no answer."""
-    for split, rows in splits.items():
         if settings.answers is not None:
             _check_labels(rows, len(settings.answers), f"{source}: split {split}")
 

@@ -60,7 +60,10 @@ def _serve_start_page(root: Path, services: dict[str, str], listener: socket.soc
     config = uvicorn.Config(
         start_page(root, services), log_level="warning", access_log=False, timeout_graceful_shutdown=1
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(config)
+    # As uvicorn does for SIGINT and SIGTERM: an exception might be raised inside a request, and end that alone.
+    signal.signal(signal.SIGHUP, server.handle_exit)
+    server.run(sockets=[listener])
 
 
 @contextmanager

@@ -1,9 +1,18 @@
 """Wait for what other processes do."""
 
+import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 LIMIT_S = 240.0  # long enough for a busy machine: what is waited for takes seconds
+
+
+def wait_for(file: Path, process: "subprocess.Popen[Any]") -> None:
+    """Wait until a process has written a file; raise AssertionError as soon as it has ended without."""
+    wait_until(lambda: file.exists() or process.poll() is not None)
+    assert file.exists(), f"exit code {process.returncode}: {process.stdout.read() if process.stdout else ''}"
 
 
 def wait_until(holds: Callable[[], object], limit_s: float = LIMIT_S) -> None:

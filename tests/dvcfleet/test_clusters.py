@@ -21,7 +21,7 @@ from tests.dvcfleet.cluster import ROOT, free_port, started
 from tests.dvcfleet.test_gpus import GPU_STAGES, GPUS, check_gpus
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make, Toy
-from tests.waiting import wait_until
+from tests.waiting import wait_for, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +184,7 @@ def test_ctrl_c_at_a_terminal_ends_a_cluster_of_the_runs_own(toy: Make, runner: 
     process = subprocess.Popen(
         command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    wait_until((slow.path / "started").exists)
+    wait_for(slow.path / "started", process)
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
     text, _ = process.communicate(timeout=60)
@@ -210,7 +210,7 @@ def test_commands_end_on_the_workers_when_the_run_is_killed(toy: Make, cluster: 
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
     )
-    wait_until((slow.path / "started").exists)
+    wait_for(slow.path / "started", process)
     process.kill()
     process.wait()
     wait_until(lambda: not is_running("sleep 612"), 60)

@@ -24,6 +24,8 @@ app = typer.Typer(
 app.add_typer(lineage_cli.app, name="lineage")
 node = typer.Typer(help="Clones that serve as a cluster's nodes.", no_args_is_help=True)
 app.add_typer(node, name="node")
+suites_app = typer.Typer(help="The ready comparisons: list and check them, and compare with what papers report.")
+app.add_typer(suites_app, name="suites")
 
 
 def complete_stage(incomplete: str) -> list[str]:
@@ -185,9 +187,11 @@ def report(
         print(text, end="")
 
 
-@app.command(epilog=example("merganser suites --json"))
-def suites(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
+@suites_app.callback(invoke_without_command=True, epilog=example("merganser suites --json"))
+def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     """List the ready comparisons of suites/: model family, tasks, entries; * is the one in use."""
+    if context.invoked_subcommand:
+        return
     from flows import tables
     from flows.suites import describe, root_of, suite_names
 
@@ -197,6 +201,16 @@ def suites(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
         print(json.dumps([suite.as_json() for suite in found], indent=2))
     else:
         tables.print_suites(found)
+
+
+@suites_app.command("diff", epilog=example("merganser suites diff --json", EXIT_CODES))
+def suites_diff(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
+    """Print what papers report beside what the last run measured, and which differences exceed our sampling error."""
+    from flows.reproduced import difference_lines, read_differences
+    from flows.suites import root_of
+
+    found = read_differences(root_of(repo))
+    print(json.dumps(found, indent=2) if as_json else "\n".join(difference_lines(found)))
 
 
 @app.command(epilog=example("merganser use encoder", EXIT_CODES))

@@ -11,6 +11,7 @@ from merganser.report.choices import make_choices
 from merganser.report.measured import read_measures
 from merganser.report.page import render_page
 from merganser.report.plots import make_plots
+from merganser.report.published import read_reproduced
 from merganser.report.rows import make_rows
 from merganser.report.scores import read_scores
 from merganser.report.significance import MEAN, read_significance
@@ -22,6 +23,7 @@ from merganser.report.tables import (
     write_changes,
     write_choices,
     write_measures,
+    write_published,
     write_routed,
     write_significance,
     write_tables,
@@ -33,6 +35,7 @@ from tasks.paths import (
     METRICS,
     PREVIOUS_METRICS,
     PROFILES,
+    PUBLISHED,
     RANK_STUDIES,
     RECORDS,
     REPORT,
@@ -55,6 +58,7 @@ def write_report(params: Params) -> None:
     choices = make_choices(rows, significance.pairs[MEAN])
     plots = make_plots(rows, measured, tasks) | draw_studies(studies, rows[0].wording)
     numbers = summary(rows)
+    reproduced = read_reproduced(PUBLISHED, rows, tasks) if params.published else []
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), numbers)
     with fresh_folder(REPORT) as folder:
         (folder / "plots").mkdir()
@@ -65,9 +69,10 @@ def write_report(params: Params) -> None:
         write_significance(folder, significance)
         write_choices(folder, choices)
         write_changes(folder, changes)
+        write_published(folder, reproduced)
         for name, svg in plots.items():
             (folder / "plots" / f"{name}.svg").write_text(svg)
-        page = render_page(params, rows, measured, studies, significance, choices, plots, changes)
+        page = render_page(params, rows, measured, studies, significance, choices, plots, changes, reproduced)
         (folder / "index.html").write_text(page)
     write_json(SUMMARY, numbers)
     print(f"{REPORT}/index.html: {len(rows)} entries on {len(tasks)} tasks")

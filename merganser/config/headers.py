@@ -12,6 +12,7 @@ from merganser.checkpoints.mean import MeanCheckpoint, whole
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.params import Params
+from merganser.config.published import read_published
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.saved import read_headers
@@ -57,6 +58,9 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         place = f"tasks.{name}.data.source"
         if place in here:
             _check_data(params, name, here[place], partial(_noted, mistakes))
+    if params.published is not None:
+        with _noted(mistakes, "published.source"):
+            read_published(folder / params.published.source)
     if mistakes:
         raise InputError("\n".join(dict.fromkeys(mistakes)))
 

@@ -172,6 +172,12 @@ class Evaluation(Strict):
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
+class PublishedSource(Strict):
+    """A file of what papers report of the entries, which the report sets beside what was measured."""
+
+    source: Annotated[Text, Field(examples=["suites/mine/published.yaml"])]
+
+
 class Validation(Strict):
     """The split that statistics, learning, searches and routers read.
 
@@ -336,6 +342,7 @@ class Params(Strict):
     ]
     evaluation: Evaluation
     validation: Validation | None = None
+    published: PublishedSource | None = None
     statistics: dict[str, Statistic] = {}
     studies: Studies = Studies()
 

@@ -40,6 +40,11 @@ TERMS = {
         "not told apart from the best by a paired test on the same examples: two-sided p of at least 0.05, after "
         "Holm's correction for the number of entries that are compared with this best one.",
     ),
+    "beyond": Term(
+        "beyond our sampling error",
+        "further from what a paper reports than 95 % of other test examples of these tasks would put our number, and "
+        "than the paper rounds.",
+    ),
     "rank": Term(
         "rank",
         "from how many entries are better, to how many are no worse, by more than chance: paired tests of the "

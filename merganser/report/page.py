@@ -26,6 +26,7 @@ from merganser.report.formulas import mathml
 from merganser.report.glossary import TERMS
 from merganser.report.layers import short_names
 from merganser.report.measured import BY_LAYER, Measured
+from merganser.report.published import Reproduced
 from merganser.report.rows import GROUPS, Row, best_values, by_family, fingerprint, sampling_error
 from merganser.report.significance import MEAN, Significance
 from merganser.report.studies import StudyResults
@@ -58,6 +59,7 @@ def render_page(
     choices: Sequence[Choice],
     plots: Mapping[str, str],
     changes: Changes | None,
+    reproduced: Sequence[Reproduced],
 ) -> str:
     """Return the page's HTML, without credentials that an address in params.yaml may hold."""
     rows = list(rows)
@@ -90,6 +92,7 @@ def render_page(
         studies=studies,
         verdicts=significance.verdicts,
         changes=changes,
+        reproduced=reproduced,
         plots={name: inline(svg) for name, svg in plots.items()},
     )
     return masked(page)

@@ -11,6 +11,7 @@ from typing import Any
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice
 from merganser.report.measured import BY_LAYER, Measured
+from merganser.report.published import Reproduced, lines_of
 from merganser.report.rows import Row
 from merganser.report.scores import Scores
 from merganser.report.significance import MEAN, Significance, Verdict
@@ -98,6 +99,12 @@ def write_changes(folder: Path, changes: Changes | None) -> None:
     if changes:
         lines = [[c.entry, c.number, c.before, c.after, c.difference] for c in changes.changed]
         write_csv(folder / "changes.csv", ["entry", "number", "before", "after", "difference"], lines)
+
+
+def write_published(folder: Path, reproduced: Sequence[Reproduced]) -> None:
+    """Write `published.csv`, what papers report beside what was measured, where params.yaml names figures."""
+    if lines := lines_of(reproduced):
+        write_csv(folder / "published.csv", list(lines[0]), [list(line.values()) for line in lines])
 
 
 def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:

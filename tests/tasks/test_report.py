@@ -7,12 +7,15 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from markupsafe import escape
 from scipy.stats import binomtest
 
 from flows.answer import report_lines
+from flows.reproduced import difference_lines, read_differences
 from merganser import registry
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results, write_results
@@ -21,7 +24,7 @@ from merganser.report.glossary import TERMS
 from merganser.report.labels import LINE, place_labels, spread
 from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.style import VARIABLES
-from tasks import record, report
+from tasks import publish, record, report
 from tests.tasks.comparison import METHODS, TASKS, inside
 
 TABLES = {
@@ -35,11 +38,34 @@ PLOTS = {
 }
 
 
+PUBLISHED: dict[str, Any] = {
+    "tasks": list(TASKS),
+    "tables": [
+        {
+            "paper": "A paper & others",
+            "table": "Table 1",
+            "protocol": "accuracy on the test split",
+            "checkpoints": "others",
+            "decimals": 1,
+            "columns": ["mean", "dark"],
+            "rows": {"sum": [100.0, None], "average": [99.5, 50.0], "emr": [1.0, 2.0]},
+            "parameters": {"sum": {"scaling": 0.4}},
+        }
+    ],
+}
+
+
 @pytest.fixture(scope="module")
 def folder(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Give a comparison that has been recorded and reported, and work in it."""
     made = Path(shutil.copytree(comparison, tmp_path_factory.mktemp("report") / "comparison"))
+    params = yaml.safe_load((made / "params.yaml").read_text())
+    (made / "params.yaml").write_text(
+        yaml.safe_dump(params | {"published": {"source": "published.yaml"}}, sort_keys=False)
+    )
+    (made / "published.yaml").write_text(yaml.safe_dump(PUBLISHED))
     with inside(made):
+        publish.main([])
         for entry in METHODS:
             record.main([entry])
         report.main([])
@@ -170,6 +196,27 @@ def test_every_term_of_the_page_is_explained_in_its_list(page: str) -> None:
 
 def test_every_table_scrolls_in_a_box_of_its_own(page: str) -> None:
     assert page.count("<table") == len(re.findall(r'<div class="scroll">(?:(?!</div>).)*?<table', page, flags=re.S)) + 1
+
+
+def test_what_a_paper_reports_stands_beside_what_was_measured(folder: Path, page: str) -> None:
+    (section,) = re.findall(r'<section id="published".*?</section>', page, flags=re.S)
+    lines = list(csv.DictReader((folder / "report/published.csv").open()))
+    assert {(line["entry"], line["column"]) for line in lines} == {
+        ("sum", "mean"),
+        ("average", "mean"),
+        ("average", "dark"),
+    }
+    results = {row["entry"]: row for row in csv.DictReader((folder / "report/results.csv").open())}
+    for line in lines:
+        ours = float(results[line["entry"]][line["column"]])
+        assert float(line["ours"]) == ours
+        assert float(line["difference"]) == pytest.approx(ours - float(line["published"]))
+        assert f"({100 * float(line['difference']):+.2f})" in section
+    assert "A paper &amp; others, Table 1" in section
+    assert "scaling 0.5 here, 0.4 there" in section
+    assert section.count("<tr>") == 3
+    beyond = sum(line["beyond"] == "True" for line in lines)
+    assert 1 <= beyond == section.count('<b class="mark">(')
 
 
 def test_results_on_other_examples_are_refused(folder: Path) -> None:
@@ -309,3 +356,16 @@ def test_layers_of_one_kind_share_a_panel_and_lone_ones_the_last() -> None:
     ]
     assert found[0].layers == ["block.0.attn.weight", "block.1.attn.weight"]
     assert sorted(name for panel in found for name in panel.layers) == sorted(names)
+
+
+def test_the_command_line_says_the_same_differences_as_the_table(folder: Path) -> None:
+    found = read_differences(folder)
+    lines = list(csv.DictReader((folder / "report/published.csv").open()))
+    assert [(line["entry"], line["column"], line["difference"]) for line in found] == [
+        (line["entry"], line["column"], float(line["difference"])) for line in lines
+    ]
+    said = list(difference_lines(found))
+    assert said[:2] == ["A paper & others, Table 1; other checkpoints, trained alike", "  accuracy on the test split"]
+    assert len(said) == 2 + len(lines) + 1
+    beyond = sum(line["beyond"] is True for line in found)
+    assert said[-1] == f"{beyond} of {len(lines)} differences are beyond our sampling error (95 %)"

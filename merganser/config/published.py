@@ -1,0 +1,95 @@
+"""What papers report of a comparison's entries: the file that `published.source` of params.yaml names.
+
+Figures are times 100, as papers print them; a row is an entry of `methods`, a column a task or their `mean`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from merganser.config.explaining import explain
+from merganser.config.params import Params, Strict, Text
+from merganser.errors import InputError, did_you_mean
+from merganser.limits import read_yaml
+
+MEAN = "mean"
+Figure = Annotated[float, Field(ge=-100, le=100)]
+
+
+class Table(Strict):
+    """One table of a paper, or part of one.
+
+    `checkpoints`: whether it was measured on these very checkpoints, or on others that were trained alike. `decimals`:
+    the digits after the point that it prints. `parameters`: what an entry ran with there, where the paper says it;
+    `notes`: what else keeps an entry's figure from being the same experiment.
+    """
+
+    paper: Text
+    table: Text
+    protocol: Text
+    checkpoints: Literal["these", "others"]
+    decimals: Annotated[int, Field(ge=0, le=4)]
+    columns: Annotated[list[Text], Field(min_length=1)]
+    rows: Annotated[dict[Text, list[Figure | None]], Field(min_length=1)]
+    parameters: dict[Text, dict[Text, float | str]] = Field(default={})
+    notes: dict[Text, Text] = Field(default={})
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns: one stands twice, got {', '.join(self.columns)}")
+        for name, row in self.rows.items():
+            if len(row) != len(self.columns):
+                raise ValueError(f"rows.{name}: expected {len(self.columns)} figures, one a column, got {len(row)}")
+        for section, names in (("parameters", self.parameters), ("notes", self.notes)):
+            for name in names:
+                if name not in self.rows:
+                    raise ValueError(f"{section}.{name}: not in rows{did_you_mean(name, self.rows)}")
+        return self
+
+
+class Published(Strict):
+    """All tables; `tasks`: those that every mean is over."""
+
+    tasks: Annotated[list[Text], Field(min_length=1)]
+    tables: Annotated[list[Table], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _columns_are_tasks(self) -> Self:
+        for table in self.tables:
+            for column in table.columns:
+                if column != MEAN and column not in self.tasks:
+                    near = did_you_mean(column, [MEAN, *self.tasks])
+                    raise ValueError(f"{table.table}: columns: {column!r} is neither {MEAN} nor one of tasks{near}")
+        return self
+
+
+def read_published(path: Path) -> Published:
+    """Read a file of published figures; raise InputError naming every mistake in it."""
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping with the keys {', '.join(Published.model_fields)}")
+    try:
+        return Published.model_validate(content)
+    except ValidationError as error:
+        raise InputError("\n".join(f"{path}: {_explain(mistake)}" for mistake in error.errors())) from error
+
+
+def _explain(mistake: Any) -> str:
+    if mistake["type"] != "value_error":
+        return explain(mistake, Published)
+    place = ".".join(str(part) for part in mistake["loc"])
+    return f"{place}: {mistake['ctx']['error']}" if place else str(mistake["ctx"]["error"])
+
+
+def published_mistakes(published: Published, params: Params) -> list[str]:
+    """List the figures that belong to no entry or task of a params.yaml: a suite has none, one's own edits may."""
+    mistakes = []
+    if set(published.tasks) != set(params.tasks):
+        mistakes.append(f"tasks: expected those of params.yaml, {', '.join(params.tasks)}")
+    for table in published.tables:
+        for name in table.rows:
+            if name not in params.methods:
+                mistakes.append(f"{table.table}: rows: no entry {name!r}{did_you_mean(name, params.methods)}")
+    return mistakes

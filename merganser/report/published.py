@@ -1,0 +1,133 @@
+"""What papers report beside what was measured here: each difference, and whether it is more than our sampling error."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+from merganser.config.published import MEAN, Published, Table
+from merganser.measures.significance import LEVEL
+from merganser.report.rows import Row
+from merganser.report.scores import read_json
+
+ERRORS = NormalDist().inv_cdf(1 - LEVEL / 2)  # so many standard errors hold 95 % of what other examples would give
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of an entry, measured and published: fractions; `rounding`: half of the last printed digit."""
+
+    ours: float
+    theirs: float
+    stderr: float | None
+    rounding: float
+
+    @property
+    def difference(self) -> float:
+        """Return by how much ours is higher."""
+        return self.ours - self.theirs
+
+    @property
+    def beyond(self) -> bool | None:
+        """Tell whether they differ by more than our sampling error and their rounding; None where it is not known."""
+        return None if self.stderr is None else abs(self.difference) > ERRORS * self.stderr + self.rounding
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """A published table, with the figures of the entries and columns that this comparison has too."""
+
+    table: Table
+    columns: list[str]
+    figures: Mapping[str, Mapping[str, Figure]]  # by entry and column
+    notes: Mapping[str, str]  # by entry
+
+    @property
+    def compared(self) -> list[Figure]:
+        """Return all its figures."""
+        return [figure for row in self.figures.values() for figure in row.values()]
+
+    @property
+    def beyond(self) -> int:
+        """Count those that differ by more than our sampling error."""
+        return sum(figure.beyond is True for figure in self.compared)
+
+
+def read_reproduced(path: Path, rows: Sequence[Row], tasks: Sequence[str]) -> list[Reproduced]:
+    """Compare the entries with what the stage `publish` read."""
+    return reproduce(Published.model_validate(read_json(path)), rows, tasks)
+
+
+def reproduce(published: Published, rows: Sequence[Row], tasks: Sequence[str]) -> list[Reproduced]:
+    """Compare entries with what papers report of them; tables of other entries and columns alone are left out.
+
+    Means are compared where the tasks are the same ones.
+    """
+    known = [*tasks, *([MEAN] if set(tasks) == set(published.tasks) else [])]
+    found = [_reproduced(table, rows, [name for name in table.columns if name in known]) for table in published.tables]
+    return [each for each in found if each.compared]
+
+
+def _reproduced(table: Table, rows: Sequence[Row], columns: list[str]) -> Reproduced:
+    by_entry = {row.entry: row for row in rows}
+    shared = [entry for entry in by_entry if entry in table.rows]
+    figures = {entry: _figures(table, by_entry[entry], columns) for entry in shared}
+    notes = {entry: _note(table, by_entry[entry]) for entry in shared}
+    return Reproduced(
+        table,
+        columns,
+        {entry: row for entry, row in figures.items() if row},
+        {entry: note for entry, note in notes.items() if note},
+    )
+
+
+def _figures(table: Table, row: Row, columns: list[str]) -> dict[str, Figure]:
+    theirs = dict(zip(table.columns, table.rows[row.entry], strict=True))
+    rounding = 0.5 * 10.0 ** -(table.decimals + 2)
+    return {
+        column: _figure(row, column, value / 100, rounding)
+        for column in columns
+        if (value := theirs[column]) is not None
+    }
+
+
+def _figure(row: Row, column: str, theirs: float, rounding: float) -> Figure:
+    if column == MEAN:
+        return Figure(row.scores.mean, theirs, row.scores.error, rounding)
+    score = row.scores.by_task[column]
+    return Figure(score["value"], theirs, score["stderr"], rounding)
+
+
+def _note(table: Table, row: Row) -> str:
+    """Say what keeps an entry's figures from being the same experiment."""
+    theirs = table.parameters.get(row.entry, {})
+    differing = [
+        f"{name} {row.values.get(name)} here, {value} there"
+        for name, value in theirs.items()
+        if row.values.get(name) != value
+    ]
+    return "; ".join([*differing, *([table.notes[row.entry]] if row.entry in table.notes else [])])
+
+
+def lines_of(reproduced: Sequence[Reproduced]) -> list[dict[str, Any]]:
+    """Return a line a figure, as `published.csv` has them."""
+    return [
+        {
+            "paper": each.table.paper,
+            "table": each.table.table,
+            "protocol": each.table.protocol,
+            "checkpoints": each.table.checkpoints,
+            "entry": entry,
+            "column": column,
+            "ours": figure.ours,
+            "published": figure.theirs,
+            "difference": figure.difference,
+            "stderr": figure.stderr,
+            "beyond": figure.beyond,
+            "note": each.notes.get(entry),
+        }
+        for each in reproduced
+        for entry, row in each.figures.items()
+        for column, figure in row.items()
+    ]

@@ -1,0 +1,93 @@
+"""What papers report beside what was measured: the differences, and which are more than chance, by hand."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from merganser.config.published import Published, Table
+from merganser.evaluation.scoring import Score
+from merganser.report.published import Figure, lines_of, reproduce
+from merganser.report.rows import Row
+from tests.report.test_plots import row as plain_row
+
+TABLE = Table(
+    paper="A paper",
+    table="Table 1",
+    protocol="accuracy",
+    checkpoints="others",
+    decimals=1,
+    columns=["mean", "dark", "light"],
+    rows={"ties": [60.0, 50.0, None], "gone": [1.0, 1.0, 1.0], "average": [40.0, 30.2, 50.0]},
+    parameters={"ties": {"density": 0.2}},
+    notes={"average": "tuned"},
+)
+TASKS = ["dark", "light"]
+
+
+def row(entry: str, values: Mapping[str, float], stderr: float | None = 0.01) -> Row:
+    """Make an entry with these scores, each with this standard error."""
+    made = plain_row(entry, entry, 0.0, 0.0)
+    by_task: dict[str, Score] = {
+        task: {"metric": "accuracy", "value": value, "count": 100, "stderr": stderr} for task, value in values.items()
+    }
+    return replace(made, scores=replace(made.scores, by_task=by_task), values={"density": 0.4})
+
+
+ROWS = [row("average", {"dark": 0.3, "light": 0.5}), row("ties", {"dark": 0.55, "light": 0.6})]
+
+
+def test_entries_stand_beside_what_a_paper_reports_of_them() -> None:
+    (found,) = reproduce(Published(tasks=TASKS, tables=[TABLE]), ROWS, TASKS)
+    assert {entry: list(figures) for entry, figures in found.figures.items()} == {
+        "average": ["mean", "dark", "light"],
+        "ties": ["mean", "dark"],
+    }
+    dark, mean = found.figures["ties"]["dark"], found.figures["ties"]["mean"]
+    assert (dark.ours, dark.theirs, dark.difference) == (0.55, 0.5, pytest.approx(0.05))
+    assert (mean.ours, mean.theirs) == (pytest.approx(0.575), 0.6)
+    assert mean.stderr == pytest.approx(0.01 / 2**0.5)
+    assert found.notes == {"ties": "density 0.4 here, 0.2 there", "average": "tuned"}
+    # 0.05 and 0.025 against 1.96 standard errors of 0.01 and 0.007, and half a digit; the others are within
+    assert [figure.beyond for figure in found.compared] == [False, False, False, True, True]
+    assert found.beyond == 2
+
+
+def test_what_rounding_explains_is_no_difference() -> None:
+    assert Figure(0.5004, 0.5, 0.0, 0.0005).beyond is False
+    assert Figure(0.5006, 0.5, 0.0, 0.0005).beyond is True
+
+
+def test_a_difference_without_a_sampling_error_is_not_judged() -> None:
+    (found,) = reproduce(
+        Published(tasks=TASKS, tables=[TABLE]), [row("average", {"dark": 0.9, "light": 0.9}, None)], TASKS
+    )
+    assert {figure.beyond for figure in found.compared} == {None}
+
+
+def test_means_over_other_tasks_are_not_compared() -> None:
+    (found,) = reproduce(Published(tasks=[*TASKS, "red"], tables=[TABLE]), ROWS, TASKS)
+    assert found.columns == TASKS
+
+
+def test_a_table_of_other_entries_is_left_out() -> None:
+    assert reproduce(Published(tasks=TASKS, tables=[TABLE]), [row("emr", {"dark": 0.1, "light": 0.2})], TASKS) == []
+
+
+def test_lines_say_which_table_and_protocol_each_figure_is_of() -> None:
+    lines = lines_of(reproduce(Published(tasks=TASKS, tables=[TABLE]), ROWS, TASKS))
+    assert len(lines) == 5
+    assert lines[3] == {
+        "paper": "A paper",
+        "table": "Table 1",
+        "protocol": "accuracy",
+        "checkpoints": "others",
+        "entry": "ties",
+        "column": "mean",
+        "ours": pytest.approx(0.575),
+        "published": 0.6,
+        "difference": pytest.approx(-0.025),
+        "stderr": pytest.approx(0.01 / 2**0.5),
+        "beyond": True,
+        "note": "density 0.4 here, 0.2 there",
+    }

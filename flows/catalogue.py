@@ -6,8 +6,8 @@ One page per family under `docs/methods/`, and a table of all methods. A test ho
 from pathlib import Path
 from typing import Any
 
-from flows.tables import default_of, describe_method
 from merganser import registry
+from merganser.descriptions import default_of, describe_method
 from merganser.limits import read_yaml
 from merganser.report.templates import open_templates
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,17 +9,13 @@ import typer
 
 from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, SkippedError, UserError
 from dvcfleet.gc_thresholds import raised_gc_thresholds
-from flows import lineage_cli, merge_cli
-from flows.epilogs import EXIT_CODES, example
-from merganser.errors import InputError
+from flows import lineage_cli
+from merganser.command_line.app import add_commands, new_app
+from merganser.command_line.epilogs import EXIT_CODES, example
+from merganser.errors import ExtraError, InputError
+from merganser.extras import naming_extras
 
-app = typer.Typer(
-    help="Compare model-merging methods at scale, and keep the evidence.",
-    epilog=EXIT_CODES,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = new_app()
 app.add_typer(lineage_cli.app, name="lineage")
 node = typer.Typer(help="Clones that serve as a cluster's nodes.", no_args_is_help=True)
 app.add_typer(node, name="node")
@@ -39,33 +34,18 @@ def complete_stage(incomplete: str) -> list[str]:
     return sorted(name for name in found if name.startswith(incomplete))
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"merganser {version('merganser')}")
-        raise typer.Exit
-
-
 RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Take the options that come before a command."""
 
 
 def main() -> None:
     """Run the command line; turn errors into messages and exit codes."""
     try:
-        with raised_gc_thresholds():
+        with raised_gc_thresholds(), naming_extras():
             app()
     except SkippedError as skipped:
         print(skipped)
-    except (InputError, UserError) as error:
+    except (ExtraError, InputError, UserError) as error:
         print(error, file=sys.stderr)
         sys.exit(BUSY_EXIT_CODE if isinstance(error, BusyError) else 2)
 
@@ -230,38 +210,7 @@ def use(
     print("`merganser run --prune` makes it, and takes what only another comparison needs out of the workspace")
 
 
-@app.command(epilog=example("merganser methods --for data=none,parts=no"))
-def methods(
-    name: Annotated[str | None, typer.Argument(help="Show this method's parameters.")] = None,
-    wanted: Annotated[
-        str | None,
-        typer.Option(
-            "--for",
-            metavar="KEY=VALUE,...",
-            help="Only these, such as data=none,parts=no: data none, validation or test; parts per task yes or no; "
-            "family; cost; needs.",
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List the registered methods and what each does, in the terminal's width; of one NAME, all about it."""
-    from flows import tables
-    from merganser import registry
-
-    chosen = [registry.get(each) for each in ([name] if name else registry.names())]
-    described = tables.matching([tables.describe_method(method) for method in chosen], wanted)
-    if as_json:
-        print(json.dumps(described[0] if name else described, indent=2))
-    elif name:
-        tables.print_method(described[0])
-    else:
-        tables.print_methods(described)
-
-
-app.command(epilog=example("merganser merge tsv_m --base BASE --model one=PATH --model two=PATH --out merged"))(
-    merge_cli.merge
-)
-app.command(epilog=example("merganser reconstruct merged --task one --out one"))(merge_cli.reconstruct)
+add_commands(app)
 
 
 @node.command("init", epilog=example("merganser node init ~/node"))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.repository import opened, write_lock
-from merganser.checkpoints.writing import replacing
 from merganser.config.loading import load_params
 from merganser.errors import InputError, did_you_mean
+from merganser.outputs import replacing
 
 SUITES = Path("suites")
 PARAMS = Path("params.yaml")

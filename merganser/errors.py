@@ -1,4 +1,4 @@
-"""The one exception that means: the user can fix this."""
+"""The exceptions that mean: the user can fix this."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -15,6 +15,10 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         return printable(masked(super().__str__()))
+
+
+class ExtraError(ModuleNotFoundError):
+    """Report a library that is not installed; the message names the extra that brings it."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -12,8 +12,9 @@ from merganser.errors import InputError
 from merganser.evaluation.prepared import Prepared
 from merganser.inputs.embeddings import link_read, write_embeddings
 from merganser.models import embed_classes
+from merganser.outputs import fresh_folder
 from tasks.paths import BASE, DATA, EMBEDDINGS, PREPARED
-from tasks.stage import check_family, fresh_folder, only_name, run
+from tasks.stage import check_family, only_name, run
 
 
 def describe_tasks(params: Params, name: str) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from merganser.config.loading import load_params
 from merganser.config.params import declared
-from tasks.paths import CARD, DIFFERENCES, MERGED, SEEDS
-from tasks.stage import fresh_folder, only_name, run
+from merganser.merging.cards import CARD
+from merganser.outputs import fresh_folder
+from tasks.paths import DIFFERENCES, MERGED, SEEDS
+from tasks.stage import only_name, run
 
 
 def start_difference(name: str, entry: str) -> None:

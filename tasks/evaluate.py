@@ -7,12 +7,13 @@ from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.evaluation.examples import write_results
 from merganser.evaluation.scoring import mean_of_seeds, score_of_seeds
+from merganser.outputs import write_json
 from merganser.overlays import task_model
 from merganser.routed.finding import router_of
 from merganser.routed.surgery import with_bottleneck
 from tasks.paths import EXAMPLES, MERGED, METRICS, PREPARED, SEEDS
 from tasks.scoring import open_task
-from tasks.stage import check_family, run, two_names, write_json
+from tasks.stage import check_family, run, two_names
 
 
 def evaluate_task(params: Params, entry: str, task: str) -> None:

@@ -9,9 +9,10 @@ from merganser.config.loading import load_params
 from merganser.config.params import Task, declared
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
+from merganser.outputs import fresh_folder, write_json
 from merganser.sources.fetching import describe, fetch_checkpoint, fetch_data_set
 from tasks.paths import BASE, CHECKPOINTS, DATASETS, SOURCES
-from tasks.stage import check_kind, fresh_folder, run, write_json
+from tasks.stage import check_kind, run
 
 LEFT = {
     "tied": "second names of tied weights, left out",

@@ -8,9 +8,10 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.joints import BASES, join, link_deltas
 from merganser.inputs.joints import DELTAS as OWN_DELTAS
 from merganser.inputs.layers import Side
+from merganser.outputs import fresh_folder
 from merganser.workers import threads_wanted
 from tasks.paths import DELTAS, JOINTS
-from tasks.stage import fresh_folder, only_name, run
+from tasks.stage import only_name, run
 
 
 def join_tasks(name: str, tasks: list[str], side: Side, threads: int = 1) -> tuple[int, int]:

@@ -36,9 +36,10 @@ from merganser.learning.settings import LearnerSettings, RoutingSettings
 from merganser.learning.state import State
 from merganser.learning.task_losses import open_losses
 from merganser.models.device import usable
+from merganser.outputs import fresh_folder, write_json
 from merganser.workers import one_blas_thread, threads_wanted
 from tasks.paths import BASE, DATA, HEADS, LEARNED, PROFILES, VALIDATION, remove_other_seeds, seed_folders
-from tasks.stage import check_code, check_family, check_kind, fresh_folder, only_name, run, timed, write_json
+from tasks.stage import check_code, check_family, check_kind, only_name, run, timed
 
 STATE = "state"
 SECONDS = 10  # between two lines on the terminal

@@ -8,8 +8,9 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
 from merganser.measures.numbers import defined
 from merganser.measures.tasks import measure_tasks
+from merganser.outputs import write_json
 from tasks.paths import DELTAS, FACTORS, TASK_MEASURES
-from tasks.stage import run, write_json
+from tasks.stage import run
 
 
 def main(argv: list[str]) -> None:

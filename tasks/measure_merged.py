@@ -8,8 +8,9 @@ from merganser.config.params import declared
 from merganser.inputs.deltas import open_deltas
 from merganser.measures.merged import measure_merge
 from merganser.measures.numbers import defined
+from merganser.outputs import write_json
 from tasks.paths import BASE, DELTAS, MERGE_MEASURES, MERGED
-from tasks.stage import only_name, run, write_json
+from tasks.stage import only_name, run
 
 
 def main(argv: list[str]) -> None:

@@ -1,50 +1,35 @@
 """Merge the tasks' models by one entry of `methods`."""
 
-import platform
-import resource
-import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from merganser import registry
-from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.origins import origin_of, read_origin
-from merganser.checkpoints.output import AS_THE_BASE, Output
-from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, declared
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.embeddings import READ, read_embeddings
-from merganser.inputs.factorised import factorised
-from merganser.inputs.factors import FactorSettings, open_factors
+from merganser.inputs.factors import open_factors
 from merganser.inputs.joints import open_joint
 from merganser.inputs.layers import LayerSource
 from merganser.inputs.learned import RESULT, LearnedLayers, read_learned, read_trace
 from merganser.inputs.searches import read_search
 from merganser.inputs.statistics import open_statistics, passes_of
 from merganser.limits import parse_json
-from merganser.merging.cards import model_card
-from merganser.merging.driver import choose_device, merge
+from merganser.merging.cards import CARD, model_card
+from merganser.merging.entry import as_taken, merge_entry
 from merganser.merging.method import Method
 from merganser.merging.usage import usage
 from merganser.models.device import usable
-from merganser.overlays import FILE
-from merganser.progress import Progress, unwatched
-from merganser.routed import BLOCK_ROUTERS, BOTTLENECKS, GATES, ROUTER
-from merganser.routed.blocks import write_block_routers
-from merganser.routed.gates import write_gates
+from merganser.routed import BOTTLENECKS, ROUTER
 from merganser.workers import threads_wanted
 from tasks.beside import COST
 from tasks.paths import (
     BASE,
-    CARD,
     DATA,
     EMBEDDINGS,
     JOINTS,
@@ -55,76 +40,9 @@ from tasks.paths import (
     SOURCES,
     seed_folders,
 )
-from tasks.stage import check_method, fresh_folder, only_name, run, write_json
+from tasks.stage import check_method, only_name, run
 
 FILES_BESIDE = {"routers": ROUTER, "surgery": BOTTLENECKS}  # what is kept of it with a merge
-
-
-def merge_entry(
-    method: Method,
-    values: dict[str, Any],
-    source: LayerSource,
-    base: Path,
-    out: Path,
-    profile: Path | None,
-    texts: Callable[[], Mapping[str, str]],
-    device: str = "cpu",
-    threads: int = 1,
-    output: Output = AS_THE_BASE,
-    additions: Sequence[Path] = (),
-    noted: Mapping[str, Any] | None = None,
-    progress: Progress = unwatched,
-) -> None:
-    """Merge a source's layers onto the base into a fresh folder, with its card and what stands beside the base.
-
-    `texts`: makes the text files beside the weights, such as the card, once these are written.
-    `additions`: small files of the tasks' own that are kept with it. `noted`: more for the profile: the losses by
-    step of the values that the method applies, its search, or what the
-    statistics cost that it reads.
-    """
-    start_wall, start_cpu = time.perf_counter(), time.process_time()
-    checkpoint = open_for_merging(base)
-    with fresh_folder(out) as folder:
-        merge(method, values, source, checkpoint, folder, choose_device(device), threads, output, progress)
-        copy_companions(base, folder)
-        output.declare(folder)
-        for path in additions:
-            shutil.copyfile(path, folder / path.name)
-        if method.gated:
-            write_gates(folder, values["k_gate"])
-        if method.blended and source.learned:
-            write_block_routers(folder, source.learned.values, source.tasks)
-        for name, text in texts().items():
-            (folder / name).write_text(text, encoding="utf-8")
-    if profile:
-        times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
-        rate = {"amr": additional_memory_rate(out, checkpoint, source)}
-        write_json(profile, times | _usage() | rate | {"device": _device_name(device)} | dict(noted or {}))
-
-
-def additional_memory_rate(merged: Path, base: Checkpoint, source: LayerSource) -> float:
-    """Return the bytes of the tasks' own files per task over the bytes of the merged parameters in float32."""
-    own = [merged / name for name in (FILE, BOTTLENECKS, BLOCK_ROUTERS, GATES, ROUTER) if (merged / name).is_file()]
-    values = sum(prod(base.spec(name).shape) for name in source.names)
-    return sum(path.stat().st_size for path in own) / len(source.tasks) / (4 * values)
-
-
-def _device_name(wanted: str) -> str:
-    """Name what computed: the CPU, or the GPU by its model."""
-    device = choose_device(wanted)
-    return "cpu" if device.type == "cpu" else f"cuda ({torch.cuda.get_device_name(device)})"
-
-
-def _usage() -> dict[str, Any]:
-    """Read the process's peak memory and traffic (the latter where the system counts it)."""
-    counters = Path("/proc/self/io")
-    counts = dict(line.split(": ") for line in counters.read_text().splitlines()) if counters.exists() else {}
-    return {
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "read_bytes": int(counts.get("rchar", 0)),
-        "written_bytes": int(counts.get("wchar", 0)),
-        "host": platform.node(),
-    }
 
 
 def open_source(
@@ -166,14 +84,6 @@ def opened(
     if entry.difference is None:
         return (open_factors if method.factored else open_deltas)(folder, tasks, seed, embeddings)
     return as_taken(method, method.validate("", entry.values), open_deltas(folder, tasks, seed, embeddings))
-
-
-def as_taken(method: Method, values: dict[str, Any], deltas: LayerSource) -> LayerSource:
-    """Return a source as the method takes it: decomposed as it is read, for one that reads factors."""
-    if not method.factored:
-        return deltas
-    share = method.rank_fraction(len(deltas.tasks), **values) if method.rank_fraction else 1.0
-    return factorised(deltas, FactorSettings(share))
 
 
 def noted_of(entry: Entry, tasks: list[str]) -> dict[str, Any]:

@@ -4,8 +4,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-CARD = "README.md"  # in the folder of a merged model
-
 BASE = Path("data/base")
 CHECKPOINTS = Path("data/checkpoints")
 CODE = Path("data/code")

@@ -7,8 +7,9 @@ from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.models import get_family, open_network
+from merganser.outputs import fresh_folder
 from tasks.paths import BASE, DATASETS, PREPARED
-from tasks.stage import check_family, check_kind, fresh_folder, only_name, run
+from tasks.stage import check_family, check_kind, only_name, run
 
 
 def prepare_task(params: Params, task: str, split: str, where: str, out: Path) -> None:

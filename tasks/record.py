@@ -24,10 +24,11 @@ from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
+from merganser.outputs import write_json
 from merganser.report.scores import Scores, read_json, read_metrics, read_scores, spread_of, written_values
 from merganser.report.wording import wording_of
 from tasks.paths import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT
-from tasks.stage import run, write_json
+from tasks.stage import run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

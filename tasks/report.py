@@ -6,6 +6,7 @@ from pathlib import Path
 from merganser.config.loading import load_params
 from merganser.config.params import Params
 from merganser.errors import InputError
+from merganser.outputs import fresh_folder, write_json
 from merganser.report.changes import read_changes
 from merganser.report.choices import make_choices
 from merganser.report.measured import read_measures
@@ -42,7 +43,7 @@ from tasks.paths import (
     TASK_MEASURES,
     TASK_STUDIES,
 )
-from tasks.stage import fresh_folder, run, write_json
+from tasks.stage import run
 
 SUMMARY = Path("metrics.json")
 

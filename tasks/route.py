@@ -13,6 +13,7 @@ from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
+from merganser.outputs import write_json
 from merganser.routed.experts import check_scores
 from merganser.routed.features import features_of
 from merganser.routed.fitting import fit
@@ -20,7 +21,7 @@ from merganser.routed.router import write_router
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
 from tasks.paths import BASE, DATA, PROFILES, ROUTERS, VALIDATION
 from tasks.scoring import open_task
-from tasks.stage import check_family, only_name, run, timed, write_json
+from tasks.stage import check_family, only_name, run, timed
 
 FEATURES = "features"
 

@@ -28,6 +28,7 @@ from merganser.inputs.model_deltas import open_models
 from merganser.inputs.searches import FOUND, RESULT
 from merganser.measures.scores import error_of_mean, normalised_score
 from merganser.merging.method import Method
+from merganser.outputs import fresh_folder, write_json
 from merganser.studies.candidates import Candidate, Measured, best, file_name
 from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
@@ -35,7 +36,7 @@ from tasks.kept import FINGERPRINT, read_kept, remove_unknown
 from tasks.merge import opened
 from tasks.paths import BASE, CHECKPOINTS, DATA, HEADS, PROFILES, SEARCHES, VALIDATION
 from tasks.scoring import open_setup
-from tasks.stage import check_family, check_kind, check_method, fresh_folder, only_name, run, timed, write_json
+from tasks.stage import check_family, check_kind, check_method, only_name, run, timed
 
 INDIVIDUAL = "individual"
 STATE, SCORES = "state", "scores"

@@ -1,9 +1,7 @@
 """What every stage shares: how its command ends, and how its output appears whole or not at all."""
 
 import errno
-import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,10 +9,10 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from merganser.code_digest import CodeTree, read_texts
 from merganser.errors import InputError
+from merganser.outputs import write_json
 from tasks.paths import CODE
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
@@ -132,34 +130,9 @@ def two_names(argv: list[str], stage: str, first: Iterable[str], second: Iterabl
     return found[0]
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write a small JSON file, whole or not at all, never into an existing one."""
-    from merganser.checkpoints.writing import replacing
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        file.write((json.dumps(content, indent=2) + "\n").encode())
-
-
 @contextmanager
 def timed(profile: Path) -> Iterator[None]:
     """Write how many seconds the block took, if it ends well."""
     start_wall, start_cpu = time.perf_counter(), time.process_time()
     yield
     write_json(profile, {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu})
-
-
-@contextmanager
-def fresh_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder that takes the place of `path` when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
-        yield partial
-        if path.exists():
-            shutil.rmtree(path)
-        partial.rename(path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

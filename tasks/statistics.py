@@ -15,7 +15,6 @@ from merganser.checkpoints.kinds import as_matrix
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import as_stored, is_transposed
-from merganser.checkpoints.writing import replacing
 from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Statistic, declared
@@ -30,6 +29,7 @@ from merganser.inputs.statistics import BASE_FISHER, FISHER, GRAM, INDEX, Index
 from merganser.inputs.task_models import own_model, own_parameter
 from merganser.models import Network, open_network
 from merganser.models.device import usable
+from merganser.outputs import replacing
 from merganser.statistics import BUDGET
 from merganser.statistics.fisher import write_fishers
 from merganser.statistics.gram import write_grams

@@ -8,10 +8,11 @@ from merganser.config.params import Params, RankStudy, declared
 from merganser.evaluation.scoring import score_of
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
+from merganser.outputs import write_json
 from merganser.studies.rank import fractions_of, truncated_model
 from tasks.paths import BASE, DELTAS, FACTORS, PREPARED, RANK_STUDIES
 from tasks.scoring import open_task
-from tasks.stage import check_family, run, two_names, write_json
+from tasks.stage import check_family, run, two_names
 
 
 def study_rank(params: Params, task: str) -> None:

@@ -16,13 +16,14 @@ from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, StudyEntry, declared
 from merganser.hashes import sha256_of_tree
+from merganser.outputs import write_json
 from merganser.studies.merges import score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.kept import FINGERPRINT, read_kept, remove_unknown
 from tasks.merge import open_source
 from tasks.paths import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
 from tasks.scoring import open_setup
-from tasks.stage import check_family, check_kind, check_method, only_name, run, write_json
+from tasks.stage import check_family, check_kind, check_method, only_name, run
 
 
 @dataclass(frozen=True)

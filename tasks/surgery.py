@@ -14,12 +14,13 @@ from merganser.config.params import Params, Surgery, declared
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
+from merganser.outputs import write_json
 from merganser.routed.features import features_of
 from merganser.routed.surgery import Bottleneck, Training, can_change, train, write_bottlenecks
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
 from tasks.paths import DATA, PROFILES, SURGERY, VALIDATION, remove_other_seeds, seed_folders
 from tasks.scoring import open_task
-from tasks.stage import check_family, only_name, run, timed, write_json
+from tasks.stage import check_family, only_name, run, timed
 
 
 def operate(params: Params, name: str, out: Path) -> None:

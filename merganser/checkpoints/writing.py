@@ -1,16 +1,16 @@
 """Write checkpoints as safetensors: streamed, one tensor in memory at a time, whole or not at all."""
 
 import json
-import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from torch import Tensor
 
 from merganser.checkpoints.tensors import DTYPES, Spec, spec_of, to_bytes
+from merganser.outputs import replacing
 
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 PYTORCH = {"format": "pt"}  # transformers before version 5 refuses a file that does not say so
@@ -96,17 +96,3 @@ def layout(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text, offsets
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes its name only when whole and synced; never write into an existing file."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

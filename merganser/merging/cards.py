@@ -14,6 +14,7 @@ from merganser.merging.tokenizers import tokenizer_of
 if TYPE_CHECKING:
     from huggingface_hub.repocard_data import ModelCardData
 
+CARD = "README.md"  # in the folder of a merged model
 LINEAGE = (
     "## Lineage\n\nIn the repository that made it, `merganser lineage show DIR` gives the revision of each source and "
     "all stages between them and this folder; `merganser lineage verify DIR` recomputes their hashes."

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.tensors import Spec, spec_of, to_bytes
-from merganser.checkpoints.writing import layout, replacing
+from merganser.checkpoints.writing import layout
+from merganser.outputs import replacing
 from merganser.overlays.index import Index, Row, form_of_part, header_of, stored_tensors
 from merganser.overlays.parts import Parts, tensors_of
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.reading import open_for_merging
-from merganser.checkpoints.writing import replacing
 from merganser.errors import InputError
 from merganser.inputs.heads import Head
 from merganser.inputs.task_models import own_model
 from merganser.limits import parse_json, read_small
 from merganser.models import Network
+from merganser.outputs import replacing
 from merganser.overlays import FILE, LowRank, OverlayFile
 from merganser.routed import GATES
 from merganser.routed.counting import Counts

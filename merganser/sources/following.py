@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from ruamel.yaml import YAML
 
-from merganser.checkpoints.writing import replacing
 from merganser.errors import InputError
+from merganser.outputs import replacing
 from merganser.sources.hub import hub_errors, missing, names_at
 from merganser.sources.pointers import HubPointer, read_pointer
 

@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from merganser import registry
 from merganser.checkpoints.kinds import ParameterRules, kind_of
-from tasks.standalone import merge_checkpoints
+from merganser.standalone.merge import merge_checkpoints
 from tests.laws.references import Given
 from tests.transformers_models import load, save_models, tiny
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
-from tasks.standalone import EQUAL, merge_checkpoints
+from merganser.standalone.merge import EQUAL, merge_checkpoints
 from tests.checkpoints.merge_table import stored
 from tests.checkpoints.test_vocabularies import WORDS, write
 from tests.transformers_models import save_models, tiny

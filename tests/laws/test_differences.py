@@ -13,7 +13,7 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile, extract
 from merganser.overlays import task_model
-from tasks.standalone import merge_checkpoints
+from merganser.standalone.merge import merge_checkpoints
 from tests.checkpoints.adapters.small import write_adapter, write_base
 from tests.small_models import write_models
 

@@ -21,9 +21,9 @@ from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, LayerLowRa
 from merganser.linalg.decompositions import Basis, Factors
 from merganser.merging import driver
 from merganser.merging.devices import CudaStreams, DeviceLayers, each_tensor, full_precision
+from merganser.merging.entry import as_taken
 from merganser.overlays import task_model
 from merganser.overlays.parts import Dense, LowRank, Parts
-from tasks.merge import as_taken
 from tests.gpu import OnGpu, every_gpu, pretended, pretended_gpu, real_gpu
 from tests.laws.layers import Layers, matrices, task_names, with_start
 from tests.laws.samples import layer_of, network

@@ -11,7 +11,7 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.merging.driver import choose_device
 from merganser.overlays import task_model
-from tasks.standalone import merge_checkpoints
+from merganser.standalone.merge import merge_checkpoints
 from tests.gpu import every_gpu
 from tests.small_models import SHAPES, write_models
 

@@ -10,7 +10,7 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.models import text_families, text_family_of
 from merganser.overlays import task_model
-from tasks.standalone import merge_checkpoints
+from merganser.standalone.merge import merge_checkpoints
 from tests.tiny_clip import CONFIG, write_clip
 from tests.tiny_transformers import write_model
 

@@ -15,7 +15,7 @@ from merganser.inputs.factors import FactorSettings, FactorSource, decompose, op
 from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerLowRank
 from merganser.linalg.svd import rebuilt
 from merganser.overlays import write_task_model
-from tasks.standalone import merge_checkpoints
+from merganser.standalone.merge import merge_checkpoints
 from tests.checkpoints.adapters.small import extracted, rewritten, write_adapter, write_base
 
 ONE: dict[str, Any] = {"target_modules": ["conv1", "attn", "fc"], "rank_pattern": {"fc": 4}, "bias": "lora_only"}

@@ -23,8 +23,9 @@ from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, so
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerSource
 from merganser.inputs.model_deltas import open_models, unchanged
-from merganser.merging.cards import model_card
+from merganser.merging.cards import CARD, model_card
 from merganser.merging.driver import choose_device
+from merganser.merging.entry import as_taken, merge_entry
 from merganser.merging.method import Method
 from merganser.models import embed_classes, text_family_of
 from merganser.operators.coefficients import check_maps
@@ -33,8 +34,6 @@ from merganser.sources.named import fetch_named
 from merganser.sources.pointers import HubPointer
 from merganser.sources.read_files import is_weights
 from merganser.sources.weights import weight_names
-from tasks.merge import as_taken, merge_entry
-from tasks.paths import CARD
 
 NOT_CHOICES = {"method", "parameters", "base", "models", "classes"}  # what a card says elsewhere
 BASE = "(base)"  # among the sources of a merge

@@ -22,9 +22,9 @@ from merganser.checkpoints.views import View, is_transposed, stored_specs
 from merganser.checkpoints.writing import write_model
 from merganser.config.recipes import RECIPE, check_unchanged, path_of, read_recipe
 from merganser.errors import InputError, did_you_mean
+from merganser.outputs import fresh_folder
 from merganser.overlays import FILE, LowRank, OverlayFile, open_overlays, task_model, write_task_model
 from merganser.routed import GATES, check_one_model
-from tasks.stage import fresh_folder
 
 SINGLE = ".safetensors"
 

@@ -97,9 +97,9 @@ def merge(
     if out is None:
         raise InputError("--out: say which new folder the merged checkpoint goes into")
     _refuse_existing(out)
-    from flows.progress import progress_bar
+    from merganser.command_line.progress import progress_bar
+    from merganser.standalone.merge import merge_by
     from merganser.workers import threads_wanted
-    from tasks.standalone import merge_by
 
     recipe = recipe.model_copy(update={"device": device} if device else {})
     with progress_bar() as progress:
@@ -157,7 +157,7 @@ def reconstruct(
 ) -> None:
     """Write a task's own model, the shared part plus its overlay, with its head and configuration."""
     _refuse_existing(out)
-    from tasks import merged_adapter, reconstruct
+    from merganser.standalone import merged_adapter, reconstruct
 
     if as_adapter and task is None:
         merged_adapter.write_merged_adapter(folder, out)

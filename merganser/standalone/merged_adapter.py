@@ -14,7 +14,7 @@ from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import is_transposed
 from merganser.config.recipes import RECIPE, Recipe, check_unchanged, path_of, read_recipe
 from merganser.errors import InputError
-from tasks.stage import fresh_folder
+from merganser.outputs import fresh_folder
 
 ROUNDINGS = 4  # of the merged weights to their dtype: what a sum of low-rank updates may differ from the merge
 

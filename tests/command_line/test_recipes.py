@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard, constants
 from merganser.config.recipes import RECIPE, read_recipe
 from merganser.hashes import sha256_of
 from merganser.sources.named import hub_name
-from tests.flows.conftest import Done, Refused
+from tests.command_line.conftest import Done, Refused
 from tests.hub import COMMIT, Hub, serve
 from tests.small_models import write_models
 from tests.transformers_models import save_models

@@ -9,14 +9,14 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from flows.progress import progress_bar
 from merganser import registry
 from merganser.checkpoints.output import Output
+from merganser.command_line.progress import progress_bar
 from merganser.errors import InputError
 from merganser.progress import Progress
-from tasks.standalone import merge_checkpoints
+from merganser.standalone.merge import merge_checkpoints
 from tests.checkpoints.merge_table import stored
-from tests.flows.conftest import Done, Refused
+from tests.command_line.conftest import Done, Refused
 from tests.small_models import SHAPES, write_models
 from tests.transformers_models import load, save_models, tiny
 

@@ -13,9 +13,9 @@ from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.output import Output
 from merganser.errors import InputError
 from merganser.overlays import task_model
-from tasks.merged_adapter import write_merged_adapter
-from tasks.reconstruct import write_adapter_of, write_model_of
-from tasks.standalone import merge_checkpoints
+from merganser.standalone.merge import merge_checkpoints
+from merganser.standalone.merged_adapter import write_merged_adapter
+from merganser.standalone.reconstruct import write_adapter_of, write_model_of
 from tests.checkpoints.merge_table import stored
 from tests.transformers_models import SIZES, load, save_models, tiny, tuned
 

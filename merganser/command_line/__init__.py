@@ -1,0 +1,1 @@
+"""The command `merganser`: what needs no repository, and the way to a repository's own command line."""

@@ -1,0 +1,60 @@
+"""The command line of what needs no repository; `flows.cli` adds the rest to it."""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from merganser.command_line.epilogs import EXIT_CODES, example
+from merganser.command_line.merge import merge, reconstruct
+from merganser.command_line.methods import methods
+from merganser.errors import ExtraError, InputError
+from merganser.extras import naming_extras
+
+
+def new_app() -> typer.Typer:
+    """Return a command line without commands."""
+    app = typer.Typer(
+        help="Compare model-merging methods at scale, and keep the evidence.",
+        epilog=EXIT_CODES,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    return app
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands that need no repository."""
+    app.command(epilog=example("merganser methods --for data=none,parts=no"))(methods)
+    merging = "merganser merge tsv_m --base BASE --model one=PATH --model two=PATH --out merged"
+    app.command(epilog=example(merging))(merge)
+    app.command(epilog=example("merganser reconstruct merged --task one --out one"))(reconstruct)
+
+
+def main() -> None:
+    """Run the command line of what needs no repository; turn mistakes into messages and exit code 2."""
+    app = new_app()
+    add_commands(app)
+    try:
+        with naming_extras():
+            app()
+    except (InputError, ExtraError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"merganser {version('merganser')}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that come before a command."""

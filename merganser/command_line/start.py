@@ -1,0 +1,92 @@
+"""Start `merganser`: the command line of a repository where there is one, else what needs none."""
+
+import os
+import sys
+import tomllib
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+from merganser.errors import InputError
+
+OWN = Path(__file__).resolve().parents[2]  # where this package was imported from
+PIPELINE = ("dvc", "mlflow", "prefect")  # what the extra brings that no other library does
+# The commands of a repository, as `flows.cli` has them.
+OF_A_REPOSITORY = ("run", "status", "report", "logs", "suites", "use", "lineage", "node", "serve", "ui")
+
+
+def start() -> None:
+    """Run the command line, then exit."""
+    named = _option(sys.argv[1:], "--repo")
+    root = (repository_around(Path(named)) if named else None) or repository_around(Path.cwd()) or repository_at(OWN)
+    lacking = [name for name in PIPELINE if find_spec(name) is None]
+    if root and not lacking:
+        if root != OWN:
+            print(other_package(root), file=sys.stderr)
+            _run_its_own(root)
+        import_module("flows.__main__").start()
+        return
+    from merganser.command_line.app import main
+
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    if command in OF_A_REPOSITORY:
+        print(advice(command, root, lacking), file=sys.stderr)
+        sys.exit(2)
+    main()
+
+
+def repository_around(folder: Path) -> Path | None:
+    """Return the clone of Merganser's repository that a folder is in; None where it is in none."""
+    folder = folder.resolve()
+    return next((each for each in (folder, *folder.parents) if repository_at(each)), None)
+
+
+def repository_at(folder: Path) -> Path | None:
+    """Return a folder that is a clone of Merganser's repository; None for any other, such as another DVC repository."""
+    project = folder / "pyproject.toml"
+    if not (project.is_file() and (folder / "dvc.yaml").is_file() and (folder / "flows/cli.py").is_file()):
+        return None
+    try:
+        name = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["name"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return folder if name == "merganser" else None
+
+
+def other_package(root: Path) -> str:
+    """Say that the environment's package is another than the repository's, and what to do."""
+    return (
+        f"warning: the environment's merganser is that of {OWN}, this repository is {root}, whose own code runs; "
+        f"`make venv` there gives it its own environment, `pip install -e .` points this one at it"
+    )
+
+
+def advice(command: str, root: Path | None, lacking: Sequence[str]) -> str:
+    """Say what a command of a repository needs: where to stand, or what to install."""
+    if root is None:
+        need = "a clone of Merganser's repository: go into one, or name it by --repo"
+        more = "; without one there are merge, reconstruct and methods"
+    else:
+        need = f"{', '.join(lacking)}, which the extra `pipeline` brings: pip install -e '{root}[pipeline]'"
+        more = ""
+    return str(InputError(f"merganser {command} needs {need}{more}"))
+
+
+def _run_its_own(root: Path) -> NoReturn:
+    """Become the command line of a repository, with its own code."""
+    places = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(places)
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "flows", *sys.argv[1:]])
+
+
+def _option(words: Sequence[str], name: str) -> str | None:
+    """Return the value that a command line gives an option."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == name and following:
+            return following
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return None

@@ -1,0 +1,42 @@
+"""The libraries that an installation without extras lacks, and the extra that brings each."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from merganser.errors import ExtraError
+
+EXTRAS = {
+    "PIL": "vision",
+    "cmaes": "pipeline",
+    "datasets": "text,vision",
+    "dvc": "pipeline",
+    "filelock": "pipeline",
+    "latex2mathml": "pipeline",
+    "lm_eval": "lm",
+    "matplotlib": "pipeline",
+    "mlflow": "pipeline",
+    "open_clip": "vision",
+    "pandas": "pandas",
+    "peft": "lm",
+    "prefect": "pipeline",
+    "prefect_dask": "dask",
+    "prefect_ray": "ray",
+    "ray": "ray",
+    "sklearn": "pipeline",
+    "torchvision": "vision",
+    "transformers": "text",
+    "uvicorn": "pipeline",
+}
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Raise ExtraError, which says what to install, where the block imports a library that an extra brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if isinstance(error, ExtraError) or library not in EXTRAS:
+            raise
+        install = f"pip install 'merganser[{EXTRAS[library]}]'"
+        raise ExtraError(f"this needs {library}, which is not installed: {install}", name=library) from error

@@ -1,0 +1,1 @@
+"""Merging without the pipeline: checkpoints in, checkpoints out."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 import psutil  # type: ignore[import-untyped]
 
 from dvcfleet.crash_recovery import crash_recovery
+from dvcfleet.dvc_adapter.index_loading import fast_index
 from dvcfleet.dvc_adapter.internals import check_needed
 from dvcfleet.dvc_adapter.repositories import links_open
 from dvcfleet.dvc_adapter.repository_lock import DvcLock, readers_only, refuse_busy_paths
@@ -41,7 +42,7 @@ def opened(path: Path) -> Iterator["Repo"]:
     if not path.is_dir():
         raise UserError(f"{path}: no such folder")
     logging.getLogger("dvc").setLevel(logging.ERROR)
-    with chdir(path):
+    with chdir(path), fast_index():
         try:
             with Repo() as repo:
                 yield repo

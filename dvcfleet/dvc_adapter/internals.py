@@ -60,6 +60,8 @@ DVC = FastPaths(
         "command_environment": (("dvc.utils:fix_env",), "finding a python under pyenv"),
         "forget_ignored": (("scm:_reset",), "writing .gitignore files"),
         "forget_index": (("repo:_reset",), "reading dvc.yaml again"),
+        "local_paths": (("dvc.output:get_cloud_fs",), "reading dvc.yaml"),
+        "acyclic": (("dvc.repo.graph:check_acyclic",), "checking the graph of stages"),
         "git_index": (("scm:dulwich.repo.open_index",), "listing what git keeps"),
     },
 )

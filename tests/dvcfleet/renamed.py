@@ -17,6 +17,8 @@ FAST = {
     "command_environment": r"\bfix_env\b",
     "forget_ignored": r"\b_reset\b",
     "forget_index": r"\b_reset\b",
+    "local_paths": r"\bget_cloud_fs\b",
+    "acyclic": r"\bcheck_acyclic\b",
     "git_index": r"(?<=scm\.)dulwich\b|(?<=def )dulwich\b",
 }
 

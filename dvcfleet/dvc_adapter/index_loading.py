@@ -1,0 +1,73 @@
+"""Load DVC's index of thousands of stages in seconds: shortcuts for what DVC repeats for each path and each edge."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.dvc_adapter.internals import otherwise
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
+
+
+@contextmanager
+def fast_index() -> Iterator[None]:
+    """Make DVC read dvc.yaml and build its graph by the shortcuts within the block."""
+    with ExitStack() as shortcuts:
+        shortcuts.enter_context(_local_paths())
+        shortcuts.enter_context(_acyclic())
+        yield
+
+
+def _without() -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@otherwise("local_paths", _without)
+def _local_paths() -> AbstractContextManager[None]:
+    """Resolve plain paths alike: DVC validates each as the configuration of a remote."""
+    from dvc import output
+
+    resolve = output.get_cloud_fs
+    known: dict[Any, tuple[Any, dict[str, Any]]] = {}
+
+    def resolve_once(config: Any, **options: Any) -> tuple[Any, dict[str, Any], str]:
+        url = options.get("url")
+        # A path with a colon may be an address.
+        if len(options) != 1 or not isinstance(url, str) or ":" in url:
+            found: tuple[Any, dict[str, Any], str] = resolve(config, **options)
+            return found
+        jobs = (config or {}).get("core", {}).get("checksum_jobs")  # all that depends on the configuration
+        if jobs not in known:
+            known[jobs] = resolve(config, url=url)[:2]
+        kind, settings = known[jobs]
+        return kind, dict(settings), kind._strip_protocol(url)
+
+    return _replaced(output, "get_cloud_fs", resolve_once)
+
+
+@otherwise("acyclic", _without)
+def _acyclic() -> AbstractContextManager[None]:
+    """Sort the graph to see that it has no cycle; DVC looks for one edge by edge, and only that names it."""
+    from dvc.repo import graph
+
+    check = graph.check_acyclic
+
+    def check_by_sorting(stages: "DiGraph") -> None:
+        from networkx import is_directed_acyclic_graph
+
+        if not is_directed_acyclic_graph(stages):
+            check(stages)
+
+    return _replaced(graph, "check_acyclic", check_by_sorting)
+
+
+@contextmanager
+def _replaced(module: ModuleType, name: str, shortcut: Any) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, shortcut)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 FEW = 4  # stages, each of which imports what it needs sooner than all that any stage needs is imported
+ANSWER_LIMIT_S = 120.0  # a server that is there may be busy, or its machine reading from a slow disk
 OWN_SERVER_RETRIES = 2  # of each call to the run's own server, which is not restarted if it is lost
 
 
@@ -84,7 +85,7 @@ def _check_server(api: str) -> None:
     import httpx
 
     try:
-        httpx.get(f"{api}/health", timeout=30)
+        httpx.get(f"{api}/health", timeout=httpx.Timeout(ANSWER_LIMIT_S, connect=30))
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise UserError(
             f"PREFECT_API_URL: no server answers at {api} ({error}); start it, or unset the variable"

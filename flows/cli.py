@@ -150,10 +150,7 @@ def report(
     ] = None,
     repo: RepoOption = Path(),
 ) -> None:
-    """Say what to take, as the report's page does; with --tex, give its table for a paper.
-
-    Example: merganser report --tex --out table.tex
-    """
+    """Say what to take, as the report's page does; with --tex, give its table for a paper."""
     from flows.answer import paper_table, report_lines
     from flows.suites import root_of
 

@@ -1,4 +1,4 @@
-"""Hooks of the docs' site (`mkdocs.yml`): the repository's other files that pages link to, and formulas as MathML.
+"""Hooks of the docs' site (`mkdocs.yml`): pages made of the code, files outside `docs/`, and formulas as MathML.
 
 Pages link to files as GitHub shows them, also to files outside `docs/`. On the site such a file is a page under
 `repository/`, so that every link is checked and leads somewhere.
@@ -12,6 +12,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from flows.cli import app
+from flows.reference import commands_page, keys_page
 from merganser.report.formulas import mathml
 
 ROOT = Path(__file__).parent.parent
@@ -23,8 +25,12 @@ _FENCE = re.compile(r"^( *```.*?^ *```$)", re.M | re.S)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files outside `docs/` that a page links to, and those that such a file links to."""
-    waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages()] + list(START)
+    """Add the pages made of the code, the files outside `docs/` that a page links to, and those that they link to."""
+    files.append(File.generated(config, "commands.md", content=commands_page(app)))
+    files.append(File.generated(config, "keys.md", content=keys_page()))
+    waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages() if file.generated_by is None] + list(
+        START
+    )
     found = set(waiting)
     while waiting:
         path = waiting.pop()

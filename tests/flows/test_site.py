@@ -46,6 +46,16 @@ def test_formulas_are_written_without_scripts(site: Path) -> None:
     assert "$$" not in page
 
 
+def test_all_commands_and_keys_are_on_pages_made_of_the_code(site: Path) -> None:
+    commands, keys = ((site / page).read_text() for page in ("commands.html", "keys.html"))
+    for name in ("run", "merge", "lineage verify", "node init"):
+        assert f">merganser {name}<" in commands
+    assert "--max-shard-size SIZE" in commands
+    for name in ("tasks.NAME.data", "evaluation", "studies.tasks.methods.NAME", "learned.NAME, adamerging"):
+        assert f">{name}<" in keys
+    assert "number &gt; 0 ≤ 1" in keys
+
+
 def test_a_file_outside_of_docs_that_a_page_links_to_is_a_page(site: Path) -> None:
     assert "../params.yaml" not in (site / "results.html").read_text()
     assert 'href="repository/params.yaml.html"' in (site / "results.html").read_text()
@@ -60,6 +70,7 @@ def test_every_dead_link_is_named(tmp_path: Path) -> None:
     (tmp_path / "mkdocs.yml").write_text(config)
     (tmp_path / "docs/README.md").write_text(PAGE)
     (tmp_path / "docs/other.md").write_text("# Other\n")
+    (tmp_path / "docs/params.md").write_text("# params.yaml\n")
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         (tmp_path / name).write_text(f"# {name}\n\n[dead](docs/dead-{name})\n\n## Words\n")
     done = build(tmp_path / "mkdocs.yml", tmp_path / "site")

@@ -3,7 +3,7 @@
 In a module of its own, because the registry of methods imports torch.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from merganser import registry
@@ -44,7 +44,7 @@ def _validation_mistakes(params: Params) -> Iterator[str]:
         yield f"validation: missing, and read for {', '.join(needing)}; write validation: {{split: validation}}"
 
 
-def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[int]) -> list[str]:
+def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Collection[int]) -> list[str]:
     """Check one entry against the signature of its method, for every number of tasks that it merges."""
     try:
         method = registry.get(entry.method)
@@ -58,6 +58,7 @@ def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Iterable[i
     try:
         values = method.validate(where, entry.values)
         check_maps(values, list(params.tasks), f"{where}.")
+        method.check_count(max(counts), where)
     except InputError as error:
         return [*mistakes, *str(error).splitlines()]
     if entry.joint is not None and (changing := _changing(values)):

@@ -47,6 +47,7 @@ class LayerDeltas:
     norms: tuple[float, ...] = ()  # T Frobenius norms of the fine-tuned weights
     basis: Basis | None = None  # of these deltas, or of their transposes, as the method asks; None if not cached
     statistics: Statistics = Statistics()  # for methods that read statistics
+    base: Tensor | None = None  # the base's weights, of the shape of one delta, for methods on the models' weights
 
     @property
     def shape(self) -> tuple[int, ...]:

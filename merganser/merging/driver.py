@@ -19,6 +19,7 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.checkpoints.views import as_stored
 from merganser.checkpoints.writing import write_model
 from merganser.errors import InputError
+from merganser.inputs.base_weights import with_base
 from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers, WatchedLayers
 from merganser.merging.devices import CudaStreams, full_precision, on_device
 from merganser.merging.method import Method, Result
@@ -52,6 +53,7 @@ def merge(
     `threads`: layers at once; the bytes written do not depend on it. A GPU takes one layer after another. `progress`
     is told the bytes that are written, and before that the bytes of the layers of a first pass.
     """
+    source = with_base(source, base) if method.on_models else source
     layers = ThreadedLayers(source, threads) if device.type == "cpu" else on_device(source, CudaStreams(device))
     with one_blas_thread(), full_precision(), torch.inference_mode():
         merge_layer = method.bind(values, WatchedLayers(layers, f"{method.name}: first pass", progress))

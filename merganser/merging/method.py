@@ -20,7 +20,17 @@ from merganser.overlays.parts import Parts
 
 Reads = Literal["deltas", "svd", "differences", "statistics"]
 Family = Literal[
-    "references", "arithmetic", "sparse", "spectral", "joint", "statistics", "compressed", "masked", "learned", "routed"
+    "references",
+    "arithmetic",
+    "spherical",
+    "sparse",
+    "spectral",
+    "joint",
+    "statistics",
+    "compressed",
+    "masked",
+    "learned",
+    "routed",
 ]
 Section = Literal["routers", "surgery"]  # of params.yaml: what is trained beside a merged model
 Cost = Literal["elementwise", "fourier transform", "svd", "joint svd", "linear system"]
@@ -67,6 +77,8 @@ class Method:
     blended: bool = False  # its parts are mixed in each block of a network at evaluation, by routers that were learned
     beside: Section | None = None  # what was trained for its merge, which its entry reads and its merge keeps
     joint: Side | None = None  # the joint decomposition it starts from, read from `layer.basis` if cached
+    on_models: bool = False  # works on the models' own weights: its layers have the base's beside the deltas
+    most_tasks: int | None = None  # that it merges; None: any number
     low_rank: bool = False  # also accepts a LayerLowRank; otherwise adapters are multiplied out first
     weighted: bool  # accepts `coefficients` and a `scaling` per task: the deltas are multiplied by them first
     vectors: Callable[..., Result] | Literal["alike"]  # merges vectors; alike: the function merges them too
@@ -122,12 +134,19 @@ class Method:
         """Tell whether a merge with these values, the result of `validate`, depends on the seed."""
         return self.draws is not None and self.draws(**values)
 
+    def check_count(self, tasks: int, where: str) -> None:
+        """Raise InputError where there are more tasks than the method merges; `where`: the start of the message."""
+        if self.most_tasks is not None and tasks > self.most_tasks:
+            most = f"{self.name} merges at most {self.most_tasks} models, got {tasks}"
+            raise InputError(f"{where}: {most}; take some out, or another method")
+
     def bind(self, values: Mapping[str, Any], layers: LayerSource) -> Callable[[Layer], Result]:
         """Return a function that merges one layer into the merged delta, or into parts per task.
 
         This computes the tasks' weights and runs the method's first pass over all layers. `values` are the result of
         `validate`. Raises InputError if a map by task, such as `coefficients`, names an unknown task.
         """
+        self.check_count(len(layers.tasks), "tasks")
         check_maps(values, layers.tasks)
         weights = task_weights(values, layers.tasks) if self.weighted else None
         own = {key: value for key, value in values.items() if key != "coefficients" or not self.weighted}

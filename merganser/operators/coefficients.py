@@ -72,6 +72,15 @@ def mean_weights(
     return weights
 
 
+def ratio_of(weights: Sequence[float]) -> float:
+    """Return how far from the first of two tasks to the second their weights lead; 0 for a single task.
+
+    >>> ratio_of([1.0, 3.0]), ratio_of([2.0])
+    (0.75, 0.0)
+    """
+    return sum(weights[1:]) / sum(weights)
+
+
 def norm_coefficients(norms: Sequence[float]) -> tuple[float, ...]:
     """Return T/2 times each task's share of the inverse norms of one parameter's fine-tuned weights.
 

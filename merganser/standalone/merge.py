@@ -83,6 +83,7 @@ def merge_checkpoints(
     merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
     filled = method.validate(name, own)
     check_maps(filled, list(models), f"{name}.")
+    method.check_count(len(models), "--model")
     _check_classes(method, models, classes or {})
     if method.beside or method.reads == "statistics":
         made = f"{method.beside}, which is trained" if method.beside else "statistics, which are measured"
@@ -180,7 +181,7 @@ def _open(
     pairs = ((task, path, (checkpoint, opened[task])) for task, path in models.items())
     notes = [note for task, path, pair in pairs for note in check_vocabulary(base, path, pair, task, how.rules)]
     deltas = open_models(checkpoint, opened, how.rules, how.seed, embeddings)
-    notes += [f"{task}: {EQUAL}" for task in unchanged(deltas)]
+    notes += [] if method.on_models else [f"{task}: {EQUAL}" for task in unchanged(deltas)]
     return as_taken(method, values, deltas), notes
 
 

@@ -111,6 +111,11 @@ def test_the_projects_own_params_are_right() -> None:
             "methods.ties_20.coefficients: ",
             "expected a map from tasks to numbers, or inverse_norm, got 'norm'",
         ),
+        (
+            lambda c: c["methods"].update(arc={"method": "slerp", "reads": "deltas"}),
+            "methods.arc: ",
+            "slerp merges at most 2 models, got 4",
+        ),
         (lambda c: c["methods"]["ties_20"].update(density="0.2"), "methods.ties_20.density: ", "got '0.2'"),
         (
             lambda c: c["methods"]["ties_20"].update(coefficients={"digts": 1.0}),

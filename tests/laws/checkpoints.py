@@ -11,6 +11,7 @@ from torch import Tensor
 from merganser.checkpoints.kinds import Kind, ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
+from merganser.inputs.base_weights import with_base
 from merganser.inputs.deltas import extract, open_deltas
 from merganser.inputs.factors import FactorSettings, decompose, open_factors
 from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, MappedLayers
@@ -53,7 +54,9 @@ class Models:
         if method.reads == "statistics":
             return MappedLayers(open_deltas(self.folder / "deltas", list(self.tasks), SEED), with_statistics)
         open_, read = (open_factors, "svd") if method.factored else (open_deltas, "deltas")
-        return with_start(method, open_(self.folder / read, list(self.tasks), SEED, embeddings_of(self.tasks)))
+        source = open_(self.folder / read, list(self.tasks), SEED, embeddings_of(self.tasks))
+        base = open_checkpoint(self.folder / "base.safetensors")
+        return with_start(method, with_base(source, base) if method.on_models else source)
 
     def given(self) -> list[Given]:
         """Subtract the base from the models in float64, in the order of the parameters' names."""
@@ -65,9 +68,11 @@ class Models:
             weights = np.stack([model.read(name).double().numpy() for model in models])
             norms = tuple(float(np.sqrt((each**2).sum())) for each in weights)
             shown = (shape[0], -1) if kind == "matrix" else shape
-            deltas = (weights - base.read(name).double().numpy()).reshape(len(models), *shown)
+            start = base.read(name).double().numpy()
+            deltas = (weights - start).reshape(len(models), *shown)
             statistics = with_statistics(extracted.layer(name)).statistics  # as the library is given them, in float32
-            layers.append(Given(name, kind, self.tasks, deltas, norms, SEED, statistics))
+            own = start.reshape(deltas.shape[1:])
+            layers.append(Given(name, kind, self.tasks, deltas, norms, SEED, statistics, own))
         return layers
 
 

@@ -1,7 +1,8 @@
 """Layers in memory, for laws: what a method would be given by the pipeline."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -41,8 +42,15 @@ def vectors(deltas: Sequence[Tensor], name: str = "b", seed: int = 0) -> LayerDe
 
 def made_layer(name: str, kind: Kind, deltas: Tensor, seed: int = 0) -> LayerDeltas:
     """Make a layer of T deltas, with made-up norms and statistics."""
-    statistics = statistics_of(deltas, kind, name)
-    return LayerDeltas(name, kind, task_names(list(deltas)), deltas, seed, norms_of(deltas), statistics=statistics)
+    statistics, base = statistics_of(deltas, kind, name), base_of(deltas[0], name)
+    tasks, norms = task_names(list(deltas)), norms_of(deltas)
+    return LayerDeltas(name, kind, tasks, deltas, seed, norms, statistics=statistics, base=base)
+
+
+def base_of(delta: Tensor, name: str) -> Tensor:
+    """Make up the base's weights of a parameter: a function of its name and its shape."""
+    generator = torch.Generator().manual_seed(int.from_bytes(sha256(name.encode()).digest()[:4], "little"))
+    return 0.05 * torch.randn(delta.shape, dtype=torch.float64, generator=generator).to(delta.dtype)
 
 
 def statistics_of(deltas: Tensor, kind: Kind, name: str) -> Statistics:
@@ -130,14 +138,38 @@ def merged(name: str, *layers: Layer, **values: Any) -> list[Tensor | Parts]:
     """Run a method by its registered name over layers, first pass included."""
     method = registry.get(name)
     filled = method.validate(name, values)
-    return list(map(method.bind(filled, with_start(method, Layers(layers))), layers))
+    taken = [taken_by(method, layer) for layer in layers]
+    return list(map(method.bind(filled, with_start(method, Layers(taken))), taken))
+
+
+@dataclass(frozen=True)
+class FirstTasks(MappedLayers):
+    """The first of a source's tasks, for a method that merges no more."""
+
+    count: int
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.source.tasks[: self.count]
+
+
+def taken_by(method: Method, layer: Layer) -> Layer:
+    """Keep as many of a layer's first tasks as the method merges."""
+    count = method.most_tasks
+    if count is None:
+        return layer
+    dense = dense_layer(layer)
+    assert isinstance(dense, LayerDeltas)
+    return replace(dense, tasks=dense.tasks[:count], deltas=dense.deltas[:count], norms=dense.norms[:count])
 
 
 def with_start(method: Method, source: LayerSource) -> LayerSource:
-    """Give a source the values that a method's learner begins with, where it applies learned ones.
+    """Give a source the values that a method's learner begins with, and no more tasks than the method merges.
 
     Where these are routers, they are of one block, whose MLP the first layer is.
     """
+    if method.most_tasks:
+        return FirstTasks(source, partial(taken_by, method), method.most_tasks)
     if not method.learned:
         return source
     learner = get_learner(method.name)

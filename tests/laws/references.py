@@ -30,6 +30,7 @@ class Given(NamedTuple):
     norms: tuple[float, ...]  # T Frobenius norms of the fine-tuned weights
     seed: int = 0
     statistics: Statistics = Statistics()
+    base: Array | None = None  # the base's weights, in the shape of one task's delta
 
 
 def given(layers: Sequence[Layer]) -> list[Given]:
@@ -38,8 +39,16 @@ def given(layers: Sequence[Layer]) -> list[Given]:
     for layer in layers:
         assert isinstance(layer, LayerDeltas)
         deltas = layer.deltas.double().numpy()
-        found.append(Given(layer.name, layer.kind, layer.tasks, deltas, layer.norms, layer.seed, layer.statistics))
+        base = None if layer.base is None else layer.base.double().numpy()
+        about = (layer.name, layer.kind, layer.tasks, deltas, layer.norms, layer.seed, layer.statistics, base)
+        found.append(Given(*about))
     return found
+
+
+def models_of(layer: Given) -> Array:
+    """Return the tasks' own weights."""
+    assert layer.base is not None
+    return layer.base + layer.deltas
 
 
 def measured(statistic: Tensor | None) -> Array:

@@ -25,8 +25,14 @@ def models(tmp_path: Path) -> dict[str, Path]:
     return write_models(tmp_path / "models")
 
 
+def tasks_of(models: dict[str, Path], method: str) -> dict[str, Path]:
+    """Give as many of the fine-tuned models as a method merges."""
+    tasks = [(name, path) for name, path in models.items() if name != "base"]
+    return dict(tasks[: registry.get(method).most_tasks])
+
+
 def merge(models: dict[str, Path], out: Path, method: str, **values: object) -> dict[str, torch.Tensor]:
-    tasks = {name: path for name, path in models.items() if name != "base"}
+    tasks = tasks_of(models, method)
     merge_checkpoints(method, values, models["base"], tasks, out, device="cpu")
     return load_file(out / "model.safetensors")
 
@@ -83,11 +89,29 @@ def test_every_method_keeps_names_shapes_and_dtypes(method: str, dtype: torch.dt
 def test_merging_again_with_any_number_of_threads_gives_the_same_bytes(
     method: str, models: dict[str, Path], tmp_path: Path
 ) -> None:
-    tasks = {name: path for name, path in models.items() if name != "base"}
+    tasks = tasks_of(models, method)
     for threads in (1, 2, 5):
         merge_checkpoints(method, {}, models["base"], tasks, tmp_path / str(threads), device="cpu", threads=threads)
     one, two, five = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("1", "2", "5"))
     assert one == two == five
+
+
+def test_more_models_than_a_method_merges_are_refused_before_any_work(models: dict[str, Path], tmp_path: Path) -> None:
+    tasks = {name: path for name, path in models.items() if name != "base"}
+    with pytest.raises(InputError, match="--model: slerp merges at most 2 models, got 3"):
+        merge_checkpoints("slerp", {}, models["base"], tasks, tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_is_the_base_is_one_of_two_to_slerp(models: dict[str, Path], tmp_path: Path) -> None:
+    tasks = {"base": models["base"], "tuned": models["task0"]}
+    values = {"coefficients": {"base": 1.0, "tuned": 3.0}}
+    notes = merge_checkpoints("slerp", values, models["base"], tasks, tmp_path / "out", device="cpu")
+    assert not [note for note in notes if "adds nothing" in note]
+    merge_checkpoints("slerp", values, models["task1"], tasks, tmp_path / "elsewhere", device="cpu")
+    here, there = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "elsewhere"))
+    for name in SHAPES:
+        torch.testing.assert_close(there[name], here[name], rtol=1e-5, atol=1e-6)
 
 
 def test_the_folder_holds_nothing_but_the_outcome(models: dict[str, Path], tmp_path: Path) -> None:

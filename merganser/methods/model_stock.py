@@ -1,0 +1,38 @@
+"""Model Stock: from the base towards the models' mean, as far as the angle between their task vectors says."""
+
+from typing import Literal
+
+from torch import Tensor
+
+from merganser.inputs.layers import LayerDeltas
+from merganser.merging.method import Scaling, method
+from merganser.operators.angles import combined, grouped, mean_cosine, ungrouped
+
+
+@method(
+    reads="deltas",
+    family="arithmetic",
+    formula=r"\lambda \frac{T \cos \theta}{1 + (T - 1) \cos \theta} \cdot \frac{1}{T} \sum_t \Delta_t, "
+    r"\quad \cos \theta = \max\Bigl(0, \frac{2}{T (T - 1)} \sum_{i < j} "
+    r"\frac{\langle \Delta_i, \Delta_j \rangle}{\lVert \Delta_i \rVert \lVert \Delta_j \rVert}\Bigr)",
+    paper="Jang et al., ECCV 2024, arXiv:2403.19522",
+    law="equal models are kept; models at right angles leave the base",
+    cost="elementwise",
+    involvement="NDI",
+    efficiency="High",
+    vectors="alike",
+    ours=("scaling",),
+)
+def model_stock(
+    layer: LayerDeltas, *, granularity: Literal["parameter", "row"] = "parameter", scaling: Scaling = 1.0
+) -> Tensor:
+    """Go from the base towards the models' mean, the further the smaller the angle between their deltas.
+
+    Of more than two models it is the mean cosine of all pairs. Each parameter has an angle of its own, with
+    `granularity: row` each row of it (the paper's filters). Deltas that point away from each other leave the base.
+    """
+    deltas = grouped(layer.deltas, granularity)
+    tasks, cosine = len(deltas), mean_cosine(deltas).clamp(min=0)
+    ratio = tasks * cosine / (1 + (tasks - 1) * cosine)
+    shares = (scaling * ratio / tasks).expand(tasks, -1)
+    return ungrouped(combined(deltas, shares), layer.shape, granularity)

@@ -1,0 +1,46 @@
+"""SLERP: a point on the arc between two models' weights, parameter by parameter."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.merging.method import Weights, method
+from merganser.operators.angles import arc_shares, base_of, combined, cosines, grouped, products, ungrouped
+from merganser.operators.coefficients import mean_weights, ratio_of
+
+LINEAR = 0.9995  # of the cosine: above it the line is taken, as wherever models are merged by slerp
+
+
+@method(
+    reads="deltas",
+    on_models=True,
+    most_tasks=2,
+    family="spherical",
+    formula=r"\frac{\sin((1 - t) \theta)}{\sin \theta} W_1 + \frac{\sin(t \theta)}{\sin \theta} W_2 - W_0, "
+    r"\quad \cos \theta = \frac{\langle W_1, W_2 \rangle}{\lVert W_1 \rVert \lVert W_2 \rVert}, "
+    r"\quad t = \frac{\lambda_2}{\lambda_1 + \lambda_2}",
+    paper="Shoemake, SIGGRAPH 1985; of models' weights in mergekit, arXiv:2403.13257",
+    law="models of one length and an angle of at least 2 degrees: so is the merge, t of the angle from the first",
+    cost="elementwise",
+    involvement="NDI",
+    efficiency="High",
+    weighted=False,
+    vectors="alike",
+)
+def slerp(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
+    """Go from one model's weights to the other's on the arc between them; `coefficients` say how far.
+
+    They are relative to each other: 1 and 3 is three quarters of the way to the second model. The base's place decides
+    nothing. Where the cosine of a parameter's angle is beyond 0.9995, as between most models fine-tuned from one base,
+    the way is the line.
+    """
+    weights = mean_weights(layers.tasks, coefficients)
+
+    def merge(layer: LayerDeltas) -> Tensor:
+        deltas, base = grouped(layer.deltas), base_of(layer)
+        ratio = ratio_of(weights(layer.norms))
+        shares = arc_shares(cosines(products(deltas, base)), ratio, LINEAR)
+        return ungrouped(combined(deltas, shares, base), layer.shape)
+
+    return merge

@@ -1,0 +1,154 @@
+"""Angles between the tasks' vectors, and sums of them whose shares follow from the angles.
+
+A parameter is one vector, or one for each row or column. With a `start` the vectors are start + delta: the models'
+own weights where it is the base. Inner products and sums are taken in float64, a tile at a time.
+Legend: T tasks, G groups (the vectors of one task), C entries of a vector.
+"""
+
+from collections.abc import Iterator
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from merganser.inputs.layers import LayerDeltas
+from merganser.linalg.blocks import BLOCK
+from merganser.operators.competition import pairs_of
+
+Granularity = Literal["parameter", "row", "column"]
+TILE = 1 << 14  # entries summed at once: torch sums more in several threads, in an order that depends on their number
+ROUNDING = 1e-12  # of shares that add up to 1
+
+
+def grouped(stack: Tensor, granularity: Granularity = "parameter") -> Tensor:
+    """View each task's tensor (T, ...) as its vectors (T, G, C); a tensor of one dimension is one vector.
+
+    >>> stack = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
+    >>> grouped(stack, "column").tolist()
+    [[[1.0, 3.0], [2.0, 4.0]]]
+    """
+    tasks, *shape = stack.shape
+    if granularity == "parameter" or len(shape) < 2:
+        return stack.reshape(tasks, 1, prod(shape))
+    if granularity == "row":
+        return stack.reshape(tasks, prod(shape[:-1]), shape[-1])
+    return stack.movedim(1, -1).reshape(tasks, prod(shape[1:]), shape[0])
+
+
+def base_of(layer: LayerDeltas, granularity: Granularity = "parameter") -> Tensor:
+    """Return the base's weights beside a layer's deltas as vectors (G, C)."""
+    assert layer.base is not None, f"{layer.name} was read without the base's weights"
+    return grouped(layer.base.unsqueeze(0), granularity)[0]
+
+
+def ungrouped(vectors: Tensor, shape: tuple[int, ...], granularity: Granularity = "parameter") -> Tensor:
+    """Return vectors (G, C) to the shape that they were views of.
+
+    >>> ungrouped(torch.tensor([[1.0, 3.0], [2.0, 4.0]]), (2, 2), "column").tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
+    """
+    if granularity == "column" and len(shape) > 1:
+        return vectors.reshape(*shape[1:], shape[0]).movedim(-1, 0).contiguous()
+    return vectors.reshape(shape)
+
+
+def tiles(vectors: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Cut (T, G, C) into tiles of some groups and some entries; on a GPU into a single one."""
+    tasks, groups, entries = vectors.shape
+    cpu = vectors.device.type == "cpu"
+    columns = min(entries, TILE) if cpu else entries
+    rows = max(1, BLOCK // max(1, tasks * columns)) if cpu else max(1, groups)
+    for row in range(0, groups, rows):
+        for column in range(0, entries, max(1, columns)):
+            yield slice(row, row + rows), slice(column, column + columns)
+
+
+def _tile(vectors: Tensor, start: Tensor | None, rows: slice, columns: slice) -> Tensor:
+    tile = vectors[:, rows, columns].double()
+    return tile if start is None else tile + start[rows, columns]
+
+
+def products(vectors: Tensor, start: Tensor | None = None) -> Tensor:
+    """Return the inner products (T, T, G) of the tasks' vectors (T, G, C), in float64.
+
+    >>> products(torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]]])).squeeze(2).tolist()
+    [[25.0, 3.0], [3.0, 1.0]]
+    """
+    tasks, groups, _ = vectors.shape
+    found = torch.zeros(tasks, tasks, groups, dtype=torch.float64, device=vectors.device)
+    for rows, columns in tiles(vectors):
+        tile = _tile(vectors, start, rows, columns)
+        for i, j in pairs_of(tasks):
+            found[i, j, rows] += (tile[i] * tile[j]).sum(-1)
+    for i, j in pairs_of(tasks):
+        found[j, i] = found[i, j]
+    return found
+
+
+def lengths(inner: Tensor) -> Tensor:
+    """Return the lengths (T, G) of vectors with these inner products (T, T, G)."""
+    return inner.diagonal().T.sqrt()
+
+
+def cosines(inner: Tensor) -> Tensor:
+    """Return the cosines (T, T, G) between vectors with these inner products; 0 with a vector of zeros.
+
+    >>> inner = products(torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]], [[0.0, 0.0]]]))
+    >>> cosines(inner)[0].flatten().tolist()
+    [1.0, 0.6, 0.0]
+    """
+    sizes = lengths(inner)
+    both = sizes.unsqueeze(0) * sizes.unsqueeze(1)
+    return torch.where(both > 0, inner / both, 0.0).clamp_(-1, 1)
+
+
+def mean_cosine(vectors: Tensor) -> Tensor:
+    """Return the mean cosine (G) over all pairs of two tasks' vectors (T, G, C); 1 for a single task.
+
+    >>> mean_cosine(torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]]])).tolist()
+    [0.6]
+    """
+    found = cosines(products(vectors))
+    pairs = [found[i, j] for i, j in pairs_of(len(found)) if i != j]
+    return torch.stack(pairs).mean(0) if pairs else torch.ones_like(found[0, 0])
+
+
+def arc_shares(between: Tensor, ratio: float, linear: float) -> Tensor:
+    """Return what two vectors contribute to the point `ratio` of the way from the one to the other: (2, G).
+
+    The way is the arc between them, or the line where the cosine's size is above `linear`. Their cosines are given as
+    `cosines` returns them (2, 2, G). A single vector is its own (1, G).
+
+    >>> right_angle = torch.eye(2).double().unsqueeze(2)
+    >>> arc_shares(right_angle, 0.5, 0.9995).flatten().tolist()
+    [0.7071067811865475, 0.7071067811865475]
+    """
+    if len(between) == 1:
+        return torch.ones_like(between[0])
+    cosine = between[0, 1]
+    angle = cosine.acos()
+    arc = torch.stack([((1 - ratio) * angle).sin(), (ratio * angle).sin()]) / angle.sin()
+    line = torch.tensor([[1 - ratio], [ratio]], dtype=cosine.dtype, device=cosine.device)
+    return torch.where(cosine.abs() > linear, line, arc)
+
+
+def combined(vectors: Tensor, shares: Tensor, start: Tensor | None = None) -> Tensor:
+    """Add up the tasks' vectors (T, G, C), each times its share (T, G); return the vectors' dtype.
+
+    With a start, what the sum of start + vector is beyond the start: where the shares add up to more than 1, that much
+    of the start too.
+
+    >>> vectors, half = torch.tensor([[[4.0]], [[2.0]]]), torch.full((2, 1), 0.5)
+    >>> combined(vectors, half).item(), combined(vectors, 2 * half, torch.tensor([[10.0]])).item()
+    (3.0, 16.0)
+    """
+    beyond = shares.sum(0) - 1
+    beyond = torch.where(beyond.abs() > ROUNDING, beyond, 0.0)
+    found = torch.empty(vectors.shape[1:], dtype=vectors.dtype, device=vectors.device)
+    for rows, columns in tiles(vectors):
+        summed = (vectors[:, rows, columns] * shares[:, rows].unsqueeze(2)).sum(0)
+        if start is not None:
+            summed += start[rows, columns] * beyond[rows].unsqueeze(1)
+        found[rows, columns] = summed
+    return found

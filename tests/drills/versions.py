@@ -20,7 +20,10 @@ TESTS = ("internals", "lock_entries", "lockfiles", "storing", "database", "flow"
 def requirements(newest: bool) -> list[str]:
     """Return what to install: the libraries at one end of their ranges, and what is needed besides."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    ranges = {re.split(r"[<>=!~ ]", each)[0]: each for each in project["dependencies"]}
+    ranges = {
+        re.split(r"[<>=!~ ]", each)[0]: each
+        for each in [*project["dependencies"], *project["optional-dependencies"]["pipeline"]]
+    }
     ends = [ranges[name] for name in LIBRARIES]
     if not newest:
         ends = [re.sub(r">=([\d.]+).*", r"==\1.0", each) for each in ends]

@@ -1,0 +1,92 @@
+"""`merganser` as it is installed: with the dependencies of the library alone, and in a repository."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import typer
+
+from flows import cli
+from merganser import registry
+from merganser.command_line import start
+from merganser.command_line.app import add_commands, new_app
+from tests.command_line.light import refused, run_light
+from tests.small_models import write_models
+from tests.tiny import ROOT, environment, make_clone
+
+COMMANDS = """
+import contextlib
+from merganser.command_line.start import start
+
+for words in [line.split() for line in sys.argv[1].splitlines()]:
+    sys.argv = ["merganser", *words]
+    with contextlib.suppress(SystemExit):
+        start()
+import merganser, pathlib
+print(*(name for name in REFUSED if name in sys.modules))
+"""
+
+
+def test_the_light_installation_lists_merges_and_reconstructs(tmp_path: Path) -> None:
+    write_models(tmp_path)
+    models = "--model a=task0 --model b=task1"
+    lines = ["methods", f"merge ties --base base {models} --out ties", f"merge emr --base base {models} --out emr"]
+    lines += ["reconstruct emr --task a --out own.safetensors", "run", f"status --repo {ROOT}"]
+    assert {"datasets", "dvc", "mlflow", "open_clip", "prefect", "transformers"} <= refused()
+    done = run_light(tmp_path, COMMANDS, "\n".join(lines))
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    assert [line.split()[0] for line in printed[1 : 1 + len(registry.names())]] == registry.names()
+    assert printed[-1] == ""
+    assert {"own.safetensors", "ties", "emr"} <= {path.name for path in tmp_path.iterdir()}
+    no_pipeline = "needs dvc, mlflow, prefect, which the extra `pipeline` brings: pip install -e"
+    assert [f"merganser {name} {no_pipeline}" in done.stderr for name in ("run", "status")] == [True, True]
+
+
+def test_what_an_extra_brings_is_named_with_it(tmp_path: Path) -> None:
+    code = "from merganser.extras import naming_extras\nwith naming_extras():\n    import transformers.models"
+    done = run_light(tmp_path, code)
+    assert "transformers, which is not installed: pip install 'merganser[text]'" in done.stderr.splitlines()[-1]
+
+
+def test_a_command_of_a_repository_says_where_to_stand() -> None:
+    said = start.advice("run", None, [])
+    assert said.startswith("merganser run needs a clone of Merganser's repository: go into one")
+
+
+def test_the_commands_of_a_repository_are_those_that_flows_adds() -> None:
+    light = new_app()
+    add_commands(light)
+    own, whole = (set(typer.main.get_group(app).commands) for app in (light, cli.app))
+    assert set(start.OF_A_REPOSITORY) == whole - own
+
+
+def test_a_repository_is_found_from_below_and_another_is_none(tmp_path: Path) -> None:
+    assert start.repository_around(ROOT / "merganser/methods") == ROOT
+    for name in ("flows/cli.py", "dvc.yaml", "merganser/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert start.repository_around(tmp_path) is None
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "ducks"\n')
+    assert start.repository_around(tmp_path) is None
+
+
+def test_a_clone_that_the_environment_does_not_point_at_is_said_and_runs_its_own_code(tmp_path: Path) -> None:
+    clone = make_clone(tmp_path / "clone")
+    file = clone / "merganser/methods/ties.py"
+    summary = registry.get("ties").summary
+    file.write_text(file.read_text().replace(summary, "Do as this clone does."))
+    code = "from merganser.command_line.start import start; start()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, "methods", "ties"],
+        cwd=clone / "tasks",
+        env=environment() | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("ties: Do as this clone does.\n")
+    (said,) = done.stderr.splitlines()
+    assert said.startswith(f"warning: the environment's merganser is that of {ROOT}, this repository is {clone}")
+    assert "make venv" in said
+    assert "pip install -e ." in said

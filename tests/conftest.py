@@ -1,7 +1,6 @@
 """What all tests share: the order they run in, Ctrl-C, and the tiny comparison that was run once."""
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shared import made_once, shared_prefect_server
+from tests.shared import copy_repository, made_once, shared_prefect_server
 from tests.tiny import CODE, make_repository, merganser
 
 TESTS = Path(__file__).parent
@@ -58,7 +57,7 @@ def tiny_said(tiny_run: Path) -> str:
 @pytest.fixture
 def tiny_copy(tiny_run: Path, tmp_path: Path) -> Path:
     """Give a copy of it to change."""
-    return Path(shutil.copytree(tiny_run, tmp_path / "copy", symlinks=True))
+    return copy_repository(tiny_run, tmp_path / "copy")
 
 
 def _run_tiny(prefect_api: str, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """What the tests of a session make once and share, whichever of its processes they run in."""
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,12 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
             make(unfinished)
             unfinished.rename(folder)
     return folder
+
+
+def copy_repository(source: Path, target: Path) -> Path:
+    """Copy a repository with its links, so that the workspace and DVC's cache stay one file each; return the copy."""
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True)
+    return target
 
 
 @contextmanager

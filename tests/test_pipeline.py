@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from merganser.checkpoints.writing import save_tensors
 from tests.hub import COMMIT, serve
+from tests.shared import copy_repository
 from tests.tiny import dvc, environment, make_repository, merganser
 
 OF_TIES = {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "measure_merged@ties", "record@ties", "report"}
@@ -31,7 +32,7 @@ def one_server(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def ran(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a copy of the tiny comparison's repository, whose outputs no test changes."""
-    return Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("pipeline") / "flow", symlinks=True))
+    return copy_repository(tiny_run, tmp_path_factory.mktemp("pipeline") / "flow")
 
 
 def locked(folder: Path) -> dict[str, Any]:

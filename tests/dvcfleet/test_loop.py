@@ -42,7 +42,7 @@ def test_a_long_chain_whose_first_stage_fails_is_blocked(toy: Make) -> None:
 
 LARGE = """
 stages:
-  large: {cmd: truncate -s 1G large, deps: [source], outs: [large]}
+  large: {cmd: truncate -s 512M large, deps: [source], outs: [large]}
   one: {cmd: echo 1 > one, deps: [source], outs: [one]}
   two: {cmd: echo 1 > two, deps: [one], outs: [two]}
   three: {cmd: echo 1 > three, deps: [two], outs: [three]}

@@ -4,8 +4,9 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
 from merganser.merging.method import PositiveFraction, Scaling, method
+from merganser.operators.disjoint import weighted_disjoint_mean
 from merganser.operators.elect import elect_sign
-from merganser.operators.salience import mean_squares, most_varied, weighted_disjoint_mean
+from merganser.operators.salience import mean_squares, most_varied
 
 
 @method(
@@ -30,6 +31,6 @@ def sce(layer: LayerDeltas, *, density: PositiveFraction = 1.0, scaling: Scaling
     Where opposite deltas cancel, the positive ones win.
     """
     selected = most_varied(layer.deltas, density)
-    weights = mean_squares(selected)
+    weights = mean_squares(selected).tolist()
     sign = elect_sign(selected, draw=1)
     return scaling * weighted_disjoint_mean(selected, sign, weights)

@@ -1,11 +1,11 @@
 """The disjoint mean (TIES, arXiv:2306.01708). Legend: T tasks, C entries of a block."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from merganser.linalg.blocks import joined
+from merganser.linalg.blocks import blocks, joined
 from merganser.operators.trim import Sparse, blocks_of, loop_arguments
 
 
@@ -36,4 +36,36 @@ def _means(deltas: Sparse, sign: Tensor) -> Iterator[Tensor]:
         # Counted as floats: torch's comparisons take several times as long when their result is boolean.
         mean = agreeing.sum(0, dtype=torch.float64).mul_(side)
         yield mean.div_(agreeing.gt_(0).sum(0, dtype=torch.float32).clamp_(min=1))
+        start += block.shape[1]
+
+
+def weighted_disjoint_mean(
+    deltas: Tensor, sign: Tensor | None, weights: Sequence[float], divided: bool = True
+) -> Tensor:
+    """Average each entry (T, ...) over the tasks that agree with its sign (...), by the tasks' weights.
+
+    What must agree is the delta times its weight; without a sign all do. Not `divided`: their weighted sum. It is taken
+    in float64; returns the deltas' dtype.
+
+    >>> deltas, sign = torch.tensor([[3.0, 1.0], [5.0, -4.0]]), torch.tensor([1.0, -1.0])
+    >>> weighted_disjoint_mean(deltas, sign, [3.0, 1.0])
+    tensor([ 3.5000, -4.0000])
+    >>> weighted_disjoint_mean(deltas, None, [3.0, 1.0], divided=False)
+    tensor([14., -1.])
+    """
+    own = torch.tensor(weights, dtype=torch.float64, device=deltas.device).unsqueeze(1)
+    pieces = _weighted_means(deltas, None if sign is None else sign.flatten(), own, divided)
+    return joined(pieces, deltas.shape[1:], deltas.dtype, deltas.device)
+
+
+def _weighted_means(deltas: Tensor, sign: Tensor | None, weights: Tensor, divided: bool) -> Iterator[Tensor]:
+    start = 0
+    for block in blocks(deltas):
+        weighted = block * weights
+        agrees = torch.ones_like(weighted)
+        if sign is not None:
+            agrees = (weighted * sign[start : start + block.shape[1]] > 0).double()
+        summed = (weighted * agrees).sum(0)
+        total = (weights * agrees).sum(0)
+        yield summed / torch.where(total == 0, 1.0, total) if divided else summed
         start += block.shape[1]

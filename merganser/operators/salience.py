@@ -3,12 +3,10 @@
 Legend: T tasks, C entries of a block.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-from merganser.linalg.blocks import blocks, by_blocks, joined
+from merganser.linalg.blocks import by_blocks
 from merganser.linalg.counts import count_of
 from merganser.linalg.select import cuts, kept
 from merganser.linalg.thresholds import InMemory
@@ -56,22 +54,3 @@ def mean_squares(deltas: Tensor) -> Tensor:
     for rows, columns in tiles(vectors):
         summed += vectors[:, rows, columns].double().square().sum((1, 2))
     return summed / max(1, deltas[0].numel())
-
-
-def weighted_disjoint_mean(deltas: Tensor, sign: Tensor, weights: Tensor) -> Tensor:
-    """Average each entry (T, ...) over the tasks that agree with its sign (...), by the tasks' weights (T).
-
-    >>> deltas, sign = torch.tensor([[3.0, 1.0], [5.0, -4.0]]), torch.tensor([1.0, -1.0])
-    >>> weighted_disjoint_mean(deltas, sign, torch.tensor([3.0, 1.0]).double())
-    tensor([ 3.5000, -4.0000])
-    """
-    return joined(_means(deltas, sign.flatten(), weights), deltas.shape[1:], deltas.dtype, deltas.device)
-
-
-def _means(deltas: Tensor, sign: Tensor, weights: Tensor) -> Iterator[Tensor]:
-    start = 0
-    for block in blocks(deltas):
-        agreeing = (block * sign[start : start + block.shape[1]] > 0) * weights.unsqueeze(1)
-        total = agreeing.sum(0)
-        yield torch.where(total > 0, (block * agreeing).sum(0) / total, 0.0)
-        start += block.shape[1]

@@ -30,6 +30,16 @@ def scaled_sum(deltas: Tensor, scaling: float, weights: Sequence[float] | None =
     return by_blocks(lambda block: _sum(block, weights).mul_(scaling), deltas, deltas.dtype)
 
 
+def times(deltas: Tensor, weights: Sequence[float]) -> Tensor:
+    """Multiply each task's deltas (T, ...) by its weight.
+
+    >>> times(torch.tensor([[1.0], [3.0]]), [2.0, -1.0]).flatten()
+    tensor([ 2., -3.])
+    """
+    factors = torch.tensor(weights, dtype=deltas.dtype, device=deltas.device)
+    return deltas * factors.view(-1, *[1] * (deltas.ndim - 1))
+
+
 def inner_products(deltas: Tensor, gradient: Tensor) -> Tensor:
     """Return the inner product of each task's delta (T, ...) and a gradient of one delta's size, in float64 (T).
 

@@ -166,7 +166,7 @@ def report(
 
 @suites_app.callback(invoke_without_command=True, epilog=example("merganser suites --json"))
 def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
-    """List the ready comparisons of suites/: model family, tasks, entries; * is the one in use."""
+    """List the ready comparisons of suites/: family, tasks, entries, download, GPU; * is the one in use."""
     if context.invoked_subcommand:
         return
     from flows import tables
@@ -178,6 +178,25 @@ def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption
         print(json.dumps([suite.as_json() for suite in found], indent=2))
     else:
         tables.print_suites(found)
+
+
+@suites_app.command("check", epilog=example("merganser suites check encoder", EXIT_CODES))
+def suites_check(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no hub.")] = False,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Write the present commit of each followed branch into its pointer.")
+    ] = False,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Check a suite without downloading it: choices, pointers, figures; with a network that its sources exist."""
+    from flows.suite_check import check, check_lines
+    from flows.suites import root_of
+
+    found = check(root_of(repo), name, online=not offline or pin, pin_them=pin)
+    print(json.dumps(found.as_json(), indent=2) if as_json else "\n".join(check_lines(found)))
+    raise typer.Exit(2 if found.mistakes else 0)
 
 
 @suites_app.command("diff", epilog=example("merganser suites diff --json", EXIT_CODES))
@@ -196,15 +215,35 @@ def use(
     force: Annotated[
         bool, typer.Option("--force", help="Replace params.yaml also where its changes are lost.")
     ] = False,
+    grids: Annotated[
+        bool, typer.Option("--grids", help="Its second file, with parameters searched on validation data.")
+    ] = False,
     repo: RepoOption = Path(),
 ) -> None:
     """Put a suite's params.yaml in place; what was computed for another stays in DVC's cache."""
-    from flows.suites import PARAMS, SUITES, root_of, use
+    from flows.suites import GRIDS, PARAMS, SUITES, root_of, use
 
-    suite = use(root_of(repo), name, force)
+    suite = use(root_of(repo), name, force, grids=grids)
     counts = f"{len(suite.tasks)} tasks, {len(suite.entries)} entries"
-    print(f"{PARAMS} is that of {SUITES}/{name}: {suite.family}, {counts}")
+    print(f"{PARAMS} is that of {SUITES}/{name}{f'/{GRIDS}' if grids else ''}: {suite.family}, {counts}")
     print("`merganser run --prune` makes it, and takes what only another comparison needs out of the workspace")
+
+
+@app.command(epilog=example("merganser new ../clip --suite clip-vit-b-32-8", EXIT_CODES))
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet, outside this one.")],
+    suite: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Begin with this suite; without, with the params.yaml here.")
+    ] = None,
+    repo: RepoOption = Path(),
+) -> None:
+    """Start another comparison beside this one: it shares the code and DVC's cache, and both may run at once."""
+    from flows.comparisons import new
+    from flows.suites import root_of
+
+    for line in new(root_of(repo), folder, suite):
+        print(line)
+    print(f"`cd {folder} && merganser run` makes it; `git worktree remove {folder}` takes it away, the cache stays")
 
 
 add_commands(app)

@@ -4,17 +4,36 @@ import shutil
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from dvcfleet.repository import opened, write_lock
+from flows.kept_locks import keep_lock, restore_lock
+from merganser.config.explaining import explain
 from merganser.config.loading import load_params
+from merganser.config.params import Strict, Text
 from merganser.errors import InputError, did_you_mean
+from merganser.limits import read_yaml
 from merganser.outputs import replacing
 
 SUITES = Path("suites")
 PARAMS = Path("params.yaml")
+GRIDS = Path("grids.yaml")  # of a suite: its second params.yaml, with parameters searched on validation data
+ABOUT = Path("about.yaml")
 EXAMPLES = Path("examples")
 IGNORED = EXAMPLES / ".dvcignore"
+
+
+class About(Strict):
+    """What a suite costs before it is begun: `suites/NAME/about.yaml`.
+
+    `download`: how much, in words; `gpu`: whether it is needed, makes hours out of days, or is of no use.
+    """
+
+    title: Text
+    download: Text
+    gpu: Literal["no", "helps", "needed"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +46,10 @@ class Suite:
     tasks: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
     mistake: str = ""
+    title: str = ""
+    download: str = ""
+    gpu: str = ""
+    grids: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the suite as plain data; its keys are stable."""
@@ -47,41 +70,68 @@ def suite_names(root: Path) -> list[str]:
     return sorted(path.parent.name for path in (root / SUITES).glob(f"*/{PARAMS}"))
 
 
-def describe(root: Path, name: str) -> Suite:
+def describe(root: Path, name: str, file: Path = PARAMS) -> Suite:
     """Read a suite's params.yaml, and tell whether the root's is the same."""
-    path = root / SUITES / name / PARAMS
-    in_use = _content(root / PARAMS) == _content(path)
+    folder = root / SUITES / name
+    in_use = _content(root / PARAMS) in (_content(folder / PARAMS), _content(folder / GRIDS) or b"")
     try:
-        params = load_params(path)
+        params, about = load_params(folder / file), _read_about(folder / ABOUT)
     except InputError as error:
         return Suite(name, in_use, mistake=str(error))
-    return Suite(name, in_use, params.base.family, tuple(params.tasks), tuple(params.methods))
+    return Suite(
+        name,
+        in_use,
+        params.base.family,
+        tuple(params.tasks),
+        tuple(params.methods),
+        **(about.model_dump() if about else {}),
+        grids=(folder / GRIDS).is_file(),
+    )
 
 
-def use(root: Path, name: str, force: bool = False) -> Suite:
+def _read_about(path: Path) -> About | None:
+    if not path.is_file():
+        return None
+    try:
+        return About.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise InputError("\n".join(f"{path}: {explain(mistake, About)}" for mistake in error.errors())) from error
+
+
+def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> Suite:
     """Put a suite's params.yaml in place of the root's; what was computed stays in DVC's cache.
 
-    DVC ignores the examples that it does not read: `dvc status` would list their stages as never run. Raises
-    InputError for an unknown or broken suite, and where the root's params.yaml has changes that are nowhere else;
-    BusyError while a run is at work.
+    `grids`: its grids.yaml, where parameters are searched on validation data. DVC ignores the examples that it does
+    not read: `dvc status` would list their stages as never run. Raises InputError for an unknown or broken suite, and
+    where the root's params.yaml has changes that are nowhere else; BusyError while a run is at work.
     """
-    names = suite_names(root)
-    if name not in names:
-        known = f"there are {', '.join(names)}" if names else f"{root / SUITES} has none"
-        raise InputError(f"no suite is called {name!r}{did_you_mean(name, names)}; {known}")
-    suite = describe(root, name)
+    check_name(root, name)
+    file = GRIDS if grids else PARAMS
+    if not (root / SUITES / name / file).is_file():
+        raise InputError(f"{SUITES}/{name} has no {file}: it searches nothing; leave --grids out")
+    suite = describe(root, name, file)
     if suite.mistake:
         raise InputError(suite.mistake)
     with opened(root) as repo, write_lock(repo):
-        if not force and not _is_kept(root, names):
+        if not force and not _is_kept(root, suite_names(root)):
             raise InputError(
                 f"{PARAMS}: has changes that are in no commit; commit it or copy it to a folder of {SUITES}/, "
                 "or say --force to lose them"
             )
-        with open(root / SUITES / name / PARAMS, "rb") as source, replacing(root / PARAMS) as out:
+        keep_lock(repo, root / PARAMS)
+        with open(root / SUITES / name / file, "rb") as source, replacing(root / PARAMS) as out:
             shutil.copyfileobj(source, out)
         ignore_unused_examples(root)
+        restore_lock(repo, root / PARAMS)
     return suite
+
+
+def check_name(root: Path, name: str) -> None:
+    """Raise InputError for the name of no suite, with the nearest one."""
+    names = suite_names(root)
+    if name not in names:
+        known = f"there are {', '.join(names)}" if names else f"{root / SUITES} has none"
+        raise InputError(f"no suite is called {name!r}{did_you_mean(name, names)}; {known}")
 
 
 def ignore_unused_examples(root: Path) -> None:
@@ -100,7 +150,9 @@ def ignore_unused_examples(root: Path) -> None:
 def _is_kept(root: Path, names: list[str]) -> bool:
     """Tell whether the root's params.yaml can be had again: it is that of a suite, or as git has it, or not there."""
     content = _content(root / PARAMS)
-    if content is None or any(content == _content(root / SUITES / name / PARAMS) for name in names):
+    if content is None or any(
+        content == _content(root / SUITES / name / file) for name in names for file in (PARAMS, GRIDS)
+    ):
         return True
     git = ["git", "show", f"HEAD:./{PARAMS}"]
     try:

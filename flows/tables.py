@@ -7,6 +7,8 @@ from dvcfleet.planning.plan import Plan
 from flows.suites import Suite
 from merganser.command_line.tables import print_table
 
+MOST_TASKS = 8  # that are named
+
 
 def print_plan(plan: Plan) -> None:
     """Print each stage's state and reasons, the outputs without a stage, and the counts."""
@@ -24,9 +26,15 @@ def print_suites(suites: Sequence[Suite]) -> None:
             "*" if suite.in_use else "",
             suite.name,
             suite.family,
-            " ".join(suite.tasks),
-            suite.mistake.splitlines()[0] if suite.mistake else str(len(suite.entries)),
+            _named(suite.tasks),
+            str(len(suite.entries)),
+            suite.gpu,
+            suite.mistake.splitlines()[0] if suite.mistake else suite.download,
         )
         for suite in suites
     ]
-    print_table(("", "suite", "family", "tasks", "entries"), rows)
+    print_table(("", "suite", "family", "tasks", "entries", "GPU", "download"), rows)
+
+
+def _named(tasks: Sequence[str]) -> str:
+    return " ".join(tasks) if len(tasks) <= MOST_TASKS else f"{len(tasks)}: {' '.join(tasks[:3])} ..."

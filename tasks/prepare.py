@@ -12,8 +12,11 @@ from tasks.paths import BASE, DATASETS, PREPARED
 from tasks.stage import check_family, check_kind, only_name, run
 
 
-def prepare_task(params: Params, task: str, split: str, where: str, out: Path) -> None:
-    """Write into a folder what networks read of one split of a task's data; `where` the split is declared."""
+def prepare_task(params: Params, task: str, split: str, where: str, out: Path, examples: int | None = None) -> None:
+    """Write into a folder what networks read of one split of a task's data; `where` the split is declared.
+
+    `examples`: at most so many, evenly spaced; all of them without.
+    """
     about = declared(params.tasks, task, "tasks")
     check_family(params.base.family)
     check_kind(about.kind)
@@ -22,7 +25,7 @@ def prepare_task(params: Params, task: str, split: str, where: str, out: Path) -
     outputs = evaluator.outputs(evaluator.classes(DATASETS / task))
     network = open_network(params.base.family, BASE, outputs=outputs)
     with fresh_folder(out) as folder:
-        count = evaluator.prepare(DATASETS / task, split, network, folder, where)
+        count = evaluator.prepare(DATASETS / task, split, network, folder, where, examples)
     print(f"{task}: {count} examples of {split} prepared")
 
 

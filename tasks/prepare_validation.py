@@ -14,7 +14,8 @@ def main(argv: list[str]) -> None:
     params = load_params(Path("params.yaml"))
     task, _ = two_names(argv, "prepare_validation", params.tasks, Validation.model_fields)
     declared(params.tasks, task, "tasks")
-    prepare_task(params, task, params.validation_split_of(task), "validation.split", VALIDATION / task)
+    examples = params.validation.examples if params.validation else None
+    prepare_task(params, task, params.validation_split_of(task), "validation.split", VALIDATION / task, examples)
 
 
 if __name__ == "__main__":

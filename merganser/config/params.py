@@ -178,13 +178,30 @@ class PublishedSource(Strict):
     source: Annotated[Text, Field(examples=["suites/mine/published.yaml"])]
 
 
+class SomeOfSplit(Strict):
+    """At most so many examples of a split, evenly spaced over it: the same ones at every seed."""
+
+    name: Text
+    examples: Annotated[int, Field(ge=1)]
+
+
 class Validation(Strict):
     """The split that statistics, learning, searches and routers read.
 
     It is not the one that is measured on, unless all that reads it adapts without labels.
     """
 
-    split: Annotated[Text, Field(examples=["validation"])]
+    split: Annotated[Text | SomeOfSplit, Field(examples=["validation"])]
+
+    @property
+    def name(self) -> str:
+        """Return the split's name."""
+        return self.split.name if isinstance(self.split, SomeOfSplit) else self.split
+
+    @property
+    def examples(self) -> int | None:
+        """Return how many examples are read at most; None for all."""
+        return self.split.examples if isinstance(self.split, SomeOfSplit) else None
 
 
 class Statistic(Strict):
@@ -368,7 +385,7 @@ class Params(Strict):
         """Return the split of a task that statistics, learning and searches read; raise InputError if there is none."""
         if self.validation is None:
             raise InputError("validation: missing, and what reads data needs it; write validation: {split: validation}")
-        return self.tasks[task].data.validation or self.validation.split
+        return self.tasks[task].data.validation or self.validation.name
 
     @property
     def beside(self) -> Mapping[str, Mapping[str, Beside]]:

@@ -53,9 +53,23 @@ class Evaluator:
         if head and classes and self.outputs(classes) is not None:
             check_head(head, classes, getattr(self.settings, "masked", ()), f"tasks.{task}")
 
-    def prepare(self, data: Path, split: str, network: Network, out: Path, where: str = "evaluation.split") -> int:
-        """Prepare one split of a saved data set into an empty folder; return the number of examples."""
-        chunks = self.kind.prepare(open_split(data, split, where), self.settings, network)
+    def prepare(
+        self,
+        data: Path,
+        split: str,
+        network: Network,
+        out: Path,
+        where: str = "evaluation.split",
+        examples: int | None = None,
+    ) -> int:
+        """Prepare one split of a saved data set into an empty folder; return the number of examples.
+
+        `examples`: at most so many are taken, evenly spaced over the split, which may be sorted by class.
+        """
+        rows = open_split(data, split, where)
+        if examples is not None and examples < len(rows):
+            rows = rows.select([number * len(rows) // examples for number in range(examples)])
+        chunks = self.kind.prepare(rows, self.settings, network)
         settings = self.settings.model_dump()
         about = {"kind": self.name, "settings": settings, "metric": self.metric, "classes": self.classes(data)}
         return write_prepared(out, chunks, about)

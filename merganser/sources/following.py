@@ -1,6 +1,7 @@
 """Sources that move: put a pointer that follows a branch at the commit where the branch is now."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -8,11 +9,12 @@ from ruamel.yaml import YAML
 
 from merganser.errors import InputError
 from merganser.outputs import replacing
-from merganser.sources.hub import hub_errors, missing, names_at
+from merganser.sources.hub import hub_errors, missing, names_at, refusal
+from merganser.sources.named import HEAD
 from merganser.sources.pointers import HubPointer, read_pointer
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, RepoFile
 
 Kind = Literal["model", "dataset"]
 _NOT_READ = (".gitattributes",)  # of a data set; all else may change what is loaded
@@ -43,8 +45,46 @@ def follow(source: Path, kind: Kind) -> str | None:
         raise InputError(missing(source, pointer.hub, pointer.follow, error)) from error
     except (HTTPError, OSError) as error:
         raise HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})") from error
-    _pin(source, head)
+    _write_revision(source, head)
     return head
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a hub says of a source: the commit its branch is at, and the bytes of what is fetched."""
+
+    head: str
+    size: int
+
+
+def look(source: Path, pointer: HubPointer, kind: Kind) -> Seen:
+    """Ask the hub for a source as its pointer names it; of a pinned one for the commit of main too.
+
+    Raises InputError where the hub has no such repository, revision or files, HubAwayError where it does not answer.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    branch = pointer.follow or HEAD
+    asked = branch
+    try:
+        head = str(api.repo_info(pointer.hub, revision=branch, repo_type=kind).sha)
+        asked = pointer.revision or head
+        files = _files(api, pointer, asked, kind, source)
+    except hub_errors() as error:
+        raise InputError(missing(source, pointer.hub, asked, error)) from error
+    except (HTTPError, OSError) as error:
+        said = refusal(source, pointer.hub, error)
+        if said is not None:
+            raise InputError(said) from error
+        raise HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})") from error
+    return Seen(head, sum(file.size for file in files.values()))
+
+
+def pin(source: Path, revision: str) -> None:
+    """Pin a pointer file to a commit: it follows no branch any more."""
+    _write_revision(source, revision, keep_following=False)
 
 
 def _differs(api: "HfApi", pointer: HubPointer, head: str, kind: Kind, source: Path) -> bool:
@@ -61,21 +101,29 @@ def _differs(api: "HfApi", pointer: HubPointer, head: str, kind: Kind, source: P
 
 def _contents(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, source: Path) -> dict[str, str]:
     """Return the checksum of each file that would be fetched at a commit."""
+    files = _files(api, pointer, revision, kind, source)
+    return {name: file.lfs.sha256 if file.lfs else file.blob_id for name, file in files.items()}
+
+
+def _files(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, source: Path) -> dict[str, "RepoFile"]:
+    """Return each file that would be fetched at a commit, by its name from the pointer's folder on."""
     from huggingface_hub import RepoFile
 
     tree = api.list_repo_tree(pointer.hub, revision=revision, repo_type=kind, recursive=True)
-    sums = {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in tree if isinstance(file, RepoFile)}
+    found = {file.path: file for file in tree if isinstance(file, RepoFile)}
     if kind == "dataset":
-        return {name: digest for name, digest in sums.items() if name not in _NOT_READ}
-    place, names, _ = names_at(pointer, sums, source)
-    return {name: sums[f"{place}/{name}" if place else name] for name in names}
+        return {name: file for name, file in found.items() if name not in _NOT_READ}
+    place, names, _ = names_at(pointer, found, source)
+    return {name: found[f"{place}/{name}" if place else name] for name in names}
 
 
-def _pin(source: Path, revision: str) -> None:
+def _write_revision(source: Path, revision: str, *, keep_following: bool = True) -> None:
     """Write the revision into a pointer file, and leave the rest of it as it stands."""
     yaml = YAML()
     yaml.preserve_quotes = True
     content = yaml.load(source.read_text(encoding="utf-8"))
     content["revision"] = revision
+    if not keep_following:
+        content.pop("follow", None)
     with replacing(source) as file:
         yaml.dump(content, file)

@@ -1,6 +1,7 @@
 """Ready comparisons: listed, and put in place of params.yaml without losing what somebody wrote."""
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import yaml
 from dvc.repo import Repo
 
 from flows import cli
-from flows.suites import IGNORED, describe, ignore_unused_examples, suite_names, use
+from flows.suite_check import check
+from flows.suites import EXAMPLES, IGNORED, describe, ignore_unused_examples, suite_names, use
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from tests.tiny import ROOT
@@ -111,7 +113,7 @@ def test_dvc_knows_no_stage_that_the_suite_in_use_does_not_read(name: str, tmp_p
         own = [stage for stage in graph if Path(stage.path) == tmp_path / "dvc.yaml"]
         read = set().union(*(networkx.descendants(graph, stage) for stage in own))
         assert {stage.addressing for stage in set(graph) - read - set(own)} == set()
-        assert set(graph) > set(own)
+        assert (set(graph) > set(own)) == (f"{EXAMPLES}/" in (tmp_path / "params.yaml").read_text())
 
 
 def test_dvc_ignores_what_the_projects_own_params_yaml_does_not_read(tmp_path: Path) -> None:
@@ -150,8 +152,32 @@ def test_a_folder_outside_a_repository_is_refused(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("name", suite_names(ROOT))
 def test_every_suite_is_valid_and_says_what_it_is(name: str) -> None:
-    load_params(ROOT / "suites" / name / "params.yaml")
-    assert (ROOT / "suites" / name / "README.md").is_file()
+    found = check(ROOT, name)
+    assert found.mistakes == found.notes == ()
+
+
+def test_the_clip_suites_are_as_they_are_derived(tmp_path: Path) -> None:
+    for place in (ROOT / "suites").glob("clip-vit-*"):
+        shutil.copytree(place, tmp_path / place.name)
+    runpy.run_path(str(ROOT / "suites/clip.py"))["write"](tmp_path)
+    for path in tmp_path.glob("*/*"):
+        assert path.read_text() == (ROOT / "suites" / path.relative_to(tmp_path)).read_text(), path
+
+
+# public lists of each data set: classes, and prompts
+PUBLIC = {
+    **{"sun397": (397, 2), "cars": (196, 8), "resisc45": (45, 18), "eurosat": (10, 3), "svhn": (10, 1)},
+    **{"gtsrb": (43, 3), "mnist": (10, 1), "dtd": (47, 8), "flowers102": (102, 1), "pcam": (2, 1)},
+    **{"fer2013": (7, 6), "pets": (37, 1), "stl10": (10, 2), "cifar100": (100, 18), "cifar10": (10, 18)},
+    **{"food101": (101, 1), "fashion_mnist": (10, 2), "emnist_letters": (26, 1), "kmnist": (10, 1)},
+    "rendered_sst2": (2, 1),
+}
+
+
+def test_the_clip_suites_have_as_many_classes_as_their_data_sets() -> None:
+    params = load_params(ROOT / "suites/clip-vit-b-32-20/params.yaml")
+    own = {name: task.data.own for name, task in params.tasks.items()}
+    assert {name: (len(each["classes"]), len(each["templates"])) for name, each in own.items()} == PUBLIC
 
 
 def test_the_image_suite_is_in_place_from_the_start() -> None:

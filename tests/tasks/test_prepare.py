@@ -39,3 +39,12 @@ def test_a_task_without_the_split_is_named_with_those_that_it_has(folder: Path) 
     Path("params.yaml").write_text(yaml.safe_dump(params))
     with pytest.raises(InputError, match=r"validation\.split: data/datasets/dark has no split 'held_out'; it has"):
         prepare_validation.main(["dark-split"])
+
+
+def test_of_a_large_split_some_examples_are_taken_evenly(folder: Path) -> None:
+    params = yaml.safe_load(Path("params.yaml").read_text())
+    params["validation"] = {"split": {"name": "validation", "examples": 4}}
+    Path("params.yaml").write_text(yaml.safe_dump(params))
+    prepare_validation.main(["dark-split"])
+    whole = pictures(6)[1]
+    assert Prepared(folder / "data/validation/dark").array("label").tolist() == [whole[i] for i in (0, 1, 3, 4)]

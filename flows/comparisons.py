@@ -1,0 +1,112 @@
+"""Comparisons beside this one: a git worktree each, with DVC's cache in common, so that several run at once."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from dvcfleet.repository import STATE_FOLDER, opened
+from flows import kept_locks
+from flows.suites import EXAMPLES, IGNORED, PARAMS, check_name, use
+from merganser.config.loading import load_params
+from merganser.config.params import OWN_MODELS, Params
+from merganser.errors import InputError
+
+LOCAL_CONFIG = Path(".dvc/config.local")
+OWN = (PARAMS, Path("dvc.lock"), IGNORED)  # what a comparison changes itself
+
+
+def new(root: Path, folder: Path, suite: str | None = None) -> list[str]:
+    """Start another comparison in a folder, on a branch of its name: a suite's, or this one's as it stands.
+
+    Its code is that of the last commit; what either computes the other restores. Returns what there is to say.
+    Raises InputError where there is no commit, or the folder or the branch is taken.
+    """
+    folder, root = folder.absolute(), root.resolve()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already; name a folder that is not")
+    if folder.resolve().is_relative_to(root):
+        raise InputError(
+            f"{folder}: lies in this comparison, whose DVC would look for stages there; name another place"
+        )
+    if suite is not None:
+        check_name(root, suite)
+    if not _git(root, "cat-file", "-e", "HEAD:./.dvc/config").ok:
+        raise InputError(f"{root}: git has no commit with .dvc/config, which another comparison starts from; commit it")
+    branch = folder.name
+    made = _git(root, "worktree", "add", "-b", branch, str(folder))
+    if not made.ok:
+        raise InputError(f"{folder}: git refuses: {made.text}")
+    _share(root, folder)
+    said = [f"{folder}: on the git branch {branch}, with the DVC cache of {root}"]
+    with opened(folder):
+        if suite is not None:
+            use(folder, suite, force=True)
+    said += [
+        f"{link} leads to this comparison's, which neither git nor DVC keeps" for link in _link_sources(root, folder)
+    ]
+    if missing := _uncommitted(root):
+        said.append(f"its code is that of the last commit, without the changes here of {', '.join(missing)}")
+    return said
+
+
+def _share(root: Path, folder: Path) -> None:
+    """Give a new worktree this one's DVC cache, choices, and records of what is computed."""
+    if (root / LOCAL_CONFIG).is_file():
+        shutil.copy(root / LOCAL_CONFIG, folder / LOCAL_CONFIG)
+    with opened(root) as repo:
+        cache = repo.cache.legacy.path  # the whole: files and the run cache
+    with opened(folder) as repo, repo.config.edit("local") as config:
+        config["cache"]["dir"] = cache
+    locks = [path.relative_to(root) for path in (root / EXAMPLES).glob("**/dvc.lock")]
+    kept = [path.relative_to(root) for path in (root / STATE_FOLDER / kept_locks.FOLDER).glob("*.lock")]
+    for path in (*OWN, *locks, *kept):
+        if (root / path).is_file():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / path, folder / path)
+
+
+def _link_sources(root: Path, folder: Path) -> Iterator[Path]:
+    """Link what the comparison reads from the root and git does not bring: models and data in folders of one's own."""
+    if not (folder / PARAMS).is_file():
+        return
+    with opened(folder) as repo:
+        made = {Path(out.fs_path) for out in repo.index.outs}
+    for source in sources_of(load_params(folder / PARAMS)):
+        path = folder / source
+        is_made = any(out == path or out in path.parents for out in made)
+        if not source.is_absolute() and not path.exists() and not is_made and (root / source).exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(root / source)
+            yield source
+
+
+def sources_of(params: Params) -> list[Path]:
+    """List the sources of models and data that a params.yaml names, each once."""
+    base = [] if Path(params.base.source) == OWN_MODELS else [params.base.source]
+    named = [*base, *(each for task in params.tasks.values() for each in (task.source, task.data.source))]
+    return [Path(source) for source in dict.fromkeys(named)]
+
+
+def _uncommitted(root: Path) -> list[str]:
+    """List the tracked files with changes that a worktree of the last commit does not have."""
+    changed = _git(root, "diff", "--name-only", "--relative", "HEAD").text.splitlines()
+    return [name for name in changed if Path(name) not in OWN]
+
+
+class _Done:
+    """What git said, and whether it did what it was asked."""
+
+    def __init__(self, done: "subprocess.CompletedProcess[str]") -> None:
+        self.ok = done.returncode == 0
+        self.text = done.stdout.strip() if self.ok else done.stderr.strip().rpartition("\n")[2].removeprefix("fatal: ")
+
+
+def _git(root: Path, *args: str) -> _Done:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(["git", *args], cwd=root, env=environment, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise InputError("git is not installed; another comparison is a worktree of it") from error
+    return _Done(done)

@@ -1,0 +1,54 @@
+"""What a comparison computed, kept while another one is in use: its dvc.lock, by which DVC's cache restores all of it.
+
+DVC's run cache alone would not do: it takes no outputs that persist, such as decompositions, and no report.
+"""
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
+from dvcfleet.dvc_adapter.repositories import forget_index
+from dvcfleet.planning.lock_files import recovered_lock_files
+from dvcfleet.repository import state_folder
+from merganser.outputs import replacing
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+FOLDER = "locks"  # in the state folder: a copy of dvc.lock for each params.yaml that `merganser use` replaced
+
+
+def keep_lock(repo: "Repo", params: Path) -> None:
+    """Copy dvc.lock to where the comparison of this params.yaml finds it again."""
+    lock = Path(repo.root_dir) / "dvc.lock"
+    if not lock.is_file() or not params.is_file():
+        return
+    recovered_lock_files(repo)  # what a killed run had not written there yet
+    kept = _kept(repo, params)
+    kept.parent.mkdir(exist_ok=True)
+    with open(lock, "rb") as source, replacing(kept) as out:
+        shutil.copyfileobj(source, out)
+
+
+def restore_lock(repo: "Repo", params: Path) -> None:
+    """Write into dvc.lock what was kept of this params.yaml's stages; leave the entries of other stages there.
+
+    Those are of the comparison before: by them `merganser run --prune` finds the outputs that it takes away.
+    """
+    entries = read_lock(_kept(repo, params))
+    if not entries:
+        return
+    forget_index(repo)
+    locks = recovered_lock_files(repo)
+    root = str(Path(repo.root_dir) / "dvc.lock")
+    for stage in repo.index.stages:
+        if getattr(stage, "name", None) in entries and lock_path(stage) == root:
+            locks.record(stage, entries[stage.name])
+    locks.flush()
+    forget_index(repo)
+
+
+def _kept(repo: "Repo", params: Path) -> Path:
+    return state_folder(repo) / FOLDER / f"{hashlib.sha256(params.read_bytes()).hexdigest()}.lock"

@@ -1,0 +1,164 @@
+"""Check a suite before anything of it is downloaded; with a network, also that its sources exist, and pin them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.comparisons import sources_of
+from flows.suites import ABOUT, EXAMPLES, GRIDS, PARAMS, SUITES, check_name, describe
+from merganser.config.loading import load_params
+from merganser.config.params import Params
+from merganser.config.published import published_mistakes, read_published
+from merganser.errors import InputError
+from merganser.sources.following import HubAwayError, Seen, look, pin
+from merganser.sources.pointers import HubPointer, Pointer, read_pointer
+
+README = "README.md"
+Kind = Literal["model", "dataset"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of a suite; `bytes` to fetch and the branch's commit `head` are known where its hub was asked."""
+
+    path: str
+    hub: str | None
+    revision: str | None
+    state: str
+    bytes: int | None = None
+    head: str | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check found; `mistakes` keep the suite from running, `notes` do not."""
+
+    name: str
+    mistakes: tuple[str, ...]
+    notes: tuple[str, ...]
+    sources: tuple[Source, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data; its keys are stable."""
+        return asdict(self)
+
+
+def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False) -> Checked:
+    """Check a suite's choices, pointers and published figures; ask their hub about the sources if `online`.
+
+    `pin_them` writes each followed branch's present commit into its pointer. Raises InputError for an unknown suite.
+    """
+    check_name(root, name)
+    folder = SUITES / name
+    try:
+        params = load_params(root / folder / PARAMS)
+        if (root / folder / GRIDS).is_file():
+            load_params(root / folder / GRIDS)
+    except InputError as error:
+        return Checked(name, tuple(str(error).splitlines()), (), ())
+    mistakes = [*_class_mistakes(params), *_published_mistakes(root, params), *_about_mistakes(root, name)]
+    expected = [folder / file for file in (README, ABOUT)]
+    notes = [f"{path}: missing; it says what a suite is and costs" for path in expected if not (root / path).is_file()]
+    sources = []
+    for path, kind in kinds_of(params).items():
+        try:
+            sources.append(_source(root, path, kind, online=online, pin_it=pin_them))
+        except HubAwayError as away:
+            notes.append(f"{away}; nothing more is asked of hubs")
+            online = pin_them = False
+            sources.append(_source(root, path, kind, online=False, pin_it=False))
+        except InputError as error:
+            mistakes += str(error).splitlines()
+    return Checked(name, tuple(mistakes), tuple(notes), tuple(sources))
+
+
+def kinds_of(params: Params) -> dict[Path, Kind]:
+    """Return the sources that a params.yaml names, and what each is."""
+    data = {Path(task.data.source) for task in params.tasks.values()}
+    return {path: "dataset" if path in data else "model" for path in sources_of(params)}
+
+
+def check_lines(found: Checked) -> Iterator[str]:
+    """Say what a check found, mistakes first."""
+    yield from (f"mistake: {mistake}" for mistake in found.mistakes)
+    yield from (f"note: {note}" for note in found.notes)
+    for source in found.sources:
+        size = "" if source.bytes is None else f", {_gigabytes(source.bytes)}"
+        yield f"{source.path}: {source.hub or 'on this disk'}{size}: {source.state}"
+    known = [source.bytes for source in found.sources if source.bytes is not None]
+    if known:
+        yield f"{_gigabytes(sum(known))} to download, of {len(known)} sources"
+    loose = [source for source in found.sources if source.hub and source.revision is None]
+    if loose:
+        yield (
+            f"{len(loose)} sources are not pinned: `merganser suites check {found.name} --pin` writes the commits "
+            "of today; a run writes them too, when it starts"
+        )
+    yield f"{found.name}: {len(found.mistakes)} mistakes"
+
+
+def _source(root: Path, path: Path, kind: Kind, *, online: bool, pin_it: bool) -> Source:
+    pointer = _pointer(root, path)
+    if not isinstance(pointer, HubPointer):
+        known = f"{pointer.open_clip} {pointer.pretrained} of open_clip" if pointer else None
+        return Source(str(path), known, pointer.pretrained if pointer else None, _here(root, path))
+    seen = look(root / path, pointer, kind) if online else None
+    if seen and pin_it and pointer.follow:
+        pin(root / path, seen.head)
+        return Source(str(path), pointer.hub, seen.head, f"pinned to {seen.head}", seen.size, seen.head)
+    size, head = (seen.size, seen.head) if seen else (None, None)
+    return Source(str(path), pointer.hub, pointer.revision, _state(pointer, seen), size, head)
+
+
+def _pointer(root: Path, path: Path) -> Pointer | None:
+    """Read a pointer; None for what lies or will lie on this disk."""
+    return read_pointer(root / path) if path.suffix in (".yaml", ".yml") else None
+
+
+def _here(root: Path, path: Path) -> str:
+    if (root / path).exists():
+        return "there"
+    made = any((root / above / "dvc.yaml").is_file() for above in path.parents if EXAMPLES in (above, *above.parents))
+    return "a stage makes it" if made else "not there yet: put your own in this place, or change its source"
+
+
+def _state(pointer: HubPointer, seen: Seen | None) -> str:
+    if pointer.revision is None:
+        now = f", which is at {seen.head}" if seen else ""
+        return f"not pinned, follows {pointer.follow}{now}"
+    if seen is None or seen.head == pointer.revision:
+        return f"pinned to {pointer.revision}{'' if seen is None else ', the newest'}"
+    return f"pinned to {pointer.revision}; its branch is at {seen.head}"
+
+
+def _class_mistakes(params: Params) -> Iterator[str]:
+    """Find classes that prompts or answers cannot tell apart, and heads that mask all but one of theirs."""
+    for name, task in params.tasks.items():
+        own = task.data.own
+        for key in ("classes", "answers", "templates"):
+            named = own.get(key)
+            twice = [each for each, count in Counter(named).items() if count > 1] if isinstance(named, list) else []
+            if twice:
+                yield f"tasks.{name}.data.{key}: {', '.join(map(repr, twice))} stands more than once"
+            if key != "templates" and isinstance(named, list) and len(named) < 2:
+                yield f"tasks.{name}.data.{key}: one alone is no choice"
+
+
+def _about_mistakes(root: Path, name: str) -> list[str]:
+    return describe(root, name).mistake.splitlines()
+
+
+def _published_mistakes(root: Path, params: Params) -> Iterator[str]:
+    if params.published is None:
+        return
+    source = params.published.source
+    try:
+        yield from (f"{source}: {mistake}" for mistake in published_mistakes(read_published(root / source), params))
+    except (InputError, OSError) as error:
+        yield str(error)
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 10**7 else f"{size / 1e6:.2f} MB"

@@ -13,8 +13,8 @@ from merganser.config.params import Entry, Params, StudyEntry
 from merganser.config.routed import beside_mistakes, beside_reading_mistakes
 from merganser.config.statistics import statistic_reading_mistakes, statistics_mistakes
 from merganser.errors import InputError, did_you_mean
+from merganser.merging.by_layer import check_tasks, variants
 from merganser.merging.method import Method
-from merganser.operators.coefficients import check_maps
 from merganser.studies.subsets import subset_sizes
 
 ROUNDING = 1e-9
@@ -57,18 +57,18 @@ def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Collection
     mistakes = mistakes or [f"{where}.reads: {mistake}" for mistake in _source_mistakes(params, inner, method)]
     try:
         values = method.validate(where, entry.values)
-        check_maps(values, list(params.tasks), f"{where}.")
+        check_tasks(values, list(params.tasks), f"{where}.")
         method.check_count(max(counts), where)
     except InputError as error:
         return [*mistakes, *str(error).splitlines()]
     if entry.joint is not None and (changing := _changing(values)):
         reason = f"{changing} the matrices before they are decomposed, so {entry.reads} is of no use"
         mistakes.append(f"{where}.reads: {reason}; read deltas")
-    if method.rank_fraction is None or inner.reads != "svd" or entry.search is not None:
+    if inner.reads != "svd" or entry.search is not None:
         return mistakes
     for count in counts:
-        needed, kept = method.rank_fraction(count, **values), params.decompose.rank_fraction
-        if needed > kept + ROUNDING:
+        needed, kept = method.share_needed(count, values), params.decompose.rank_fraction
+        if needed is not None and needed > kept + ROUNDING:
             reason = f"needs the first {needed:g} of each spectrum for {count} tasks"
             return [*mistakes, f"{where}: {reason}, decompose.rank_fraction is {kept:g}; raise it"]
     return mistakes
@@ -141,9 +141,12 @@ def _side_mistakes(params: Params, name: str, method: Method) -> Iterator[str]:
 
 def _changing(values: Mapping[str, Any]) -> str | None:
     """Say what weighs the tasks' deltas in an entry; nothing where it takes them as they are."""
-    if values.get("coefficients") is not None:
-        return "coefficients change"
-    return "a scaling by task changes" if isinstance(values.get("scaling"), Mapping) else None
+    for each in variants(values):
+        if each.get("coefficients") is not None:
+            return "coefficients change"
+        if isinstance(each.get("scaling"), Mapping):
+            return "a scaling by task changes"
+    return None
 
 
 def _difference_mistakes(params: Params) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.companions import refuse_code
-from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.mean import MeanCheckpoint, whole
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.vocabularies import check_vocabulary
@@ -17,6 +17,7 @@ from merganser.errors import InputError, did_you_mean
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.saved import read_headers
 from merganser.inputs.deltas import check_pair
+from merganser.merging.by_layer import check_patterns
 from merganser.models import get_family
 from merganser.sources.columns import rename_columns
 from merganser.sources.fetching import read_pointer
@@ -54,6 +55,8 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
                 if "base.source" in here:
                     check_vocabulary(here["base.source"], here[f"tasks.{name}.source"], (base, model), name)
                 check_pair(base, model, rules, name)
+    if base is not None:
+        _check_layers(params, base, rules, partial(_noted, mistakes))
     for name in params.tasks:
         place = f"tasks.{name}.data.source"
         if place in here:
@@ -63,6 +66,19 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
             read_published(folder / params.published.source)
     if mistakes:
         raise InputError("\n".join(dict.fromkeys(mistakes)))
+
+
+def _check_layers(
+    params: Params, base: Checkpoint, rules: ParameterRules, noted: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    """Check that each pattern of an entry's `layers` matches a parameter that is merged."""
+    names = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
+    values = {f"methods.{name}": entry.values for name, entry in params.methods.items()}
+    values |= {f"searches.{name}": search.values for name, search in params.searches.items()}
+    values |= {f"studies.tasks.methods.{name}": entry.values for name, entry in params.studies.tasks.methods.items()}
+    for place, each in values.items():
+        with noted(place):
+            check_patterns(each, names)
 
 
 def _check_data(params: Params, name: str, source: Path, noted: Callable[[str], AbstractContextManager[None]]) -> None:

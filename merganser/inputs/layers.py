@@ -3,7 +3,7 @@
 Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vectors (K <= R), Q rank of an adapter.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -237,6 +237,43 @@ class MappedLayers(WrappedSource):
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Change each layer and apply a function to it, in the source's threads."""
         return self.source.map(lambda layer: function(self.change(layer)))
+
+
+@dataclass(frozen=True)
+class SomeLayers(WrappedSource):
+    """Some layers of a source, read one after another."""
+
+    chosen: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the chosen parameters' names."""
+        return self.chosen
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each of them."""
+        return {name: self.source.shapes[name] for name in self.chosen}
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Return the kind of each of them."""
+        return {name: self.source.kinds[name] for name in self.chosen}
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Read each of them in turn and apply a function to it."""
+        return (function(self.layer(name)) for name in self.chosen)
+
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to each name in turn."""
+        return map(function, self.chosen)
+
+
+def only(source: LayerSource, names: Sequence[str]) -> LayerSource:
+    """Return some layers of a source, read as it reads them: in threads, or on a GPU."""
+    if isinstance(source, WrappedSource):
+        return replace(source, source=only(source.source, names))
+    return SomeLayers(source, tuple(names))
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from merganser.linalg.blocks import blocks
-from merganser.linalg.counts import count_of
+from merganser.linalg.counts import count_of, counts_of
 from merganser.linalg.patterns import column, levels_of, patterns_of
-from merganser.linalg.thresholds import Change, InMemory, StackSource, thresholds
+from merganser.linalg.thresholds import Change, InMemory, Rank, StackSource, thresholds
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,20 @@ class Cut:
     ties: tuple[int, ...]  # T: how many entries with exactly this pattern are kept, in reading order
 
 
-def cut_at(read: Callable[[], Iterable[Tensor]], density: float) -> Cut:
+def cut_at(read: Callable[[], Iterable[Tensor]], density: float | Sequence[float]) -> Cut:
     """Find, per task, the cut that keeps floor(density * n) of the n entries of the stacks that `read` yields.
+
+    `density`: of all tasks, or T of them.
 
     >>> stack = torch.tensor([[0.5, -2.0, 0.5, 1.0]])
     >>> kept(stack, cut_at(lambda: [stack], 0.75))  # of the two equal ones the first
     tensor([[ True,  True, False,  True]])
     """
-    return whole_cut(InMemory(read), partial(count_of, density))
+    count = partial(counts_of, density) if isinstance(density, Sequence) else partial(count_of, density)
+    return whole_cut(InMemory(read), count)
 
 
-def whole_cut(stacks: StackSource, count: Callable[[int], int], change: Change | None = None) -> Cut:
+def whole_cut(stacks: StackSource, count: Rank, change: Change | None = None) -> Cut:
     """Find, per task, the cut that keeps `count(n)` of the n entries of all stacks.
 
     `change` maps each block (T, C) to the values that are compared, entry by entry.
@@ -43,7 +46,7 @@ def whole_cut(stacks: StackSource, count: Callable[[int], int], change: Change |
     return Cut(found.patterns, found.ties)
 
 
-def cuts(stacks: StackSource, count: Callable[[int], int], change: Change | None = None) -> list[Cut]:
+def cuts(stacks: StackSource, count: Rank, change: Change | None = None) -> list[Cut]:
     """Find the cut for each stack: of the entries equal to the threshold, the first in the whole stream are kept."""
     found = thresholds(stacks, count, change)
     cuts_, left = [], list(found.ties)

@@ -21,6 +21,7 @@ from merganser.linalg.patterns import INTEGERS, patterns_of
 
 R = TypeVar("R")
 Change = Callable[[Tensor], Tensor]
+Rank = Callable[[int], int | Sequence[int]]  # of the n magnitudes of a task: one for all tasks, or T
 DIGITS = {
     2: 15,
     4: 16,
@@ -77,7 +78,7 @@ class Distinct(NamedTuple):
     counts: Tensor
 
 
-def thresholds(stacks: StackSource, count: Callable[[int], int], change: Change | None = None) -> Thresholds:
+def thresholds(stacks: StackSource, count: Rank, change: Change | None = None) -> Thresholds:
     """Find each task's `count(n)`-th largest of its n magnitudes; for rank 0, a pattern above all of them.
 
     `change` maps each block (T, C) to the values that are ranked, entry by entry.
@@ -89,7 +90,8 @@ def thresholds(stacks: StackSource, count: Callable[[int], int], change: Change 
     """
     histogram = _total(stacks.each(partial(_histogram, change=change, bins=None)))
     tasks, n = len(histogram.counts), int(histogram.counts[0].sum())
-    leading, ranks = [0] * tasks, [count(n)] * tasks
+    leading, rank = [0] * tasks, count(n)
+    ranks = [rank] * tasks if isinstance(rank, int) else list(rank)
     while True:
         places, ranks = map(list, zip(*map(_place, histogram.counts, ranks), strict=True))
         inside = sum(int(row[place]) for row, place in zip(histogram.counts, places, strict=True))

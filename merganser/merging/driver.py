@@ -21,6 +21,7 @@ from merganser.checkpoints.writing import write_model
 from merganser.errors import InputError
 from merganser.inputs.base_weights import with_base
 from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers, WatchedLayers
+from merganser.merging.by_layer import check_patterns
 from merganser.merging.devices import CudaStreams, full_precision, on_device
 from merganser.merging.method import Method, Result
 from merganser.overlays import OverlayWriter, Parts
@@ -55,6 +56,7 @@ def merge(
     """
     source = with_base(source, base) if method.on_models else source
     layers = ThreadedLayers(source, threads) if device.type == "cpu" else on_device(source, CudaStreams(device))
+    check_patterns(values, base.names)
     with one_blas_thread(), full_precision(), torch.inference_mode():
         merge_layer = method.bind(values, WatchedLayers(layers, f"{method.name}: first pass", progress))
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:

@@ -73,8 +73,8 @@ def as_taken(method: Method, values: dict[str, Any], deltas: LayerSource) -> Lay
     """Return a source as the method takes it: decomposed as it is read, for one that reads factors."""
     if not method.factored:
         return deltas
-    share = method.rank_fraction(len(deltas.tasks), **values) if method.rank_fraction else 1.0
-    return factorised(deltas, FactorSettings(share))
+    share = method.share_needed(len(deltas.tasks), values)
+    return factorised(deltas, FactorSettings(1.0 if share is None else share))
 
 
 def additional_memory_rate(merged: Path, base: Checkpoint, source: LayerSource) -> float:

@@ -6,15 +6,17 @@ Parameters, their defaults, types and bounds come from the function's signature.
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from torch import Tensor
 
 from merganser.errors import InputError, did_you_mean
-from merganser.inputs.layers import Layer, LayerSource, MappedLayers, Side, dense_layer, weighted
-from merganser.operators.coefficients import INVERSE_NORM, check_maps, task_weights
+from merganser.inputs.layers import Layer, LayerSource, Side
+from merganser.merging.binding import bound
+from merganser.merging.by_layer import LAYERS, pattern_mistake, variants
+from merganser.operators.coefficients import INVERSE_NORM
 from merganser.operators.vectors import scaled_mean, whole
 from merganser.overlays.parts import Parts
 
@@ -42,11 +44,19 @@ PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]  # of entries dropped; at 1 none would be left to rescale
 Count = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# one for all tasks, or a map that names every task
+Fractions = Fraction | dict[str, Fraction]
+Densities = PositiveFraction | dict[str, PositiveFraction]
+Rates = Rate | dict[str, Rate]
 Weights = dict[str, NonNegative] | Literal["inverse_norm"] | None  # of a mean: a task that is not named has 1
 
 Result = Tensor | Parts
 EXPECTED = {  # for parameters that accept several types
+    "beta": "a number from 0 to 1, or a map from tasks to such numbers",
     "coefficients": f"a map from tasks to numbers, or {INVERSE_NORM}",
+    "density": "a number above 0 and up to 1, or a map from tasks to such numbers",
+    "drop_rate": "a number from 0 on and below 1, or a map from tasks to such numbers",
+    "gamma": "a number from 0 to 1, or a map from tasks to such numbers",
     "rank_fraction": "a number above 0 and up to 1, or adaptive",
     "scaling": "a number, or a map from tasks to numbers",
     "tall_lambda": "a number >= 0, or a map from tasks to such numbers",
@@ -84,6 +94,7 @@ class Method:
     vectors: Callable[..., Result] | Literal["alike"]  # merges vectors; alike: the function merges them too
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
     draws: Callable[..., bool] | None = None  # (**values): whether it draws at random, so that the seed matters
+    not_by_layer: Collection[str] = ()  # parameters that are the whole merge's
 
     @property
     def name(self) -> str:
@@ -122,17 +133,47 @@ class Method:
         """Return the pydantic model that validates an entry's parameters."""
         return _model_of(self.function, self.weighted)
 
-    def validate(self, entry: str, values: dict[str, Any]) -> dict[str, Any]:
-        """Check an entry's parameters and fill in the defaults; raise InputError naming each mistake."""
+    def validate(self, entry: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Check an entry's parameters and fill in the defaults; raise InputError naming each mistake.
+
+        Of `layers`, which may stand beside them, each pattern keeps the values that are given.
+        """
+        mistakes: list[str] = []
+        filled = self._checked(entry, {key: value for key, value in values.items() if key != LAYERS}, mistakes)
+        given, by_pattern = values.get(LAYERS, {}), {}
+        if not isinstance(given, Mapping):
+            mistakes.append(f"{entry}.{LAYERS}: expected a map from patterns to parameters, got {given!r}")
+        for pattern, own in given.items() if isinstance(given, Mapping) else ():
+            place = f"{entry}.{LAYERS}.{pattern}"
+            if mistake := pattern_mistake(pattern):
+                mistakes.append(f"{place}: {mistake}")
+            elif not isinstance(own, Mapping) or not own:
+                known = ", ".join(key for key in self.parameters.model_fields if key not in self.not_by_layer)
+                mistakes.append(f"{place}: expected a map with values of {known or 'none'}, got {own!r}")
+            else:
+                mistakes += [f"{place}.{key}: is the whole merge's" for key in own if key in self.not_by_layer]
+                checked = self._checked(place, own, mistakes)
+                by_pattern[pattern] = {key: value for key, value in checked.items() if key in own}
+        if mistakes:
+            raise InputError("\n".join(dict.fromkeys(mistakes)))
+        return filled | ({LAYERS: by_pattern} if by_pattern else {})
+
+    def _checked(self, place: str, values: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:
         try:
             return self.parameters.model_validate(values).model_dump()
         except ValidationError as error:
-            mistakes = (_explain(self, entry, values, mistake) for mistake in error.errors())
-            raise InputError("\n".join(dict.fromkeys(mistakes))) from error
+            mistakes += [_explain(self, place, values, mistake) for mistake in error.errors()]
+            return {}
 
     def is_random(self, values: Mapping[str, Any]) -> bool:
         """Tell whether a merge with these values, the result of `validate`, depends on the seed."""
-        return self.draws is not None and self.draws(**values)
+        return self.draws is not None and any(self.draws(**each) for each in variants(values))
+
+    def share_needed(self, tasks: int, values: Mapping[str, Any]) -> float | None:
+        """Return the share of each spectrum that a merge of so many tasks needs; None if the method says nothing."""
+        if self.rank_fraction is None:
+            return None
+        return max(self.rank_fraction(tasks, **each) for each in variants(values))
 
     def check_count(self, tasks: int, where: str) -> None:
         """Raise InputError where there are more tasks than the method merges; `where`: the start of the message."""
@@ -147,27 +188,7 @@ class Method:
         `validate`. Raises InputError if a map by task, such as `coefficients`, names an unknown task.
         """
         self.check_count(len(layers.tasks), "tasks")
-        check_maps(values, layers.tasks)
-        weights = task_weights(values, layers.tasks) if self.weighted else None
-        own = {key: value for key, value in values.items() if key != "coefficients" or not self.weighted}
-        if isinstance(own.get("scaling"), Mapping):
-            own["scaling"] = 1.0  # the weights include it
-
-        def taken(layer: Layer) -> Layer:
-            """Convert a layer to the form that the function takes."""
-            layer = layer if self.low_rank else dense_layer(layer)
-            return weighted(layer, weights(layer.norms)) if weights else layer
-
-        if self.first_pass:
-            merge_matrix = self.function(MappedLayers(layers, taken), **own)
-        else:
-            merge_matrix = partial(self.function, **own)
-        merge_vector = merge_matrix if self.vectors == "alike" else partial(self.vectors, **own)
-
-        def merge(layer: Layer) -> Result:
-            return (merge_vector if layer.kind == "vector" else merge_matrix)(taken(layer))
-
-        return merge
+        return bound(self, values, layers)
 
 
 def method(*, overlay: bool = False, **about: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -5,8 +5,9 @@ from torch import Tensor
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import joined
-from merganser.merging.method import Fraction, Scaling, method
+from merganser.merging.method import Fractions, Scaling, method
 from merganser.operators.band import each_band
+from merganser.operators.coefficients import each_of
 from merganser.operators.sums import total
 
 
@@ -23,13 +24,15 @@ from merganser.operators.sums import total
     vectors="alike",
 )
 def breadcrumbs(
-    layer: LayerDeltas, *, beta: Fraction = 0.85, gamma: Fraction = 0.993, scaling: Scaling = 0.3
+    layer: LayerDeltas, *, beta: Fractions = 0.85, gamma: Fractions = 0.993, scaling: Scaling = 0.3
 ) -> Tensor:
     """Add each task's entries above its smallest and below its largest ones, layer by layer.
 
     `beta` is the share of small entries dropped of each parameter; above the share `gamma` begin the outliers.
     """
-    if beta >= gamma:
-        raise InputError(f"beta: {beta} is not below gamma, {gamma}: no entry would be kept; lower beta")
-    summed = (total(block).mul_(scaling) for block in each_band(layer.deltas, beta, gamma))
+    small, outliers = (each_of(shares, layer.tasks) for shares in (beta, gamma))
+    for low, high in zip(small, outliers, strict=True):
+        if low >= high:
+            raise InputError(f"beta: {low} is not below gamma, {high}: no entry would be kept; lower beta")
+    summed = (total(block).mul_(scaling) for block in each_band(layer.deltas, small, outliers))
     return joined(summed, layer.shape, layer.dtype, layer.deltas.device)

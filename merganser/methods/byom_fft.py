@@ -7,7 +7,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.select import kept
-from merganser.merging.method import PositiveFraction, Scaling, method
+from merganser.merging.method import Densities, Scaling, method
 from merganser.operators.sums import scaled_sum
 from merganser.operators.trim import layer_cuts
 from merganser.overlays.masked import sparse
@@ -33,7 +33,7 @@ def differences(block: Tensor, scaling: float) -> Tensor:
     vectors="alike",
 )
 def byom_fft(
-    layers: LayerSource, *, scaling: Scaling = 0.3, density: PositiveFraction = 0.1
+    layers: LayerSource, *, scaling: Scaling = 0.3, density: Densities = 0.1
 ) -> Callable[[LayerDeltas], Parts]:
     """Share the scaled sum of the tasks' deltas; restore, for each task, the entries in which its own differs most.
 

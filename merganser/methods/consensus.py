@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import Count, NonNegative, PositiveFraction, Scaling, method
+from merganser.merging.method import Count, Densities, NonNegative, Scaling, method
 from merganser.operators.combine import Combine, scaling_of, unscaled_merge
 from merganser.operators.masks import mask_counts
 
@@ -28,7 +28,7 @@ def consensus(
     layers: LayerSource,
     *,
     inner: Combine = "task_arithmetic",
-    density: PositiveFraction = 0.2,
+    density: Densities = 0.2,
     tall_lambda: NonNegative = 0.4,
     k: Count = 2,
     scaling: Scaling | None = None,

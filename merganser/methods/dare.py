@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import Rate, Scaling, method
+from merganser.merging.method import Rates, Scaling, method
 from merganser.operators.combine import Combine, scaling_of
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.drop import dropped, drops
@@ -31,7 +31,7 @@ def dare(
     layers: LayerSource,
     *,
     combine: Combine = "task_arithmetic",
-    drop_rate: Rate = 0.8,
+    drop_rate: Rates = 0.8,
     scaling: Scaling | None = None,
 ) -> Callable[[LayerDeltas], Tensor]:
     """Drop each entry with probability `drop_rate`, divide the rest by 1 - drop_rate, and `combine`.

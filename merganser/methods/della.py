@@ -1,23 +1,25 @@
 """DELLA: drop entries at random, small ones more often; rescale the rest, elect a sign, average those who agree."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import NonNegative, Rate, Scaling, method
+from merganser.merging.method import NonNegative, Rates, Scaling, method
+from merganser.operators.coefficients import each_of
 from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.drop import dropped_by_magnitude
+from merganser.operators.drop import dropped_by_magnitude, largest_of
 from merganser.operators.elect import elect_sign, winning_sign
 
 
-def check(drop_rate: float, eps: float) -> None:
-    """Raise InputError where a rate would not be a probability below 1: they span `eps` around `drop_rate`."""
-    if not eps / 2 <= drop_rate < 1 - eps / 2:
-        most = 2 * min(drop_rate, 1 - drop_rate)
-        raise InputError(f"eps: {eps} around a drop_rate of {drop_rate} leaves [0, 1); choose eps below {most:g}")
+def check(drop_rates: Sequence[float], eps: float) -> None:
+    """Raise InputError where a rate would not be a probability below 1: they span `eps` around each drop rate."""
+    for rate in drop_rates:
+        if not eps / 2 <= rate < 1 - eps / 2:
+            most = 2 * min(rate, 1 - rate)
+            raise InputError(f"eps: {eps} around a drop_rate of {rate} leaves [0, 1); choose eps below {most:g}")
 
 
 @method(
@@ -33,17 +35,17 @@ def check(drop_rate: float, eps: float) -> None:
     cost="elementwise",
     vectors="alike",
     ours=("drop_rate", "eps", "scaling"),
-    draws=lambda drop_rate, eps, **_: drop_rate > 0 or eps > 0,
+    draws=lambda drop_rate, eps, **_: largest_of(drop_rate) > 0 or eps > 0,
 )
 def della(
-    layers: LayerSource, *, drop_rate: Rate = 0.8, eps: NonNegative = 0.1, scaling: Scaling = 1.0
+    layers: LayerSource, *, drop_rate: Rates = 0.8, eps: NonNegative = 0.1, scaling: Scaling = 1.0
 ) -> Callable[[LayerDeltas], Tensor]:
     """Drop entries with probabilities that fall with their magnitude in their row, rescale, and merge as TIES does.
 
     The probabilities span `eps` around `drop_rate`: the largest of a row is dropped least. With eps 0 this is DARE
     combined by TIES, with the same random numbers.
     """
-    check(drop_rate, eps)
+    check(each_of(drop_rate, layers.tasks), eps)
     drop = partial(dropped_by_magnitude, drop_rate=drop_rate, eps=eps)
     winner = winning_sign(layers, drop)
 

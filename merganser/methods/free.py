@@ -11,7 +11,8 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks
 from merganser.linalg.frequencies import high_pass
 from merganser.linalg.select import Cut, each_trimmed, kept
-from merganser.merging.method import NonNegative, PositiveFraction, method
+from merganser.merging.method import Densities, NonNegative, method
+from merganser.operators.coefficients import PerTask, each_of
 from merganser.operators.passes import over_deltas
 from merganser.operators.sums import total
 from merganser.operators.trim import layer_cuts
@@ -27,14 +28,15 @@ def magnitudes(layer: LayerDeltas, cuts: Mapping[str, Cut]) -> Tensor:
     return sums.cpu()
 
 
-def factors(layers: LayerSource, cuts: Mapping[str, Cut], density: float) -> tuple[list[float], list[float]]:
+def factors(layers: LayerSource, cuts: Mapping[str, Cut], density: PerTask) -> tuple[list[float], list[float]]:
     """Return each task's coefficient in the shared merge and the factor of its expert, over the whole vector.
 
     A mean over kept and dropped entries alike divides by the same number everywhere, so that sums do.
     """
     whole, largest = torch.stack(list(over_deltas(layers, partial(magnitudes, cuts=cuts)))).sum(0)
     shares = torch.where(whole > 0, whole / whole.sum(), 0)
-    return shares.tolist(), torch.where(whole > 0, largest * -log(density) / (shares * whole), 0).tolist()
+    logs = torch.tensor([-log(each) for each in each_of(density, layers.tasks)], dtype=torch.float64)
+    return shares.tolist(), torch.where(whole > 0, largest * logs / (shares * whole), 0).tolist()
 
 
 @method(
@@ -54,7 +56,7 @@ def factors(layers: LayerSource, cuts: Mapping[str, Cut], density: float) -> tup
     vectors="alike",
 )
 def free(
-    layers: LayerSource, *, cutoff: NonNegative = 0.1, density: PositiveFraction = 0.01
+    layers: LayerSource, *, cutoff: NonNegative = 0.1, density: Densities = 0.01
 ) -> Callable[[LayerDeltas], Parts]:
     """Merge the tasks' deltas without their low frequencies; add of a task's largest entries what a router gives it.
 

@@ -7,7 +7,8 @@ from typing import Literal
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource
-from merganser.merging.method import PositiveFraction, Rate, Scaling, method
+from merganser.merging.method import Densities, Rates, Scaling, method
+from merganser.operators.coefficients import PerTask
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.drop import dropped, drops
 from merganser.operators.elect import cuts_and_winner, elect_sign, winning_sign
@@ -18,7 +19,9 @@ from merganser.operators.trim import Sparse, trim
 Inner = Literal["task_arithmetic", "ties", "dare", "dare_ties"]
 
 
-def inner_merge(layers: JointLayers, inner: Inner, density: float, drop_rate: float) -> Callable[[LayerDeltas], Tensor]:
+def inner_merge(
+    layers: JointLayers, inner: Inner, density: PerTask, drop_rate: PerTask
+) -> Callable[[LayerDeltas], Tensor]:
     """Return what merges joint coordinates, or a vector, as the method of this name does, unscaled."""
     drop = partial(dropped, drop_rate=drop_rate)
     if inner == "task_arithmetic":
@@ -57,8 +60,8 @@ def knots(
     layers: LayerSource,
     *,
     inner: Inner = "ties",
-    density: PositiveFraction = 0.2,
-    drop_rate: Rate = 0.8,
+    density: Densities = 0.2,
+    drop_rate: Rates = 0.8,
     scaling: Scaling = 1.0,
 ) -> Callable[[LayerDeltas | LayerLowRank], Tensor]:
     """Merge S V_i of the joint SVD [D_1 .. D_T] = U S [V_1 .. V_T] by `inner`, and multiply by U.

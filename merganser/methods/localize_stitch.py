@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import PositiveFraction, method
+from merganser.merging.method import Densities, method
 from merganser.operators.stitch import stitch
 from merganser.operators.trim import layer_cuts, trim
 
@@ -22,7 +22,7 @@ from merganser.operators.trim import layer_cuts, trim
     cost="elementwise",
     vectors="alike",
 )
-def localize_stitch(layers: LayerSource, *, density: PositiveFraction = 0.01) -> Callable[[LayerDeltas], Tensor]:
+def localize_stitch(layers: LayerSource, *, density: Densities = 0.01) -> Callable[[LayerDeltas], Tensor]:
     """Keep each task's largest entries, and share what several tasks keep equally among them.
 
     `density` is a share of the whole task vector: the paper's rule where there is no data to learn the regions from.

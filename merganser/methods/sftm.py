@@ -1,6 +1,6 @@
 """SFTM: superpose the tasks' singular features so that each keeps its singular value in the merged matrix."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,26 +12,27 @@ from merganser.linalg.blocks import joined
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.select import Cut, cut_at, each_trimmed
 from merganser.linalg.svd import compact, compact_low_rank
-from merganser.merging.method import PositiveFraction, Scaling, method
+from merganser.merging.method import Densities, Scaling, method
+from merganser.operators.coefficients import PerTask, each_of
 from merganser.operators.sums import scaled_sum
 from merganser.operators.superposition import strengths
 
 
-def trimmed(deltas: Tensor, density: float) -> Iterator[Tensor]:
-    """Keep the largest entries of each task's delta (T, ...), by share of this parameter."""
-    cut = cut_at(lambda: [deltas], density)
+def trimmed(deltas: Tensor, densities: Sequence[float]) -> Iterator[Tensor]:
+    """Keep the largest entries of each task's delta (T, ...), by its share of this parameter."""
+    cut = cut_at(lambda: [deltas], densities)
     for delta, pattern, ties in zip(deltas, cut.patterns, cut.ties, strict=True):
         pieces = (block.squeeze(0) for block in each_trimmed(delta.unsqueeze(0), Cut((pattern,), (ties,))))
         yield joined(pieces, delta.shape, delta.dtype, delta.device)
 
 
-def merged_vector(layer: LayerDeltas, *, density: float, scaling: float, **_: Any) -> Tensor:
+def merged_vector(layer: LayerDeltas, *, density: PerTask, scaling: float, **_: Any) -> Tensor:
     """Trim the deltas; average those of a normalisation, add up those of any other vector, scaled (Algorithm 2)."""
     factor = 1 / len(layer.tasks) if is_norm(layer.name) else scaling
-    return scaled_sum(torch.stack(list(trimmed(layer.deltas, density))), factor)
+    return scaled_sum(torch.stack(list(trimmed(layer.deltas, each_of(density, layer.tasks)))), factor)
 
 
-def features(layer: LayerDeltas | LayerLowRank, density: float, dtype: torch.dtype) -> list[Factors]:
+def features(layer: LayerDeltas | LayerLowRank, density: PerTask, dtype: torch.dtype) -> list[Factors]:
     """Decompose each task's trimmed delta, in float64, and keep that in a dtype."""
     rows, columns = layer.shape
     device = (layer.left[0] if isinstance(layer, LayerLowRank) else layer.deltas).device
@@ -44,13 +45,14 @@ def features(layer: LayerDeltas | LayerLowRank, density: float, dtype: torch.dty
     return found
 
 
-def triples_of(layer: LayerDeltas | LayerLowRank, density: float) -> Iterator[Factors]:
+def triples_of(layer: LayerDeltas | LayerLowRank, density: PerTask) -> Iterator[Factors]:
     """Decompose each task's trimmed delta. Trimming looks at entries: only whole adapters stay factors."""
-    if isinstance(layer, LayerLowRank) and density == 1:
+    densities = each_of(density, layer.tasks)
+    if isinstance(layer, LayerLowRank) and all(each == 1 for each in densities):
         yield from (compact_low_rank(*sides) for sides in zip(layer.left, layer.right, strict=True))
     else:
         deltas = layer.dense().deltas if isinstance(layer, LayerLowRank) else layer.deltas
-        yield from map(compact, trimmed(deltas, density))
+        yield from map(compact, trimmed(deltas, densities))
 
 
 def superposed(triples: list[Factors]) -> Tensor | None:
@@ -78,7 +80,7 @@ def superposed(triples: list[Factors]) -> Tensor | None:
     low_rank=True,
     vectors=merged_vector,
 )
-def sftm(layer: LayerDeltas | LayerLowRank, *, density: PositiveFraction = 0.2, scaling: Scaling = 0.7) -> Tensor:
+def sftm(layer: LayerDeltas | LayerLowRank, *, density: Densities = 0.2, scaling: Scaling = 0.7) -> Tensor:
     """Trim each delta to its largest entries, and solve for the weights of all tasks' singular triples together."""
     tries = (superposed(features(layer, density, dtype)) for dtype in (layer.dtype, torch.float64))
     return next(merged for merged in tries if merged is not None).mul_(scaling).to(layer.dtype)

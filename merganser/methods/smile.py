@@ -30,6 +30,7 @@ def nothing(layer: LayerDeltas, **_: object) -> Parts:
     ours=("k", "k_gate"),
     overlay=True,
     gated=True,
+    not_by_layer=("k_gate",),
     vectors=nothing,
 )
 def smile(layer: LayerFactors, *, k: PositiveCount = 32, k_gate: PositiveCount = 16) -> Parts:

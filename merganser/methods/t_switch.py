@@ -8,7 +8,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.select import Cut, each_trimmed, kept
-from merganser.merging.method import PositiveFraction, method
+from merganser.merging.method import Densities, method
 from merganser.operators.passes import over_deltas
 from merganser.operators.trim import layer_cuts
 from merganser.overlays.masked import signs
@@ -44,7 +44,7 @@ def squares(layer: LayerDeltas, cuts: Mapping[str, Cut]) -> Tensor:
     overlay=True,
     vectors="alike",
 )
-def t_switch(layers: LayerSource, *, density: PositiveFraction = 0.5) -> Callable[[LayerDeltas], Parts]:
+def t_switch(layers: LayerSource, *, density: Densities = 0.5) -> Callable[[LayerDeltas], Parts]:
     """Keep where each task's largest entries are and their signs, with a scale for the positive, one for the negative.
 
     `density` is a share of the whole vector. A scale is the root mean square of the entries it stands for, over the

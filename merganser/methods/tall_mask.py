@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import NonNegative, PositiveFraction, method
+from merganser.merging.method import Densities, NonNegative, method
 from merganser.operators.combine import Combine, unscaled_merge
 from merganser.operators.masks import tall_masks
 from merganser.overlays.bits import pack_bits
@@ -33,7 +33,7 @@ def tall_mask(
     layers: LayerSource,
     *,
     inner: Combine = "task_arithmetic",
-    density: PositiveFraction = 0.2,
+    density: Densities = 0.2,
     tall_lambda: NonNegative | dict[str, NonNegative] = UNNAMED,
 ) -> Callable[[LayerDeltas], Parts]:
     """Merge by `inner`, unscaled, and mask that for each task: the entries in which the merge is mostly its own.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import PositiveFraction, Scaling, method
+from merganser.merging.method import Densities, Scaling, method
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import cuts_and_winner, elect_sign
 from merganser.operators.trim import trim
@@ -23,9 +23,7 @@ from merganser.operators.trim import trim
     cost="elementwise",
     vectors="alike",
 )
-def ties(
-    layers: LayerSource, *, density: PositiveFraction = 0.2, scaling: Scaling = 1.0
-) -> Callable[[LayerDeltas], Tensor]:
+def ties(layers: LayerSource, *, density: Densities = 0.2, scaling: Scaling = 1.0) -> Callable[[LayerDeltas], Tensor]:
     """Keep each task's largest entries, elect a sign per entry, average the tasks that agree.
 
     `density` is a share of the whole task vector. An entry whose elected sign is 0 takes the sign that wins the vector.

@@ -9,6 +9,8 @@ from typing import Any
 from merganser.errors import InputError
 
 INVERSE_NORM = "inverse_norm"  # value of `coefficients`: weight the tasks as NAN does
+MAY_LEAVE_OUT = {"coefficients", "scaling", "tall_lambda"}  # maps by task in which a task that is not named has a value
+PerTask = float | Mapping[str, float]  # one number for all tasks, or one for each by its name
 
 
 def task_coefficients(
@@ -29,13 +31,25 @@ def task_coefficients(
 
 
 def check_maps(values: Mapping[str, Any], tasks: Sequence[str], place: str = "") -> None:
-    """Raise InputError if a map by task, such as `coefficients`, names an unknown task.
+    """Raise InputError if a map by task, such as `coefficients`, names an unknown task, or lacks one that it needs.
 
     `place`: where the values are, the start of the message.
     """
     for key, value in values.items():
         if isinstance(value, Mapping):
             task_coefficients(tasks, value, f"{place}{key}")
+            missing = [task for task in tasks if task not in value]
+            if missing and key not in MAY_LEAVE_OUT:
+                raise InputError(f"{place}{key}: nothing for {', '.join(missing)}; a map names every task")
+
+
+def each_of(value: PerTask, tasks: Sequence[str]) -> tuple[float, ...]:
+    """Return each task's number.
+
+    >>> each_of(0.2, ["svhn", "dtd"]), each_of({"dtd": 0.5, "svhn": 0.1}, ["svhn", "dtd"])
+    ((0.2, 0.2), (0.1, 0.5))
+    """
+    return tuple(value[task] if isinstance(value, Mapping) else value for task in tasks)
 
 
 def task_weights(

@@ -5,7 +5,7 @@ layers, the device or a resumed run. Related methods draw the same numbers.
 Legend: T tasks, C entries of a block.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import starmap
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import blocks
+from merganser.operators.coefficients import PerTask, each_of
 
 INDEX = 32  # bits
 
@@ -25,13 +26,22 @@ def generator_of(seed: int, task: str, parameter: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def drops(*, drop_rate: float, inner: str = "dare", **_: Any) -> bool:
+def drops(*, drop_rate: PerTask, inner: str = "dare", **_: Any) -> bool:
     """Tell whether a method with these values drops entries at random.
 
     >>> drops(drop_rate=0.8), drops(drop_rate=0.0), drops(drop_rate=0.8, inner="ties")
     (True, False, False)
     """
-    return drop_rate > 0 and inner.startswith("dare")
+    return largest_of(drop_rate) > 0 and inner.startswith("dare")
+
+
+def largest_of(drop_rate: PerTask) -> float:
+    """Return the largest of the tasks' rates.
+
+    >>> largest_of(0.8), largest_of({"dtd": 0.1, "svhn": 0.3})
+    (0.8, 0.3)
+    """
+    return max(drop_rate.values()) if isinstance(drop_rate, Mapping) else drop_rate
 
 
 def drop_and_rescale(deltas: Tensor, drop_rate: float | Tensor, numbers: Tensor) -> Tensor:
@@ -45,18 +55,17 @@ def drop_and_rescale(deltas: Tensor, drop_rate: float | Tensor, numbers: Tensor)
     return (deltas * (numbers >= drop_rate)).div_(1 - drop_rate)
 
 
-def dropped(layer: LayerDeltas, drop_rate: float) -> Tensor:
+def dropped(layer: LayerDeltas, drop_rate: PerTask) -> Tensor:
     """Drop and rescale each task's delta of a layer (T, ...) with its own random numbers.
 
     >>> layer = LayerDeltas("bias", "vector", ("dtd",), torch.ones(1, 100))
     >>> dropped(layer, 0.75).unique()
     tensor([0., 4.])
     """
-    blocks_ = (drop_and_rescale(block, drop_rate, numbers) for block, numbers in _drawn(layer, 1))
-    return _written(blocks_, layer.deltas)
+    return _written(_each_task(drop_and_rescale, drop_rate, layer, 1), layer.deltas)
 
 
-def dropped_by_magnitude(layer: LayerDeltas, drop_rate: float, eps: float) -> Tensor:
+def dropped_by_magnitude(layer: LayerDeltas, drop_rate: PerTask, eps: float) -> Tensor:
     """Drop and rescale each task's delta of a layer (T, ...) with the rates of `rates_by_magnitude`.
 
     >>> layer = LayerDeltas("bias", "vector", ("dtd",), torch.ones(1, 100))
@@ -65,11 +74,11 @@ def dropped_by_magnitude(layer: LayerDeltas, drop_rate: float, eps: float) -> Te
     """
     row = layer.shape[-1] if layer.shape else 1
 
-    def sparse(block: Tensor, numbers: Tensor) -> Tensor:
-        rates = rates_by_magnitude(block.unflatten(1, (-1, row)), drop_rate, eps)
+    def sparse(block: Tensor, rate: float, numbers: Tensor) -> Tensor:
+        rates = rates_by_magnitude(block.unflatten(1, (-1, row)), rate, eps)
         return drop_and_rescale(block, rates.flatten(1), numbers)
 
-    return _written(starmap(sparse, _drawn(layer, row)), layer.deltas)
+    return _written(_each_task(sparse, drop_rate, layer, row), layer.deltas)
 
 
 def rates_by_magnitude(deltas: Tensor, drop_rate: float, eps: float) -> Tensor:
@@ -101,6 +110,18 @@ def by_magnitude(rows: Tensor) -> Tensor:
     keys = rows.abs().contiguous().view(torch.int32).long().mul_(-(1 << INDEX)).add_(torch.arange(rows.shape[-1]))
     keys.numpy().sort(axis=-1)
     return keys.bitwise_and_((1 << INDEX) - 1)
+
+
+def _each_task(
+    drop: Callable[[Tensor, float, Tensor], Tensor], drop_rate: PerTask, layer: LayerDeltas, unit: int
+) -> Iterator[Tensor]:
+    """Drop and rescale a layer's deltas block by block (T, C), each task's by its own rate."""
+    for block, numbers in _drawn(layer, unit):
+        if isinstance(drop_rate, Mapping):
+            rows = zip(block.split(1), each_of(drop_rate, layer.tasks), numbers.split(1), strict=True)
+            yield torch.cat(list(starmap(drop, rows)))
+        else:
+            yield drop(block, drop_rate, numbers)
 
 
 def _drawn(layer: LayerDeltas, unit: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import joined
 from merganser.linalg.select import Cut
+from merganser.operators.coefficients import PerTask
 from merganser.operators.passes import Layers, over_deltas
 from merganser.operators.sums import total
 from merganser.operators.trim import Sparse, blocks_of, layer_cuts, loop_arguments, trim
@@ -41,7 +42,7 @@ def winning_sign(layers: Layers, sparse: Callable[[LayerDeltas], Sparse]) -> int
     return _winner(sum(over_deltas(layers, lambda layer: balance_of(elect_sign(sparse(layer))))))
 
 
-def cuts_and_winner(layers: Layers, density: float) -> tuple[dict[str, Cut], int]:
+def cuts_and_winner(layers: Layers, density: PerTask) -> tuple[dict[str, Cut], int]:
     """Find the cut of each task's whole vector, by layer, and the sign that wins more entries."""
     cuts = layer_cuts(layers, density)
     return cuts, winning_sign(layers, lambda layer: trim(layer.deltas, cuts[layer.name]))

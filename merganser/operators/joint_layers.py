@@ -35,6 +35,11 @@ class JointLayers(SequentialSource):
     seeds: dict[str, int] = field(default_factory=dict)
 
     @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+        return self.layers.tasks
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Return the merged parameters' names."""
         return self.layers.names

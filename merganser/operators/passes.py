@@ -15,6 +15,10 @@ class Layers(Protocol):
     """Layers that can be read one by one: a LayerSource, or the layers in other coordinates."""
 
     @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Return the parameters' names."""
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from merganser.linalg.blocks import blocks, is_looped
-from merganser.linalg.counts import count_of
+from merganser.linalg.counts import counts_of
 from merganser.linalg.patterns import levels_of
 from merganser.linalg.select import Cut, cuts, each_trimmed
 from merganser.linalg.thresholds import Change
+from merganser.operators.coefficients import PerTask, each_of
 from merganser.operators.passes import Layers, Stacks
 
 
@@ -77,7 +78,7 @@ def loop_arguments(sparse: Sparse) -> tuple[Tensor, Tensor] | None:
     return values.reshape(len(values), -1).contiguous(), levels
 
 
-def layer_cuts(layers: Layers, density: float, change: Change | None = None) -> dict[str, Cut]:
+def layer_cuts(layers: Layers, density: PerTask, change: Change | None = None) -> dict[str, Cut]:
     """Find the cut of each task's whole vector, by layer; `change` maps blocks to the values that are compared."""
-    found = cuts(Stacks(layers), partial(count_of, density), change)
+    found = cuts(Stacks(layers), partial(counts_of, each_of(density, layers.tasks)), change)
     return dict(zip(layers.names, found, strict=True))

@@ -23,12 +23,12 @@ from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, so
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerSource
 from merganser.inputs.model_deltas import open_models, unchanged
+from merganser.merging.by_layer import check_tasks
 from merganser.merging.cards import CARD, model_card
 from merganser.merging.driver import choose_device
 from merganser.merging.entry import as_taken, merge_entry
 from merganser.merging.method import Method
 from merganser.models import embed_classes, text_family_of
-from merganser.operators.coefficients import check_maps
 from merganser.progress import Progress, unwatched
 from merganser.sources.named import fetch_named
 from merganser.sources.pointers import HubPointer
@@ -82,7 +82,7 @@ def merge_checkpoints(
     method, own = registry.get(name), dict(values)
     merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
     filled = method.validate(name, own)
-    check_maps(filled, list(models), f"{name}.")
+    check_tasks(filled, list(models), f"{name}.")
     method.check_count(len(models), "--model")
     _check_classes(method, models, classes or {})
     if method.beside or method.reads == "statistics":

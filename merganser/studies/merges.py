@@ -11,6 +11,7 @@ from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import Score, score_of
 from merganser.inputs.heads import Head
 from merganser.inputs.layers import LayerSource
+from merganser.merging.by_layer import each_map
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
 from merganser.models import Network
@@ -58,7 +59,11 @@ def score_merge(
 
 def values_for(values: Mapping[str, Any], subset: tuple[str, ...]) -> dict[str, Any]:
     """Restrict maps by task, such as `coefficients`, to the tasks that are merged."""
-    return {
-        key: {task: value[task] for task in value if task in subset} if isinstance(value, Mapping) else value
-        for key, value in values.items()
-    }
+
+    def restricted(own: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            key: {task: value[task] for task in value if task in subset} if isinstance(value, Mapping) else value
+            for key, value in own.items()
+        }
+
+    return each_map(values, restricted)

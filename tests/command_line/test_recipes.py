@@ -33,7 +33,17 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_recipe_repeats_a_merge_to_the_same_bytes(models: Path, done: Done) -> None:
-    options = ["--set", "scaling=0.7", "--set", "density=1e-05", "--set", "seed=3", "--set", "merged=average"]
+    options = [
+        "--set",
+        "scaling=0.7",
+        "--set",
+        "density={a: 1e-05, b: 0.5}",
+        "--set",
+        "seed=3",
+        "--set",
+        "merged=average",
+    ]
+    options += ["--set", "layers={blocks.0.*: {scaling: 0.1}}"]
     limits = ["--except", "proj", "--dtype", "bfloat16", "--max-shard-size", "100B", "--matrices", "any_2d"]
     done(models, *merge_arguments("ties", "first", *options, *limits))
     done(models, "merge", "first/merge.yaml")
@@ -41,7 +51,8 @@ def test_a_recipe_repeats_a_merge_to_the_same_bytes(models: Path, done: Done) ->
     assert contents(models / "first") == contents(models / "first-again") == contents(models / "second")
     assert len(list((models / "first").glob("model-*.safetensors"))) > 2
     recipe = read_recipe(models / "first" / RECIPE)
-    assert recipe.parameters["density"] == 1e-05
+    assert recipe.parameters["density"] == {"a": 1e-05, "b": 0.5}
+    assert recipe.parameters["layers"] == {"blocks.0.*": {"scaling": 0.1}}
     assert recipe.parameters["seed"] == 3
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.headers import check_sources
-from merganser.config.params import Data, Params
+from merganser.config.params import Data, Entry, Params
 from merganser.config.tasks import task_mistakes
 from merganser.errors import InputError
 from tests.checkpoints.adapters.small import write_adapter, write_base
@@ -56,6 +56,13 @@ def saved_pictures() -> DatasetDict:
     features = Features({"image": Array3D((2, 2, 3), "uint8"), "label": ClassLabel(names=["dark", "light"])})
     pictures = np.zeros((2, 2, 2, 3), dtype=np.uint8)
     return DatasetDict(test=Dataset.from_dict({"image": pictures, "label": [0, 1]}, features=features))
+
+
+def test_a_pattern_of_layers_matches_what_is_merged(params: Params, tmp_path: Path) -> None:
+    entry = Entry(method="ties", reads="deltas", layers={"blocks.0.*": {"density": 0.5}, "block.0": {"density": 0.1}})
+    other = params.model_copy(update={"methods": {"ties": entry}})
+    with pytest.raises(InputError, match=r"^methods\.ties: layers\.block\.0: matches the name of no parameter"):
+        check_sources(other, tmp_path, lambda path: False)
 
 
 def nothing_is_made(path: Path) -> bool:

@@ -124,6 +124,21 @@ def test_the_projects_own_params_are_right() -> None:
         ),
         (lambda c: c["methods"]["ties_20"].update(scaling={"digts": 1.0}), "methods.ties_20.scaling: ", "no such task"),
         (
+            lambda c: c["methods"]["ties_20"].update(density={"digits": 0.5, "greek": 0.1}),
+            "methods.ties_20.density: ",
+            "nothing for signs, street; a map names every task",
+        ),
+        (
+            lambda c: c["methods"]["ties_20"].update(layers={"visual.*": {"densty": 0.5}}),
+            "methods.ties_20.layers.visual.*.densty: ",
+            'did you mean "density"?',
+        ),
+        (
+            lambda c: c["methods"]["tsv_m"].update(layers={"visual.*": {"rank_fraction": 0.5}}),
+            "methods.tsv_m: ",
+            "needs the first 0.5 of each spectrum for 4 tasks, decompose.rank_fraction is 0.3; raise it",
+        ),
+        (
             lambda c: c["methods"].update(tall={"method": "tall_mask", "reads": "deltas", "tall_lambda": {"x": 0.2}}),
             "methods.tall.tall_lambda: ",
             "no such task: x",

@@ -17,6 +17,7 @@ from merganser.checkpoints.kinds import Kind
 from merganser.inputs.layers import Layer, LayerDeltas, Statistics
 
 Array = NDArray[Any]
+PerTask = float | Mapping[str, float]
 EPSILON = float(np.finfo(np.float32).eps)
 
 
@@ -96,6 +97,17 @@ def largest(magnitudes: Array, count: int) -> Array:
     mask = np.zeros(magnitudes.shape, bool)
     mask[np.argsort(-magnitudes, kind="stable")[:count]] = True
     return mask
+
+
+def largest_of_each(vectors: Array, density: PerTask, layers: Sequence[Given]) -> Array:
+    """Mark each task's largest entries of its whole vector (T, n), by its own share of them."""
+    counts = [counted(share, vectors.shape[1]) for share in each_task(density, layers)]
+    return np.stack([largest(np.abs(vector), count) for vector, count in zip(vectors, counts, strict=True)])
+
+
+def each_task(value: PerTask, layers: Sequence[Given]) -> list[float]:
+    """Return what each task has of a number for all, or of a map."""
+    return [value[task] if isinstance(value, Mapping) else value for task in layers[0].tasks]
 
 
 def elected_mean(vectors: Array) -> Array:

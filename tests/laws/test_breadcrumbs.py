@@ -9,19 +9,19 @@ from merganser.errors import InputError
 from merganser.linalg.counts import ceiling_of
 from merganser.operators.band import each_band
 from tests.laws.layers import vectors
-from tests.laws.references import Array, Given
+from tests.laws.references import Array, Given, PerTask, each_task
 from tests.laws.samples import merged_vector, network
 
 
-def reference(layers: Sequence[Given], beta: float, gamma: float, scaling: float) -> list[Array]:
+def reference(layers: Sequence[Given], beta: PerTask, gamma: PerTask, scaling: float) -> list[Array]:
     """Sort each layer's magnitudes, of equal ones the first last, and add the middle."""
     merged = []
     for layer in layers:
         summed = np.zeros(layer.deltas[0].size)
-        for delta in layer.deltas:
+        for delta, low, high in zip(layer.deltas, each_task(beta, layers), each_task(gamma, layers), strict=True):
             row = delta.reshape(-1)
             order = sorted(range(row.size), key=lambda p: (abs(row[p]), -p))
-            middle = order[floor(beta * row.size + 1e-9) : ceil(gamma * row.size - 1e-9)]
+            middle = order[floor(low * row.size + 1e-9) : ceil(high * row.size - 1e-9)]
             summed[middle] += row[middle]
         merged.append(scaling * summed.reshape(layer.deltas.shape[1:]))
     return merged
@@ -49,7 +49,7 @@ def test_each_layer_and_each_task_has_tails_of_its_own() -> None:
 
 
 def band(deltas: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    return torch.cat(list(each_band(deltas, low, high)), dim=1)
+    return torch.cat(list(each_band(deltas, [low] * len(deltas), [high] * len(deltas))), dim=1)
 
 
 def test_of_equal_magnitudes_the_first_ranks_highest() -> None:

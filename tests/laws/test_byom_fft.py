@@ -1,22 +1,21 @@
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 import torch
 
 from merganser.overlays.masked import Sparse
 from merganser.overlays.parts import Parts
 from tests.laws.layers import delta_of, merged
-from tests.laws.references import Array, Given, counted, flat, largest, unflat
+from tests.laws.references import Array, Given, PerTask, counted, flat, largest_of_each, unflat
 from tests.laws.samples import in_pieces, network
 
 
-def reference(layers: Sequence[Given], *, scaling: float, density: float) -> list[Array]:
+def reference(layers: Sequence[Given], *, scaling: float, density: PerTask) -> list[Array]:
     """The scaled sum, and the largest entries of each task's difference to it."""
     whole = flat(layers)
     shared = scaling * whole.sum(0)
     own = whole - shared
-    masks = np.stack([largest(np.abs(each), counted(density, whole.shape[1])) for each in own])
+    masks = largest_of_each(own, density, layers)
     return unflat(shared + masks * own, layers)
 
 
@@ -32,7 +31,7 @@ def test_density_one_is_exact(tasks: int) -> None:
 
 
 @pytest.mark.parametrize("density", [0.1, 0.37])
-def test_the_density_is_a_share_of_each_tasks_whole_vector(density: float) -> None:
+def test_the_density_is_a_share_of_each_tasks_whole_vector(density: PerTask) -> None:
     layers, kept = network(3), results(3, density=density)
     entries = sum(layer.deltas[0].numel() for layer in layers)
     for task in layers[0].tasks:

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from merganser import registry
-from tests.laws.references import Array, Given, flat, given, laid_out, unflat
+from tests.laws.references import Array, Given, PerTask, flat, given, laid_out, unflat
 from tests.laws.samples import assert_same, in_pieces, merged_vector, network
 from tests.laws.test_ties import reference as ties
 
 
 def reference(
-    layers: Sequence[Given], inner: str, density: float, tall_lambda: float, k: int, scaling: float | None
+    layers: Sequence[Given], inner: str, density: PerTask, tall_lambda: float, k: int, scaling: float | None
 ) -> list[Array]:
     """Mask what the inner method merges, unscaled, by how many tasks want it."""
     tau = flat(layers)
@@ -33,7 +33,7 @@ def test_consensus_equals_the_printed_formula(tasks: int, k: int) -> None:
 @pytest.mark.parametrize("tasks", [1, 2, 8])
 @pytest.mark.parametrize("density", [0.2, 1.0])
 @pytest.mark.parametrize("tall_lambda", [0.4, 1.1])
-def test_consensus_ties_masks_what_ties_merges(tasks: int, density: float, tall_lambda: float) -> None:
+def test_consensus_ties_masks_what_ties_merges(tasks: int, density: PerTask, tall_lambda: float) -> None:
     entry = {"inner": "ties", "density": density, "tall_lambda": tall_lambda, "k": 2}  # as in params.yaml
     layers = network(tasks)
     merged = merged_vector("consensus", layers, **registry.get("consensus").validate("methods.consensus_ties", entry))

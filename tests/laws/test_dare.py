@@ -9,20 +9,21 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
 from tests.laws.layers import uniforms
-from tests.laws.references import Array, Given, elected_mean, flat, given, laid_out, unflat
+from tests.laws.references import Array, Given, PerTask, each_task, elected_mean, flat, given, laid_out, unflat
 from tests.laws.samples import SHAPES, assert_same, joined, merged_vector, network
 
 
-def dropped(layer: Given, rate: float) -> Given:
+def dropped(layer: Given, rate: PerTask) -> Given:
     """Drop and rescale each task's entries, with the random numbers drawn for it."""
     draws = [
         uniforms(layer.deltas.shape[1:], seed=layer.seed, task=task, parameter=layer.name).numpy()
         for task in layer.tasks
     ]
-    return layer._replace(deltas=np.where(np.stack(draws) >= rate, layer.deltas, 0) / (1 - rate))
+    rates = np.reshape(each_task(rate, [layer]), (-1, *[1] * (layer.deltas.ndim - 1)))
+    return layer._replace(deltas=np.where(np.stack(draws) >= rates, layer.deltas, 0) / (1 - rates))
 
 
-def reference(layers: Sequence[Given], combine: str, drop_rate: float, scaling: float | None) -> list[Array]:
+def reference(layers: Sequence[Given], combine: str, drop_rate: PerTask, scaling: float | None) -> list[Array]:
     """Drop, rescale, then add, or elect and average who agrees."""
     left = [dropped(layer, drop_rate) for layer in layers]
     if combine == "ties":

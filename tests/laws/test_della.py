@@ -9,14 +9,15 @@ from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
 from merganser.operators.drop import rates_by_magnitude
 from tests.laws.layers import uniforms
-from tests.laws.references import Array, Given, elected_mean, flat, unflat
+from tests.laws.references import Array, Given, PerTask, each_task, elected_mean, flat, unflat
 from tests.laws.samples import assert_same, joined, merged_vector, network
 
 
-def reference(layers: Sequence[Given], drop_rate: float, eps: float, scaling: float) -> list[Array]:
+def reference(layers: Sequence[Given], drop_rate: PerTask, eps: float, scaling: float) -> list[Array]:
     """Drop by the rank in the row, rescale, elect, average."""
+    rates = each_task(drop_rate, layers)
     kept = [
-        layer._replace(deltas=np.stack([sampled(layer, t, drop_rate, eps) for t in range(len(layer.tasks))]))
+        layer._replace(deltas=np.stack([sampled(layer, t, rate, eps) for t, rate in enumerate(rates)]))
         for layer in layers
     ]
     return unflat(scaling * elected_mean(flat(kept)), layers)

@@ -10,7 +10,7 @@ from merganser.linalg.frequencies import high_pass
 from merganser.overlays.masked import Sparse
 from merganser.overlays.parts import Parts
 from tests.laws.layers import merged
-from tests.laws.references import Array, Given, counted, flat, largest, unflat
+from tests.laws.references import Array, Given, PerTask, counted, each_task, flat, largest_of_each, unflat
 from tests.laws.samples import in_pieces, joined, layer_of, network
 from tests.laws.test_emr import whole_models
 
@@ -23,13 +23,14 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-def reference(layers: Sequence[Given], *, cutoff: float, density: float) -> list[Array]:
+def reference(layers: Sequence[Given], *, cutoff: float, density: PerTask) -> list[Array]:
     """Filter each task's delta on the shifted transform; add its rescaled expert; means of magnitudes are of all."""
     tau = flat(layers)
     size = np.abs(tau).mean(1, keepdims=True)
     share = size / max(size.sum(), 1e-300)
-    expert = tau * np.stack([largest(np.abs(row), counted(density, row.size)) for row in tau])
-    scale = -np.abs(expert).mean(1, keepdims=True) * np.log(density) / np.where(size > 0, share * size, 1)
+    logs = np.log(each_task(density, layers))[:, None]
+    expert = tau * largest_of_each(tau, density, layers)
+    scale = -np.abs(expert).mean(1, keepdims=True) * logs / np.where(size > 0, share * size, 1)
     passed = flat([each._replace(deltas=np.stack([centred(d, cutoff) for d in each.deltas])) for each in layers])
     return unflat((share * passed).sum(0) + scale * expert, layers)
 

@@ -10,7 +10,7 @@ from merganser.inputs.layers import LayerDeltas
 from tests.laws import test_dare as dare
 from tests.laws import test_ties as ties
 from tests.laws.layers import matrices, merged
-from tests.laws.references import Array, Given, given, laid_out, svd
+from tests.laws.references import Array, Given, PerTask, given, laid_out, svd
 from tests.laws.samples import network
 from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, numpy_of
 
@@ -24,7 +24,7 @@ INNERS: list[dict[str, Any]] = [
 CASES = [{**values, "scaling": 0.7} for values in INNERS]
 
 
-def reference(layers: Sequence[Given], inner: str, density: float, drop_rate: float, scaling: float) -> list[Array]:
+def reference(layers: Sequence[Given], inner: str, density: PerTask, drop_rate: PerTask, scaling: float) -> list[Array]:
     """Merge the S V_t and the vectors as one whole vector by the inner method, and go back through U."""
     joint = [joint_space(layer) if layer.kind == "matrix" else (np.eye(1), layer) for layer in layers]
     spaces = [space for _, space in joint]

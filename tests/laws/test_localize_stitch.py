@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.laws.references import Array, Given, counted, flat, largest, unflat
+from tests.laws.references import Array, Given, PerTask, flat, largest_of_each, unflat
 from tests.laws.samples import in_pieces, joined, layer_of, merged_vector, network
 
 
-def reference(layers: Sequence[Given], density: float) -> list[Array]:
+def reference(layers: Sequence[Given], density: PerTask) -> list[Array]:
     """Mark each task's largest entries over the whole vector; share each position among those who marked it."""
     tau = flat(layers)
-    masks = np.stack([largest(np.abs(row), counted(density, row.size)) for row in tau]) & (tau != 0)
+    masks = largest_of_each(tau, density, layers) & (tau != 0)
     shares = masks / np.maximum(masks.sum(0), 1)
     return unflat((shares * tau).sum(0), layers)
 

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -39,8 +39,28 @@ OTHER: dict[str, Any] = {
     "eps": 0.3,
     "ratio": 0.35,
 }
+BY_TASK: dict[str, Any] = {
+    "density": {"task0": 0.45, "task1": 0.1},
+    "drop_rate": {"task0": 0.4, "task1": 0.8},
+    "beta": {"task0": 0.3, "task1": 0.5},
+    "gamma": {"task0": 0.9, "task1": 0.8},
+}
 COEFFICIENTS = {"task0": 0.5, "task1": -1.5}
 NUDGE, MOVED = 1e-14, 1e-6  # of each matrix; what moves further when nudged is not defined by its formula
+
+
+def by_task(method: Method) -> set[str]:
+    """Name the parameters that may be a map by task."""
+    fields = method.parameters.model_fields
+    return {key for key, field in fields.items() if dict in map(get_origin, get_args(field.annotation))}
+
+
+def own_by_layer(method: Method) -> dict[str, Any]:
+    """Return other values of all parameters that change what a layer's vector is merged into, scaling apart."""
+    fields = method.parameters.model_fields.keys() - set(method.not_by_layer)
+    more = {} if method.weighted else {"coefficients": {"task0": 0.5, "task1": 2.0}}
+    found = {key: value for key, value in (OTHER | more).items() if key in fields}
+    return {key: value for key, value in found.items() if key != "scaling" or not method.weighted}
 
 
 ModelsOf = Callable[[str, int], Models]
@@ -85,6 +105,41 @@ def test_a_method_computes_its_formula_of_weighted_deltas(name: str, tasks: int,
         weights += [{"scaling": COEFFICIENTS}, {"scaling": COEFFICIENTS, "coefficients": {"task0": 3.0}}]
     for values in weights:
         agree(name, values, models_of("bfloat16", tasks))
+
+
+@methods_that(lambda method: not by_task(method).isdisjoint(BY_TASK))
+def test_a_method_computes_its_formula_with_a_value_for_each_task(name: str, models_of: ModelsOf) -> None:
+    maps = {key: BY_TASK[key] for key in sorted(by_task(registry.get(name)) & BY_TASK.keys())}
+    for each in choices(name):
+        agree(name, each | maps, models_of("float32", 2))
+
+
+@methods_that(lambda method: bool(own_by_layer(method)))
+def test_layers_with_values_of_their_own_are_a_vector_of_their_own(name: str, models_of: ModelsOf) -> None:
+    method, models = registry.get(name), models_of("float32", 2)
+    inner, outer = own_by_layer(method), method.validate(name, {})
+    values = method.validate(name, {"layers": {"blocks.*": inner}})
+    expectations: dict[str, Any] = {}
+    for inside, chosen in ((True, method.validate(name, inner)), (False, outer)):
+        some = [layer for layer in models.given() if layer.name.startswith("blocks.") == inside]
+        expectations |= zip((layer.name for layer in some), expected(name, chosen, some), strict=True)
+    compare(merged(method, values, models), expectations, values)
+
+
+@methods_that(lambda method: method.weighted)
+def test_layers_with_a_scaling_or_weights_of_their_own_stay_in_the_whole_vector(name: str, models_of: ModelsOf) -> None:
+    method, models = registry.get(name), models_of("float32", 2)
+    scaled = {"scaling": 0.7} if "scaling" in method.parameters.model_fields else {}
+    patterns = {"blocks.0-7.*": {"coefficients": COEFFICIENTS} | scaled, "*.bias": {"coefficients": {"task1": 3.0}}}
+    values = method.validate(name, {"layers": patterns})
+    inside = {layer.name: layer.name.startswith("blocks.") for layer in models.given()}
+    weights = {
+        at: {"task1": 3.0} if at.endswith(".bias") else COEFFICIENTS if is_in else {} for at, is_in in inside.items()
+    }
+    layers = [weighted([layer], {"coefficients": weights[layer.name]})[0] for layer in models.given()]
+    plain, other = (law_of(name).reference(layers, **own(method.validate(name, each))) for each in ({}, scaled))
+    found = {at: two if inside[at] else one for at, one, two in zip(inside, plain, other, strict=True)}
+    compare(merged(method, values, models), found, values)
 
 
 @pytest.fixture(scope="session")
@@ -135,9 +190,13 @@ def agree(name: str, values: dict[str, Any], models: Models) -> None:
     method = registry.get(name)
     filled = method.validate(name, values)
     models = replace(models, tasks=models.tasks[: method.most_tasks])
-    computed = merged(method, filled, models)
-    found = expected(name, filled, models.given())
-    pairs = {p: (computed[p], np.asarray(e)) for p, e in zip(models.parameters, found, strict=True)}
+    found = dict(zip(models.parameters, expected(name, filled, models.given()), strict=True))
+    compare(merged(method, filled, models), found, values)
+
+
+def compare(computed: Mapping[str, Array], found: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Compare what was merged with what a reference found: all parameters together, and each."""
+    pairs = {p: (computed[p], np.asarray(e)) for p, e in found.items()}
     for parameter, (ours, theirs) in pairs.items():
         assert ours.size == theirs.size, f"{parameter} {values}: {ours.shape}, the reference has {theirs.shape}"
         assert far(ours, theirs) <= TOLERANCE * np.linalg.norm(theirs), f"{parameter} {values}"

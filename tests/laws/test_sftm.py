@@ -6,7 +6,7 @@ import torch
 
 from merganser.operators.superposition import RIDGE
 from tests.laws.layers import matrices, merged, vectors
-from tests.laws.references import Array, Given
+from tests.laws.references import Array, Given, PerTask, each_task
 from tests.laws.references import svd as known
 from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of
 
@@ -19,16 +19,17 @@ def trimmed(delta: Array, density: float) -> Array:
     return out
 
 
-def triples(deltas: Array, density: float) -> list[tuple[Array, float, Array]]:
+def triples(deltas: Array, density: float | Sequence[float]) -> list[tuple[Array, float, Array]]:
     """List the singular triples of all trimmed deltas."""
     found = []
-    for delta in deltas:
-        u, s, vh = known(trimmed(delta, density))
+    shares = density if isinstance(density, Sequence) else [density] * len(deltas)
+    for delta, share in zip(deltas, shares, strict=True):
+        u, s, vh = known(trimmed(delta, share))
         found += [(u[:, k], s[k], vh[k]) for k in range(len(s))]
     return found
 
 
-def superposition(deltas: Array, density: float) -> Array:
+def superposition(deltas: Array, density: float | Sequence[float]) -> Array:
     """SFTM by equation 3, with alpha * sigma as the unknown and the ridge on the diagonal."""
     parts = triples(deltas, density)
     system = np.array([[(u @ u_) * (v @ v_) for u_, _, v_ in parts] for u, _, v in parts])
@@ -36,16 +37,17 @@ def superposition(deltas: Array, density: float) -> Array:
     return sum((b * np.outer(u, v) for b, (u, _, v) in zip(strengths, parts, strict=True)), np.zeros_like(deltas[0]))
 
 
-def reference(layers: Sequence[Given], *, density: float, scaling: float) -> list[Array]:
+def reference(layers: Sequence[Given], *, density: PerTask, scaling: float) -> list[Array]:
     """Superpose matrices' trimmed features; average trimmed norms, add up other vectors, trimmed."""
-    merged = []
+    merged, shares = [], each_task(density, layers)
     for layer in layers:
+        own = [trimmed(delta, share) for delta, share in zip(layer.deltas, shares, strict=True)]
         if layer.kind == "matrix":
-            merged.append(scaling * superposition(layer.deltas, density))
+            merged.append(scaling * superposition(layer.deltas, shares))
         elif ".ln_" in layer.name:
-            merged.append(np.mean([trimmed(delta, density) for delta in layer.deltas], axis=0))
+            merged.append(np.mean(own, axis=0))
         else:
-            merged.append(scaling * np.sum([trimmed(delta, density) for delta in layer.deltas], axis=0))
+            merged.append(scaling * np.sum(own, axis=0))
     return merged
 
 

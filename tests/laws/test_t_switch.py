@@ -7,15 +7,15 @@ from torch import Tensor
 
 from merganser.overlays.parts import Parts
 from tests.laws.layers import delta_of, merged
-from tests.laws.references import Array, Given, counted, flat, largest, unflat
+from tests.laws.references import Array, Given, PerTask, flat, largest_of_each, unflat
 from tests.laws.samples import in_pieces, joined, network
 
 
-def reference(layers: Sequence[Given], *, density: float) -> list[Array]:
+def reference(layers: Sequence[Given], *, density: PerTask) -> list[Array]:
     """The signs of each task's largest entries, times the root mean square of the kept ones of that sign."""
-    found = []
-    for vector in flat(layers):
-        kept = vector * largest(np.abs(vector), counted(density, len(vector)))
+    found, vectors = [], flat(layers)
+    for vector, mask in zip(vectors, largest_of_each(vectors, density, layers), strict=True):
+        kept = vector * mask
         out = np.zeros_like(vector)
         for side, sign in ((kept > 0, 1), (kept < 0, -1)):
             if side.any():

@@ -8,7 +8,7 @@ from merganser import registry
 from merganser.errors import InputError
 from merganser.overlays.parts import Parts
 from tests.laws.layers import delta_of, merged
-from tests.laws.references import Array, Given, elected_mean, flat, unflat
+from tests.laws.references import Array, Given, PerTask, elected_mean, flat, unflat
 from tests.laws.samples import in_pieces, joined, network
 from tests.laws.test_ties import trimmed
 
@@ -19,11 +19,11 @@ CASES = [
 
 
 def reference(
-    layers: Sequence[Given], *, inner: str, density: float, tall_lambda: float | Mapping[str, float]
+    layers: Sequence[Given], *, inner: str, density: PerTask, tall_lambda: float | Mapping[str, float]
 ) -> list[Array]:
     """The merged vector where a task's own is large beside the rest of it."""
     tau = flat(layers)
-    merged_ = tau.sum(0) if inner == "task_arithmetic" else elected_mean(trimmed(tau, density))
+    merged_ = tau.sum(0) if inner == "task_arithmetic" else elected_mean(trimmed(layers, density))
     found = []
     for task, own in zip(layers[0].tasks, tau, strict=True):
         factor = tall_lambda.get(task, 0.4) if isinstance(tall_lambda, Mapping) else tall_lambda

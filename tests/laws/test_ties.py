@@ -5,19 +5,19 @@ import pytest
 import torch
 
 from merganser import registry
-from tests.laws.references import Array, Given, counted, elected_mean, flat, given, laid_out, largest, unflat
+from tests.laws.references import Array, Given, PerTask, elected_mean, flat, given, laid_out, largest_of_each, unflat
 from tests.laws.samples import assert_same, in_pieces, joined, layer_of, merged_vector, network
 
 
-def trimmed(vectors: Array, density: float) -> Array:
-    """Keep each whole vector's (T, n) largest entries."""
-    count = counted(density, vectors.shape[1])
-    return np.stack([np.where(largest(np.abs(vector), count), vector, 0) for vector in vectors])
+def trimmed(layers: Sequence[Given], density: PerTask) -> Array:
+    """Keep each task's largest entries of its whole vector: (T, n)."""
+    vectors = flat(layers)
+    return np.where(largest_of_each(vectors, density, layers), vectors, 0)
 
 
-def reference(layers: Sequence[Given], density: float, scaling: float) -> list[Array]:
+def reference(layers: Sequence[Given], density: PerTask, scaling: float) -> list[Array]:
     """Trim, elect, average who agrees."""
-    return unflat(scaling * elected_mean(trimmed(flat(layers), density)), layers)
+    return unflat(scaling * elected_mean(trimmed(layers, density)), layers)
 
 
 @pytest.mark.parametrize("density", [0.2, 0.5, 1.0])
@@ -50,7 +50,7 @@ def test_ties_with_one_task_and_density_one_is_the_identity() -> None:
 @pytest.mark.parametrize("density", [0.2, 0.6])
 def test_ties_of_identical_models_is_that_models_trimmed_delta(density: float) -> None:
     layers = [layer_of(layer.name, layer.deltas.repeat(4, *[1] * (layer.deltas.ndim - 1))) for layer in network(1)]
-    expected = torch.from_numpy(trimmed(flat(given(layers)), density)[0])
+    expected = torch.from_numpy(trimmed(given(layers), density)[0])
     assert torch.equal(merged_vector("ties", layers, density=density), expected)
 
 

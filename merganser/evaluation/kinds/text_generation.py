@@ -26,6 +26,7 @@ NEEDS = (TakesTexts, Generates)
 NUMBERS = ("spearman", "pearson")
 TEXTS = ("exact_match", "accuracy")
 UNREADABLE = 0.0  # what an answer that is no number counts as
+UNLABELLED = -1  # as in the test splits of GLUE, whose labels are secret: refused where such a split is evaluated
 INPUTS = ("input_ids", "attention_mask")
 
 
@@ -78,7 +79,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
 
 def _check_labels(rows: Any, count: int, where: str) -> None:
     for label in rows.data.column("label").unique().to_pylist():
-        if not isinstance(label, int) or not 0 <= label < count:
+        if label != UNLABELLED and (not isinstance(label, int) or not 0 <= label < count):
             raise InputError(f"{where} has the label {label!r}, data.answers gives {count} answers")
 
 
@@ -99,6 +100,9 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
     encoded = network.encode([settings.prompt.format(**row) for row in rows], settings.max_length)
     tokens = {name: encoded[name].to(torch.int32) for name in INPUTS}
     if settings.answers is not None:
+        if UNLABELLED in rows["label"]:
+            number = list(rows["label"]).index(UNLABELLED)
+            raise InputError(f"the data set's example {number} has no label ({UNLABELLED}): evaluate another split")
         yield tokens | {"label": torch.tensor(list(rows["label"]), dtype=torch.int64)}
     else:
         yield tokens | {"answer": pack([_written(answer) for answer in rows["answer"]])}

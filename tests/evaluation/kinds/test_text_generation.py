@@ -151,6 +151,18 @@ def test_data_without_what_the_prompt_or_the_answers_need_is_refused(
         evaluator.check_data({"test": Dataset.from_dict(columns)}, Path("data"))
 
 
+def test_a_split_without_labels_may_be_there_and_is_refused_where_it_is_evaluated(folders: dict[str, Path]) -> None:
+    settings = {"prompt": PROMPT, "answers": ["yes", "no"]}
+    evaluator = open_evaluator("text_generation", settings, None)
+    splits = {
+        name: Dataset.from_dict({"sentence": SENTENCES, "label": labels})
+        for name, labels in (("validation", [0, 1, 0, 1, 0]), ("test", [-1] * 5))
+    }
+    evaluator.check_data(splits, Path("data"))
+    with pytest.raises(InputError, match=r"example 0 has no label \(-1\): evaluate another split"):
+        list(kind.prepare(splits["test"], Settings(**settings), open_network("seq2seq", folders["t5"])))
+
+
 def test_what_does_not_fit_is_refused_before_the_model_runs(folders: dict[str, Path], tmp_path: Path) -> None:
     rows = Dataset.from_dict({"sentence": SENTENCES, "answer": SENTENCES})
     with pytest.raises(InputError, match=r"'the cat sat on the mat \.' in the column answer is no number"):

@@ -3,14 +3,14 @@
 import importlib
 import pkgutil
 
-from merganser import methods
 from merganser.errors import InputError, did_you_mean
 from merganser.merging.method import REGISTERED, Method
+from merganser.methods import __path__ as places
 
 
 def names() -> list[str]:
     """List the methods, by their files."""
-    return sorted(module.name for module in pkgutil.iter_modules(methods.__path__))
+    return sorted(module.name for module in pkgutil.iter_modules(places))
 
 
 def get(name: str) -> Method:

@@ -96,11 +96,11 @@ def merge(
         recipe, where = _recipe(method, given), Path("merge.yaml")
     if out is None:
         raise InputError("--out: say which new folder the merged checkpoint goes into")
-    _refuse_existing(out)
     from merganser.command_line.progress import progress_bar
-    from merganser.standalone.merge import merge_by
+    from merganser.standalone.merge import merge_by, refuse_existing
     from merganser.workers import threads_wanted
 
+    refuse_existing(out)
     recipe = recipe.model_copy(update={"device": device} if device else {})
     with progress_bar() as progress:
         notes = merge_by(recipe, where, out, profile=profile, threads=threads or threads_wanted(), progress=progress)
@@ -156,9 +156,10 @@ def reconstruct(
     ] = False,
 ) -> None:
     """Write a task's own model, the shared part plus its overlay, with its head and configuration."""
-    _refuse_existing(out)
     from merganser.standalone import merged_adapter, reconstruct
+    from merganser.standalone.merge import refuse_existing
 
+    refuse_existing(out)
     if as_adapter and task is None:
         merged_adapter.write_merged_adapter(folder, out)
         print(f"the adapter that {folder} is on its base is in {out}")
@@ -197,9 +198,3 @@ def _lines(option: str, path: Path) -> list[str]:
     if not found:
         raise InputError(f"{option} {path}: holds no class names; write one a line")
     return found
-
-
-def _refuse_existing(out: Path) -> None:
-    """Never write over what is there: an output is a new name, or an empty folder."""
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise InputError(f"--out {out}: is there already and not empty; name a new one, or remove it first")

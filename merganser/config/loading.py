@@ -14,19 +14,26 @@ from merganser.limits import read_yaml
 
 def load_params(path: Path) -> Params:
     """Read and check a `params.yaml`; raise InputError that lists every mistake with its place."""
+    params = read_params(path)
+    from merganser.config.entries import usage_mistakes  # imports torch: only when the rest of the file is right
+    from merganser.config.tasks import task_mistakes
+
+    _refuse(path, [*task_mistakes(params), *usage_mistakes(params)])
+    return params
+
+
+def read_params(path: Path) -> Params:
+    """Read a `params.yaml` as `load_params` does, without a look at the models, data and methods that it names."""
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Params.model_fields)}")
-    mistakes = [*_name_mistakes(content), *_shape_mistakes(content), *_clash_mistakes(content)]
-    if not mistakes:
-        from merganser.config.entries import usage_mistakes  # imports torch: only when the rest of the file is right
-        from merganser.config.tasks import task_mistakes
+    _refuse(path, [*_name_mistakes(content), *_shape_mistakes(content), *_clash_mistakes(content)])
+    return Params.model_validate(content)
 
-        params = Params.model_validate(content)
-        mistakes = [*task_mistakes(params), *usage_mistakes(params)]
+
+def _refuse(path: Path, mistakes: list[str]) -> None:
     if mistakes:
         raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
-    return params
 
 
 def _name_mistakes(content: dict[Any, Any]) -> list[str]:

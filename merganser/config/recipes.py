@@ -102,13 +102,17 @@ def path_of(source: Source, folder: Path) -> Path:
 
 def read_recipe(path: Path) -> Recipe:
     """Read a recipe; raise InputError naming what is wrong with it."""
-    content = read_yaml(path)
+    return checked_recipe(read_yaml(path), str(path))
+
+
+def checked_recipe(content: Any, place: str) -> Recipe:
+    """Return what is written in a recipe; raise InputError naming the place and what is wrong there."""
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
         mistake = error.errors()[0]
-        place = ".".join(str(part) for part in mistake["loc"])
-        raise InputError(f"{path}: {place or 'the file'}: {mistake['msg']}") from error
+        key = ".".join(str(part) for part in mistake["loc"])
+        raise InputError(f"{place}: {key or 'the file'}: {mistake['msg']}") from error
 
 
 def check_unchanged(recipe: Path, key: str, source: Source, path: Path, copied: bool = False) -> None:

@@ -21,7 +21,7 @@ def task_mistakes(params: Params) -> list[str]:
     except InputError as error:
         mistakes += [str(error)]
     for name, task in params.tasks.items():
-        mistakes += _kind_mistakes(f"tasks.{name}", task, params.base.family)
+        mistakes += kind_mistakes(f"tasks.{name}", task, params.base.family)
         same = params.validation and params.validation_split_of(name) == params.split_of(name)
         if same and not adapts_only(params):
             place = "validation.split" if task.data.validation is None else f"tasks.{name}.data.validation"
@@ -31,7 +31,8 @@ def task_mistakes(params: Params) -> list[str]:
     return mistakes
 
 
-def _kind_mistakes(where: str, task: Task, family: str) -> list[str]:
+def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
+    """List the mistakes in a task's kind and its keys, each with its place."""
     try:
         kind = get_kind(task.kind)
     except InputError as error:

@@ -166,6 +166,12 @@ def merge_by(
     )
 
 
+def refuse_existing(out: Path) -> None:
+    """Never write over what is there: an output is a new name, or an empty folder."""
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise InputError(f"{out}: is there already and not empty; name a new one, or remove it first")
+
+
 def _open(
     method: Method,
     values: dict[str, Any],

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+import merganser
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results
 from merganser.evaluation.scoring import score_of
@@ -94,3 +95,39 @@ def test_the_stage_refuses_an_entry_or_a_task_that_is_not_declared(comparison: P
             stage.main(["average", "drak"])
         with pytest.raises(InputError, match="expected two names, got average"):
             stage.main(["average"])
+
+
+@pytest.mark.parametrize("entry", ["average", "tsv_c"])
+def test_evaluate_from_python_is_what_the_stage_found(entry: str, comparison: Path) -> None:
+    for task in ("dark", "red"):
+        written = json.loads((comparison / f"data/metrics/{entry}/{task}.json").read_text())
+        merged = comparison / "data/merged" / entry
+        assert merganser.evaluate(merged, task, params=comparison / "params.yaml") == written
+        data = {"source": str(comparison / f"sources/{task}-data"), "templates": ["a {} image."]}
+        assert merganser.evaluate(merged, {"data": data}, family="open_clip", name=task) == written
+
+
+def test_evaluate_from_python_refuses_mistakes_by_name(comparison: Path) -> None:
+    merged, params = comparison / "data/merged/tsv_c", comparison / "params.yaml"
+    data = {"source": str(comparison / "sources/red-data"), "templates": ["a {} image."]}
+    for said, task, given in (
+        ('no "rde" under tasks in params.yaml; did you mean "red"', "rde", {"params": params}),
+        ("no split 'train'; it has validation, test", "red", {"params": params, "split": "train"}),
+        ("family: missing", {"data": data}, {}),
+        ("did you mean \"open_clip\"", {"data": data}, {"family": "openclip"}),
+        ("keeps a part per task, of dark, light, red; say by name=", {"data": data}, {"family": "open_clip"}),
+        (r"tasks\.task\.data\.template: unknown key", {"data": data | {"template": []}}, {"family": "open_clip"}),
+        (r"tasks\.task\.data: missing", {"kind": "image_classification"}, {"family": "open_clip"}),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            merganser.evaluate(merged, task, **given)  # type: ignore[arg-type]
+
+
+def test_scores_of_a_run_are_read_as_a_frame(comparison: Path) -> None:
+    found = merganser.load(comparison / "data/metrics")
+    assert len(found) == 5 * 3
+    row = found[(found["entry"] == "average") & (found["task"] == "red")].iloc[0]
+    written = json.loads((comparison / "data/metrics/average/red.json").read_text())
+    assert {name: row[name] for name in written} == written
+    assert (found["value"].dtype, found["count"].dtype) == ("float64", "Int64")
+    assert len(merganser.load(comparison)) == len(found)

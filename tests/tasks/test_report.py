@@ -14,6 +14,7 @@ import yaml
 from markupsafe import escape
 from scipy.stats import binomtest
 
+import merganser
 from flows.answer import report_lines
 from flows.reproduced import difference_lines, read_differences
 from merganser import registry
@@ -24,6 +25,8 @@ from merganser.report.glossary import TERMS
 from merganser.report.labels import LINE, place_labels, spread
 from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.style import VARIABLES
+from merganser.report.tables import IDENTITY
+from merganser.standalone.results import TEXTS
 from tasks import publish, record, report
 from tests.tasks.comparison import METHODS, TASKS, inside
 
@@ -217,6 +220,16 @@ def test_what_a_paper_reports_stands_beside_what_was_measured(folder: Path, page
     assert section.count("<tr>") == 3
     beyond = sum(line["beyond"] == "True" for line in lines)
     assert 1 <= beyond == section.count('<b class="mark">(')
+
+
+def test_the_tables_are_frames_whose_names_are_text_and_whose_numbers_are_numbers(folder: Path) -> None:
+    found = merganser.load(folder)
+    assert set(IDENTITY) <= set(TEXTS)
+    assert found["entry"].tolist() == [row["entry"] for row in csv.DictReader((folder / "report/results.csv").open())]
+    for name in found.columns:
+        numeric = found[name].dtype.kind in "if"
+        assert numeric != (name in TEXTS), name
+    assert merganser.load(folder / "report/plots/scores.csv")["count"].dtype == "Int64"
 
 
 def test_results_on_other_examples_are_refused(folder: Path) -> None:

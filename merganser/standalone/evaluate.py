@@ -1,0 +1,102 @@
+"""Evaluate a model in a folder on a task without the pipeline, by the pipeline's own steps."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.explaining import explain
+from merganser.config.loading import read_params
+from merganser.config.params import DeviceName, Task, declared
+from merganser.config.tasks import kind_mistakes
+from merganser.errors import InputError
+from merganser.evaluation.evaluator import open_evaluator
+from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.scoring import Score
+from merganser.inputs.heads import Head, read_head, write_head
+from merganser.models import Precision, get_family
+from merganser.models.device import usable
+from merganser.overlays import open_overlays
+from merganser.routed.measuring import score_merges
+from merganser.sources.fetching import fetch_checkpoint, fetch_data_set
+from merganser.sources.pointers import read_pointer
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A task as a params.yaml declares it, with what of the rest of the file its evaluation reads."""
+
+    name: str
+    task: Task
+    family: str
+    heads: Sequence[str]
+    split: str
+    batch_size: int
+    device: DeviceName = "cpu"
+    precision: Precision = "float32"
+
+
+def declared_task(name: str, params: Path) -> Declared:
+    """Return a task of a params.yaml; its paths are those from that file's folder on."""
+    found = read_params(params)
+    task = declared(found.tasks, name, "tasks")
+    data = task.data.model_copy(update={"source": str(params.parent / task.data.source)})
+    there = task.model_copy(update={"source": str(params.parent / task.source), "data": data})
+    how = found.evaluation
+    split = found.split_of(name)
+    return Declared(name, there, found.base.family, found.base.heads, split, how.batch_size, how.device, how.precision)
+
+
+def task_of(settings: Mapping[str, Any], name: str, model: Path) -> Task:
+    """Check a task's settings as those of a params.yaml; one without a source has its head in the model itself."""
+    try:
+        return Task.model_validate({"source": str(model), **settings})
+    except ValidationError as error:
+        raise InputError("\n".join(explain(mistake, Task, ("tasks", name)) for mistake in error.errors())) from error
+
+
+def evaluate_model(model: Path, about: Declared) -> Score:
+    """Score a model's folder on a task: data fetched and prepared into a temporary folder, then as the stage does."""
+    family, task = get_family(about.family), about.task
+    if mistakes := kind_mistakes(f"tasks.{about.name}", task, about.family):
+        raise InputError("\n".join(mistakes))
+    family.check(model, open_checkpoint(model))
+    overlays = open_overlays(model)
+    if overlays is not None and about.name not in overlays.tasks:
+        parts = ", ".join(overlays.tasks)
+        raise InputError(f"{model}: keeps a part per task, of {parts}; say by name= which of them is wanted")
+    evaluator = open_evaluator(task.kind, task.data.own, task.data.metric)
+    device = usable(about.device, "device")
+    with tempfile.TemporaryDirectory(prefix="merganser-") as made:
+        data, prepared = Path(made) / "data", Path(made) / "prepared"
+        for folder in (data, prepared):
+            folder.mkdir()
+        fetch_data_set(Path(task.data.source), data, evaluator.check_data, task.data.columns)
+        classes = evaluator.classes(data)
+        head = _head_of(about, Path(made))
+        evaluator.check_head(head.classes, classes, about.name)
+        outputs = evaluator.outputs(classes)
+        network = family.open_network(model, outputs=outputs, device=device, precision=about.precision)
+        evaluator.prepare(data, about.split, network, prepared, "split")
+        examples = Prepared(prepared).on(network.device)
+        return score_merges(network, head, evaluator, examples, [model], about.name, about.batch_size)[0]
+
+
+def _head_of(about: Declared, folder: Path) -> Head:
+    """Read a task's head from its own checkpoint; nothing where no parameter is a task's own."""
+    if not about.heads:
+        return Head({}, [], [])
+    source = Path(about.task.source)
+    if read_pointer(source) is not None:
+        fetched = folder / "checkpoint"
+        fetched.mkdir()
+        fetch_checkpoint(source, fetched)
+        source = fetched
+    file = folder / "head.safetensors"
+    write_head(open_model(source), about.heads, source / "config.json", about.name, file)
+    return read_head(file)

@@ -12,10 +12,11 @@ from rich.progress import Progress as Bar
 
 from dvcfleet.heartbeat import Heartbeat, signs
 from dvcfleet.messages import Ending, Result
-from dvcfleet.overview import estimate, overview, seconds_before
+from dvcfleet.overview import estimate, overview
 from dvcfleet.planning.orphans import Orphan, orphan_lines
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.repository import STATE_FOLDER
+from dvcfleet.scheduling.durations import seconds_before
 
 _STYLES = {Result.FAILED: "red", Result.BLOCKED: "yellow", Result.STOPPED: "yellow"}
 

@@ -64,6 +64,8 @@ class Job:
     node: NodeWork | None = None
     # Whether it must run on the run's own machine.
     stays: bool = False
+    # The cluster's name for the machine chosen for it; empty: the cluster chooses one.
+    machine: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 from dvcfleet.heartbeat import in_words
-from dvcfleet.messages import Result
 from dvcfleet.planning.plan import Node, State
-from dvcfleet.provenance.ledger import executions
+from dvcfleet.scheduling.durations import kind_of
 
 
 def overview(work: Iterable[Node], seconds: Mapping[str, float]) -> Iterator[str]:
@@ -39,11 +37,6 @@ def _by_reason(nodes: Iterable[Node]) -> dict[tuple[State, str], list[str]]:
     return found
 
 
-def kind_of(name: str) -> str:
-    """Return what stands before the @ of a stage's name."""
-    return name.partition("@")[0]
-
-
 def estimate(work: Iterable[Node], seconds: Mapping[str, float]) -> str:
     """Say how long the stages took before, one after another; nothing where none of them ran before."""
     nodes = [node for node in work if node.state is not State.RESTORABLE]
@@ -53,8 +46,3 @@ def estimate(work: Iterable[Node], seconds: Mapping[str, float]) -> str:
     new = len(nodes) - len(known)
     rest = f"; {new} never ran" if new else ""
     return f"these took {in_words(sum(known))} before, one after another{rest}"
-
-
-def seconds_before(folder: Path) -> dict[str, float]:
-    """Return how long each stage took when it last ended well; `folder`: where the ledger is."""
-    return {one.stage: one.seconds for one in executions(folder) if one.result == Result.DONE}

@@ -26,7 +26,7 @@ from dvcfleet.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.nodes.workspace import NodeWorkspace
 from dvcfleet.planning.lock_files import recovered_lock_files
 from dvcfleet.planning.orphans import find_orphans, prune_orphans
-from dvcfleet.planning.plan import ChecksFor, Plan, make_plan, plan, workspace_checks
+from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, plan, workspace_checks
 from dvcfleet.planning.resources import Resources
 from dvcfleet.planning.validation import ProjectError, is_validated, note_validated, validate
 from dvcfleet.prefect_adapter.server import StartError
@@ -35,6 +35,7 @@ from dvcfleet.provenance.experiments import keep_experiment
 from dvcfleet.provenance.ledger import Ledger
 from dvcfleet.repository import opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import RUN_NAME_VARIABLE, forget_run_name, is_begun, run_name
+from dvcfleet.scheduling.durations import Durations, seconds_before
 from dvcfleet.scheduling.loop import Run
 from dvcfleet.scheduling.protocols import Workspace
 from dvcfleet.services import Services
@@ -190,7 +191,9 @@ def _run_flow(
             pool = runner.pool(resources)
             with Progress(plan, name, console) as progress:
                 ledger = Ledger(state_folder(repo), name, flow_run_id)
-                run = Run(plan, *locks, workspace, executor, pool, resources, progress, ledger)
+                restorable = [node.name for node in plan.work if node.state is State.RESTORABLE]
+                durations = Durations(seconds_before(state_folder(repo)), restorable)
+                run = Run(plan, *locks, workspace, executor, pool, resources, progress, ledger, durations)
                 # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                 execute = stop.on_signals()(run.execute)
                 told = run_flow(name, runner.task_runner, execute, rows)

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib import import_module
 from urllib.parse import urlsplit
 
@@ -12,34 +11,13 @@ import psutil  # type: ignore[import-untyped]
 from dvcfleet.errors import UserError
 from dvcfleet.executors.task_runners import Runner
 from dvcfleet.planning.resources import Resources
-from dvcfleet.scheduling.resource_pool import ResourcePool
+from dvcfleet.scheduling.resource_pool import Machine, ResourcePool
 
 # No usage statistics; a stage that requests no GPU sees none.
 _RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Otherwise Ray uses the address of a network interface, even on one machine.
 _RAY_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A node of a cluster, and its resources for stages."""
-
-    address: str
-    threads: float
-    memory_bytes: float
-    gpus: float
-
-    def __str__(self) -> str:
-        return f"{self.address} has {self.threads:g} threads, {self.gpus:g} GPUs, {self.memory_bytes / 1e9:.3g} GB"
-
-    def can_run(self, resources: Resources) -> bool:
-        """Tell whether a stage fits here when nothing else runs."""
-        return (
-            self.threads >= resources.threads
-            and self.memory_bytes >= resources.memory_bytes
-            and self.gpus >= resources.gpus
-        )
 
 
 def open_cluster(name: str, threads: int, workers: int | None, address: str | None) -> AbstractContextManager[Runner]:
@@ -61,20 +39,22 @@ def _is_loopback(address: str | None) -> bool:
 def cluster_pool(
     where: str, machines: list[Machine], workers: int | None, resources: Mapping[str, Resources]
 ) -> ResourcePool:
-    """Return a pool of `workers` threads of a cluster, by default all. The cluster itself counts memory and GPUs.
+    """Return a pool of `workers` threads of a cluster, by default all.
 
+    With more `workers` than there are now, nodes are to join later: then the cluster itself counts memory and GPUs.
     Raises UserError for a stage that no machine can run, and if there is no machine and no number was given.
     """
     if not machines and not workers:
         raise UserError(f"{where} has no workers; start one, or say with --workers how many threads there will be")
     _check_server(machines)
     for name, each in resources.items() if machines else ():
-        if not any(machine.can_run(each) for machine in machines):
+        if not any(machine.has.holds(each) for machine in machines):
             gpus = f", {each.gpus} GPUs" if each.gpus else ""
             memory = f", {each.memory_bytes / 1e9:.3g} GB of memory" if each.memory_bytes else ""
             has = "; ".join(map(str, machines))
             raise UserError(f"stage {name}: asks for {each.threads} threads{gpus}{memory}, and no node has all ({has})")
-    return ResourcePool(workers or round(sum(machine.threads for machine in machines)))
+    threads = round(sum(machine.has.threads for machine in machines))
+    return ResourcePool(workers or threads, machines=machines if (workers or threads) <= threads else ())
 
 
 def refuse_shared_gpus(gpus: Mapping[str, Sequence[str]]) -> None:

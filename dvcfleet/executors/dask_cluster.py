@@ -17,11 +17,12 @@ from distributed.core import Status
 from prefect_dask import DaskTaskRunner
 
 from dvcfleet.errors import UserError
-from dvcfleet.executors.clusters import Machine, cluster_pool, refuse_shared_gpus
+from dvcfleet.executors.clusters import cluster_pool, refuse_shared_gpus
+from dvcfleet.executors.dask_scheduler import FreeTasks
 from dvcfleet.executors.dask_tasks import keys_at_work
 from dvcfleet.executors.task_runners import Local
 from dvcfleet.planning.resources import Resources
-from dvcfleet.scheduling.resource_pool import ResourcePool, gpus_here, memory_here
+from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room, gpus_here, memory_here
 
 if TYPE_CHECKING:
     from distributed.worker import Worker
@@ -74,10 +75,11 @@ class DaskCluster:
             refuse_shared_gpus(self.client.run(gpus_here, workers=with_gpus) if with_gpus else {})
         return cluster_pool(f"the Dask cluster at {self.address}", self._machines(), self.workers, resources)
 
-    def requesting(self, resources: Resources) -> AbstractContextManager[Any]:
-        """Request a stage's resources of a worker."""
+    def requesting(self, resources: Resources, machine: str) -> AbstractContextManager[Any]:
+        """Request a stage's resources of a worker, if it is still there of the one chosen for it."""
         wanted = {"threads": resources.threads, "memory": resources.memory_bytes, "GPU": resources.gpus}
-        return dask.annotate(resources={name: amount for name, amount in wanted.items() if amount})
+        chosen = {"workers": [machine]} if machine else {}
+        return dask.annotate(resources={name: amount for name, amount in wanted.items() if amount}, **chosen)
 
     def end(self, future: "PrefectFuture[Any]") -> None:
         """Cancel a task run; its worker notices and ends the commands."""
@@ -105,8 +107,9 @@ class DaskCluster:
         return found
 
     def _machines(self) -> list[Machine]:
-        resources = [(str(urlsplit(at).hostname), worker["resources"]) for at, worker in self._workers().items()]
-        return [Machine(at, has["threads"], has["memory"], has["GPU"]) for at, has in resources]
+        resources = [(at, worker["resources"]) for at, worker in self._workers().items()]
+        rooms = {at: Room(has["threads"], has["memory"], has["GPU"]) for at, has in resources}
+        return [Machine(at, str(urlsplit(at).hostname), room) for at, room in rooms.items()]
 
 
 @contextmanager
@@ -118,6 +121,7 @@ def at(address: str, workers: int | None) -> Iterator[DaskCluster]:
         raise UserError(f"no Dask scheduler answers at {address}: {error}") from error
     with client:
         client.register_plugin(Declaration({"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}))
+        client.register_plugin(FreeTasks())
         cluster = DaskCluster(DaskTaskRunner(address=address), client, address, workers)
         yield cluster
         cluster.wait_for_ends()

@@ -11,12 +11,13 @@ import ray
 from prefect_ray import RayTaskRunner
 from prefect_ray.context import remote_options
 from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dvcfleet.errors import UserError
-from dvcfleet.executors.clusters import Machine, cluster_pool
+from dvcfleet.executors.clusters import cluster_pool
 from dvcfleet.executors.task_runners import Local
 from dvcfleet.planning.resources import Resources
-from dvcfleet.scheduling.resource_pool import ResourcePool
+from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
@@ -38,9 +39,9 @@ class RayCluster:
         """Return the cluster's pool."""
         return cluster_pool(f"the Ray cluster at {self.address}", _machines(), self.workers, resources)
 
-    def requesting(self, resources: Resources) -> AbstractContextManager[Any]:
-        """Request a stage's resources of a node."""
-        return _asking(resources)
+    def requesting(self, resources: Resources, machine: str) -> AbstractContextManager[Any]:
+        """Request a stage's resources of a node, if it is still there of the one chosen for it."""
+        return _asking(resources, machine)
 
     def end(self, future: "PrefectFuture[Any]") -> None:
         """Kill the worker of a task run."""
@@ -87,13 +88,15 @@ def _connected(**options: Any) -> Iterator[None]:
 
 def _machines() -> list[Machine]:
     alive = [node for node in ray.nodes() if node["Alive"]]
-    resources = [(node["NodeManagerAddress"], node["Resources"]) for node in alive]
-    return [Machine(at, has.get("CPU", 0), has.get("memory", 0), has.get("GPU", 0)) for at, has in resources]
+    rooms = [Room(*(node["Resources"].get(name, 0) for name in ("CPU", "memory", "GPU"))) for node in alive]
+    return [Machine(node["NodeID"], node["NodeManagerAddress"], room) for node, room in zip(alive, rooms, strict=True)]
 
 
-def _asking(resources: Resources) -> AbstractContextManager[Any]:
+def _asking(resources: Resources, machine: str = "") -> AbstractContextManager[Any]:
     # The run itself restarts a stage whose worker was lost.
     options: dict[str, Any] = {"num_cpus": resources.threads, "num_gpus": resources.gpus, "max_retries": 0}
     if resources.memory_bytes:
         options["memory"] = resources.memory_bytes
+    if machine:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(machine, soft=True)
     return remote_options(**options)

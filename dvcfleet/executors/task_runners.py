@@ -30,8 +30,8 @@ class Runner(Protocol):
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return the resources that stages may use; raise UserError for a stage that requests more than that."""
 
-    def requesting(self, resources: Resources) -> AbstractContextManager[Any]:
-        """Request these resources of the cluster for tasks submitted within the block."""
+    def requesting(self, resources: Resources, machine: str) -> AbstractContextManager[Any]:
+        """Request these resources of the cluster, if possible on this machine, for tasks submitted within the block."""
 
     def end(self, future: "PrefectFuture[Any]") -> None:
         """End a task run on a remote worker, if it still runs."""
@@ -57,7 +57,7 @@ class Local:
             pool.refuse_too_much(name, each)
         return pool
 
-    def requesting(self, resources: Resources) -> AbstractContextManager[Any]:
+    def requesting(self, resources: Resources, machine: str) -> AbstractContextManager[Any]:
         """Request resources of a cluster on this machine; do nothing for threads and processes."""
         return self.asks(resources)
 

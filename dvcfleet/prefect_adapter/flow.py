@@ -96,7 +96,7 @@ class PrefectExecutor:
         job = replace(job, fork_servers=fork_servers, environment=job.environment | self._variables)
         task_runner = self._home if job.stays else self._renewed or _flow_task_runner()
         try:
-            with self._runner.requesting(job.resources):
+            with self._runner.requesting(job.resources, job.machine):
                 retried = self._with_retries(job.resources.retries)
                 future = task_runner.submit(retried, {"job": _as_it_is(job, task_runner)})
         except Exception as error:

@@ -14,6 +14,8 @@ from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.provenance.ledger import Ledger
+from dvcfleet.scheduling.durations import Durations
+from dvcfleet.scheduling.order import ReadyStages
 from dvcfleet.scheduling.protocols import Executor, ExecutorLostError, Watcher, Workspace
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
 from dvcfleet.secrets import masked
@@ -35,8 +37,8 @@ STOP_LIMIT_S = 60.0
 class Run:
     """One run of a plan: the executor runs its stages' jobs in the workspace, in parallel as far as the pool allows.
 
-    `resources` are those requested by each stage that may run. DVC's `lock` is held while DVC's state is read or
-    written.
+    `resources` are those requested by each stage that may run, `durations` what stages are expected to take. DVC's
+    `lock` is held while DVC's state is read or written.
     """
 
     plan: Plan
@@ -48,10 +50,11 @@ class Run:
     resources: dict[str, Resources]
     watcher: Watcher
     ledger: Ledger
+    durations: Durations
     endings: dict[str, Ending] = field(default_factory=dict)
     _waiting: dict[str, set[str]] = field(default_factory=dict)
     _readers: dict[str, list[str]] = field(default_factory=dict)
-    _ready: list[str] = field(default_factory=list)
+    _ready: ReadyStages = field(init=False)
     _jobs: dict[str, Job] = field(default_factory=dict)
     _storing: dict[str, tuple[Outcome, Future[None]]] = field(default_factory=dict)
     _losses: Counter[str] = field(default_factory=Counter)
@@ -106,22 +109,17 @@ class Run:
                 self.endings[node.name] = Ending(node.name, Result.UP_TO_DATE)
             elif node.state is State.BLOCKED:
                 self._end(Ending(node.name, Result.BLOCKED, "; ".join(node.reasons)))
+        needs = {node.name: node.needs for node in nodes}
+        self._ready = ReadyStages(needs, self.resources, self.durations, self.pool)
         for name, upstream in self._waiting.items():
             upstream.difference_update(self.endings)
             if not upstream and name not in self.endings:
-                self._ready.append(name)
+                self._ready.add(name)
 
     def _start_ready(self) -> None:
         """Settle ready stages that need not run, and submit the others while the pool has resources for them."""
-        skipped = []
-        while self._ready and self.pool.free_threads > 0:
-            name = self._ready.pop(0)
-            share = self.pool.offer(self.resources[name])
-            if share is None:
-                skipped.append(name)
-            else:
-                self._start(name, share)
-        self._ready = skipped + self._ready
+        for name, share in self._ready.startable():
+            self._start(name, share)
 
     def _start(self, name: str, share: Allocation) -> None:
         """Settle a stage, or submit its job with its share of the pool."""
@@ -143,13 +141,14 @@ class Run:
             self.watcher.began(name, why)
         job = self._jobs[name]
         try:
-            self.executor.submit(replace(job, environment=job.environment | self.pool.environment(share)))
-            self.pool.given[name] = share
+            environment = job.environment | self.pool.environment(share)
+            self.executor.submit(replace(job, environment=environment, machine=share.machine))
+            self.pool.give(name, share)
         except ExecutorLostError as error:
             self._end(Ending(name, Result.FAILED, str(error)))
 
     def _take(self, outcome: Outcome) -> None:
-        self.pool.given.pop(outcome.name, None)
+        self.pool.take_back(outcome.name)
         # Start others before this one's outputs are stored.
         self._start_ready()
         self._finish(outcome)
@@ -159,7 +158,7 @@ class Run:
 
         if outcome.lost and not self.stopping and self._losses[outcome.name] < LOSSES:
             self._losses[outcome.name] += 1
-            self._ready.append(outcome.name)
+            self._ready.add(outcome.name)
             self.watcher.lost(outcome.name, outcome.why)
             return
         store = None
@@ -226,6 +225,8 @@ class Run:
         """Record how one stage ended; return the endings of the stages that this blocks."""
         self.endings[ending.name] = ending
         self.watcher.ended(ending)
+        if ending.result is Result.DONE:
+            self._ready.note(ending.name, ending.seconds)
         if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
             self.ledger.note(ending, self._entries.get(ending.name))
         readers = self._readers[ending.name]
@@ -234,7 +235,7 @@ class Run:
         for reader in readers:
             self._waiting[reader].discard(ending.name)
             if not self._waiting[reader] and reader not in self.endings:
-                self._ready.append(reader)
+                self._ready.add(reader)
         return []
 
     def _stop(self) -> None:
@@ -245,7 +246,7 @@ class Run:
         with suppress(TimeoutError):  # a lost cluster sends no more outcomes
             while self.pool.given:
                 outcome = self.executor.next_outcome(STOP_LIMIT_S)
-                self.pool.given.pop(outcome.name, None)
+                self.pool.take_back(outcome.name)
                 self._finish(outcome)
         wait([stored for _, stored in self._storing.values()])
         self._take_stored()

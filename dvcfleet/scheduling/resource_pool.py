@@ -1,13 +1,12 @@
-"""The resources that stages share on one machine, and the part allocated to each running stage."""
+"""The resources that stages share, machine by machine, and the part allocated to each running stage."""
 
 import math
 import os
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -20,38 +19,124 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
-class Allocation:
-    """The resources allocated to one stage: threads, bytes of memory, and GPUs by name."""
+class Room:
+    """An amount of each resource; what nobody counts is infinite."""
 
-    threads: int
-    memory_bytes: int
-    gpus: tuple[str, ...]
-
-
-@dataclass
-class ResourcePool:
-    """Threads, memory and GPUs for stages; if a cluster counts them, memory is infinite and `gpus` None."""
-
-    threads: int
+    threads: float
     memory_bytes: float = math.inf
-    gpus: tuple[str, ...] | None = None
-    given: dict[str, Allocation] = field(default_factory=dict)
+    gpus: float = math.inf
 
-    @property
-    def free_threads(self) -> int:
-        """The number of unallocated threads."""
-        return self.threads - sum(share.threads for share in self.given.values())
+    def holds(self, resources: "Resources | Room") -> bool:
+        """Tell whether that much is there."""
+        return (
+            self.threads >= resources.threads
+            and self.memory_bytes >= resources.memory_bytes
+            and self.gpus >= resources.gpus
+        )
 
-    def offer(self, resources: Resources) -> Allocation | None:
-        """Return the allocation that a stage would get, with at most all threads; None if too little is free."""
-        threads = min(resources.threads, self.threads)
-        taken = {gpu for share in self.given.values() for gpu in share.gpus}
-        gpus = [gpu for gpu in self.gpus or () if gpu not in taken][: resources.gpus]
-        memory = self.memory_bytes - sum(share.memory_bytes for share in self.given.values())
-        lacks_gpus = self.gpus is not None and len(gpus) < resources.gpus
-        if threads > self.free_threads or resources.memory_bytes > memory or lacks_gpus:
+    def without(self, taken: "Resources | Room") -> "Room":
+        """Return what remains; less than nothing if more is taken than there is."""
+        return Room(self.threads - taken.threads, self.memory_bytes - taken.memory_bytes, self.gpus - taken.gpus)
+
+    def plus(self, more: "Room") -> "Room":
+        """Return both amounts together."""
+        return Room(self.threads + more.threads, self.memory_bytes + more.memory_bytes, self.gpus + more.gpus)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine for stages: `key` is the cluster's name for it, `address` the one that people know."""
+
+    key: str
+    address: str
+    has: Room
+
+    def __str__(self) -> str:
+        has = self.has
+        return f"{self.address} has {has.threads:g} threads, {has.gpus:g} GPUs, {has.memory_bytes / 1e9:.3g} GB"
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The resources allocated to one stage on a machine; `gpus`: by name, if they are given out by name."""
+
+    threads: int
+    room: Room
+    gpus: tuple[str, ...] = ()
+    machine: str = ""
+
+
+class ResourcePool:
+    """Threads, memory and GPUs for stages: of one machine, its GPUs by name, or of the `machines` of a cluster.
+
+    `threads`: how many at once, in all. If nobody counts GPUs, or the cluster does without saying where, `gpus` is None
+    and there are no `machines`.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        memory_bytes: float = math.inf,
+        gpus: tuple[str, ...] | None = None,
+        machines: Sequence[Machine] = (),
+    ) -> None:
+        self.threads, self.memory_bytes, self.gpus = threads, memory_bytes, gpus
+        counted = math.inf if gpus is None else len(gpus)
+        self.machines = {each.key: each for each in machines} or {
+            "": Machine("", "this machine", Room(threads, memory_bytes, counted))
+        }
+        self._is_capped = threads < sum(machine.has.threads for machine in self.machines.values())
+        self.given: dict[str, Allocation] = {}
+        self.free_threads = threads
+        self._free = {key: machine.has for key, machine in self.machines.items()}
+        self._on: dict[str, dict[str, Allocation]] = {key: {} for key in self.machines}
+
+    def free(self, machine: str) -> Room:
+        """Return what is not allocated of a machine."""
+        return self._free[machine]
+
+    def on(self, machine: str) -> Mapping[str, Allocation]:
+        """Return the allocations on a machine, by stage."""
+        return self._on[machine]
+
+    def by_free_room(self) -> list[str]:
+        """List the machines, those with the fewest free GPUs first: the others keep room for large stages."""
+        return sorted(self._free, key=lambda key: (self._free[key].gpus, self._free[key].threads))
+
+    def least(self, resources: Resources) -> Resources:
+        """Return what a stage gets: what it requests, but at most all threads."""
+        if resources.threads <= self.threads:
+            return resources
+        return replace(resources, threads=self.threads)
+
+    def is_short_of_workers(self, resources: Resources) -> bool:
+        """Tell whether a stage has to wait since fewer threads may be used at once than the machines have."""
+        return self._is_capped and self.least(resources).threads > self.free_threads
+
+    def offer(self, resources: Resources, machine: str | None = None) -> Allocation | None:
+        """Return the allocation that a stage would get, on this machine or on any; None if too little is free."""
+        wanted = self.least(resources)
+        if wanted.threads > self.free_threads:
             return None
-        return Allocation(threads, resources.memory_bytes, tuple(gpus))
+        for key in self.by_free_room() if machine is None else (machine,):
+            if self._free[key].holds(wanted):
+                room = Room(wanted.threads, wanted.memory_bytes, wanted.gpus)
+                return Allocation(wanted.threads, room, self._free_gpus()[: wanted.gpus], key)
+        return None
+
+    def give(self, name: str, share: Allocation) -> None:
+        """Allocate what was offered to a stage."""
+        self.given[name] = self._on[share.machine][name] = share
+        self.free_threads -= share.threads
+        self._free[share.machine] = self._free[share.machine].without(share.room)
+
+    def take_back(self, name: str) -> None:
+        """Free what a stage had, if it had anything."""
+        share = self.given.pop(name, None)
+        if share is not None:
+            del self._on[share.machine][name]
+            self.free_threads += share.threads
+            self._free[share.machine] = self._free[share.machine].plus(share.room)
 
     def environment(self, share: Allocation) -> dict[str, str]:
         """Return the variables that restrict a stage to its own GPUs; empty if GPUs are not counted here."""
@@ -65,6 +150,10 @@ class ResourcePool:
         if resources.memory_bytes > self.memory_bytes:
             asked, has = resources.memory_bytes / 1e9, self.memory_bytes / 1e9
             raise UserError(f"stage {name}: asks for {asked:.3g} GB of memory; {where} has {has:.3g} GB")
+
+    def _free_gpus(self) -> tuple[str, ...]:
+        taken = {gpu for share in self.given.values() for gpu in share.gpus}
+        return tuple(gpu for gpu in self.gpus or () if gpu not in taken)
 
 
 def local_pool(threads: int, any_gpus: bool) -> ResourcePool:
@@ -91,7 +180,8 @@ def gpus_here() -> tuple[str, ...]:
     return tuple(str(number) for number, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU")))
 
 
-_OWN, _OWN_LOCK = ResourcePool(sys.maxsize, gpus=()), threading.Lock()
+_OWN: dict[str, tuple[str, ...]] = {}
+_OWN_LOCK = threading.Lock()
 
 
 @contextmanager
@@ -105,13 +195,14 @@ def own_gpus(name: str, count: int) -> Iterator[dict[str, str]]:
         return
     with _OWN_LOCK:
         # Ray gives a worker different GPUs for each stage.
-        _OWN.gpus = gpus_here()
-        share = _OWN.offer(Resources(gpus=count))
-        if share is None:
-            raise UserError(f"stage {name}: asks for {count} GPUs; its worker has {len(_OWN.gpus)}, not all free")
-        _OWN.given[name] = share
+        here = gpus_here()
+        taken = {gpu for gpus in _OWN.values() for gpu in gpus}
+        gpus = tuple(gpu for gpu in here if gpu not in taken)[:count]
+        if len(gpus) < count:
+            raise UserError(f"stage {name}: asks for {count} GPUs; its worker has {len(here)}, not all free")
+        _OWN[name] = gpus
     try:
-        yield _OWN.environment(share)
+        yield {_GPUS_VARIABLE: ",".join(gpus)}
     finally:
         with _OWN_LOCK:
-            del _OWN.given[name]
+            del _OWN[name]

@@ -1,9 +1,10 @@
 from pathlib import Path
 
 from dvcfleet.messages import Ending, Result
-from dvcfleet.overview import estimate, overview, seconds_before
+from dvcfleet.overview import estimate, overview
 from dvcfleet.planning.plan import Node, State
 from dvcfleet.provenance.ledger import Ledger
+from dvcfleet.scheduling.durations import seconds_before
 
 WORK = [
     Node("code", State.STALE, ("dep tasks changed",), ()),

@@ -10,7 +10,7 @@ def give(room: ResourcePool, name: str, resources: Resources) -> tuple[str, ...]
     share = room.offer(resources)
     if share is None:
         return None
-    room.given[name] = share
+    room.give(name, share)
     return share.gpus
 
 
@@ -20,7 +20,7 @@ def test_no_gpu_has_two_stages_and_a_free_one_is_given_again() -> None:
     assert give(room, "b", Resources(gpus=2)) is None
     assert give(room, "c", Resources(gpus=1)) == ("2",)
     assert give(room, "d", Resources()) == ()
-    del room.given["a"]
+    room.take_back("a")
     assert give(room, "b", Resources(gpus=2)) == ("0", "1")
 
 
@@ -29,7 +29,7 @@ def test_a_stage_waits_until_there_is_memory_for_it() -> None:
     assert give(room, "a", Resources(memory_bytes=6)) == ()
     assert give(room, "b", Resources(memory_bytes=6)) is None
     assert give(room, "c", Resources(memory_bytes=4)) == ()
-    del room.given["a"]
+    room.take_back("a")
     assert give(room, "b", Resources(memory_bytes=6)) == ()
 
 

@@ -1,0 +1,312 @@
+"""Plan and simulate a full sweep on a cluster: `python -m benchmarks.scale`.
+
+20 tasks, 45 entries and 3 seeds, an entry for each seed, as stages of the real dvc.yaml. In the simulation each stage
+sleeps what the cost model says (`benchmarks.cost_model`), scaled down, on four Dask workers with two GPUs each, which
+are made up. What is measured is the engine: the order in which it starts stages, and what it takes between them.
+"""
+
+import argparse
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks import cost_model
+from benchmarks.cost_model import Model, Rates
+from benchmarks.harness import RESULTS, ROOT, Measured, Run, as_table, described, machine, measure, write_results
+from benchmarks.rates import replaced
+from dvcfleet.planning.plan import plan
+from dvcfleet.provenance.ledger import executions
+from dvcfleet.repository import STATE_FOLDER
+from dvcfleet.scheduling.durations import kind_of
+from dvcfleet.scheduling.order import paths
+from merganser.inputs.factors import FactorSettings
+
+TASKS, ENTRIES, SEEDS = 20, 45, 3
+NODES, GPUS, THREADS = 4, 2, 8
+IDEAL_S = 240.0
+# What the 45 entries read.
+READS = {"deltas": 19, "svd": 8, "joints": 3, "learned": 5, "searches": 4, "routers": 2, "surgery": 1, "differences": 3}
+STATISTICS = 8
+INPUTS: dict[str, Any] = {
+    "joints": lambda seed: {"side": "left"},
+    "learned": lambda seed: {"learner": "adamerging", "of": "deltas"},
+    "searches": lambda seed: {"method": "average", "of": f"statistics/s0_{seed}"},
+    "routers": lambda seed: {"of": "deltas"},
+    "surgery": lambda seed: {"of": f"merged/deltas00_{seed}"},
+    "differences": lambda seed: {"merged": f"deltas01_{seed}"},
+}
+WANTED = {
+    **dict.fromkeys(("merge", "evaluate", "statistics", "search", "route", "surgery", "study_tasks", "study_rank"), 1),
+    "learn": 2,  # a whole node
+}
+
+# ViT-L/14: 24 blocks of width 1024.
+WIDTH, BLOCKS, TOKENS, IMAGES = 1024, 24, 257, 5000
+SHAPES = ((3 * WIDTH, WIDTH), (WIDTH, WIDTH), (4 * WIDTH, WIDTH), (4 * WIDTH, WIDTH)) * BLOCKS
+MODEL_BYTES = 4 * sum(rows * columns for rows, columns in SHAPES)
+MODEL = Model(SHAPES, (WIDTH,) * 16 * BLOCKS, MODEL_BYTES, MODEL_BYTES, MODEL_BYTES)
+FACTORS = FactorSettings(rank_fraction=0.3, dtype="float32")
+# One core of AMD EPYC, from docs/costs.md.
+CPU = Rates(
+    start=2.03,
+    start_evaluate=6.69,
+    floor=0,
+    floor_evaluate=0,
+    copy=1.93e9,
+    read=7.38e9,
+    write=1.85e9,
+    sha256=1.94e9,
+    norm=4.21e9,
+    add=1.09e9,
+    gram=41e9,
+    product=45e9,
+    values={256: 102e-12, 768: 53e-12, 1536: 50e-12, 3072: 65e-12},
+    vectors={256: 122e-12, 768: 53e-12, 1536: 39e-12, 3072: 55e-12},
+    some_vectors=1761e-12,
+    drm=79e6,
+    network=78e9,
+)
+# Assumed, not measured: a data-centre GPU's products.
+GPU = replaced(CPU, gram=10e12, product=10e12, network=30e12)
+
+STAND_IN = """
+{
+    read -r seconds
+    sleep "$seconds"
+    while read -r path; do
+        folder="${path%/*}"
+        [ -d "$folder" ] || mkdir -p "$folder"
+        echo "$DVC_STAGE" > "$path"
+    done
+} < "stand-ins/$DVC_STAGE"
+"""
+RUN = "from flows.cli import main; main()"
+CONTENT = "content"  # a file in each folder that a stage writes
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a simulated run took (seconds), beside the least that it could."""
+
+    stages: int
+    gpu_work_s: float
+    critical_path_s: float
+    ideal_s: float
+    makespan_s: float
+    whole_s: float
+    cpu_s: float
+    scale: float
+
+    @property
+    def share(self) -> float:
+        """The ideal's share of the time from the first stage's start to the last one's end."""
+        return self.ideal_s / self.makespan_s
+
+
+def main() -> None:
+    """Measure planning, simulate, measure planning again; print a report, and write the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=TASKS, help=f"how many tasks ({TASKS})")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many seeds ({SEEDS})")
+    parser.add_argument("--ideal", type=float, default=IDEAL_S, metavar="S", help=f"scaled so that it is ({IDEAL_S:g})")
+    parser.add_argument("--only-plan", action="store_true", help="simulate nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    options = parser.parse_args()
+    print(described(machine()), "\n", flush=True)
+    with tempfile.TemporaryDirectory(prefix="merganser-bench-") as temporary:
+        folder = Path(temporary) / "sweep"
+        write_repository(folder, options.tasks, options.seeds)
+        first = planned(folder)
+        scale = write_stand_ins(folder, options.ideal)
+        simulated = None if options.only_plan else simulate(folder, scale)
+        again = None if options.only_plan else planned(folder)
+    print(report(first, simulated, again))
+    write_results(options.json or RESULTS / "scale.json", {"first": first, "simulated": simulated, "again": again})
+
+
+def planned(folder: Path) -> Measured:
+    """Measure what it takes to say what would run."""
+    return measure(Run([sys.executable, "-c", RUN, "run", "--dry-run", "--repo", str(folder)]))
+
+
+def report(first: Measured, simulated: Simulated | None, again: Measured | None) -> str:
+    """Return the figures as Markdown."""
+    rows = [["planned, nothing ran yet", f"{first.wall_s:.1f}", f"{first.cpu_s:.1f}"]]
+    if again:
+        rows.append(["planned, all is up to date", f"{again.wall_s:.1f}", f"{again.cpu_s:.1f}"])
+    parts = [as_table(("", "wall s", "CPU s"), rows)]
+    if simulated:
+        heads = ("stages", "GPU work / 8, s", "critical path, s", "first start to last end, s", "ideal / that")
+        gpus = simulated.gpu_work_s / (NODES * GPUS)
+        times = [f"{each:.0f}" for each in (gpus, simulated.critical_path_s, simulated.makespan_s)]
+        parts.append(as_table(heads, [[str(simulated.stages), *times, f"{100 * simulated.share:.0f} %"]]))
+        parts.append(
+            f"One second stands for {1 / simulated.scale:.0f} s. The whole command took {simulated.whole_s:.0f} s, and "
+            f"{simulated.cpu_s:.0f} s of CPU time with the cluster's processes."
+        )
+    return "\n\n".join(parts)
+
+
+def params(tasks: int, seeds: int) -> dict[str, Any]:
+    """Return the sweep's params.yaml, as far as dvc.yaml reads it: an entry for each seed."""
+    source = {"source": "sources/one", "data": {"source": "sources/one"}}
+    found: dict[str, Any] = {
+        "seed": 0,
+        "base": {"source": "sources/one", "family": "clip"},
+        "parameters": {},
+        "tasks": dict.fromkeys((f"t{number:02}" for number in range(tasks)), source),
+        "decompose": {},
+        "merge": {},
+        "evaluation": {"split": "test"},
+        "validation": {"split": "train"},
+        "statistics": {},
+        "studies": {
+            "tasks": {"methods": {"average": {"method": "average", "reads": "deltas"}}, "subsets": {}},
+            "rank": {"fractions": []},
+        },
+        "methods": {},
+    }
+    for seed in range(seeds):
+        found["statistics"] |= {f"s{number}_{seed}": {} for number in range(STATISTICS)}
+        for kind, count in READS.items():
+            for number in range(count):
+                name = f"{kind}{number:02}_{seed}"
+                reads = f"{kind}/{name}" if kind in INPUTS else kind
+                found["methods"][name] = {"method": "average", "reads": reads}
+                if kind in INPUTS:
+                    found.setdefault(kind, {})[name] = INPUTS[kind](seed)
+    return found
+
+
+def write_repository(folder: Path, tasks: int, seeds: int) -> None:
+    """Write a DVC repository with the stages of dvc.yaml, whose commands are stand-ins."""
+    folder.mkdir(parents=True)
+    content = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+    del content["plots"]
+    for stage in content["stages"].values():
+        stage.get("do", stage)["cmd"] = ". ./stand-in.sh"
+    content["stages"]["code"]["deps"] = ["sources/one"]
+    (folder / "sources").mkdir()
+    (folder / "sources/one").write_text("one\n")
+    (folder / "dvc.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    (folder / "params.yaml").write_text(yaml.safe_dump(params(tasks, seeds), sort_keys=False))
+    (folder / "stand-in.sh").write_text(STAND_IN)
+    stages = {kind: {"resources": {"gpus": count}} for kind, count in WANTED.items()}
+    (folder / "profiles.yaml").write_text(yaml.safe_dump({"gpus": {"runner": "dask", "stages": stages}}))
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=folder, check=True)
+    shutil.copyfile(ROOT / ".dvc/config", folder / ".dvc/config")
+
+
+def seconds_by_kind(tasks: int) -> dict[str, float]:
+    """Return what a stage of each kind takes by the cost model: those that ask for GPUs on these, others on a core."""
+    evaluation = GPU.start_evaluate + cost_model.evaluate(MODEL, TOKENS, IMAGES, GPU).seconds
+    forward = cost_model.evaluate(MODEL, TOKENS, 1, GPU).seconds - cost_model.evaluate(MODEL, TOKENS, 0, GPU).seconds
+    on_core = {
+        "fetch": cost_model.fetch(MODEL, CPU),
+        "extract": cost_model.extract(MODEL, CPU),
+        "decompose": cost_model.decompose(MODEL, FACTORS, CPU),
+        "join": cost_model.join(MODEL, tasks, CPU),
+    }
+    found = {kind: CPU.start + cost.seconds for kind, cost in on_core.items()}
+    found |= {"fetch_base": found["fetch"], "extract_difference": found["extract"]}
+    found["merge"] = GPU.start + cost_model.merge_svd(MODEL, tasks, FACTORS, GPU).seconds
+    found |= dict.fromkeys(("evaluate", "study_rank", "route", "statistics", "surgery"), evaluation)
+    found["learn"] = evaluation + 300 * 8 * tasks * 3 * forward / WANTED["learn"]  # steps, images, backwards too
+    found["search"] = evaluation + 20 * tasks * 500 * forward  # candidates, images
+    found["study_tasks"] = evaluation + 10 * tasks * IMAGES * forward  # subsets
+    return found
+
+
+def write_stand_ins(folder: Path, ideal_s: float) -> float:
+    """Write what each stage sleeps and writes; return the scale: seconds slept for a second of the cost model."""
+    found = plan(folder)
+    by_kind = seconds_by_kind(len([name for name in found.nodes if kind_of(name) == "fetch"]))
+    seconds = {name: by_kind.get(kind_of(name), CPU.start) for name in found.nodes}
+    scale = ideal_s / ideal(seconds, {name: node.needs for name, node in found.nodes.items()})[2]
+    read = {dep.def_path for stage in found.stages.values() for dep in stage.deps}
+    (folder / "stand-ins").mkdir()
+    for name, stage in found.stages.items():
+        written = [path for out in stage.outs for path in files_of(out.def_path, read)]
+        lines = [f"{scale * seconds[name]:.4f}", *(f"./{path}" for path in written)]
+        (folder / "stand-ins" / name).write_text("\n".join(lines) + "\n")
+    return scale
+
+
+def files_of(out: str, read: set[str]) -> list[str]:
+    """Return the files to write for an output: itself, or those in the folder that stages read, and one more."""
+    if Path(out).suffix:
+        return [out]
+    inside = sorted(path for path in read if path.startswith(f"{out}/"))
+    return [f"{out}/{CONTENT}", *(path for path in inside if not any(each.startswith(f"{path}/") for each in inside))]
+
+
+def ideal(seconds: Mapping[str, float], needs: Mapping[str, tuple[str, ...]]) -> tuple[float, float, float]:
+    """Return the GPUs' work, the critical path, and the least that all can take."""
+    work = sum(WANTED.get(kind_of(name), 0) * each for name, each in seconds.items())
+    path = max(paths(needs, seconds).values())
+    return work, path, max(work / (NODES * GPUS), path)
+
+
+def simulate(folder: Path, scale: float) -> Simulated:
+    """Run all stages on a cluster on loopback."""
+    with cluster() as (address, cpu_of_cluster):
+        words = ["run", "--profile", "gpus", "--address", address, "--repo", str(folder)]
+        run = measure(Run([sys.executable, "-c", RUN, *words], environment={"DVC_NO_ANALYTICS": "1"}))
+        cpu_s = run.cpu_s + cpu_of_cluster()
+    found = plan(folder)
+    seconds = {name: float((folder / "stand-ins" / name).read_text().split()[0]) for name in found.nodes}
+    work, path, least = ideal(seconds, {name: node.needs for name, node in found.nodes.items()})
+    began = [
+        (datetime.fromisoformat(each.began).timestamp(), each.seconds) for each in executions(folder / STATE_FOLDER)
+    ]
+    makespan = max(start + took for start, took in began) - min(start for start, _ in began)
+    return Simulated(len(began), work, path, least, makespan, run.wall_s, cpu_s, scale)
+
+
+@contextmanager
+def cluster() -> Iterator[tuple[str, Any]]:
+    """Start a Dask scheduler and the nodes; yield its address, and a function that returns their CPU seconds."""
+    import psutil  # type: ignore[import-untyped]
+    from distributed import Client
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    dask = [str(Path(sys.executable).with_name("dask"))]
+    worker = ["worker", address, "--nthreads", str(THREADS), "--nworkers", "1", "--no-dashboard", "--no-nanny"]
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="merganser-bench-"))
+        commands = [[*dask, "scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard"]]
+        commands += [[*dask, *worker, "--local-directory", folder] for _ in range(NODES)]
+        processes = []
+        for number, command in enumerate(commands):
+            own = ",".join(str(GPUS * (number - 1) + gpu) for gpu in range(GPUS))
+            environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": own}
+            log = stack.enter_context(open(Path(folder) / f"log{number}", "wb"))
+            processes.append(subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log))
+            stack.callback(processes[-1].wait, 30)
+            stack.callback(processes[-1].terminate)
+        with Client(address, set_as_default=False, timeout="60s") as client:
+            client.wait_for_workers(NODES, timeout=60)
+
+        def cpu_s() -> float:
+            times = [psutil.Process(process.pid).cpu_times() for process in processes]
+            return sum(each.user + each.system + each.children_user + each.children_system for each in times)
+
+        yield address, cpu_s
+
+
+if __name__ == "__main__":
+    main()

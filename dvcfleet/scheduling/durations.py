@@ -1,0 +1,52 @@
+"""How long stages are expected to take: what they took before, else what others of their kind took."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+
+from dvcfleet.messages import Result
+from dvcfleet.provenance.ledger import executions
+
+# Of a stage of which nothing is known; the order of stages depends on how durations compare, not on their unit.
+_UNKNOWN_S = 1.0
+
+
+def seconds_before(folder: Path) -> dict[str, float]:
+    """Return how long each stage took when it last ended well; `folder`: where the ledger is."""
+    return {one.stage: one.seconds for one in executions(folder) if one.result == Result.DONE}
+
+
+def kind_of(name: str) -> str:
+    """Return what stands before the @ of a stage's name."""
+    return name.partition("@")[0]
+
+
+class Durations:
+    """Expected seconds of stages; `before`: what they took, by name; those of `restorable` need not run again."""
+
+    def __init__(self, before: Mapping[str, float], restorable: Iterable[str] = ()) -> None:
+        self._of_kind = medians(before)
+        self._of_any = median(self._of_kind.values()) if self._of_kind else _UNKNOWN_S
+        self._before = {**before, **dict.fromkeys(restorable, 0.0)}
+
+    def __getitem__(self, name: str) -> float:
+        """Return the seconds that a stage took before, else the median of its kind, else that of all kinds."""
+        own = self._before.get(name)
+        return self._of_kind.get(kind_of(name), self._of_any) if own is None else own
+
+    def note(self, name: str, seconds: float) -> bool:
+        """Note what a stage took; return whether it is the first of its kind, so that others' durations change."""
+        self._before[name] = seconds
+        if kind_of(name) in self._of_kind:
+            return False
+        self._of_kind[kind_of(name)] = seconds
+        self._of_any = median(self._of_kind.values())
+        return True
+
+
+def medians(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the median seconds of each kind of stage."""
+    of_kind: dict[str, list[float]] = {}
+    for name, each in seconds.items():
+        of_kind.setdefault(kind_of(name), []).append(each)
+    return {kind: median(each) for kind, each in of_kind.items()}

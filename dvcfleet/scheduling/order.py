@@ -1,0 +1,186 @@
+"""Which ready stages start next: first those behind which the longest path of work waits, and none is passed over.
+
+A stage that does not fit now has a machine reserved for it. Others start there only on what it leaves, or if they are
+expected to end before it can start.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from dvcfleet.planning.resources import Resources
+from dvcfleet.scheduling.durations import Durations
+from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool, Room
+
+# For how many stages machines are reserved at a time.
+_RESERVED = 8
+# How many stages of one request are looked at for one that ends before a reservation.
+_LOOKS = 32
+
+
+def paths(needs: Mapping[str, Sequence[str]], seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds from each stage's start to the last end, along the longest path of stages that wait for it.
+
+    `needs`: in topological order. A stage that `seconds` lacks takes none.
+    """
+    found = dict.fromkeys(needs, 0.0)
+    for name in reversed(list(needs)):
+        found[name] += seconds.get(name, 0.0)
+        for need in needs[name]:
+            found[need] = max(found[need], found[name])
+    return found
+
+
+def followers(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Count the stages that wait for each stage, also through others; `needs`: in topological order."""
+    sets = dict.fromkeys(needs, 0)  # as bits: thousands of stages wait for some
+    for number, name in reversed(list(enumerate(needs))):
+        for need in needs[name]:
+            sets[need] |= sets[name] | 1 << number
+    return {name: bits.bit_count() for name, bits in sets.items()}
+
+
+@dataclass
+class _Reservation:
+    """A machine reserved for a stage from a time on, and what the stage will leave of it."""
+
+    at: float
+    left: Room
+    # The stage could not start when it was first expected to: nothing is put before it any more.
+    is_late: bool
+
+
+class ReadyStages:
+    """The stages that are ready, in the order in which they start.
+
+    `needs`: all stages of the plan with those they read from, in topological order; `resources`: of those that may run.
+    """
+
+    def __init__(
+        self,
+        needs: Mapping[str, Sequence[str]],
+        resources: Mapping[str, Resources],
+        durations: Durations,
+        pool: ResourcePool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._needs, self._resources, self._durations, self._pool, self._clock = (
+            needs,
+            resources,
+            durations,
+            pool,
+            clock,
+        )
+        self._numbers = {name: number for number, name in enumerate(needs)}
+        self._followers = followers(needs)
+        self._measure()
+        # Stages of one request share a heap: when one of them fits nowhere, no other does.
+        self._heaps: dict[Resources, list[tuple[tuple[float, ...], str]]] = {}
+        self._began: dict[str, float] = {}
+        # The machine reserved for a stage, and when the stage was first expected to start there.
+        self._promises: dict[str, tuple[str, float]] = {}
+
+    def __bool__(self) -> bool:
+        return any(self._heaps.values())
+
+    def add(self, name: str) -> None:
+        """Add a stage that has become ready."""
+        heappush(self._heaps.setdefault(self._resources[name], []), (self._rank(name), name))
+
+    def note(self, name: str, seconds: float) -> None:
+        """Note how long a stage took; if it is the first of its kind, put the stages in order again."""
+        if self._durations.note(name, seconds):
+            self._measure()
+            for heap in self._heaps.values():
+                heap[:] = [(self._rank(name), name) for _, name in heap]
+                heapify(heap)
+
+    def startable(self) -> Iterator[tuple[str, Allocation]]:
+        """Take out the stages that can start now, the first in order first, each with the allocation offered to it.
+
+        The pool must have given an allocation, if the stage needs it, before the next stage is asked for.
+        """
+        reserved: dict[str, _Reservation] = {}
+        waiting: list[str] = []
+        closed: set[Resources] = set()
+        looks: Counter[Resources] = Counter()
+        try:
+            while self._pool.free_threads > 0 and (request := self._first(closed)) is not None:
+                name = heappop(self._heaps[request])[1]
+                share = self._offer(name, reserved)
+                if share is not None:
+                    self._promises.pop(name, None)
+                    self._began[name] = self._clock()
+                    yield name, share
+                    continue
+                waiting.append(name)
+                if self._pool.is_short_of_workers(self._resources[name]):
+                    return
+                looks[request] += 1
+                is_reserved = self._reserve(name, reserved)
+                # While there is room that is reserved for later, one of the next stages may be short enough.
+                if not is_reserved and (looks[request] > _LOOKS or self._pool.offer(request) is None):
+                    closed.add(request)
+        finally:
+            for name in waiting:
+                self.add(name)
+
+    def _first(self, closed: Set[Resources]) -> Resources | None:
+        """Return the request of the first stage in order, of requests that are not closed; None if there is none."""
+        heads = [(heap[0], request) for request, heap in self._heaps.items() if heap and request not in closed]
+        return min(heads, key=lambda head: head[0])[1] if heads else None
+
+    def _offer(self, name: str, reserved: Mapping[str, _Reservation]) -> Allocation | None:
+        """Return an allocation that delays no stage for which a machine is reserved."""
+        resources = self._pool.least(self._resources[name])
+        for machine in self._pool.by_free_room():
+            share = self._pool.offer(resources, machine)
+            if share is None:
+                continue
+            kept = reserved.get(machine)
+            if kept is None:
+                return share
+            if kept.left.holds(resources):
+                kept.left = kept.left.without(resources)
+                return share
+            if not kept.is_late and self._clock() + self._durations[name] <= kept.at:
+                return share
+        return None
+
+    def _reserve(self, name: str, reserved: dict[str, _Reservation]) -> bool:
+        """Reserve a machine for a stage, the one promised before or where it can start first; return whether any is."""
+        resources = self._pool.least(self._resources[name])
+        able = [key for key, each in self._pool.machines.items() if key not in reserved and each.has.holds(resources)]
+        if not able or len(reserved) >= _RESERVED:
+            return False
+        promised, first_at = self._promises.get(name, ("", 0.0))
+        machine = promised if promised in able else min(able, key=lambda key: self._when_free(key, resources)[0])
+        at, room = self._when_free(machine, resources)
+        if name not in self._promises:
+            first_at = at
+        self._promises[name] = machine, first_at
+        reserved[machine] = _Reservation(at, room.without(resources), self._clock() > first_at)
+        return True
+
+    def _when_free(self, machine: str, resources: Resources) -> tuple[float, Room]:
+        """Return when a machine is expected to have room for a stage, and its room then."""
+        room, at = self._pool.free(machine), self._clock()
+        running = sorted((self._expected_end(name), name) for name in self._pool.on(machine))
+        for end, name in running:
+            if room.holds(resources):
+                break
+            room, at = room.plus(self._pool.given[name].room), max(at, end)
+        return at, room
+
+    def _expected_end(self, name: str) -> float:
+        return self._began[name] + self._durations[name]
+
+    def _rank(self, name: str) -> tuple[float, ...]:
+        """The longest path first; of equal ones the stage that most others wait for, and the larger request."""
+        wanted = self._resources[name]
+        return (-self._paths[name], -self._followers[name], -wanted.gpus, -wanted.threads, self._numbers[name])
+
+    def _measure(self) -> None:
+        self._paths = paths(self._needs, {name: self._durations[name] for name in self._resources})

@@ -38,6 +38,14 @@ T5 = {
     "vocab_size": VOCABULARY,
     "decoder_start_token_id": 0,
 }
+BART = {"d_model": WIDTH, "vocab_size": VOCABULARY, "max_position_embeddings": 32, "pad_token_id": 1} | {
+    f"{side}_{key}": value
+    for side in ("encoder", "decoder")
+    for key, value in (("layers", 2), ("attention_heads", 2), ("ffn_dim", 32))
+}
+DISTILBERT = {"dim": WIDTH, "hidden_dim": 32, "n_layers": 2, "n_heads": 2, "vocab_size": VOCABULARY}
+CONVNEXT = {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "image_size": 32}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8}
 GPT2 = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "vocab_size": VOCABULARY, "n_positions": 32}
 
 MODELS: dict[str, Callable[[], Any]] = {
@@ -51,6 +59,12 @@ MODELS: dict[str, Callable[[], Any]] = {
     "mistral": lambda: tf.MistralForCausalLM(tf.MistralConfig(**DECODER)),
     "qwen2": lambda: tf.Qwen2ForCausalLM(tf.Qwen2Config(**DECODER)),
     "gemma": lambda: tf.GemmaForCausalLM(tf.GemmaConfig(**DECODER, head_dim=8)),
+    "mixtral": lambda: tf.MixtralForCausalLM(tf.MixtralConfig(**DECODER, num_local_experts=4)),
+    "qwen2-moe": lambda: tf.Qwen2MoeForCausalLM(tf.Qwen2MoeConfig(**DECODER, **EXPERTS)),
+    "bart": lambda: tf.BartForConditionalGeneration(tf.BartConfig(**BART)),
+    "distilbert": lambda: tf.DistilBertForSequenceClassification(tf.DistilBertConfig(**DISTILBERT)),
+    "siglip": lambda: tf.SiglipModel(tf.SiglipConfig(text_config=TEXTS, vision_config=PICTURES)),
+    "convnext": lambda: tf.ConvNextForImageClassification(tf.ConvNextConfig(**CONVNEXT)),
     "clip": lambda: tf.CLIPModel(tf.CLIPConfig(text_config=TEXTS, vision_config=PICTURES, projection_dim=12)),
     "vit": lambda: tf.ViTForImageClassification(tf.ViTConfig(**PICTURES)),
 }

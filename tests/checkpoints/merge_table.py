@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
@@ -62,6 +63,7 @@ def merged_row(folder: Path, model: str, dtype: str, layout: str, methods: Seque
         out = folder / method
         merge_checkpoints(method, {}, base, paths, out, device="cpu")
         assert weights_in(out) == weights_in(base)
+        assert {format_of(path) for path in out.glob("*.safetensors")} == {"pt"}  # else older releases refuse it
         loaded = load(tiny(model), out)
         assert loaded.dtype == DTYPES[dtype]
         errors[method] = error_of(method, given, swapped, stored(base), stored(out))
@@ -74,6 +76,12 @@ def stored(folder: Path) -> dict[str, Tensor]:
     for path in sorted(folder.glob("*.safetensors")):
         found |= load_file(path)
     return found
+
+
+def format_of(path: Path) -> str | None:
+    """Return the format that a file of weights says it has."""
+    with safe_open(path, "pt") as file:
+        return (file.metadata() or {}).get("format")
 
 
 def weights_in(folder: Path) -> dict[str, set[str]]:

@@ -20,7 +20,7 @@ DRILLS = {
     "fuzz": "10,000 broken or hostile inputs to each reader of foreign files",
     "repro": "all of `dvc repro`, whose hashes are the flow's",
     "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",
-    "architectures": "models of twelve architectures that transformers saved, merged by ten methods and loaded back",
+    "architectures": "models of eighteen architectures that transformers saved, merged by ten methods and loaded back",
     "comparisons": "two comparisons begun at once on one empty cache, ten times; one left and taken up again",
     "suites": "the text suites from nothing on two seeds, their scores in order, and one seed by `dvc repro`",
     "versions": "the adapters' tests with the oldest and the newest DVC and Prefect of the declared ranges",

@@ -1,4 +1,4 @@
-"""Merge tiny models of twelve architectures that transformers saved, and hold each to its float64 formula."""
+"""Merge tiny models of eighteen architectures that transformers saved, and hold each to its float64 formula."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ _HEADS = (
     *("classifier.*", "classification_head.*", "qa_outputs.*", "vocab_projector.*", "generator_lm_head.weight"),
 )
 HEADS = (*_HEADS, *(f"*.{name}" for name in _HEADS))
-NOT_LINEAR = (*EMBEDDINGS, *HEADS, *NORMS)
+NOT_LINEAR = (*EMBEDDINGS, *HEADS, *NORMS, "*bias")
 # maps from an embedding to a wider model: DeBERTa's, ALBERT's, ELECTRA's
 LINEAR = ("*.embed_proj.weight", "*.embedding_hidden_mapping_in.weight", "*embeddings_project.weight")
 

@@ -23,7 +23,8 @@ def test_linear_maps_are_matrices_and_nothing_else_is(name: str) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for path, module in model.named_modules():
         for own, parameter in module.named_parameters(recurse=False):
-            linear = isinstance(module, LINEAR) and own == "weight" and parameter.ndim in (2, 4)
+            a_map = isinstance(module, LINEAR) or type(module).__name__.endswith("Router")
+            linear = ((a_map and own == "weight") or own == "in_proj_weight") and parameter.ndim in (2, 4)
             wanted = linear and not path.startswith(HEADS) and names[id(parameter)] == f"{path}.{own}"
             found = kind_of(names[id(parameter)], parameter.shape, ParameterRules())
             assert found == ("matrix" if wanted else "vector"), f"{path}.{own}"
@@ -41,6 +42,7 @@ def test_linear_maps_are_matrices_and_nothing_else_is(name: str) -> None:
         ("embed_out.weight", "vector"),
         ("module.classifier.out_proj.weight", "vector"),
         ("model.decoder.project_in.weight", "matrix"),
+        ("final_logits_bias", "vector"),  # BART's, of one row
     ],
 )
 def test_names_of_further_architectures(name: str, kind: str) -> None:

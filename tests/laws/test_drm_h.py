@@ -20,8 +20,6 @@ def decom_renorm_merge(
     deltas: Array, density: float, *, renormalise: bool = True, elect: bool = True, averaging: str = "disjoint"
 ) -> Array:
     """DRM-H as equations 1 to 7 print it, thin on the numerical rank, counting what is left of the pruned entries."""
-    if not deltas.any():  # such as the bias of BART's head, which is a row of zeros in every model
-        return deltas[0]
     columns = deltas.shape[2]
     u, s, vh = known(np.hstack(list(deltas)))
     blocks = np.stack([vh[:, t * columns : (t + 1) * columns] for t in range(len(deltas))])

@@ -17,7 +17,15 @@ from torch import Tensor
 from merganser.checkpoints.architecture import architecture_of
 from merganser.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
 from merganser.checkpoints.surplus import surplus_of
-from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, StoredCheckpoint, spec_of
+from merganser.checkpoints.tensors import (
+    DTYPES,
+    NAMES_OF_DTYPES,
+    Checkpoint,
+    Part,
+    Spec,
+    StoredCheckpoint,
+    spec_of,
+)
 from merganser.checkpoints.views import View
 from merganser.errors import InputError
 from merganser.limits import check_plain, parse_json, read_small
@@ -96,16 +104,43 @@ class ShardedCheckpoint:
         return self.shards[name].memory(name)
 
 
-def read_into(values: Tensor, checkpoint: Checkpoint, name: str) -> None:
-    """Read a tensor to where it is wanted, in any dtype and shape; straight from the file where it is stored so."""
-    if isinstance(checkpoint, View) and name not in checkpoint.transposed:
-        read_into(values, checkpoint.inner, checkpoint.stored[name])
-        return
-    file = checkpoint.shards[name] if isinstance(checkpoint, ShardedCheckpoint) else checkpoint
-    if isinstance(file, SafetensorsFile) and DTYPES[file.spec(name).dtype] == values.dtype and values.is_contiguous():
-        file.fill(values, name)
-    else:
-        values.copy_(checkpoint.read(name).reshape(values.shape))
+Stored = SafetensorsFile | TorchCheckpoint
+
+
+def place_of(checkpoint: Checkpoint, name: str) -> tuple[Stored, str] | None:
+    """Return the file that has a tensor as it is shown, and its name there; None for one that is made when it is read.
+
+    Rows of what is in a file can be read alone.
+    """
+    if isinstance(checkpoint, View):
+        is_made = name in checkpoint.transposed or name not in checkpoint.stored
+        return None if is_made else place_of(checkpoint.inner, checkpoint.stored[name])
+    if isinstance(checkpoint, ShardedCheckpoint):
+        return checkpoint.shards[name], name
+    return (checkpoint, name) if isinstance(checkpoint, Stored) else None
+
+
+def read_part(checkpoint: Checkpoint, part: Part) -> Tensor:
+    """Read one tensor, or some of its rows."""
+    if isinstance(part, str):
+        return checkpoint.read(part)
+    place = place_of(checkpoint, part.name)
+    assert place, f"{part.name} lies in no file as it is shown: it is read whole"
+    file, stored = place
+    whole = file.spec(stored)
+    return file.read_piece(stored, part.first(whole), part.spec(whole).shape)
+
+
+def read_into(values: Tensor, checkpoint: Checkpoint, part: Part) -> None:
+    """Read a tensor, or some of its rows, in any dtype and shape; straight from the file where it is stored so."""
+    name, rows = (part, None) if isinstance(part, str) else (part.name, part)
+    file, stored = place_of(checkpoint, name) or (None, name)
+    if isinstance(file, SafetensorsFile) and values.is_contiguous():
+        whole = file.spec(stored)
+        if DTYPES[whole.dtype] == values.dtype:
+            file.fill(values, stored, rows.first(whole) if rows else 0)
+            return
+    values.copy_(read_part(checkpoint, part).reshape(values.shape))
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

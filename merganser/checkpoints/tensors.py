@@ -35,6 +35,42 @@ class Spec:
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a tensor: those of its first dimension from `start` to before `stop`."""
+
+    name: str
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.name}[{self.start}:{self.stop}]"
+
+    def spec(self, whole: Spec) -> Spec:
+        """Return the rows' dtype and shape, given the whole tensor's.
+
+        >>> Rows("proj", 2, 5).spec(Spec("F32", (8, 6)))
+        Spec(dtype='F32', shape=(3, 6))
+        """
+        return Spec(whole.dtype, (self.stop - self.start, *whole.shape[1:]))
+
+    def first(self, whole: Spec) -> int:
+        """Return how many values of the whole tensor come before these rows.
+
+        >>> Rows("proj", 2, 5).first(Spec("F32", (8, 6)))
+        12
+        """
+        return self.start * prod(whole.shape[1:])
+
+
+Part = str | Rows  # of a checkpoint: a tensor, or some rows of one
+
+
+def name_of(part: Part) -> str:
+    """Return the name of the tensor that is meant, or of which some rows are."""
+    return part if isinstance(part, str) else part.name
+
+
 def spec_of(tensor: Tensor) -> Spec:
     """Describe a tensor."""
     return Spec(NAMES_OF_DTYPES[tensor.dtype], tuple(tensor.shape))

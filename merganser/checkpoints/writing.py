@@ -9,16 +9,15 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from merganser.checkpoints.tensors import DTYPES, Spec, spec_of, to_bytes
+from merganser.checkpoints.tensors import DTYPES, Part, Spec, spec_of, to_bytes
 from merganser.outputs import replacing
 
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
+Tensors = Iterable[tuple[Part, Tensor]]  # whole, or all their rows in pieces
 PYTORCH = {"format": "pt"}  # transformers before version 5 refuses a file that does not say so
 
 
-def write_checkpoint(
-    path: Path, specs: Mapping[str, Spec], tensors: Iterable[tuple[str, Tensor]], metadata: str | None = None
-) -> None:
+def write_checkpoint(path: Path, specs: Mapping[str, Spec], tensors: Tensors, metadata: str | None = None) -> None:
     """Stream tensors into a new safetensors file, one in memory at a time, in any order.
 
     `metadata` goes into the header under the key `merganser`. The file appears under its name only when whole and on
@@ -27,14 +26,12 @@ def write_checkpoint(
     _stream({path: specs}, tensors, {} if metadata is None else {"merganser": metadata})
 
 
-def write_single(path: Path, specs: Mapping[str, Spec], tensors: Iterable[tuple[str, Tensor]]) -> None:
+def write_single(path: Path, specs: Mapping[str, Spec], tensors: Tensors) -> None:
     """Stream a model into one file as `transformers` reads it."""
     _stream({path: specs}, tensors, PYTORCH)
 
 
-def write_model(
-    folder: Path, specs: Mapping[str, Spec], tensors: Iterable[tuple[str, Tensor]], files: Mapping[str, str]
-) -> None:
+def write_model(folder: Path, specs: Mapping[str, Spec], tensors: Tensors, files: Mapping[str, str]) -> None:
     """Stream a model into a folder as `transformers` reads it, one tensor in memory at a time, in any order.
 
     `files`: the shard of each tensor; none for one `model.safetensors`. The index is written when all shards are there.
@@ -52,11 +49,10 @@ def write_model(
         file.write((json.dumps(index, indent=2) + "\n").encode())
 
 
-def _stream(
-    files: Mapping[Path, Mapping[str, Spec]], tensors: Iterable[tuple[str, Tensor]], metadata: Mapping[str, str]
-) -> None:
+def _stream(files: Mapping[Path, Mapping[str, Spec]], tensors: Tensors, metadata: Mapping[str, str]) -> None:
     """Write each tensor to its place in its file; the files appear when all of them are whole."""
     places: dict[str, tuple[BinaryIO, int, Spec]] = {}
+    left = {name: spec.nbytes for specs in files.values() for name, spec in specs.items()}
     with ExitStack() as stack:
         for path, specs in files.items():
             order = sorted(specs, key=lambda name: (-DTYPES[specs[name].dtype].itemsize, name))  # the format's own
@@ -64,14 +60,17 @@ def _stream(
             file = stack.enter_context(replacing(path))
             file.write(header)
             places |= {name: (file, len(header) + offsets[name], specs[name]) for name in specs}
-        for name, tensor in tensors:
-            file, start, spec = places.pop(name)
+        for part, tensor in tensors:
+            name, rows = (part, None) if isinstance(part, str) else (part.name, part)
+            file, start, whole = places[name]
+            spec = rows.spec(whole) if rows else whole
             if spec_of(tensor) != spec:
-                raise ValueError(f"{name}: announced as {spec}, got {spec_of(tensor)}")
-            file.seek(start)
+                raise ValueError(f"{part}: announced as {spec}, got {spec_of(tensor)}")
+            file.seek(start + (rows.first(whole) * tensor.itemsize if rows else 0))
             file.write(to_bytes(tensor))
-        if places:
-            raise ValueError(f"{next(iter(files))}: {sorted(places)[0]} was announced and never written")
+            left[name] -= spec.nbytes
+        if wrong := sorted(name for name, size in left.items() if size):
+            raise ValueError(f"{next(iter(files))}: {wrong[0]} was announced and never written, or not once")
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: str | None = None) -> None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.architecture import known_ties
 from merganser.checkpoints.kinds import Kind, ParameterRules, as_matrix, delta_shape, is_merged, is_quantised, kind_of
 from merganser.checkpoints.matching import matched
-from merganser.checkpoints.reading import Checkpoint, read_into
+from merganser.checkpoints.reading import Checkpoint, place_of, read_into
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.safetensors_file import SafetensorsFile
-from merganser.checkpoints.tensors import Spec, spec_of
+from merganser.checkpoints.tensors import Rows, Spec, spec_of
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas, LayerLowRank, SequentialSource
+from merganser.inputs.pieces import PIECE, PiecedLayers
 from merganser.limits import parse_json
 from merganser.workers import BufferPool
 
@@ -111,16 +112,35 @@ def checked_norm(weights: Tensor, name: str, model: str) -> float:
     return norm
 
 
+def stored_norm(checkpoint: Checkpoint, name: str) -> float:
+    """Return the Frobenius norm of a parameter, with a piece of it in memory at a time where it lies in a file."""
+    place, spec = place_of(checkpoint, name), checkpoint.spec(name)
+    if place is None or spec.dtype == "F64":
+        return _norm(checkpoint.read(name))
+    (file, stored), size = place, prod(spec.shape)
+    pieces = (file.read_piece(stored, start, (min(PIECE, size - start),)) for start in range(0, size, PIECE))
+    norm = _norm_of([part for piece in pieces for part in _row_norms(piece)])
+    return norm if LEAST_NORM < norm < 1 / LEAST_NORM else _norm(checkpoint.read(name))
+
+
 def _norm(weights: Tensor) -> float:
     """Return the Frobenius norm: squares summed by rows in float32, rows in float64, 30 times as fast as float64."""
     if weights.dtype != torch.float64:
-        flat = weights.reshape(-1)
-        whole = len(flat) - len(flat) % ROW
-        parts = [torch.linalg.vector_norm(flat[:whole].float().view(-1, ROW), dim=1), flat[whole:].float()]
-        norm = float(torch.cat(parts).double().norm())
+        norm = _norm_of(_row_norms(weights))
         if LEAST_NORM < norm < 1 / LEAST_NORM:  # no square underflowed or overflowed in float32
             return norm
     return float(torch.linalg.vector_norm(weights, dtype=torch.float64))
+
+
+def _row_norms(weights: Tensor) -> list[Tensor]:
+    """Return the norms in float32 of the values by rows of `ROW`, and the values that make no whole row."""
+    flat = weights.reshape(-1)
+    whole = len(flat) - len(flat) % ROW
+    return [torch.linalg.vector_norm(flat[:whole].float().view(-1, ROW), dim=1), flat[whole:].float()]
+
+
+def _norm_of(parts: list[Tensor]) -> float:
+    return float(torch.cat(parts).double().norm())
 
 
 def _delta(base: Checkpoint, tuned: Checkpoint, name: str) -> Tensor:
@@ -254,6 +274,23 @@ class Deltas(SequentialSource):
     def is_low_rank(self, name: str) -> bool:
         """Tell whether a parameter is read as factors: no task stores it dense."""
         return not any(name in file for file in self.files.values())
+
+    def is_divisible(self, name: str) -> bool:
+        """Tell whether rows of this parameter can be read alone: every task stores it dense."""
+        return all(name in file for file in self.files.values())
+
+    def in_pieces(self, kinds: frozenset[Kind]) -> PiecedLayers:
+        """Divide large parameters of these kinds into layers of some rows each."""
+        return PiecedLayers(self, kinds)
+
+    def rows(self, rows: Rows) -> LayerDeltas:
+        """Read some rows of a parameter of all tasks."""
+        name, files = rows.name, self.files.values()
+        deltas = self.buffers.empty(len(files), rows.stop - rows.start, *self.shapes[name][1:])
+        for delta, file in zip(deltas, files, strict=True):
+            read_into(delta, file, rows)
+        norms = tuple(file.index["norms"][name] for file in files)
+        return LayerDeltas(str(rows), self.kinds[name], self.tasks, deltas, self.seed, norms=norms, rows=rows)
 
     def layer(self, name: str) -> LayerDeltas | LayerLowRank:
         """Read one parameter of all tasks: as factors if no task stores it dense."""

@@ -6,12 +6,13 @@ Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vecto
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind
+from merganser.checkpoints.tensors import Part, Rows
 from merganser.linalg.decompositions import Basis, Factors
 from merganser.progress import Progress, watched
 from merganser.workers import in_order
@@ -37,17 +38,18 @@ class Statistics:
 
 @dataclass(frozen=True)
 class LayerDeltas:
-    """One parameter's deltas (fine-tuned minus base) over all tasks, in float32."""
+    """One parameter's deltas (fine-tuned minus base) over all tasks, in float32; or those of some of its rows."""
 
     name: str
     kind: Kind
     tasks: tuple[str, ...]
     deltas: Tensor  # (T, M, N) for a matrix, (T, *shape) for a vector
     seed: int = 0
-    norms: tuple[float, ...] = ()  # T Frobenius norms of the fine-tuned weights
+    norms: Sequence[float] = ()  # T Frobenius norms of the fine-tuned weights
     basis: Basis | None = None  # of these deltas, or of their transposes, as the method asks; None if not cached
     statistics: Statistics = Statistics()  # for methods that read statistics
     base: Tensor | None = None  # the base's weights, of the shape of one delta, for methods on the models' weights
+    rows: Rows | None = None  # which rows of a parameter these are, if not all; norms are the whole parameter's
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,7 +70,7 @@ class LayerFactors:
     tasks: tuple[str, ...]
     factors: tuple[Factors, ...]  # T of them
     seed: int = 0
-    norms: tuple[float, ...] = ()
+    norms: Sequence[float] = ()
     stored: torch.dtype = torch.float32  # dtype of the vectors on disk: casting them back to it loses nothing
     kind: Literal["matrix"] = "matrix"
 
@@ -88,7 +90,7 @@ class LayerLowRank:
     left: tuple[Tensor, ...]  # T of (M, Q), Q of the task
     right: tuple[Tensor, ...]  # T of (Q, N)
     seed: int = 0
-    norms: tuple[float, ...] = ()
+    norms: Sequence[float] = ()
     kind: Literal["matrix"] = "matrix"
 
     @property
@@ -149,6 +151,12 @@ class LayerSource(Protocol):
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to each name, in the threads of `map`: for layers that are read from another place."""
 
+    def parameter(self, name: str) -> str:
+        """Return the parameter that a layer is, or of which it is some rows."""
+
+    def in_pieces(self, kinds: frozenset[Kind]) -> "LayerSource":
+        """Divide large parameters of these kinds into layers of some rows each, where they can be read so."""
+
     def __iter__(self) -> Iterator[Layer]:
         """Read all layers in turn; may be called again for a second pass."""
 
@@ -171,6 +179,14 @@ class SequentialSource:
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to each name in turn."""
         return map(function, self.names)
+
+    def parameter(self, name: str) -> str:
+        """Return the name itself: layers are whole parameters."""
+        return name
+
+    def in_pieces(self, kinds: frozenset[Kind]) -> LayerSource:
+        """Return the source itself: its layers are read whole."""
+        return cast(LayerSource, self)
 
     def __iter__(self) -> Iterator[Layer]:
         return map(self.layer, self.names)
@@ -219,6 +235,14 @@ class WrappedSource:
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to each name, in as many threads as the source."""
         return self.source.spread(function)
+
+    def parameter(self, name: str) -> str:
+        """Return the parameter that a layer is, or of which it is some rows."""
+        return self.source.parameter(name)
+
+    def in_pieces(self, kinds: frozenset[Kind]) -> LayerSource:
+        """Divide the source's large parameters of these kinds."""
+        return cast(LayerSource, replace(self, source=self.source.in_pieces(kinds)))
 
     def __iter__(self) -> Iterator[Layer]:
         return map(self.layer, self.names)
@@ -314,6 +338,11 @@ class WatchedLayers(WrappedSource):
         sizes = [prod(self.shapes[name]) for name in self.names]
         left = iter(sizes)
         return watched(results, lambda _: next(left), sum(sizes), self.what, self.progress)
+
+
+def part_of(layer: Layer) -> Part:
+    """Return the parameter that a layer is, or the rows of one."""
+    return (layer.rows if isinstance(layer, LayerDeltas) else None) or layer.name
 
 
 def dense_layer(layer: Layer) -> Layer:

@@ -1,9 +1,10 @@
 """Deltas computed from the models when a layer is read, without writing them: the input of `merganser merge`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +13,25 @@ from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.kinds import Kind, ParameterRules, delta_shape
 from merganser.checkpoints.matching import matched
-from merganser.checkpoints.reading import Checkpoint, read_into
-from merganser.inputs.deltas import check_pair, checked_norm
+from merganser.checkpoints.reading import Checkpoint, place_of, read_into, read_part
+from merganser.checkpoints.tensors import Part, Rows
+from merganser.inputs.deltas import check_pair, checked_norm, stored_norm
 from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, SequentialSource
+from merganser.inputs.pieces import PIECE, PiecedLayers, pieces_of
 from merganser.workers import BufferPool
+
+
+class WholeNorms(Sequence[float]):
+    """The norms of each task's whole parameter, for pieces of it: computed when they are used, which few merges do."""
+
+    def __init__(self, norms: Sequence[Callable[[], float]]) -> None:
+        self._norms = norms
+
+    def __len__(self) -> int:
+        return len(self._norms)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._norms[index]()
 
 
 @dataclass(frozen=True)
@@ -63,17 +79,46 @@ class ModelDeltas(SequentialSource):
         weights = base.to(torch.float32)
         if self.kinds[name] == "matrix" and all(_is_low_rank(model, name) for model in self.models.values()):
             return self._low_rank(name, weights, own_norm)
+        deltas, norms = self._stacked(name, weights, own_norm)
+        stacked = deltas.view(len(deltas), *self.shapes[name])
+        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=norms)
+
+    def is_divisible(self, name: str) -> bool:
+        """Tell whether rows of this parameter can be read alone: every model has it in a file as the base does."""
+        models = (self.base, *self.models.values())
+        return not any(isinstance(model, Adapter) or place_of(model, name) is None for model in models)
+
+    def in_pieces(self, kinds: frozenset[Kind]) -> PiecedLayers:
+        """Divide large parameters of these kinds into layers of some rows each."""
+        return PiecedLayers(self, kinds)
+
+    def rows(self, rows: Rows) -> LayerDeltas:
+        """Read some rows of a parameter of the base and all tasks."""
+        base, name = read_part(self.base, rows), rows.name
+        deltas, _ = self._stacked(rows, base.to(torch.float32), self._norm(base, str(rows), None))
+        stacked = deltas.view(len(deltas), len(base), *self.shapes[name][1:])
+        norms = WholeNorms([partial(self._whole_norm, task, name) for task in self.models])
+        return LayerDeltas(str(rows), self.kinds[name], self.tasks, stacked, self.seed, norms=norms, rows=rows)
+
+    def _stacked(self, part: Part, weights: Tensor, own_norm: float) -> tuple[Tensor, tuple[float, ...]]:
+        """Read a parameter, or some of its rows, of all tasks; return the deltas from the base's weights, and norms."""
         deltas = self.buffers.empty(len(self.models), *weights.shape)
         norms = []
         for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
             if isinstance(model, Adapter):
-                norms.append(self._adapted(model, name, task, weights, own_norm, delta))
+                norms.append(self._adapted(model, str(part), task, weights, own_norm, delta))
             else:
-                read_into(delta, model, name)
-                norms.append(self._norm(delta, name, task))
+                read_into(delta, model, part)
+                norms.append(self._norm(delta, str(part), task))
                 delta.sub_(weights)
-        stacked = deltas.view(len(deltas), *self.shapes[name])
-        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=tuple(norms))
+        return deltas, tuple(norms)
+
+    def _whole_norm(self, task: str, name: str) -> float:
+        model = self.models[task]
+        assert not isinstance(model, Adapter), "an adapter's parameters are read whole"
+        if (task, name) not in self.norms:
+            self.norms[task, name] = stored_norm(model, name)
+        return self.norms[task, name]
 
     def _norm(self, weights: Tensor, name: str, task: str | None) -> float:
         """Return the norm of a task's weights, or the base's, checked when they are read for the first time."""
@@ -115,7 +160,11 @@ def unchanged(deltas: ModelDeltas) -> list[str]:
 def _is_equal(base: Checkpoint, model: Checkpoint | Adapter, name: str) -> bool:
     if isinstance(model, Adapter):
         return name not in model.updates or not model.delta(name, base.read(name)).any()
-    return torch.equal(base.read(name).to(torch.float32), model.read(name).to(torch.float32))
+    shape = base.spec(name).shape
+    parts = pieces_of(name, shape, PIECE) if shape and place_of(base, name) and place_of(model, name) else [name]
+    return all(
+        torch.equal(read_part(base, part).to(torch.float32), read_part(model, part).to(torch.float32)) for part in parts
+    )
 
 
 def _is_low_rank(model: Checkpoint | Adapter, name: str) -> bool:

@@ -50,8 +50,10 @@ def cuts(stacks: StackSource, count: Rank, change: Change | None = None) -> list
     """Find the cut for each stack: of the entries equal to the threshold, the first in the whole stream are kept."""
     found = thresholds(stacks, count, change)
     cuts_, left = [], list(found.ties)
+    known: dict[Cut, Cut] = {}  # one object for all that are equal: a large model is a stream of many stacks
     for equal in found.equal:
-        cuts_.append(_within(found.patterns, left, equal))
+        cut = _within(found.patterns, left, equal)
+        cuts_.append(known.setdefault(cut, cut))
         left = [max(0, ties - own) for ties, own in zip(left, equal, strict=True)]
     return cuts_
 

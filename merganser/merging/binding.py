@@ -27,7 +27,7 @@ SCALING = "scaling"
 def bound(method: "Method", values: Mapping[str, Any], layers: LayerSource) -> Merge:
     """Return a function that merges one layer; see `Method.bind`."""
     check_tasks(values, layers.tasks)
-    groups = by_values(values, layers.names)
+    groups = by_values(values, layers.names, layers.parameter)
     weigh = {
         name: task_weights(own, layers.tasks) if method.weighted else None for own, names in groups for name in names
     }

@@ -63,11 +63,13 @@ def values_of(values: Mapping[str, Any], name: str) -> Values:
     return found
 
 
-def by_values(values: Mapping[str, Any], names: Iterable[str]) -> list[tuple[Values, list[str]]]:
-    """Group layers by the values that an entry has in them."""
+def by_values(
+    values: Mapping[str, Any], names: Iterable[str], parameter: Callable[[str], str]
+) -> list[tuple[Values, list[str]]]:
+    """Group layers by the values that an entry has in the parameters that they are, or are rows of."""
     groups: dict[str, tuple[Values, list[str]]] = {}
     for name in names:
-        own = values_of(values, name)
+        own = values_of(values, parameter(name))
         groups.setdefault(json.dumps(own, sort_keys=True), (own, []))[1].append(name)
     return list(groups.values())
 

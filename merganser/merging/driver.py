@@ -1,10 +1,10 @@
 """The driver: walk the layers, merge each, add the base, write. Written once, for all methods and devices.
 
 Memory is O(T x largest layer): layers are read, merged and written one at a time, or one a thread, or on a GPU while
-the next is on its way there.
+the next is on its way there. On a CPU it is O(T x piece) for what the method merges by rows, of whatever size.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -15,12 +15,14 @@ from torch import Tensor
 
 from merganser.checkpoints.kinds import added
 from merganser.checkpoints.output import AS_THE_BASE, Output
-from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.reading import Checkpoint, place_of, read_part
+from merganser.checkpoints.tensors import Part, name_of
 from merganser.checkpoints.views import as_stored
-from merganser.checkpoints.writing import write_model
+from merganser.checkpoints.writing import Tensors, write_model
 from merganser.errors import InputError
 from merganser.inputs.base_weights import with_base
-from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers, WatchedLayers
+from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers, WatchedLayers, part_of
+from merganser.inputs.pieces import PIECE, pieces_of
 from merganser.merging.by_layer import check_patterns
 from merganser.merging.devices import CudaStreams, full_precision, on_device
 from merganser.merging.method import Method, Result
@@ -55,17 +57,21 @@ def merge(
     is told the bytes that are written, and before that the bytes of the layers of a first pass.
     """
     source = with_base(source, base) if method.on_models else source
-    layers = ThreadedLayers(source, threads) if device.type == "cpu" else on_device(source, CudaStreams(device))
+    on_cpu = device.type == "cpu"
+    layers = (
+        ThreadedLayers(source.in_pieces(method.divided), threads) if on_cpu else on_device(source, CudaStreams(device))
+    )
     check_patterns(values, base.names)
     with one_blas_thread(), full_precision(), torch.inference_mode():
         merge_layer = method.bind(values, WatchedLayers(layers, f"{method.name}: first pass", progress))
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
             linear = {name for name in source.names if len(base.spec(name).shape) == 2}
             kept = linear if method.gated else set(source.names)
-            specs, tensors = output.specs(base), _merged(merge_layer, layers, base, overlay, kept, output)
+            others = _others(base, set(base.names) - set(source.names))
+            specs, tensors = output.specs(base), _merged(merge_layer, layers, base, overlay, kept, output, others)
             total = sum(spec.nbytes for spec in specs.values())
-            stored = ((name, as_stored(base, name, output.checked(name, tensor))) for name, tensor in tensors)
-            shown = watched(stored, lambda one: specs[one[0]].nbytes, total, f"{method.name}: merging", progress)
+            stored = ((part, _as_stored(base, part, output.checked(str(part), tensor))) for part, tensor in tensors)
+            shown = watched(stored, lambda one: one[1].nbytes, total, f"{method.name}: merging", progress)
             write_model(out, specs, shown, output.shards(base))
 
 
@@ -76,30 +82,44 @@ def _merged(
     overlay: OverlayWriter | None,
     kept: Collection[str],
     output: Output,
-) -> Iterator[tuple[str, Tensor]]:
-    """Merge layer by layer; of `kept` parameters the parts are stored, the others stay the base's."""
+    others: Iterable[Part],
+) -> Tensors:
+    """Merge layer by layer; of `kept` parameters the parts are stored, the others stay the base's, as `others` do."""
 
-    def onto_base(name: str, result: Result) -> Result:
-        dtype = output.dtype_of(base.spec(name).dtype)
-        return result if isinstance(result, Parts) else added(base.read(name), result, dtype)
+    def onto_base(part: Part, result: Result) -> tuple[Part, Result]:
+        if isinstance(result, Parts):
+            return part, result
+        return part, added(read_part(base, part), result, output.dtype_of(base.spec(name_of(part)).dtype))
 
-    def of_base(name: str) -> Tensor:
-        return base.read(name).to(output.dtype_of(base.spec(name).dtype))
+    def of_base(part: Part) -> Tensor:
+        return read_part(base, part).to(output.dtype_of(base.spec(name_of(part)).dtype))
 
     if isinstance(layers, ThreadedLayers):
-        results = layers.map(lambda layer: onto_base(layer.name, merge_layer(layer)))
+        results = layers.map(lambda layer: onto_base(part_of(layer), merge_layer(layer)))
     else:  # results come back from a GPU, which goes on with the next meanwhile
         results = map(onto_base, layers.names, layers.map(merge_layer))
-    others = iter(sorted(set(base.names) - set(layers.names)))
-    for name in layers.names:
-        result = next(results)
+    left = iter(others)
+    for part, result in results:
         if isinstance(result, Parts):
             assert overlay is not None, "a method that gives parts is registered with overlay=True"
+            name = name_of(part)
             overlay.add(name, result if name in kept else Parts(), base.spec(name).shape)
-            result = of_base(name)
-        yield name, result
+            result = of_base(part)
+        yield part, result
         del result  # before the next layer is read: parts may be views of this one
-        for other in islice(others, 1):  # while layers are merged: at the end nothing else would be done meanwhile
+        for other in islice(left, 1):  # while layers are merged: at the end nothing else would be done meanwhile
             yield other, of_base(other)
-    for other in others:
+    for other in left:
         yield other, of_base(other)
+
+
+def _others(base: Checkpoint, names: Collection[str]) -> Iterator[Part]:
+    """Give what stays the base's, in pieces."""
+    for name in sorted(names):
+        shape = base.spec(name).shape
+        yield from pieces_of(name, shape, PIECE) if shape and place_of(base, name) else [name]
+
+
+def _as_stored(base: Checkpoint, part: Part, tensor: Tensor) -> Tensor:
+    """Return what is written as the base's file has it; rows are read of tensors that are shown as they are stored."""
+    return as_stored(base, part, tensor) if isinstance(part, str) else tensor

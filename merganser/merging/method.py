@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from torch import Tensor
 
+from merganser.checkpoints.kinds import Kind
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import Layer, LayerSource, Side
 from merganser.merging.binding import bound
@@ -92,6 +93,7 @@ class Method:
     low_rank: bool = False  # also accepts a LayerLowRank; otherwise adapters are multiplied out first
     weighted: bool  # accepts `coefficients` and a `scaling` per task: the deltas are multiplied by them first
     vectors: Callable[..., Result] | Literal["alike"]  # merges vectors; alike: the function merges them too
+    by_rows: bool = False  # merges each row by itself, given the first pass: a piece as it merges the whole
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
     draws: Callable[..., bool] | None = None  # (**values): whether it draws at random, so that the seed matters
     not_by_layer: Collection[str] = ()  # parameters that are the whole merge's
@@ -122,6 +124,14 @@ class Method:
         reads = ["deltas", *self.statistics] if self.reads == "statistics" else [self.reads]
         more = {"embeddings": self.embeddings, "learned": self.learned}
         return [*reads, *(name for name, is_read in more.items() if is_read), *filter(None, [self.beside])]
+
+    @property
+    def divided(self) -> frozenset[Kind]:
+        """Return the kinds of parameters that may be merged in pieces of some rows, with the same result."""
+        if self.by_rows:
+            return frozenset({"matrix", "vector"})
+        averages = self.vectors is scaled_mean and not self.first_pass and self.reads in ("deltas", "svd")
+        return frozenset({"vector"} if averages else {})
 
     @property
     def one_model(self) -> bool:

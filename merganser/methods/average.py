@@ -21,6 +21,7 @@ from merganser.operators.sums import scaled_sum
     cost="elementwise",
     weighted=False,
     vectors="alike",
+    by_rows=True,
 )
 def average(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
     """Average the models; `coefficients` are the weights lambda of the mean, relative to each other."""

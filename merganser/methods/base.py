@@ -17,6 +17,7 @@ from merganser.merging.method import method
     law="nothing changes",
     cost="elementwise",
     vectors="alike",
+    by_rows=True,
     weighted=False,
 )
 def base(layer: LayerDeltas) -> Tensor:

@@ -22,6 +22,7 @@ from merganser.operators.masks import mask_counts
     law="with k 0 it is task arithmetic",
     cost="elementwise",
     vectors="alike",
+    by_rows=True,
     ours=("tall_lambda", "density", "scaling"),
 )
 def consensus(

@@ -24,6 +24,7 @@ from merganser.operators.sums import scaled_sum
     law="with nothing dropped it is the method it combines by; the mean over seeds is the undropped sum",
     cost="elementwise",
     vectors="alike",
+    by_rows=True,
     ours=("drop_rate", "scaling"),
     draws=drops,
 )

@@ -34,6 +34,7 @@ def check(drop_rates: Sequence[float], eps: float) -> None:
     law="without a spread (eps 0) it is DARE combined by TIES; the mean over seeds is the undropped delta",
     cost="elementwise",
     vectors="alike",
+    by_rows=True,
     ours=("drop_rate", "eps", "scaling"),
     draws=lambda drop_rate, eps, **_: largest_of(drop_rate) > 0 or eps > 0,
 )

@@ -21,6 +21,7 @@ from merganser.operators.trim import layer_cuts, trim
     law="regions that do not overlap appear unchanged; where they do, the tasks share by count",
     cost="elementwise",
     vectors="alike",
+    by_rows=True,
 )
 def localize_stitch(layers: LayerSource, *, density: Densities = 0.01) -> Callable[[LayerDeltas], Tensor]:
     """Keep each task's largest entries, and share what several tasks keep equally among them.

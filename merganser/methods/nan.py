@@ -19,6 +19,7 @@ from merganser.operators.sums import scaled_sum
     efficiency="High",
     weighted=False,
     vectors="alike",
+    by_rows=True,
 )
 def nan(layer: LayerDeltas) -> Tensor:
     """Add the tasks' deltas, each times T/2 times its share of the inverse norms of the fine-tuned weights.

@@ -17,6 +17,7 @@ from merganser.operators.sums import scaled_sum
     involvement="VDI",
     efficiency="High",
     vectors="alike",
+    by_rows=True,
 )
 def task_arithmetic(layer: LayerDeltas, *, scaling: Scaling = 0.4) -> Tensor:
     """Add the tasks' deltas and scale the sum; a negative coefficient forgets a task."""

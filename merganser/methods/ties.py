@@ -22,6 +22,7 @@ from merganser.operators.trim import trim
     law="one task at density 1 is its own model; identical models give that model's trimmed delta",
     cost="elementwise",
     vectors="alike",
+    by_rows=True,
 )
 def ties(layers: LayerSource, *, density: Densities = 0.2, scaling: Scaling = 1.0) -> Callable[[LayerDeltas], Tensor]:
     """Keep each task's largest entries, elect a sign per entry, average the tasks that agree.

@@ -1,13 +1,17 @@
 """Drop entries at random and rescale the rest (DARE, arXiv:2311.03099; by magnitude: DELLA, arXiv:2406.11617).
 
 The random numbers depend only on the seed, the task's name and the parameter's name, not on the order of tasks and
-layers, the device or a resumed run. Related methods draw the same numbers.
+layers, the device, a resumed run or the pieces in which a parameter is read. Related methods draw the same numbers.
 Legend: T tasks, C entries of a block.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import starmap
+from math import prod
+from threading import Lock
 from typing import Any
 
 import torch
@@ -18,12 +22,57 @@ from merganser.linalg.blocks import blocks
 from merganser.operators.coefficients import PerTask, each_of
 
 INDEX = 32  # bits
+SKIPPED = 1 << 20  # numbers at a time
+STREAMS = 512  # whose positions are kept, of the tasks and parameters that were last read in pieces
 
 
 def generator_of(seed: int, task: str, parameter: str) -> torch.Generator:
     """Return the random generator of one task and parameter; drawn in blocks or at once, its numbers are the same."""
     digest = sha256("\0".join((str(seed), task, parameter)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+@dataclass
+class Stream:
+    """The random numbers of one task and parameter, drawn piece by piece in about this order, each piece once."""
+
+    generator: torch.Generator
+    lock: Lock = field(default_factory=Lock)
+    states: dict[int, Tensor] = field(default_factory=dict)  # by how many numbers were drawn before
+
+    def draw(self, first: int, count: int) -> Tensor:
+        """Return the numbers (count,) from the position `first` on.
+
+        >>> whole = torch.rand(5, generator=generator_of(0, "dtd", "proj"))
+        >>> stream = Stream(generator_of(0, "dtd", "proj"))
+        >>> torch.equal(torch.cat([stream.draw(2, 3), stream.draw(0, 2)]).roll(2), whole)
+        True
+        """
+        with self.lock:
+            if not self.states:
+                self.states[0] = self.generator.get_state()
+            at = max(position for position in self.states if position <= first)
+            self.generator.set_state(self.states[at] if at < first or at == 0 else self.states.pop(at))
+            for start in range(at, first, SKIPPED):  # a later piece came before this one: what it drew stays unknown
+                torch.rand(min(SKIPPED, first - start), generator=self.generator)
+            numbers = torch.rand(count, generator=self.generator)
+            self.states[first + count] = self.generator.get_state()
+        return numbers
+
+
+_STREAMS: OrderedDict[tuple[int, str, str], Stream] = OrderedDict()
+_STREAMS_LOCK = Lock()
+
+
+def stream_of(seed: int, task: str, parameter: str) -> Stream:
+    """Return the stream of one task and parameter, where it stands now if it was used lately."""
+    with _STREAMS_LOCK:
+        key = (seed, task, parameter)
+        stream = _STREAMS.pop(key, None) or Stream(generator_of(*key))
+        _STREAMS[key] = stream
+        if len(_STREAMS) > STREAMS:
+            _STREAMS.popitem(last=False)
+    return stream
 
 
 def drops(*, drop_rate: PerTask, inner: str = "dare", **_: Any) -> bool:
@@ -126,6 +175,12 @@ def _each_task(
 
 def _drawn(layer: LayerDeltas, unit: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield a layer's deltas in blocks (T, C), C a multiple of `unit`, with their random numbers."""
+    if layer.rows:
+        streams = [stream_of(layer.seed, task, layer.rows.name) for task in layer.tasks]
+        row, count = prod(layer.shape[1:]), prod(layer.shape)
+        drawn = torch.stack([stream.draw(layer.rows.start * row, count) for stream in streams])
+        yield from zip(blocks(layer.deltas, unit), blocks(drawn, unit), strict=True)
+        return
     generators = [generator_of(layer.seed, task, layer.name) for task in layer.tasks]
     for block in blocks(layer.deltas, unit):
         numbers = torch.stack([torch.rand(block.shape[1], generator=generator) for generator in generators])

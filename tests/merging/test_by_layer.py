@@ -46,7 +46,7 @@ def test_later_patterns_override_earlier_ones_value_by_value() -> None:
     layers = {"h.*": {"scaling": 0.5, "density": 0.3}, "*.bias": {"scaling": 0.1}}
     values = {"scaling": 1.0, "density": 0.2, "layers": layers}
     assert values_of(values, NAMES[0]) == {"scaling": 0.1, "density": 0.3}
-    found = by_values(values, NAMES)
+    found = by_values(values, NAMES, str)
     assert [names for _, names in found] == [NAMES[:1], NAMES[1:3], NAMES[3:]]
     assert found[2][0] == {"scaling": 1.0, "density": 0.2}
 

@@ -103,7 +103,7 @@ def _source(root: Path, path: Path, kind: Kind, *, online: bool, pin_it: bool) -
     pointer = _pointer(root, path)
     if not isinstance(pointer, HubPointer):
         known = f"{pointer.open_clip} {pointer.pretrained} of open_clip" if pointer else None
-        return Source(str(path), known, pointer.pretrained if pointer else None, _here(root, path))
+        return Source(str(path), known, pointer.pretrained if pointer else None, _here(root, path, pointer))
     seen = look(root / path, pointer, kind) if online else None
     if seen and pin_it and pointer.follow:
         pin(root / path, seen.head)
@@ -117,7 +117,9 @@ def _pointer(root: Path, path: Path) -> Pointer | None:
     return read_pointer(root / path) if path.suffix in (".yaml", ".yml") else None
 
 
-def _here(root: Path, path: Path) -> str:
+def _here(root: Path, path: Path, pointer: Pointer | None) -> str:
+    if pointer is not None:
+        return "by its tag, which cannot be pinned"
     if (root / path).exists():
         return "there"
     made = any((root / above / "dvc.yaml").is_file() for above in path.parents if EXAMPLES in (above, *above.parents))

@@ -22,6 +22,7 @@ DRILLS = {
     "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",
     "architectures": "models of eighteen architectures that transformers saved, merged by ten methods and loaded back",
     "comparisons": "two comparisons begun at once on one empty cache, ten times; one left and taken up again",
+    "miniatures": "the suites of real models from nothing, on a hub of models of two layers under their own names",
     "suites": "the text suites from nothing on two seeds, their scores in order, and one seed by `dvc repro`",
     "versions": "the adapters' tests with the oldest and the newest DVC and Prefect of the declared ranges",
 }

@@ -160,7 +160,7 @@ def test_the_clip_suites_are_as_they_are_derived(tmp_path: Path) -> None:
     for place in (ROOT / "suites").glob("clip-vit-*"):
         shutil.copytree(place, tmp_path / place.name)
     runpy.run_path(str(ROOT / "suites/clip.py"))["write"](tmp_path)
-    for path in tmp_path.glob("*/*"):
+    for path in tmp_path.glob("*/*.yaml"):
         assert path.read_text() == (ROOT / "suites" / path.relative_to(tmp_path)).read_text(), path
 
 
@@ -178,6 +178,15 @@ def test_the_clip_suites_have_as_many_classes_as_their_data_sets() -> None:
     params = load_params(ROOT / "suites/clip-vit-b-32-20/params.yaml")
     own = {name: task.data.own for name, task in params.tasks.items()}
     assert {name: (len(each["classes"]), len(each["templates"])) for name, each in own.items()} == PUBLIC
+
+
+@pytest.mark.parametrize("name", ["clip-vit-b-32-lora-8", "clip-vit-l-14-lora-8", "open-clip-vit-b-32-20"])
+def test_the_same_tasks_have_the_same_classes_and_prompts_in_all_suites(name: str) -> None:
+    ours = load_params(ROOT / "suites/clip-vit-b-32-20/params.yaml").tasks
+    found = load_params(ROOT / "suites" / name / "params.yaml").tasks
+    shared = [task for task in found if task in ours]
+    assert len(shared) in (8, 19)
+    assert all(found[task].data.own == ours[task].data.own for task in shared)
 
 
 def test_the_image_suite_is_in_place_from_the_start() -> None:

@@ -1,12 +1,13 @@
-"""The pages that are written from the code when the docs' site is built: all commands, and all keys of params.yaml.
+"""The pages that are written from the code when the docs' site is built: commands, keys of params.yaml, functions.
 
-They are made of the help texts and of the models that check the file, so they cannot be out of date.
+They are made of the help texts, the models that check the file and the docstrings, so they cannot be out of date.
 """
 
 import inspect
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
@@ -14,6 +15,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+import merganser
+import merganser.api
 from merganser.config.params import Params
 from merganser.evaluation import get_kind, kind_names
 from merganser.learning import get_learner, learner_names
@@ -38,6 +41,42 @@ def keys_page(model: type[BaseModel] = Params) -> str:
         "Every key, as the checks before a run know them; [params.yaml](params.md) explains them. You choose NAME.",
     ]
     return "\n\n".join([*parts, *(_section(path, part) for path, part in found)]) + "\n"
+
+
+def functions_page(package: ModuleType = merganser) -> str:
+    """Return a Markdown page with every public name of a package: its signature and what its docstring says."""
+    parts = ["# Reference of `import merganser`", "Every public name; [from Python](python.md) is a tour."]
+    return "\n\n".join([*parts, *(_public(package, name) for name in package.__all__)]) + "\n"
+
+
+def _public(package: ModuleType, name: str) -> str:
+    found, place = getattr(package, name), f"{package.__name__}.{name}"
+    about = inspect.getdoc(found) or ""
+    if inspect.isclass(found):
+        bases = ", ".join(base.__name__ for base in found.__bases__)
+        return f"## {place}\n\n```python\nclass {name}({bases})\n```\n\n{about}"
+    # a package that can be called is documented by what it calls
+    function = found if inspect.isfunction(found) else getattr(merganser.api, name)
+    return f"## {place}\n\n```python\n{_signature(place, function)}\n```\n\n{inspect.getdoc(function)}"
+
+
+def _signature(name: str, function: Callable[..., Any]) -> str:
+    """Write a function's signature with one parameter a line."""
+    signature, lines, keywords = inspect.signature(function), [], False
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
+            keywords = True
+            lines.append("*")
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        lines.append(f"{stars}{parameter.name}: {_annotation(parameter.annotation)}{default}")
+    body = "".join(f"    {line},\n" for line in lines)
+    return f"{name}(\n{body}) -> {_annotation(signature.return_annotation)}"
+
+
+def _annotation(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return text.replace("collections.abc.", "").replace("typing.", "")
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from flows.cli import app
-from flows.reference import commands_page, keys_page
+from flows.reference import commands_page, functions_page, keys_page
 from merganser.report.formulas import mathml
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +28,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages made of the code, the files outside `docs/` that a page links to, and those that they link to."""
     files.append(File.generated(config, "commands.md", content=commands_page(app)))
     files.append(File.generated(config, "keys.md", content=keys_page()))
+    files.append(File.generated(config, "api.md", content=functions_page()))
     waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages() if file.generated_by is None] + list(
         START
     )

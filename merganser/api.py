@@ -177,8 +177,8 @@ def evaluate(
 
     `model`: a folder with its configuration beside its weights. `task`: the name of one in the `params.yaml` that
     `params` names, or the settings that would stand there, such as `{"kind": "text_classification", "data":
-    {"source": "datasets/reviews", "text": "review"}}`; then `family` is needed too. Its `source`, the task's own
-    checkpoint, is needed where `heads`, patterns of names, are read from it.
+    {"source": "datasets/reviews"}}`; then `family` is needed too. Its `source`, the task's own checkpoint, is needed
+    where `heads`, patterns of names, are read from it.
 
     `name`: whose part of a merge with parts per task is measured; the task's if it is named. The rest is what
     params.yaml has under `evaluation`: `split` ("test"), `batch_size` (32), `device` ("cpu") and `precision`

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import merganser
 from flows.site import ROOT
 
 TAGS = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?([^\"' >]+)")
@@ -56,6 +57,14 @@ def test_all_commands_and_keys_are_on_pages_made_of_the_code(site: Path) -> None
     assert "number &gt; 0 ≤ 1" in keys
 
 
+def test_the_functions_of_the_package_are_on_a_page_made_of_the_code(site: Path) -> None:
+    page = re.sub(r"<[^>]+>", "", (site / "api.html").read_text())
+    for name in merganser.__all__:
+        assert f"merganser.{name}" in page
+    assert "models: Mapping[str, str | os.PathLike[str]]," in page
+    assert "Merge fine-tuned models onto their base" in page
+
+
 def test_a_file_outside_of_docs_that_a_page_links_to_is_a_page(site: Path) -> None:
     assert "../params.yaml" not in (site / "results.html").read_text()
     assert 'href="repository/params.yaml.html"' in (site / "results.html").read_text()
@@ -70,7 +79,8 @@ def test_every_dead_link_is_named(tmp_path: Path) -> None:
     (tmp_path / "mkdocs.yml").write_text(config)
     (tmp_path / "docs/README.md").write_text(PAGE)
     (tmp_path / "docs/other.md").write_text("# Other\n")
-    (tmp_path / "docs/params.md").write_text("# params.yaml\n")
+    for name in ("params", "python"):
+        (tmp_path / f"docs/{name}.md").write_text(f"# {name}\n")
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         (tmp_path / name).write_text(f"# {name}\n\n[dead](docs/dead-{name})\n\n## Words\n")
     done = build(tmp_path / "mkdocs.yml", tmp_path / "site")

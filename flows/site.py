@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 OUTSIDE = "repository"
 START = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
+_NAMED = re.compile(r"\[([^\]]+)\]\(([^)\s#:]+)\)")
 _FORMULA = re.compile(r"^\$\$ (.+) \$\$$", re.M)
 _FENCE = re.compile(r"^( *```.*?^ *```$)", re.M | re.S)
 
@@ -59,6 +60,12 @@ def _site_text(text: str, source: str, page: str) -> str:
         there = posixpath.relpath(_page_of(target), posixpath.dirname(page) or ".")
         return f"{match[1]}{there}{match[3] or ''})"
 
+    def unlinked(match: re.Match[str]) -> str:
+        """Leave the words alone where they link to a folder without a README.md, which GitHub lists."""
+        folder = ROOT / posixpath.dirname(source) / match[2]
+        return match[1] if folder.is_dir() and not (folder / "README.md").is_file() else match[0]
+
+    text = _NAMED.sub(unlinked, text)
     text = _FORMULA.sub(lambda match: f'<div class="formula">{mathml(match[1])}</div>', text)
     return _LINK.sub(link, text)
 

@@ -1,5 +1,6 @@
-"""Load DVC's index of thousands of stages in seconds: shortcuts for what DVC repeats for each path and each edge."""
+"""Load DVC's index of thousands of stages in seconds: shortcuts for what DVC repeats for each path, edge and stage."""
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import ModuleType
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def fast_index() -> Iterator[None]:
-    """Make DVC read dvc.yaml and build its graph by the shortcuts within the block."""
+    """Make DVC read dvc.yaml and parameters, and build its graph, by the shortcuts within the block."""
     with ExitStack() as shortcuts:
         shortcuts.enter_context(_local_paths())
         shortcuts.enter_context(_acyclic())
+        shortcuts.enter_context(_params_once())
         yield
 
 
@@ -61,6 +63,27 @@ def _acyclic() -> AbstractContextManager[None]:
             check(stages)
 
     return _replaced(graph, "check_acyclic", check_by_sorting)
+
+
+@otherwise("params_once", _without)
+def _params_once() -> AbstractContextManager[None]:
+    """Parse a parameters file once; DVC does it twice for each stage, and the file has a line for all of them."""
+    from dvc.dependency import param
+
+    load = param.load_path
+    known: dict[str, tuple[tuple[int, ...], Any]] = {}
+
+    def load_once(path: str, fs: Any, **options: Any) -> Any:
+        if fs.protocol != "local" or options:
+            return load(path, fs, **options)
+        stat = os.stat(path)
+        version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        if path not in known or known[path][0] != version:
+            known[path] = version, load(path, fs)
+        content = known[path][1]
+        return dict(content) if isinstance(content, dict) else content
+
+    return _replaced(param, "load_path", load_once)
 
 
 @contextmanager

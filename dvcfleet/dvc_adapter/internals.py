@@ -62,6 +62,7 @@ DVC = FastPaths(
         "forget_index": (("repo:_reset",), "reading dvc.yaml again"),
         "local_paths": (("dvc.output:get_cloud_fs",), "reading dvc.yaml"),
         "acyclic": (("dvc.repo.graph:check_acyclic",), "checking the graph of stages"),
+        "params_once": (("dvc.dependency.param:load_path",), "reading parameters"),
         "git_index": (("scm:dulwich.repo.open_index",), "listing what git keeps"),
     },
 )

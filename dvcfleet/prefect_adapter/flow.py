@@ -28,7 +28,7 @@ from dvcfleet.execution.jobs import run_job
 from dvcfleet.executors.task_runners import Runner
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.nodes.node import run_on_node
-from dvcfleet.prefect_adapter.internals import drop_unsent, flush
+from dvcfleet.prefect_adapter.internals import drop_unsent, flush, settings_sent_once, share_tls_context
 from dvcfleet.provenance.ledger import begin
 from dvcfleet.scheduling.protocols import ExecutorLostError
 from dvcfleet.secrets import masked
@@ -62,6 +62,7 @@ class _OwnWords(logging.Filter):
 
 
 logging.getLogger("prefect.task_runs").addFilter(_OwnWords())
+share_tls_context()
 
 
 @task(name="stage", task_run_name="{job.name}", persist_result=False, retry_condition_fn=_worth_another_try)
@@ -145,6 +146,7 @@ class PrefectExecutor:
         return threads
 
     def __enter__(self) -> "PrefectExecutor":
+        self._stack.enter_context(settings_sent_once())
         return self
 
     def __exit__(self, *_: object) -> None:

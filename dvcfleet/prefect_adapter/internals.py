@@ -2,12 +2,16 @@
 
 import logging
 import os
+import pickle
 import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache, lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 from dvcfleet.fast_paths import FastPaths
@@ -23,6 +27,8 @@ PREFECT = FastPaths(
             ("prefect.events.worker:EventsWorker._instances", "prefect.logging.handlers:APILogWorker._instances"),
             "ending a run whose server is gone",
         ),
+        "settings_once": (("prefect.context:SettingsContext.serialize",), "sending a stage to a cluster"),
+        "tls_once": (("prefect.client.orchestration:ssl.create_default_context",), "starting a stage on a cluster"),
     },
 )
 # In the server's process; importing the server to look for them would cost a run some seconds.
@@ -67,6 +73,63 @@ def drop_unsent() -> None:
         for worker in tuple(service._instances.values()):
             if worker._loop and worker._task:
                 worker._loop.call_soon_threadsafe(worker._task.cancel)
+
+
+class _Sent:
+    """An object that is pickled once, and unpickled once in each process that receives it."""
+
+    def __init__(self, value: Any) -> None:
+        self._data = pickle.dumps(value)
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        return _received, (self._data,)
+
+
+@lru_cache(maxsize=8)
+def _received(data: bytes) -> Any:
+    return pickle.loads(data)
+
+
+def _without() -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+@PREFECT.otherwise("settings_once", _without)
+def settings_sent_once() -> AbstractContextManager[Any]:
+    """Send all tasks the same settings within the block: Prefect describes, sends and checks them for each task."""
+    from prefect.context import SettingsContext
+
+    @cache
+    def sent(context: int) -> dict[str, Any]:
+        return {"profile": _Sent(known[context].profile), "settings": _Sent(known[context].settings)}
+
+    known: dict[int, Any] = {}
+
+    def serialize(self: Any, include_secrets: bool = True) -> dict[str, Any]:
+        known[id(self)] = self  # kept, so that no other context gets its number
+        return sent(id(self))
+
+    return _replaced(SettingsContext, "serialize", serialize)
+
+
+@PREFECT.otherwise("tls_once", lambda: None)
+def share_tls_context() -> None:
+    """Let all clients of this process share a TLS context: a worker opens one a stage, and reads all certificates."""
+    from prefect.client import orchestration
+
+    owner: Any = orchestration
+    if owner.ssl is ssl:
+        owner.ssl = SimpleNamespace(**(vars(ssl) | {"create_default_context": cache(ssl.create_default_context)}))
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def _no_app() -> Any:

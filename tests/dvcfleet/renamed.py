@@ -19,6 +19,7 @@ FAST = {
     "forget_index": r"\b_reset\b",
     "local_paths": r"\bget_cloud_fs\b",
     "acyclic": r"\bcheck_acyclic\b",
+    "params_once": r"\bload_path\b",
     "git_index": r"(?<=scm\.)dulwich\b|(?<=def )dulwich\b",
 }
 

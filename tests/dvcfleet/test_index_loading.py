@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, chdir, nullcontext
 from typing import Any
 
 import pytest
+from dvc.dependency.param import ParamsDependency
 from dvc.repo import Repo
 
 from dvcfleet.dvc_adapter.index_loading import fast_index
@@ -39,3 +40,13 @@ def test_a_cycle_is_refused_naming_its_stages(toy: Make) -> None:
     cycle = toy("stages: {a: {cmd: x, deps: [y], outs: [z]}, b: {cmd: x, deps: [z], outs: [y]}}", {})
     with pytest.raises(UserError, match=r"both a dependency and an output in stages: (a, b|b, a)"):
         cycle.plan()
+
+
+def test_parameters_are_read_again_when_their_file_has_changed(toy: Make) -> None:
+    made = toy("stages: {a: {cmd: x, params: [b.c, d], outs: [z]}}", {"params.yaml": "b: {c: 1}\nd: 2\n"})
+    with chdir(made.path), fast_index(), Repo() as repo:
+        (dep,) = next(iter(repo.index.stages)).deps
+        assert isinstance(dep, ParamsDependency)
+        assert dep.read_params() == {"b.c": 1, "d": 2}
+        made.write("params.yaml", "b: {c: [1]}\n")
+        assert dep.read_params() == {"b.c": [1]}

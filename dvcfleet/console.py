@@ -10,11 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from dvcfleet.estimate import estimate
+from dvcfleet.executors.profiles import Placement
 from dvcfleet.heartbeat import Heartbeat, signs
 from dvcfleet.messages import Ending, Result
-from dvcfleet.overview import estimate, overview
+from dvcfleet.overview import overview
 from dvcfleet.planning.orphans import Orphan, orphan_lines
 from dvcfleet.planning.plan import Plan, State
+from dvcfleet.project import project_of
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.scheduling.durations import seconds_before
 
@@ -136,8 +139,8 @@ def exit_code(endings: Iterable[Ending]) -> int:
     return 2 if failed and all(ending.exit_code == 2 for ending in failed) else 1
 
 
-def show_plan(plan: Plan, console: Console) -> None:
-    """Print what a run would do, and why, and how long that took before."""
+def show_plan(plan: Plan, place: Placement, console: Console) -> None:
+    """Print what a run would do, and why, and what that takes."""
     root = next((Path(stage.repo.root_dir) for stage in plan.stages.values()), Path())
     seconds = seconds_before(root / STATE_FOLDER)
     for line in overview(plan.work, seconds):
@@ -145,8 +148,9 @@ def show_plan(plan: Plan, console: Console) -> None:
     show_orphans(plan.orphans, console)
     counts = Counter(node.state for node in plan.nodes.values())
     console.print(", ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no stages")
-    if took := estimate(plan.work, seconds):
-        console.print(took)
+    is_download = project_of(root).is_download
+    for line in estimate(plan, seconds, place.resources, place.workers, is_download):
+        console.print(line, markup=False)
 
 
 def show_orphans(orphans: Iterable[Orphan], console: Console) -> None:

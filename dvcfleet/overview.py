@@ -35,14 +35,3 @@ def _by_reason(nodes: Iterable[Node]) -> dict[tuple[State, str], list[str]]:
         why = "" if node.state is State.WAITING else "; ".join(node.reasons)
         found.setdefault((node.state, why), []).append(node.name.partition("@")[2] or node.name)
     return found
-
-
-def estimate(work: Iterable[Node], seconds: Mapping[str, float]) -> str:
-    """Say how long the stages took before, one after another; nothing where none of them ran before."""
-    nodes = [node for node in work if node.state is not State.RESTORABLE]
-    known = [seconds[node.name] for node in nodes if node.name in seconds]
-    if not known:
-        return ""
-    new = len(nodes) - len(known)
-    rest = f"; {new} never ran" if new else ""
-    return f"these took {in_words(sum(known))} before, one after another{rest}"

@@ -46,6 +46,9 @@ class Project(Protocol):
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Update files that stages read and no stage writes, such as pointers to a branch of a source."""
 
+    def is_download(self, path: Path) -> bool:
+        """Tell whether a file that a stage reads names what the stage downloads."""
+
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
         """Return all text files that a stage will write, by path, if they are known without running it, else None."""
 
@@ -98,6 +101,10 @@ class AnyRepository:
 
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Do nothing."""
+
+    def is_download(self, path: Path) -> bool:
+        """Return False: nothing is known to be downloaded."""
+        return False
 
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
         """Return None: no stage's output is known."""

@@ -85,7 +85,9 @@ def run(
         said = {"runner": runner, "address": address, "workers": workers}
         if dry_run:
             checks_in = partial(_checks_in, profile=profile, said=said, console=console)
-            show_plan(plan(repo, targets, force, checks_in), console)
+            found = plan(repo, targets, force, checks_in)
+            root = next((Path(stage.repo.root_dir) for stage in found.stages.values()), repo)
+            show_plan(found, choose_placement(root, profile, **said), console)
             return 0
         on_busy = when_busy(busy, console.print)
         with opened(repo) as dvc_repo, write_lock(dvc_repo, on_busy, console.print) as lock, stop.on_signals():

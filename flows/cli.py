@@ -75,7 +75,9 @@ def run(
         typer.Option("--pull", help="Fetch the results at the end, where nodes with clones of their own have them."),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Run also what is up to date.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and why; run nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would run, why, and what it takes; run nothing.")
+    ] = False,
     prune: Annotated[
         bool,
         typer.Option(

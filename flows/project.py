@@ -96,6 +96,15 @@ class Merganser:
         except InputError as error:
             raise UserError(str(error)) from error
 
+    def is_download(self, path: Path) -> bool:
+        """Tell whether a source is a file that names a model or data on a hub."""
+        from merganser.sources.pointers import read_pointer
+
+        try:
+            return read_pointer(path) is not None
+        except InputError:  # said when params.yaml is checked
+            return False
+
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
         """Return the digests that the stage `code` will write; None for other stages, and if it will fail."""
         if stage != "code":

@@ -26,13 +26,16 @@ class Durations:
 
     def __init__(self, before: Mapping[str, float], restorable: Iterable[str] = ()) -> None:
         self._of_kind = medians(before)
-        self._of_any = median(self._of_kind.values()) if self._of_kind else _UNKNOWN_S
+        self._longest = max(self._of_kind.values(), default=_UNKNOWN_S)
         self._before = {**before, **dict.fromkeys(restorable, 0.0)}
 
     def __getitem__(self, name: str) -> float:
-        """Return the seconds that a stage took before, else the median of its kind, else that of all kinds."""
+        """Return the seconds that a stage took before, else the median of its kind.
+
+        A kind of which nothing is known is taken for as long as the longest one: so its first stage starts early.
+        """
         own = self._before.get(name)
-        return self._of_kind.get(kind_of(name), self._of_any) if own is None else own
+        return self._of_kind.get(kind_of(name), self._longest) if own is None else own
 
     def note(self, name: str, seconds: float) -> bool:
         """Note what a stage took; return whether it is the first of its kind, so that others' durations change."""
@@ -40,7 +43,7 @@ class Durations:
         if kind_of(name) in self._of_kind:
             return False
         self._of_kind[kind_of(name)] = seconds
-        self._of_any = median(self._of_kind.values())
+        self._longest = max(self._of_kind.values())
         return True
 
 

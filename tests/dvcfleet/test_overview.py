@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from dvcfleet.messages import Ending, Result
-from dvcfleet.overview import estimate, overview
+from dvcfleet.overview import overview
 from dvcfleet.planning.plan import Node, State
 from dvcfleet.provenance.ledger import Ledger
 from dvcfleet.scheduling.durations import seconds_before
@@ -25,12 +25,6 @@ def test_stages_of_a_kind_share_a_line_for_each_reason() -> None:
         "score: 2 waiting",
         "    waiting: ties-dark, dare-dark",
     ]
-
-
-def test_an_estimate_says_what_it_leaves_out() -> None:
-    assert estimate(WORK, {}) == ""
-    said = estimate(WORK, {"merge@ties": 40.0, "merge@dare": 30.0, "merge@star": 1000.0})
-    assert said == "these took 1 min before, one after another; 3 never ran"
 
 
 def test_what_a_stage_took_is_what_it_took_last(tmp_path: Path) -> None:

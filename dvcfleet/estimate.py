@@ -1,0 +1,124 @@
+"""What a plan will take, before it runs: CPU and GPU time, disk, downloads, from what its stages took before."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dvcfleet.dvc_adapter.stages import is_params
+from dvcfleet.heartbeat import in_words
+from dvcfleet.planning.plan import Plan, State
+from dvcfleet.planning.resources import Resources
+from dvcfleet.scheduling.durations import kind_of, medians
+from dvcfleet.scheduling.order import paths
+
+if TYPE_CHECKING:
+    from dvc.stage import Stage
+
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Known:
+    """An amount per stage: of those that ran before what it was, of others of their kind the median."""
+
+    before: Mapping[str, float]
+    of_kind: Mapping[str, float]
+
+    def of(self, name: str) -> float | None:
+        """Return a stage's amount; None if no stage of its kind has run."""
+        own = self.before.get(name)
+        return self.of_kind.get(kind_of(name)) if own is None else own
+
+
+def estimate(
+    plan: Plan,
+    seconds: Mapping[str, float],
+    resources: Callable[["Stage"], Resources],
+    workers: int | None,
+    is_download: Callable[[Path], bool],
+) -> Iterator[str]:
+    """Say what the stages that a run would run will take; nothing if it would run none.
+
+    `seconds`: what stages took before; `resources`: what a stage requests; `workers`: threads at once, None: unknown;
+    `is_download`: tells of a file that a stage reads whether it names what that stage downloads.
+    """
+    names = [node.name for node in plan.work if node.state not in (State.RESTORABLE, State.BLOCKED)]
+    if not names:
+        return
+    time = Known({name: seconds[name] for name in names if name in seconds}, medians(seconds))
+    # All stages of the plan that ran, not only those to run again, say what their kind writes.
+    sizes = {name: size for name, stage in plan.stages.items() if (size := _written_before(stage)) is not None}
+    disk = Known(sizes, medians(sizes))
+    wanted = {name: resources(plan.stages[name]) for name in names}
+    took = {name: each for name in names if (each := time.of(name)) is not None}
+    written = {name: each for name in names if (each := disk.of(name)) is not None}
+    once = cache(is_download)  # many stages read the same files
+    fetching = [name for name in names if any(map(once, _sources(plan.stages[name])))]
+    if took:
+        yield _total(took, wanted, written, [name for name in fetching if name in sizes], sizes)
+        yield _at_least(plan, took, wanted, workers)
+        new = [name for name in took if name not in time.before]
+        more = f", and for {len(new)} more the median of their kind" if new else ""
+        yield f"that is what {len(took) - len(new)} stages took before{more}; what proves up to date is not run"
+    yield from _unknown("time", [name for name in names if name not in took])
+    yield from _unknown("size of the download", [name for name in fetching if name not in sizes])
+
+
+def _total(
+    took: Mapping[str, float],
+    wanted: Mapping[str, Resources],
+    written: Mapping[str, float],
+    fetching: Iterable[str],
+    sizes: Mapping[str, float],
+) -> str:
+    cpu = sum(wanted[name].threads * each for name, each in took.items())
+    gpu = sum(wanted[name].gpus * each for name, each in took.items())
+    parts = [f"{in_words(cpu)} of CPU time"]
+    parts += [f"{in_words(gpu)} of GPU time"] if any(each.gpus for each in wanted.values()) else []
+    parts += [f"{in_bytes(sum(written.values()))} of disk"] if written else []
+    downloaded = sum(sizes[name] for name in fetching)
+    parts += [f"{in_bytes(downloaded)} downloaded"] if downloaded else []
+    return f"expected: {', '.join(parts)}"
+
+
+def _at_least(plan: Plan, took: Mapping[str, float], wanted: Mapping[str, Resources], workers: int | None) -> str:
+    """Say the least time: along the longest path, and with all workers busy."""
+    longest = max(paths({name: node.needs for name, node in plan.nodes.items()}, took).values())
+    threads = workers or os.cpu_count() or 1
+    work = sum(min(wanted[name].threads, threads) * each for name, each in took.items()) / threads
+    return f"no less than {in_words(max(longest, work))} with {threads} workers"
+
+
+def _unknown(what: str, names: list[str]) -> Iterator[str]:
+    """Say of which kinds of stages something is not known."""
+    kinds = list(dict.fromkeys(map(kind_of, names)))
+    if kinds:
+        more = f" and {len(kinds) - _NAMED} more" if len(kinds) > _NAMED else ""
+        yield f"not known, and not counted: the {what} of {len(names)} stages ({', '.join(kinds[:_NAMED])}{more})"
+
+
+def _written_before(stage: "Stage") -> float | None:
+    """Return the bytes of a stage's outputs when it last ran; None if it never did."""
+    sizes = [out.meta.size for out in stage.outs if out.hash_info]
+    return float(sum(size or 0 for size in sizes)) if sizes else None
+
+
+def _sources(stage: "Stage") -> list[Path]:
+    """Return the files that a stage reads and that no stage writes."""
+    trie = stage.repo.index.outs_trie
+    local = [dep.fs_path for dep in stage.deps if dep.protocol == "local" and not is_params(dep)]
+    return [
+        Path(path) for path in local if not trie.shortest_prefix(stage.repo.fs.parts(path)) and os.path.isfile(path)
+    ]
+
+
+def in_bytes(size: float) -> str:
+    """Format an amount of bytes for people."""
+    for unit, name in _UNITS:
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size:.0f} B"

@@ -1,0 +1,66 @@
+"""What `--dry-run` expects of a run."""
+
+from pathlib import Path
+
+from dvcfleet.estimate import estimate, in_bytes
+from dvcfleet.planning.resources import Resources
+from tests.dvcfleet.toy import Make
+
+STAGES = """
+stages:
+  fetch:
+    foreach: [a, b]
+    do: {cmd: "truncate -s 3000 model_${item}", deps: ["${item}.yaml"], outs: ["model_${item}"]}
+  use:
+    foreach: [a, b]
+    do: {cmd: "head -c 500 model_${item} > used_${item}", deps: ["model_${item}", source], outs: ["used_${item}"]}
+"""
+FILES = {"a.yaml": "1", "b.yaml": "1", "source": "1"}
+
+
+def says(toy_path: Path, plan: object, seconds: dict[str, float], workers: int = 2) -> list[str]:
+    return list(
+        estimate(
+            plan,  # type: ignore[arg-type]
+            seconds,
+            lambda stage: Resources(threads=2, gpus=1) if stage.addressing.startswith("use") else Resources(),
+            workers,
+            lambda path: path.suffix == ".yaml",
+        )
+    )
+
+
+def test_of_a_repository_in_which_nothing_ran_nothing_is_claimed(toy: Make) -> None:
+    new = toy(STAGES, FILES)
+    assert says(new.path, new.plan(), {}) == [
+        "not known, and not counted: the time of 4 stages (fetch, use)",
+        "not known, and not counted: the size of the download of 2 stages (fetch)",
+    ]
+
+
+def test_what_stages_took_is_summed_by_resource_and_others_take_the_median_of_their_kind(toy: Make) -> None:
+    one = toy(STAGES, FILES)
+    assert one.run("use@a")[0] == 0
+    one.write("a.yaml", "2")
+    one.write("source", "2")
+    assert says(one.path, one.plan(), {"fetch@a": 60.0, "use@a": 600.0}) == [
+        # 2 x 60 s of one thread and 2 x 600 s of two; 3000 and 500 bytes each; of b nothing was downloaded yet
+        "expected: 42 min of CPU time, 20 min of GPU time, 7 kB of disk, 3 kB downloaded",
+        "no less than 21 min with 2 workers",
+        "that is what 2 stages took before, and for 2 more the median of their kind; what proves up to date is not run",
+        "not known, and not counted: the size of the download of 1 stages (fetch)",
+    ]
+    # With more workers the longest path is what counts.
+    assert says(one.path, one.plan(), {"fetch@a": 60.0, "use@a": 600.0}, 64)[1] == "no less than 11 min with 64 workers"
+    assert one.run()[0] == 0
+    assert says(one.path, one.plan(), {"fetch@a": 60.0}) == []
+
+
+def test_bytes_are_written_for_people() -> None:
+    assert [in_bytes(size) for size in (12, 1500, 2.5e6, 3.21e9, 4e12)] == [
+        "12 B",
+        "1.5 kB",
+        "2.5 MB",
+        "3.21 GB",
+        "4 TB",
+    ]

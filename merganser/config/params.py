@@ -179,7 +179,7 @@ class PublishedSource(Strict):
 
 
 class SomeOfSplit(Strict):
-    """At most so many examples of a split, evenly spaced over it: the same ones at every seed."""
+    """At most so many examples of a split, evenly spaced, of each class its share: the same ones at every seed."""
 
     name: Text
     examples: Annotated[int, Field(ge=1)]

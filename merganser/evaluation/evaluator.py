@@ -64,11 +64,11 @@ class Evaluator:
     ) -> int:
         """Prepare one split of a saved data set into an empty folder; return the number of examples.
 
-        `examples`: at most so many are taken, evenly spaced over the split, which may be sorted by class.
+        `examples`: at most so many are taken, of each class its share.
         """
         rows = open_split(data, split, where)
         if examples is not None and examples < len(rows):
-            rows = rows.select([number * len(rows) // examples for number in range(examples)])
+            rows = rows.select(spread(rows, examples))
         chunks = self.kind.prepare(rows, self.settings, network)
         settings = self.settings.model_dump()
         about = {"kind": self.name, "settings": settings, "metric": self.metric, "classes": self.classes(data)}
@@ -88,6 +88,13 @@ class Evaluator:
         if not isinstance(self.kind, GivesClasses):
             raise InputError(f"{self.name}: no kind with classes, whose probabilities could be looked at")
         return self.kind.class_logits(network, prepared, self.settings, parameters, rows)
+
+
+def spread(rows: Any, count: int) -> list[int]:
+    """Choose so many rows of a split, in their order: evenly spaced, of each label its share if there are labels."""
+    labels = list(rows["label"]) if "label" in rows.column_names else [0] * len(rows)
+    order = sorted(range(len(labels)), key=labels.__getitem__)
+    return sorted(order[number * len(order) // count] for number in range(count))
 
 
 def open_evaluator(kind: str, own: Mapping[str, Any], metric: str | None) -> Evaluator:

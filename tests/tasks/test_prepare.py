@@ -1,12 +1,15 @@
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from datasets import Dataset
 
 from merganser.errors import InputError
+from merganser.evaluation.evaluator import spread
 from merganser.evaluation.prepared import Prepared
 from tasks import prepare_validation
 from tests.tasks.comparison import inside
@@ -41,10 +44,19 @@ def test_a_task_without_the_split_is_named_with_those_that_it_has(folder: Path) 
         prepare_validation.main(["dark-split"])
 
 
-def test_of_a_large_split_some_examples_are_taken_evenly(folder: Path) -> None:
+def test_of_a_large_split_some_examples_are_taken_of_each_class_its_share(folder: Path) -> None:
     params = yaml.safe_load(Path("params.yaml").read_text())
     params["validation"] = {"split": {"name": "validation", "examples": 4}}
     Path("params.yaml").write_text(yaml.safe_dump(params))
     prepare_validation.main(["dark-split"])
-    whole = pictures(6)[1]
-    assert Prepared(folder / "data/validation/dark").array("label").tolist() == [whole[i] for i in (0, 1, 3, 4)]
+    labels = pictures(6)[1]
+    found = Prepared(folder / "data/validation/dark").array("label").tolist()
+    assert sorted(found) == [sorted(labels)[i] for i in (0, 1, 3, 4)]
+
+
+def test_a_split_is_thinned_evenly_and_in_its_order() -> None:
+    labels = [0, 0, 0, 0, 1, 1, 2, 0, 1, 2, 0, 0]  # of 0 seven, of 1 three, of 2 two
+    rows = Dataset.from_dict({"label": labels})
+    assert spread(rows, 6) == [0, 2, 5, 6, 7, 11]
+    assert Counter(labels[row] for row in spread(rows, 6)) == {0: 4, 1: 1, 2: 1}
+    assert spread(Dataset.from_dict({"text": list("abcdef")}), 3) == [0, 2, 4]

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from merganser.command_line.epilogs import EXIT_CODES, example
+from merganser.command_line.import_mergekit import import_mergekit
 from merganser.command_line.merge import merge, reconstruct
 from merganser.command_line.methods import methods
 from merganser.errors import ExtraError, InputError
@@ -31,6 +32,8 @@ def add_commands(app: typer.Typer) -> None:
     app.command(epilog=example("merganser methods --for data=none,parts=no"))(methods)
     merging = "merganser merge tsv_m --base BASE --model one=PATH --model two=PATH --out merged"
     app.command(epilog=example(merging))(merge)
+    importing = "merganser import-mergekit config.yml --out brought"
+    app.command(epilog=example(importing))(import_mergekit)
     app.command(epilog=example("merganser reconstruct merged --task one --out one"))(reconstruct)
 
 

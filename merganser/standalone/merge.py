@@ -187,7 +187,8 @@ def _open(
     pairs = ((task, path, (checkpoint, opened[task])) for task, path in models.items())
     notes = [note for task, path, pair in pairs for note in check_vocabulary(base, path, pair, task, how.rules)]
     deltas = open_models(checkpoint, opened, how.rules, how.seed, embeddings)
-    notes += [] if method.on_models else [f"{task}: {EQUAL}" for task in unchanged(deltas)]
+    others = {task for task, path in models.items() if path.resolve() != base.resolve()}  # that are not the base itself
+    notes += [f"{task}: {EQUAL}" for task in unchanged(deltas) if task in others]
     return as_taken(method, values, deltas), notes
 
 

@@ -23,6 +23,7 @@ DRILLS = {
     "architectures": "models of eighteen architectures that transformers saved, merged by ten methods and loaded back",
     "comparisons": "two comparisons begun at once on one empty cache, ten times; one left and taken up again",
     "miniatures": "the suites of real models from nothing, on a hub of models of two layers under their own names",
+    "mergekit": "configurations of mergekit, merged by it and brought over: the same models but for rounding",
     "suites": "the text suites from nothing on two seeds, their scores in order, and one seed by `dvc repro`",
     "versions": "the adapters' tests with the oldest and the newest DVC and Prefect of the declared ranges",
 }

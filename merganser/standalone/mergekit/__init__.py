@@ -1,0 +1,1 @@
+"""What a configuration of mergekit says, as a merge of ours."""

@@ -1,0 +1,220 @@
+"""Turn a configuration of mergekit into a recipe of `merganser merge`, and into a comparison's params.yaml."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from merganser.checkpoints.architecture import CONFIG as MODEL_CONFIG
+from merganser.checkpoints.architecture import read_config
+from merganser.checkpoints.output import TORCH
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.params import NAME
+from merganser.config.recipes import RECIPE, Recipe, Source
+from merganser.errors import InputError, did_you_mean
+from merganser.outputs import fresh_folder
+from merganser.sources.named import COMMIT, hub_name
+from merganser.standalone.mergekit.configuration import Configuration, Reference, read_configuration
+from merganser.standalone.mergekit.methods import IGNORED, PARAMETERS, Inputs, Kin, kin_of
+from merganser.standalone.mergekit.settings import Place, VariesError, by_pattern, places, setting_at
+from merganser.standalone.mergekit.tokenizers import tokenizer_notes
+
+PARAMS = "params.yaml"
+BRANCH = "main"
+ABOUT = """\
+# From {name}, a configuration of mergekit. What is missing is how the models are measured: each task's `data`
+# (docs/kinds.md), and which split (`evaluation`). The merge alone: `merganser merge {recipe} --out DIR`.
+"""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A merge that was brought over: its models by name, our method and its parameters."""
+
+    base: Reference
+    models: Mapping[str, Reference]
+    method: str
+    values: Mapping[str, Any]
+    dtype: Any
+    notes: list[str]
+
+
+def imported(path: Path) -> Imported:
+    """Read a configuration as a merge of ours; raise InputError naming what cannot be expressed, and why.
+
+    Its models are not read, but for the names of the base's parameters where values differ between them.
+    """
+    config = read_configuration(path)
+    kin = kin_of(config.method)
+    if config.base is None and kin.needs_base:
+        raise InputError(f"base_model: missing; mergekit's {config.method} needs it")
+    if config.base is not None and config.base.adapter:
+        raise InputError(f"base_model: {config.base} is adapted: merge the adapter into it first, and name that model")
+    base = config.base or next(iter(config.models)).whole
+    named = _named([*config.models, *([config.base] if config.base and config.base not in config.models else [])])
+    _check_adapters(named, base)
+    notes = [*config.notes, *_parameter_notes(config, kin)]
+    method, values = _entry(config, kin, named, base)
+    taken = {name: each for name, each in named.items() if kin.takes_base or each != config.base}
+    if not taken:
+        raise InputError("models: none beside the base_model")
+    notes += tokenizer_notes(config.rest, base, list(named.values()))
+    return Imported(base, taken, method, values, _dtype(config.rest), notes)
+
+
+def _named(references: list[Reference]) -> dict[str, Reference]:
+    """Name models by the ends of their paths; of equal ones the later get a number."""
+    found: dict[str, Reference] = {}
+    for reference in references:
+        last = Path(reference.adapter or reference.model).name
+        plain = "".join(char if char.isalnum() or char in "-_" else "-" for char in last).strip("-_")[:90] or "model"
+        same = sum(name == plain or name.startswith(f"{plain}-") for name in found)
+        name = plain if plain not in found else f"{plain}-{same + 1}"
+        assert NAME.fullmatch(name), name
+        found[name] = reference
+    return found
+
+
+def _check_adapters(named: Mapping[str, Reference], base: Reference) -> None:
+    for reference in named.values():
+        if reference.adapter and reference.whole != base:
+            merged = f"merganser merge task_arithmetic --base {reference.model} --model it={reference.adapter}"
+            reason = f"{reference}: an adapter of {reference.whole}, not of the base {base}"
+            raise InputError(f"{reason}; merge it first: `{merged} --set scaling=1.0 --out DIR`, and name DIR")
+
+
+def _parameter_notes(config: Configuration, kin: Kin) -> list[str]:
+    """Say which parameters count for nothing; refuse one that no method of mergekit's has."""
+    notes = []
+    for key in sorted({key for each in (*config.parameters, *config.models.values()) for key in each}):
+        if key not in PARAMETERS:
+            raise InputError(f"{key}: mergekit has no such parameter{did_you_mean(key, PARAMETERS)}")
+        if key not in kin.reads and key not in IGNORED:
+            notes.append(f"{key}: left out; mergekit's {config.method} does not read it")
+    if config.method == "karcher" and any({"max_iter", "tol"} & set(each) for each in config.parameters):
+        notes.append("max_iter, tol: left out; ours goes on until rounding")
+    return notes
+
+
+def _entry(config: Configuration, kin: Kin, named: Mapping[str, Reference], base: Reference) -> tuple[str, Any]:
+    """Return our method and its parameters, by layer where mergekit's differ from place to place."""
+    base_name = next((name for name, each in named.items() if each == config.base), None)
+    tuned = tuple(name for name in named if name != base_name)
+
+    def entry(place: Place | None) -> tuple[str, dict[str, Any]]:
+        return kin.entry(Inputs(base_name, tuned, partial(_read, config, named, place)))
+
+    try:
+        return entry(None)
+    except VariesError:
+        everywhere = _places(base)
+    found = {place: entry(place) for place in everywhere}
+    methods = {method for method, _ in found.values()}
+    if len(methods) > 1:
+        raise InputError("weight: negative in some layers and in others not; give all layers weights of at least 0")
+    return methods.pop(), by_pattern(lambda place: found[place][1], everywhere)
+
+
+def _read(config: Configuration, named: Mapping[str, Reference], place: Place | None, key: str, model: Any) -> Any:
+    """Find a parameter's value: the model's own first, then those of all models."""
+    own = (config.models.get(named[model], {}),) if model else ()
+    for given in (*own, *config.parameters):
+        if key in given:
+            try:
+                found = setting_at(given[key], place)
+            except InputError as error:
+                raise InputError(f"{key}: {error}") from error
+            if found is not None:
+                return found
+    return None
+
+
+def _places(base: Reference) -> list[Place]:
+    if not Path(base.model).exists():
+        reason = "values by layer or filter are for parameters by name, and the base is not on this disk"
+        raise InputError(f"{base}: {reason}; download it and name its folder")
+    names = open_checkpoint(Path(base.model)).names
+    layers = (read_config(Path(base.model) / MODEL_CONFIG) or {}).get("num_hidden_layers")
+    found = places(names, 2)
+    return places(names, layers if isinstance(layers, int) else round(max(each.depth for each in found)) + 1)
+
+
+def _dtype(rest: Mapping[str, Any]) -> str | None:
+    for key in ("dtype", "out_dtype"):
+        if (value := rest.get(key)) is not None and str(value).removeprefix("torch.") not in TORCH:
+            raise InputError(f"{key}: expected {', '.join(TORCH)}, got {value!r}")
+    found = rest.get("out_dtype") or rest.get("dtype")
+    return str(found).removeprefix("torch.") if found else None
+
+
+def write_imported(found: Imported, config: Path, out: Path) -> None:
+    """Write `merge.yaml`, the recipe, and `params.yaml`, for a comparison, into a new folder."""
+    with fresh_folder(out) as folder:
+        (folder / RECIPE).write_text(_recipe(found, out).text(), encoding="utf-8")
+        about = ABOUT.format(name=config.name, recipe=out / RECIPE)
+        (folder / PARAMS).write_text(about + _yaml(_params(found, out, folder)), encoding="utf-8")
+
+
+def _recipe(found: Imported, out: Path) -> Recipe:
+    return Recipe(
+        method=found.method,
+        parameters=found.values,
+        base=_source(found.base.model, found.base.revision, out),
+        models={name: _source(*_own(each), out) for name, each in found.models.items()},
+        dtype=found.dtype,
+    )
+
+
+def _own(reference: Reference) -> tuple[str, str | None]:
+    """Return what is a model's own: its adapter where it has one."""
+    if reference.adapter:
+        return reference.adapter, reference.adapters_revision
+    return reference.model, reference.revision
+
+
+def _source(text: str, revision: str | None, out: Path) -> Source:
+    """Name a model in a recipe: its path from the recipe's folder on, or its name on a hub."""
+    if Path(text).exists():
+        return Source(path=text if Path(text).is_absolute() else Path(os.path.relpath(text, out)).as_posix())
+    named = hub_name(text)
+    if named is None:
+        raise InputError(f"{text}: there is no such folder here, and it is no name on a hub, org/name")
+    return Source(hub=named[0], revision=revision)
+
+
+def _params(found: Imported, out: Path, folder: Path) -> dict[str, Any]:
+    """Return a comparison of this one merge, whose tasks have no data yet."""
+    sources = folder / "sources"
+
+    def named(name: str, text: str, revision: str | None) -> str:
+        source = _source(text, revision, out)
+        if source.path is not None:
+            return text
+        sources.mkdir(exist_ok=True)
+        pinned = {"revision": revision} if revision and COMMIT.fullmatch(revision) else {"follow": revision or BRANCH}
+        (sources / f"{name}.yaml").write_text(_yaml({"hub": source.hub, **pinned}), encoding="utf-8")
+        return (out / "sources" / f"{name}.yaml").as_posix()
+
+    tasks = {name: {"source": named(name, *_own(each))} for name, each in found.models.items()}
+    return {
+        "seed": 0,
+        "base": {"source": named("base", found.base.model, found.base.revision), "family": "causal"},
+        "parameters": {"merged": ["*"], "matrices": "linear"},
+        "tasks": tasks,
+        "decompose": {"rank_fraction": 1.0, "dtype": "float32"},
+        "methods": {found.method: {"method": found.method, "reads": "deltas", **found.values}},
+        "merge": {"device": "cpu"},
+        "evaluation": {"split": "test", "batch_size": 8},
+    }
+
+
+def _yaml(content: Any) -> str:
+    text, yaml = StringIO(), YAML()
+    yaml.width = 4096
+    yaml.dump(content, text)
+    return text.getvalue()

@@ -1,0 +1,205 @@
+"""mergekit's methods as ours: the entry of `methods` that gives the same merge, or the reason why there is none."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from merganser.errors import InputError, did_you_mean
+
+Entry = tuple[str, dict[str, Any]]  # our method and its parameters
+IGNORED = ("int8_mask",)  # changes what mergekit's masks take of memory, and no number
+SMALL = 1e-8  # of a sum of weights that is taken for zero
+REFUSED = {
+    "passthrough": "copies or stacks one model's layers; there is nothing to merge",
+    "multislerp": "no method of ours; karcher is the mean on the sphere of any number of models",
+    "nearswap": "no method of ours",
+    "ram": "no method of ours",
+    "ramplus_tl": "no method of ours",
+}
+SPARSE: dict[str, tuple[str, bool, bool, bool]] = {  # what is kept; elects signs; normalises, rescales by default
+    "ties": ("largest", True, True, False),
+    "dare_ties": ("random", True, False, True),
+    "dare_linear": ("random", False, False, True),
+    "breadcrumbs": ("middle", False, False, False),
+    "breadcrumbs_ties": ("middle", True, False, False),
+    "della": ("random_by_size", True, True, True),
+    "della_linear": ("random_by_size", False, False, True),
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The models of a merge by name, and their parameters at some place."""
+
+    base: str | None
+    tuned: tuple[str, ...]  # all but the base
+    read: Callable[[str, str | None], Any]  # (parameter, model): the value, or None
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Return all models, the base first."""
+        return (self.base, *self.tuned) if self.base else self.tuned
+
+    def number(self, key: str, model: str | None = None, default: float | None = None) -> float:
+        """Return a number; raise InputError where there is none."""
+        found = self.read(key, model)
+        found = default if found is None else found
+        place = f"{model}: {key}" if model else key
+        if found is None:
+            raise InputError(f"{place}: missing; mergekit asks for it")
+        try:
+            return float(found)  # mergekit takes "1e-3", which YAML reads as text
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{place}: expected a number, got {found!r}") from error
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return whether something is asked for."""
+        found = self.read(key, None)
+        if found is not None and not isinstance(found, (bool, int)):
+            raise InputError(f"{key}: expected true or false, got {found!r}")
+        return default if found is None else bool(found)
+
+    def numbers(self, key: str, models: tuple[str, ...], default: float | None = None) -> dict[str, float]:
+        """Return a number of each model."""
+        return {model: self.number(key, model, default) for model in models}
+
+
+def _linear(inputs: Inputs) -> Entry:
+    weights = inputs.numbers("weight", inputs.all)
+    total = sum(weights.values())
+    if not inputs.flag("normalize", True):
+        if abs(total - 1) > SMALL:
+            reason = f"the weights add up to {total:g}: without normalize mergekit scales the models themselves"
+            raise InputError(f"normalize: {reason}; let them add up to 1, or normalize")
+        return "task_arithmetic", {"coefficients": weights, "scaling": 1.0}
+    if abs(total) <= SMALL:
+        raise InputError("weight: they add up to 0, by which normalize divides")
+    if min(weights.values()) >= 0:
+        return "average", {"coefficients": weights}
+    return "task_arithmetic", {"coefficients": {name: each / total for name, each in weights.items()}, "scaling": 1.0}
+
+
+def _task_arithmetic(inputs: Inputs) -> Entry:
+    weights = inputs.numbers("weight", inputs.tuned)
+    total = sum(weights.values())
+    divisor = total if inputs.flag("normalize", False) and abs(total) > SMALL else 1.0
+    coefficients = {name: each / divisor for name, each in weights.items()}
+    return "task_arithmetic", {"coefficients": coefficients, "scaling": inputs.number("lambda", default=1.0)}
+
+
+def _sparse(name: str) -> Callable[[Inputs], Entry]:
+    keep, elect, normalised, rescaled = SPARSE[name]
+
+    def entry(inputs: Inputs) -> Entry:
+        density = inputs.numbers("density", inputs.tuned, 1.0)
+        for model, share in density.items():
+            if share <= 0:
+                raise InputError(f"{model}: density: {share:g} keeps nothing of it; leave the model out")
+        averaging = "disjoint" if inputs.flag("normalize", normalised) else "sum"
+        values = {
+            "keep": keep,
+            "density": {model: min(share, 1.0) for model, share in density.items()},
+            "rescale": inputs.flag("rescale", rescaled),
+            "elect": elect,
+            "averaging": averaging,
+            "coefficients": inputs.numbers("weight", inputs.tuned),
+            "scaling": inputs.number("lambda", default=1.0),
+        }
+        if keep == "middle":
+            values["gamma"] = 1 - _one(inputs, "gamma", 0.01)
+        if keep == "random_by_size":
+            values["eps"] = 2 * _one(inputs, "epsilon", 0.15)
+        return "sparse_arithmetic", values
+
+    return entry
+
+
+def _one(inputs: Inputs, key: str, default: float) -> float:
+    """Return a number that must be one for all models."""
+    found = inputs.numbers(key, inputs.tuned, default)
+    if len(set(found.values())) > 1:
+        raise InputError(f"{key}: {found}: ours is one for all models; give them the same")
+    return next(iter(found.values()))
+
+
+def _slerp(inputs: Inputs) -> Entry:
+    base, other = _two(inputs, inputs.all)
+    ratio = inputs.number("t")
+    if not 0 <= ratio <= 1:
+        raise InputError(f"t: expected a number from 0 to 1, got {ratio:g}: beyond its ends the arc is not merged")
+    return "slerp", {"coefficients": {base: 1 - ratio, other: ratio}}
+
+
+def _nuslerp(inputs: Inputs) -> Entry:
+    _two(inputs, inputs.tuned)
+    weights = inputs.numbers("weight", inputs.tuned)
+    if min(weights.values()) < 0:
+        raise InputError(f"weight: {weights}: expected numbers from 0 on: beyond its ends the arc is not merged")
+    if sum(weights.values()) < 1e-6:  # mergekit's own bound
+        weights = dict.fromkeys(weights, 1.0)
+    granularity = "column" if inputs.flag("nuslerp_row_wise", False) else "row"  # as mergekit computes, not as it says
+    whole = inputs.flag("nuslerp_flatten", True)
+    values = {"of": "deltas" if inputs.base else "models", "granularity": "parameter" if whole else granularity}
+    return "nuslerp", {**values, "coefficients": weights}
+
+
+def _two(inputs: Inputs, models: tuple[str, ...]) -> tuple[str, ...]:
+    if len(models) != 2:
+        raise InputError(f"models: expected two models to go between, got {len(models)}: {', '.join(models)}")
+    return models
+
+
+def _model_stock(inputs: Inputs) -> Entry:
+    if len(inputs.tuned) < 2:
+        raise InputError(f"models: expected two or more beside the base, got {len(inputs.tuned)}")
+    return "model_stock", {"granularity": "row" if inputs.flag("filter_wise", False) else "parameter"}
+
+
+def _sce(inputs: Inputs) -> Entry:
+    density = inputs.number("select_topk", default=1.0)
+    if density <= 0:
+        raise InputError(f"select_topk: {density:g} selects nothing")
+    return "sce", {"density": min(density, 1.0)}
+
+
+def _arcee_fusion(inputs: Inputs) -> Entry:
+    _two(inputs, inputs.all)
+    return "arcee_fusion", {}
+
+
+@dataclass(frozen=True)
+class Kin:
+    """How a method of mergekit's becomes ours, whether it needs a base, and the parameters that it reads."""
+
+    entry: Callable[[Inputs], Entry]
+    needs_base: bool
+    reads: tuple[str, ...]
+    takes_base: bool = False  # the base is a model like the others
+
+
+SHARED = ("weight", "density", "normalize", "rescale", "lambda")
+KIN: Mapping[str, Kin] = {
+    "linear": Kin(_linear, False, ("weight", "normalize"), takes_base=True),
+    "task_arithmetic": Kin(_task_arithmetic, True, ("weight", "normalize", "lambda")),
+    **{
+        name: Kin(_sparse(name), True, (*SHARED, *{"middle": ("gamma",), "random_by_size": ("epsilon",)}.get(keep, ())))
+        for name, (keep, *_) in SPARSE.items()
+    },
+    "slerp": Kin(_slerp, True, ("t",), takes_base=True),
+    "nuslerp": Kin(_nuslerp, False, ("weight", "nuslerp_flatten", "nuslerp_row_wise")),
+    "model_stock": Kin(_model_stock, True, ("filter_wise",)),
+    "karcher": Kin(lambda _: ("karcher", {}), False, ("max_iter", "tol"), takes_base=True),
+    "sce": Kin(_sce, True, ("select_topk",)),
+    "arcee_fusion": Kin(_arcee_fusion, True, ()),
+}
+PARAMETERS = frozenset(IGNORED).union(*(kin.reads for kin in KIN.values()))
+
+
+def kin_of(method: str) -> Kin:
+    """Return what a method of mergekit's is here; raise InputError naming one that is not."""
+    if method in REFUSED:
+        raise InputError(f"merge_method: {method}: {REFUSED[method]}")
+    if method not in KIN:
+        near = did_you_mean(method, KIN) or f"; these can be brought over: {', '.join(KIN)}"
+        raise InputError(f"merge_method: {method}: mergekit's methods of this name are not known here{near}")
+    return KIN[method]

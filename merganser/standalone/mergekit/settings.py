@@ -1,0 +1,117 @@
+"""Values of mergekit's parameters: numbers, gradients over the layers, and values by filters of names."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from merganser.errors import InputError
+
+LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")  # the number of a parameter's layer, in its name
+Values = dict[str, Any]
+
+
+class VariesError(Exception):
+    """A value that is not one for all parameters."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A parameter by its name, and where its layer lies from the first (0) to the last (1); other parameters at 0."""
+
+    name: str
+    depth: float
+
+
+def places(names: Iterable[str], layers: int) -> list[Place]:
+    """Return the places of parameters in a model of so many layers.
+
+    >>> [place.depth for place in places(["h.0.w", "h.1.w", "h.2.w", "norm.w"], 3)]
+    [0.0, 0.5, 1.0, 0.0]
+    """
+    found = []
+    for name in names:
+        layer = LAYER.search(name)
+        depth = (int(layer[1]) / (layers - 1) if layers > 1 else 1.0) if layer else 0.0
+        found.append(Place(name, depth))
+    return found
+
+
+def setting_at(setting: Any, place: Place | None) -> Any:
+    """Return the value of a setting at a place, None where no filter lets the parameter in.
+
+    A list of numbers is a gradient over the layers, of other values it is so many steps; a list of maps holds values by
+    filters, of which the first that is part of the name counts. Raises VariesError without a place where one is needed.
+
+    >>> setting_at([{"filter": "mlp", "value": [0, 1]}, {"value": 0.3}], Place("h.1.mlp.w", 0.25))
+    0.25
+    """
+    if isinstance(setting, Mapping):
+        setting = [setting]
+    if not isinstance(setting, list):
+        return setting
+    if place is None:
+        raise VariesError
+    if all(isinstance(each, (int, float, str)) for each in setting):
+        return _on_gradient(setting, place.depth) if setting else None
+    for each in setting:
+        if not isinstance(each, Mapping) or "value" not in each or set(each) - {"value", "filter"}:
+            raise InputError(f"expected a number, a list of numbers, or maps with filter and value, got {each!r}")
+        wanted = each.get("filter")
+        if wanted in (None, "*") or str(wanted) in place.name:
+            return setting_at(each["value"], place)
+    return None
+
+
+def _on_gradient(steps: Sequence[Any], depth: float) -> Any:
+    scaled = depth * (len(steps) - 1)
+    low = int(scaled)
+    if not all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in steps):
+        return steps[low]
+    share = scaled - low
+    return (1 - share) * steps[low] + share * steps[min(len(steps) - 1, low + 1)]
+
+
+def by_pattern(values_at: Callable[[Place], Values], everywhere: Sequence[Place]) -> Values:
+    """Return the values of most parameters, and under `layers` by patterns of names what the others have."""
+    groups: dict[str, tuple[Values, list[str]]] = {}
+    for place in everywhere:
+        values = values_at(place)
+        groups.setdefault(repr(values), (values, []))[1].append(place.name)
+    most, *others = sorted(groups.values(), key=lambda group: -len(group[1]))
+    names = {place.name for place in everywhere}
+    layers = {
+        pattern: {key: deepcopy(value) for key, value in values.items() if most[0].get(key) != value}
+        for values, own in others
+        for pattern in patterns_of(own, names)
+    }
+    return most[0] | ({"layers": layers} if layers else {})
+
+
+def patterns_of(own: Sequence[str], names: Iterable[str]) -> list[str]:
+    """Return patterns that match these names and no others, few where whole layers or kinds are among them.
+
+    >>> patterns_of(["h.0.mlp.a", "h.0.mlp.b", "norm"], ["h.0.mlp.a", "h.0.mlp.b", "h.0.attn", "norm"])
+    ['h.0.mlp.*', 'norm']
+    """
+    left, others, found = dict.fromkeys(own), set(names) - set(own), []
+    while left:
+        name = next(iter(left))
+        pattern = next(each for each in _candidates(name) if not any(fnmatchcase(other, each) for other in others))
+        found.append(pattern)
+        left = {each: None for each in left if not fnmatchcase(each, pattern)}
+    return found
+
+
+def _candidates(name: str) -> Iterable[str]:
+    """Give patterns for a name, the widest first: all of a kind, all of a layer, a kind in a layer, the name."""
+    layer = LAYER.search(name)
+    if layer:
+        before, number, after = name[: layer.start(1)], layer[1], name[layer.end(1) + 1 :]
+        parts = after.split(".")
+        yield from (f"{before}*.{'.'.join(parts[:n])}.*" for n in range(1, len(parts)))
+        yield f"{before}{number}.*"
+        yield from (f"{before}{number}.{'.'.join(parts[:n])}.*" for n in range(1, len(parts)))
+    yield name

@@ -1,0 +1,266 @@
+"""Configurations of mergekit become merges of ours, or are refused by what cannot be expressed."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from merganser import registry
+from merganser.checkpoints.writing import save_tensors
+from merganser.config.loading import load_params
+from merganser.config.recipes import read_recipe
+from merganser.errors import InputError
+from merganser.merging.by_layer import values_of
+from merganser.standalone.mergekit.importing import imported, write_imported
+from merganser.standalone.mergekit.methods import KIN, REFUSED
+from merganser.standalone.mergekit.settings import Place, places, setting_at
+from tests.command_line.conftest import Done, Refused, command_line, done, refused
+
+__all__ = ["command_line", "done", "refused"]
+
+NAMES = [
+    "model.embed_tokens.weight",
+    *(f"model.layers.{n}.{part}.weight" for n in range(3) for part in ("self_attn.q_proj", "mlp.up_proj", "norm")),
+    "model.norm.weight",
+]
+ATTENTION = [{"filter": "self_attn", "value": [0.0, 1.0]}, {"filter": "mlp", "value": 0.2}, {"value": 0.5}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a folder with a base, models `a` and `b` and an adapter's folder, and work in it."""
+    for number, name in enumerate(("base", "a", "b")):
+        (tmp_path / name).mkdir()
+        drawn = torch.Generator().manual_seed(number)
+        save_tensors(tmp_path / name / "model.safetensors", {n: torch.randn(4, 4, generator=drawn) for n in NAMES})
+        (tmp_path / name / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 3}))
+    (tmp_path / "lora").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(method: str, *models: Any, **more: Any) -> Path:
+    """Write a configuration; a model is its name, or (name, parameters)."""
+    listed = [
+        {"model": each} if isinstance(each, str) else {"model": each[0], "parameters": each[1]} for each in models
+    ]
+    content = {"merge_method": method, **({"models": listed} if listed else {}), **more}
+    Path("config.yml").write_text(yaml.safe_dump({key: each for key, each in content.items() if each is not None}))
+    return Path("config.yml")
+
+
+def weighted(*weights: Any, **more: Any) -> list[Any]:
+    """Give the models `a` and `b` weights, and more parameters."""
+    return [(name, {"weight": weight, **more}) for name, weight in zip("ab", weights, strict=True)]
+
+
+BASE = {"base_model": "base"}
+OURS: dict[str, tuple[str, list[Any], dict[str, Any], str, dict[str, Any]]] = {
+    "linear": ("linear", weighted(0.7, 0.3), {}, "average", {"coefficients": {"a": 0.7, "b": 0.3}}),
+    "linear, negative": (
+        *("linear", weighted(1.5, -0.5), {}, "task_arithmetic"),
+        {"coefficients": {"a": 1.5, "b": -0.5}, "scaling": 1.0},
+    ),
+    "linear, not normalised": (
+        *("linear", weighted(0.7, 0.3), {"parameters": {"normalize": False}}, "task_arithmetic"),
+        {"coefficients": {"a": 0.7, "b": 0.3}, "scaling": 1.0},
+    ),
+    "task_arithmetic": (
+        *("task_arithmetic", ["base", *weighted(0.7, "3e-1")], BASE | {"parameters": {"lambda": 0.5}}),
+        *("task_arithmetic", {"coefficients": {"a": 0.7, "b": 0.3}, "scaling": 0.5}),
+    ),
+    "task_arithmetic, normalised": (
+        *("task_arithmetic", weighted(3, 1), BASE | {"parameters": {"normalize": True}}),
+        *("task_arithmetic", {"coefficients": {"a": 0.75, "b": 0.25}, "scaling": 1.0}),
+    ),
+    "della": (
+        *("della", weighted(0.7, 0.3, density=0.5, epsilon=0.1), BASE | {"parameters": {"int8_mask": True}}),
+        "sparse_arithmetic",
+        {
+            "keep": "random_by_size",
+            "density": {"a": 0.5, "b": 0.5},
+            "eps": 0.2,
+            "rescale": True,
+            "elect": True,
+            "averaging": "disjoint",
+            "coefficients": {"a": 0.7, "b": 0.3},
+            "scaling": 1.0,
+        },
+    ),
+    "breadcrumbs_ties": (
+        *("breadcrumbs_ties", weighted(1, 2, density=1.5, gamma=0.25), BASE),
+        "sparse_arithmetic",
+        {
+            "keep": "middle",
+            "density": {"a": 1.0, "b": 1.0},
+            "gamma": 0.75,
+            "rescale": False,
+            "elect": True,
+            "averaging": "sum",
+            "coefficients": {"a": 1.0, "b": 2.0},
+            "scaling": 1.0,
+        },
+    ),
+    "slerp": (
+        *("slerp", ["a"], BASE | {"parameters": {"t": 0.25}}),
+        *("slerp", {"coefficients": {"base": 0.75, "a": 0.25}}),
+    ),
+    "nuslerp": (
+        *("nuslerp", weighted(1, 3), BASE | {"parameters": {"nuslerp_flatten": False}}),
+        *("nuslerp", {"of": "deltas", "granularity": "row", "coefficients": {"a": 1.0, "b": 3.0}}),
+    ),
+    "nuslerp of models": (
+        *("nuslerp", weighted(0, 0), {"parameters": {"nuslerp_flatten": False, "nuslerp_row_wise": True}}),
+        *("nuslerp", {"of": "models", "granularity": "column", "coefficients": {"a": 1.0, "b": 1.0}}),
+    ),
+    "model_stock": (
+        *("model_stock", ["a", "b"], BASE | {"parameters": {"filter_wise": True}}),
+        *("model_stock", {"granularity": "row"}),
+    ),
+    "karcher": ("karcher", ["a", "b"], {"parameters": {"max_iter": 5}}, "karcher", {}),
+    "sce": ("sce", ["a", "b"], BASE | {"parameters": {"select_topk": 0.1}}, "sce", {"density": 0.1}),
+    "arcee_fusion": ("arcee_fusion", ["a"], BASE, "arcee_fusion", {}),
+}
+
+
+@pytest.mark.parametrize("case", OURS)
+def test_a_configuration_becomes_an_entry_that_our_method_accepts(case: str, folder: Path) -> None:
+    theirs, models, more, ours, values = OURS[case]
+    found = imported(written(theirs, *models, **more))
+    assert (found.method, found.values) == (ours, values)
+    assert registry.get(ours).validate("entry", dict(found.values))
+
+
+def test_every_method_that_is_brought_over_is_one_of_the_registry() -> None:
+    assert not KIN.keys() & REFUSED.keys()
+    assert {"linear", "task_arithmetic", "ties", "dare_ties", "dare_linear", "della", "della_linear", "slerp"} < set(
+        KIN
+    )
+
+
+WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
+    "passthrough": ({"merge_method": "passthrough"}, "merge_method: passthrough: copies or stacks"),
+    "a method misspelt": ({"merge_method": "tise"}, 'merge_method: tise: .*did you mean "ties"'),
+    "no base": ({"base_model": None}, "base_model: missing; mergekit's ties needs it"),
+    "an adapted base": ({"base_model": "base+lora"}, "base_model: base\\+lora is adapted"),
+    "an adapter of another": ({"models": [{"model": "a+lora"}]}, "a\\+lora: an adapter of a, not of the base base"),
+    "modules": ({"modules": {"x": {}}}, "modules: names the parts of a model"),
+    "experts": ({"merge_method": None, "experts": [1]}, "experts: builds a mixture of experts"),
+    "no method": ({"merge_method": None}, "it has no merge_method"),
+    "slices and models": ({"slices": [{"sources": []}]}, "expected either models or slices"),
+    "several slices": ({"models": None, "slices": [{"sources": []}] * 2}, "slices: 2 of them: puts layers together"),
+    "some layers": (
+        {"models": None, "slices": [{"sources": [{"model": "a", "layer_range": [0, 2]}]}]},
+        "slices: layer_range \\[0, 2\\] of a, which has 3 layers",
+    ),
+    "a key misspelt": ({"base_modl": "base"}, 'base_modl: mergekit has no such key; did you mean "base_model"'),
+    "a parameter misspelt": ({"parameters": {"densty": 1}}, 'densty: mergekit has no such .*did you mean "density"'),
+    "a missing weight": ({"models": [{"model": "a"}]}, "a: weight: missing"),
+    "no number": ({"parameters": {"weight": "much"}}, "weight: expected a number, got 'much'"),
+    "density 0": ({"parameters": {"weight": 1, "density": 0}}, "density: 0 keeps nothing of it"),
+    "a token": ({"tokenizer": {"tokens": {"<x>": {}}}}, "tokenizer.tokens: changes the embeddings"),
+    "padding": ({"tokenizer": {"source": "base", "pad_to_multiple_of": 8}}, "tokenizer.pad_to_multiple_of"),
+    "a union": ({"tokenizer_source": "union"}, "tokenizer_source: union: a is not on this disk, or has no tokenizer"),
+    "a template": ({"chat_template": "chatml"}, "chat_template: a merge has the base's own"),
+    "a dtype": ({"dtype": "float64"}, "dtype: expected float32, float16, bfloat16, got 'float64'"),
+    "twice": ({"models": [{"model": "a"}, {"model": "a"}]}, "models\\[1\\]: a is there twice"),
+    "a bad filter": ({"parameters": {"weight": [{"filtr": "mlp", "value": 1}]}}, "weight: expected a number, a list"),
+    "a gradient of a hub's": (
+        {"base_model": "org/name", "parameters": {"weight": [0, 1]}},
+        "org/name: values by layer or filter .* not on this disk",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_expressed_is_refused_by_name(case: str, folder: Path) -> None:
+    change, said = WRONG[case]
+    models = [{"model": name} for name in ("a", "b")]
+    content = {"merge_method": "ties", "models": models, "base_model": "base", "parameters": {"weight": 1.0}}
+    if case == "a missing weight":
+        content["parameters"] = {}
+    content = {key: each for key, each in (content | change).items() if each is not None}
+    Path("config.yml").write_text(yaml.safe_dump(content))
+    with pytest.raises(InputError, match=said):
+        imported(Path("config.yml"))
+
+
+def test_beyond_their_bounds_t_and_unnormalised_weights_are_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"t: expected a number from 0 to 1, got 1\.2"):
+        imported(written("slerp", "a", base_model="base", parameters={"t": 1.2}))
+    with pytest.raises(InputError, match=r"normalize: the weights add up to 1\.3"):
+        imported(written("linear", *weighted(1, 0.3), parameters={"normalize": False}))
+    with pytest.raises(InputError, match="models: expected two models to go between, got 3: base, a, b"):
+        imported(written("slerp", "a", "b", base_model="base", parameters={"t": 0.5}))
+
+
+def test_a_gradient_runs_over_the_layers_and_filters_take_the_first_that_fits() -> None:
+    first, middle, last = (Place(f"h.{n}.mlp.w", n / 2) for n in range(3))
+    assert [setting_at([0.0, 1.0, 4.0], place) for place in (first, middle, last)] == [0.0, 1.0, 4.0]
+    assert [setting_at([0.0, 1.0], place) for place in (first, middle, last)] == [0.0, 0.5, 1.0]
+    assert setting_at([True, False], middle) is True
+    assert setting_at([{"filter": "attn", "value": 1}], middle) is None
+    assert setting_at([{"filter": "*", "value": 7}, {"filter": "mlp", "value": 1}], middle) == 7
+    assert [place.depth for place in places(["h.0.w", "wte"], 1)] == [1.0, 0.0]
+
+
+def test_values_by_layer_and_filter_are_those_of_every_parameter(folder: Path) -> None:
+    found = imported(written("slerp", "a", base_model="base", parameters={"t": ATTENTION}))
+    depth = {place.name: place for place in places(NAMES, 3)}
+    for name in NAMES:
+        wanted = setting_at(ATTENTION, depth[name])
+        assert values_of(found.values, name) == {"coefficients": {"base": 1 - wanted, "a": wanted}}, name
+    assert len(found.values["layers"]) < len(NAMES)
+    registry.get("slerp").validate("entry", dict(found.values))
+
+
+def test_an_adapter_of_the_base_is_read_as_one_and_names_are_told_apart(folder: Path) -> None:
+    found = imported(written("task_arithmetic", ("base+lora", {"weight": 1}), base_model="base"))
+    recipe_folder = Path("brought")
+    write_imported(found, Path("config.yml"), recipe_folder)
+    recipe = read_recipe(recipe_folder / "merge.yaml")
+    assert {name: source.path for name, source in recipe.models.items()} == {"lora": "../lora"}
+    assert imported(written("linear", ("org/x", {"weight": 1}), ("other/x", {"weight": 1}))).models.keys() == {
+        "x",
+        "x-2",
+    }
+
+
+def test_models_of_a_hub_are_named_as_such_and_pinned_or_followed(folder: Path) -> None:
+    commit = "0" * 40
+    models = [(f"org/one@{commit}", {"weight": 1}), ("org/two", {"weight": 1})]
+    write_imported(imported(written("linear", *models, dtype="bfloat16")), Path("config.yml"), Path("out"))
+    recipe = read_recipe(Path("out/merge.yaml"))
+    assert [(each.hub, each.revision) for each in recipe.models.values()] == [("org/one", commit), ("org/two", None)]
+    assert recipe.dtype == "bfloat16"
+    params = yaml.safe_load(Path("out/params.yaml").read_text())
+    assert params["tasks"]["two"]["source"] == "out/sources/two.yaml"
+    pointers = [yaml.safe_load(Path(f"out/sources/{name}.yaml").read_text()) for name in ("one", "two")]
+    assert pointers == [{"hub": "org/one", "revision": commit}, {"hub": "org/two", "follow": "main"}]
+
+
+def test_all_that_the_params_lack_is_the_tasks_data(folder: Path) -> None:
+    config = written("ties", *weighted(0.7, 0.3, density=0.5), base_model="base")
+    write_imported(imported(config), config, Path("out"))
+    with pytest.raises(InputError, match=r"tasks\.a\.data: missing") as refusal:
+        load_params(Path("out/params.yaml"))
+    assert all(".data: missing" in line for line in str(refusal.value).splitlines())
+
+
+def test_the_command_brings_a_merge_over_that_merganser_merge_does(folder: Path, done: Done, refused: Refused) -> None:
+    written("slerp", "a", base_model="base", parameters={"t": 0.5, "normalize": True}, tokenizer_source="base")
+    said = done(folder, "import-mergekit", "config.yml", "--out", "brought")
+    assert "normalize: left out; mergekit's slerp does not read it" in said
+    done(folder, "merge", "brought/merge.yaml", "--out", "merged", "--device", "cpu")
+    base, tuned, merged = (load_file(folder / name / "model.safetensors") for name in ("base", "a", "merged"))
+    for name in NAMES:
+        one, other = base[name].double(), tuned[name].double()
+        angle = torch.acos((one * other).sum() / one.norm() / other.norm())
+        wanted = (one + other) * torch.sin(angle / 2) / torch.sin(angle)
+        torch.testing.assert_close(merged[name].double(), wanted, rtol=1e-5, atol=1e-6)
+    assert "is there already" in refused(folder, "import-mergekit", "config.yml", "--out", "brought")

@@ -23,5 +23,5 @@ def import_mergekit(
     found = imported(config)
     write_imported(found, config, out)
     print(*found.notes, sep="\n", end="\n" if found.notes else "")
-    print(f"mergekit's merge is {found.method} of {len(found.models)} models here: `merganser merge {out / RECIPE}`")
+    print(f"{config} is {found.method} of {len(found.models)} models: `merganser merge {out / RECIPE} --out DIR`")
     print(f"to measure it, give each task in {out / PARAMS} its data (docs/params.md)")

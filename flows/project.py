@@ -59,14 +59,14 @@ class Merganser:
         return hashlib.sha256(PARAMS.read_bytes()).hexdigest() if PARAMS.is_file() else "none"
 
     def validate(self, repo: "Repo") -> None:
-        """Check params.yaml, and the headers of the models it names; raise UserError."""
+        """Check params.yaml, and the headers of the models it names, and complete it; raise UserError."""
         from merganser.config.headers import check_sources
-        from merganser.config.loading import load_params
+        from merganser.config.loading import complete_file, load_params
 
         try:
             params = load_params(PARAMS)
-            if "merge" not in params.model_fields_set:
-                raise InputError(f"{PARAMS}: merge: missing, which all merges depend on; write merge: {{device: cpu}}")
+            if note := complete_file(PARAMS):  # before DVC reads it
+                print(note, file=sys.stderr, flush=True)
             check_sources(params, Path(), lambda path: _made(repo, path))
         except InputError as error:
             raise UserError(str(error)) from error

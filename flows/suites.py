@@ -1,6 +1,5 @@
 """Ready comparisons: folders of `suites/` with a params.yaml each, one of which is put in place of the root's."""
 
-import shutil
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pydantic import ValidationError
 
 from dvcfleet.repository import opened, write_lock
 from flows.kept_locks import keep_lock, restore_lock
+from merganser.config.completing import completed
 from merganser.config.explaining import explain
 from merganser.config.loading import load_params
 from merganser.config.params import Strict, Text
@@ -119,8 +119,8 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> S
                 "or say --force to lose them"
             )
         keep_lock(repo, root / PARAMS)
-        with open(root / SUITES / name / file, "rb") as source, replacing(root / PARAMS) as out:
-            shutil.copyfileobj(source, out)
+        with replacing(root / PARAMS) as out:
+            out.write(_content(root / SUITES / name / file) or b"")
         ignore_unused_examples(root)
         restore_lock(repo, root / PARAMS)
     return suite
@@ -159,8 +159,16 @@ def _is_kept(root: Path, names: list[str]) -> bool:
         committed = subprocess.run(git, cwd=root, capture_output=True, check=False)
     except FileNotFoundError:  # git is not installed
         return False
-    return committed.returncode == 0 and committed.stdout == content
+    return committed.returncode == 0 and _completed(committed.stdout) == content
 
 
 def _content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
+    return _completed(path.read_bytes()) if path.is_file() else None
+
+
+def _completed(content: bytes) -> bytes:
+    """Write into a params.yaml what it leaves out; return one that is broken as it is."""
+    try:
+        return completed(content.decode(), str(PARAMS))[0].encode()
+    except (InputError, UnicodeDecodeError):
+        return content

@@ -157,6 +157,38 @@ def test_dvc_itself_reruns_after_an_edit_what_the_flow_does(tiny_copy: Path) -> 
     assert json.loads(dvc(tiny_copy, "status", "--json")) == {}
 
 
+MINIMAL = """base: {source: hub/base, family: open_clip}
+tasks:
+  dark:
+    source: hub/dark
+    data: {source: datasets/dark, templates: ["a {} image."]}
+  light:
+    source: hub/light
+    data: {source: datasets/light, templates: ["a {} image.", "a photo, {}."]}
+methods:
+  average:
+  ties: {density: 0.5}
+  tsv_m:
+"""
+
+
+def test_a_params_of_base_tasks_and_methods_runs_and_is_completed_for_dvc_itself(tiny_copy: Path) -> None:
+    (tiny_copy / "params.yaml").write_text(MINIMAL)
+    status = merganser(tiny_copy, "status", "--json")
+    assert "params.yaml: wrote what was left out: seed, parameters" in status.stderr
+    states = {stage["name"]: stage["state"] for stage in json.loads(status.stdout)["stages"]}
+    assert states["decompose@dark"] == states["merge@ties"] == "up to date"  # as with all keys written
+    assert states["merge@tsv_m"] != "up to date"
+    completed = (tiny_copy / "params.yaml").read_text()
+    assert (
+        "  average: {method: average, reads: deltas}\n  ties: {method: ties, reads: deltas, density: 0.5}" in completed
+    )
+    assert "left out" not in merganser(tiny_copy, "run", "--workers", "2").stderr
+    assert (tiny_copy / "params.yaml").read_text() == completed
+    assert json.loads(dvc(tiny_copy, "status", "--json")) == {}
+    assert set(json.loads((tiny_copy / "metrics.json").read_text())) >= {"average", "ties", "tsv_m"}
+
+
 @pytest.mark.drill
 def test_sections_that_nothing_uses_may_be_left_out(tiny_copy: Path) -> None:
     params = yaml.safe_load((tiny_copy / "params.yaml").read_text())

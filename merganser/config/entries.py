@@ -26,22 +26,9 @@ def usage_mistakes(params: Params) -> list[str]:
     for name, entry in params.methods.items():
         mistakes += _entry_mistakes(params, f"methods.{name}", entry, [len(params.tasks)])
     mistakes += [*_difference_mistakes(params), *_embedding_mistakes(params), *beside_mistakes(params)]
-    mistakes += [*_validation_mistakes(params), *learned_mistakes(params), *statistics_mistakes(params)]
+    mistakes += [*learned_mistakes(params), *statistics_mistakes(params)]
     mistakes += [*searches.search_mistakes(params), *_candidate_mistakes(params)]
     return [*mistakes, *_study_mistakes(params)]
-
-
-def _validation_mistakes(params: Params) -> Iterator[str]:
-    """Check that there is validation data where a section needs it."""
-    sections: dict[str, Mapping[str, object]] = {
-        "statistics": params.statistics,
-        "learned": params.learned,
-        "searches": params.searches,
-        **params.beside,
-    }
-    needing = [name for name, declared in sections.items() if declared]
-    if needing and params.validation is None:
-        yield f"validation: missing, and read for {', '.join(needing)}; write validation: {{split: validation}}"
 
 
 def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Collection[int]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -52,11 +53,25 @@ def _example_at(model: type[BaseModel], place: Place) -> str | None:
     value = None if field is None else _example(field)
     if field is None or value is None:
         return None
+    example = as_line(key, value)
+    return f"{example}, {field.description}" if field.description else example
+
+
+def as_line(key: str, value: Any) -> str:
+    """Return a key and its value as a line of the file.
+
+    >>> as_line("evaluation", {"split": "test", "batch_size": 64})
+    'evaluation: {split: test, batch_size: 64}'
+    """
+    return as_flow({key: value})[1:-1]  # without the braces around the one key
+
+
+def as_flow(value: Mapping[str, Any]) -> str:
+    """Return a mapping on one line, in braces."""
     yaml, line = YAML(), io.StringIO()
     yaml.default_flow_style, yaml.width = True, 10_000
-    yaml.dump({key: value}, line)
-    example = line.getvalue().strip()[1:-1]  # without the braces around the one key
-    return f"{example}, {field.description}" if field.description else example
+    yaml.dump(dict(value), line)
+    return line.getvalue().strip()
 
 
 def _example(field: FieldInfo) -> Any:

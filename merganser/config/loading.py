@@ -6,14 +6,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from merganser.config.completing import additions, completed, filled, said
 from merganser.config.explaining import explain, shown
 from merganser.config.params import NAME, Params
 from merganser.errors import InputError
-from merganser.limits import read_yaml
+from merganser.limits import read_small, read_yaml
+from merganser.outputs import replacing
 
 
 def load_params(path: Path) -> Params:
-    """Read and check a `params.yaml`; raise InputError that lists every mistake with its place."""
+    """Read and check a `params.yaml`, what it leaves out filled in; raise InputError that lists all mistakes."""
     params = read_params(path)
     from merganser.config.entries import usage_mistakes  # imports torch: only when the rest of the file is right
     from merganser.config.tasks import task_mistakes
@@ -25,6 +27,7 @@ def load_params(path: Path) -> Params:
 def read_params(path: Path) -> Params:
     """Read a `params.yaml` as `load_params` does, without a look at the models, data and methods that it names."""
     content = read_yaml(path)
+    content = filled(content, additions(content))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Params.model_fields)}")
     _refuse(path, [*_name_mistakes(content), *_shape_mistakes(content), *_clash_mistakes(content)])
@@ -34,6 +37,20 @@ def read_params(path: Path) -> Params:
 def _refuse(path: Path, mistakes: list[str]) -> None:
     if mistakes:
         raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
+
+
+def complete_file(path: Path) -> str | None:
+    """Write into a right `params.yaml` what it leaves out and DVC needs; say what that was, None if it was nothing.
+
+    Raises InputError, and leaves the file as it is, where it has a mistake.
+    """
+    text, added = completed(read_small(path).decode(), str(path))
+    if not added:
+        return None
+    load_params(path)
+    with replacing(path) as out:
+        out.write(text.encode())
+    return f"{path}: wrote what was left out: {said(added)}"
 
 
 def _name_mistakes(content: dict[Any, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """What stands in `params.yaml`: its sections, their keys and types.
 
-The file holds choices only: defaults live in the methods' signatures, paths of outputs in `dvc.yaml`. Every key must be
-there, but for what a comparison need not have: the sections and keys that have a default here.
+The file holds choices only: the methods' defaults live in their signatures, all others here, paths of outputs in
+`dvc.yaml`. A base, tasks and methods must be there; what DVC needs besides is written into the file (`completing`).
 """
 
 import re
@@ -52,10 +52,13 @@ class Base(Strict):
 
 
 class Parameters(Strict):
-    """Which parameters are merged (name patterns; the rest stays as in the base), and which count as matrices."""
+    """Which parameters are merged (name patterns; the rest stays as in the base), and which count as matrices.
 
-    merged: Annotated[list[Text], Field(min_length=1, examples=[["visual.*"]])]
-    matrices: Literal["linear", "any_2d"]
+    By default all are merged; of a dual encoder (`open_clip`, `clip`) the image tower.
+    """
+
+    merged: Annotated[list[Text], Field(min_length=1, examples=[["visual.*"]])] = ["*"]
+    matrices: Literal["linear", "any_2d"] = "linear"
 
 
 class Data(Strict):
@@ -90,12 +93,15 @@ class Task(Strict):
 class Decompose(Strict):
     """The share of each matrix's singular vectors that is kept, and the dtype they are stored in."""
 
-    rank_fraction: Annotated[float, Field(gt=0, le=1, examples=[1.0])]
-    dtype: Literal["float32", "float16", "bfloat16"]
+    rank_fraction: Annotated[float, Field(gt=0, le=1, examples=[1.0])] = 1.0
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
 
 
 class Entry(Strict):
-    """The use of a registered method under a name: what it reads, and its parameters."""
+    """The use of a registered method under a name: what it reads, and its parameters.
+
+    By default the method is that of the entry's name, and it reads what the method does.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -166,8 +172,8 @@ class Merge(Strict):
 class Evaluation(Strict):
     """The split that is measured on, the examples per batch, where networks run and in which precision."""
 
-    split: Annotated[Literal["validation", "test"], Field(examples=["test"])]
-    batch_size: Annotated[int, Field(ge=1, examples=[256])]
+    split: Annotated[Literal["validation", "test"], Field(examples=["test"])] = "test"
+    batch_size: Annotated[int, Field(ge=1, examples=[256])] = 64
     device: DeviceName = "cpu"
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
 
@@ -191,7 +197,7 @@ class Validation(Strict):
     It is not the one that is measured on, unless all that reads it adapts without labels.
     """
 
-    split: Annotated[Text | SomeOfSplit, Field(examples=["validation"])]
+    split: Annotated[Text | SomeOfSplit, Field(examples=["validation"])] = "validation"
 
     @property
     def name(self) -> str:
@@ -212,7 +218,7 @@ class Statistic(Strict):
     """
 
     kind: Literal["gram", "fisher"]
-    examples: Annotated[int, Field(ge=1, examples=[256])]
+    examples: Annotated[int, Field(ge=1, examples=[256])] = 256
     base: bool = False
     device: DeviceName = "cpu"
 
@@ -310,7 +316,7 @@ class StudyEntry(Entry):
 class TaskStudy(Strict):
     """Entries that merge subsets of the tasks: at most so many of each size, the same ones for every entry."""
 
-    subsets: Annotated[int, Field(ge=1, examples=[4])]
+    subsets: Annotated[int, Field(ge=1, examples=[4])] = 10
     methods: dict[str, StudyEntry]
 
 
@@ -323,7 +329,7 @@ class RankStudy(Strict):
 class Studies(Strict):
     """What is measured beside the comparison: nothing where a part is left out."""
 
-    tasks: TaskStudy = TaskStudy(subsets=1, methods={})
+    tasks: TaskStudy = TaskStudy(methods={})
     rank: RankStudy = RankStudy(fractions=[])
 
 
@@ -333,9 +339,9 @@ class Params(Strict):
     `seed`: of all that draws at random; a list of several for merges, which draw once with each.
     """
 
-    seed: Annotated[int | list[int], PlainValidator(_seeds), Field(examples=[0])]
+    seed: Annotated[int | list[int], PlainValidator(_seeds), Field(examples=[0])] = 0
     base: Base
-    parameters: Parameters
+    parameters: Parameters = Parameters()
     tasks: Annotated[
         dict[str, Task],
         Field(
@@ -345,7 +351,7 @@ class Params(Strict):
             ],
         ),
     ]
-    decompose: Decompose
+    decompose: Decompose = Decompose()
     joints: dict[str, Joint] = {}
     differences: dict[str, Difference] = {}
     embeddings: dict[str, Embedding] = {}
@@ -357,7 +363,7 @@ class Params(Strict):
     methods: Annotated[
         dict[str, Entry], Field(min_length=1, examples=[{"ties": {"method": "ties", "reads": "deltas"}}])
     ]
-    evaluation: Evaluation
+    evaluation: Evaluation = Evaluation()
     validation: Validation | None = None
     published: PublishedSource | None = None
     statistics: dict[str, Statistic] = {}

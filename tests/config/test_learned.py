@@ -49,7 +49,6 @@ def test_an_entry_reads_what_was_learned_of_deltas_or_differences(tmp_path: Path
             "learned.ada.granularity: ",
             'did you mean "layer"?',
         ),
-        (lambda c: c["learned"]["ada"].pop("of"), "learned.ada.of: ", "missing"),
         (
             lambda c: c["learned"]["ada"].update(of="svd"),
             "learned.ada.of: ",
@@ -60,7 +59,6 @@ def test_an_entry_reads_what_was_learned_of_deltas_or_differences(tmp_path: Path
             "learned.ada.of: ",
             'did you mean "from_average"?',
         ),
-        (lambda c: c.pop("validation"), "validation: ", "missing, and read for learned"),
         (
             lambda c: c["learned"].update(
                 regions={"learner": "localize_stitch_learned", "of": "deltas", "examples": 0}

@@ -178,11 +178,6 @@ def test_the_projects_own_params_are_right() -> None:
             "methods.entry.reads: ",
             "ties reads deltas, or differences/NAME, got 'statistics/x'",
         ),
-        (
-            lambda c: c.update(statistics={"x": {"kind": "gram", "examples": 8}}),
-            "validation: ",
-            "missing, and read for statistics; write validation: {split: validation}",
-        ),
         (lambda c: c.update(statistics={"x": {"kind": "gram", "examples": 0}}), "statistics.x.examples: ", "got 0"),
         (
             lambda c: read_statistics(c, "regmean", "statistics/x", base=True),
@@ -191,8 +186,7 @@ def test_the_projects_own_params_are_right() -> None:
         ),
         (lambda c: c["methods"]["tsv_m"].update(reads="deltas"), "methods.tsv_m.reads: ", "tsv_m reads svd"),
         (lambda c: c["methods"]["tsv_m"].update(reads="factors"), "methods.tsv_m.reads: ", "got 'factors'"),
-        (lambda c: c["methods"]["tsv_m"].pop("reads"), "methods.tsv_m.reads: ", "missing"),
-        (lambda c: c["methods"]["tsv_m"].pop("method"), "methods.tsv_m.method: ", "missing"),
+        (lambda c: c["methods"]["ties_20"].pop("method"), "methods.ties_20.method: ", "missing"),
         (lambda c: c["methods"].update(tsv_m="tsv_m"), "methods.tsv_m: ", "expected a mapping"),
         (lambda c: c["decompose"].update(rank_fraction=0.1), "methods.tsv_m: ", "decompose.rank_fraction is 0.1"),
         (lambda c: c.update(methods={}), "methods: ", "there are none"),
@@ -351,11 +345,6 @@ def test_the_projects_own_params_are_right() -> None:
             "surgery.x.of: ",
             'did you mean "from_average"?',
         ),
-        (
-            lambda c: c.update(surgery={"x": {"of": "differences/from_average"}}),
-            "validation: missing, ",
-            "read for surgery; write validation: {split: validation}",
-        ),
         (lambda c: c.update(surgery={"x": {"of": "differences/from_average", "rnk": 1}}), "surgery.x.rnk: ", '"rank"?'),
         (
             lambda c: (
@@ -406,7 +395,6 @@ def test_the_projects_own_params_are_right() -> None:
         ),
         (lambda c: c.update(studies=None), "studies: ", "leave it out for none"),
         (lambda c: c["studies"].update(rank=None), "studies.rank: ", "leave it out for none"),
-        (lambda c: c["studies"]["tasks"].pop("subsets"), "studies.tasks.subsets: ", "missing"),
         (lambda c: c["studies"]["tasks"].update(subsets=0), "studies.tasks.subsets: ", "got 0"),
         (lambda c: c["studies"]["tasks"].update(method={}), "studies.tasks.method: ", 'did you mean "methods"?'),
         (lambda c: c["studies"]["rank"].update(fractions=[0]), "studies.rank.fractions.0: ", "greater than 0"),
@@ -444,7 +432,7 @@ def test_a_mistake_is_refused_by_its_place(
     assert any(line.startswith(f"{path}: {place}") and what in line for line in lines), lines
 
 
-@pytest.mark.parametrize("key", ["seed", "base", "parameters", "tasks", "decompose", "methods", "evaluation"])
+@pytest.mark.parametrize("key", ["base", "tasks", "methods"])
 def test_a_missing_section_is_named_with_a_line_that_gives_it(key: str, tmp_path: Path) -> None:
     path = write(tmp_path, changed(lambda c: c.pop(key)))
     line = next(line for line in complaint(path).splitlines() if line.startswith(f"{path}: {key}: missing"))
@@ -571,10 +559,10 @@ def test_all_mistakes_come_in_one_message(tmp_path: Path) -> None:
     def change(content: Content) -> None:
         content["seed"] = "zero"
         content["tasks"]["../x"] = {}
-        del content["evaluation"]["split"]
+        del content["base"]["family"]
 
     said = complaint(write(tmp_path, changed(change)))
-    assert all(place in said for place in ("seed: ", "tasks.../x: ", "evaluation.split: "))
+    assert all(place in said for place in ("seed: ", "tasks.../x: ", "base.family: "))
 
 
 def test_all_mistakes_of_all_methods_come_in_one_message(tmp_path: Path) -> None:
@@ -647,11 +635,7 @@ def test_a_wrong_search_or_its_reader_is_refused(tmp_path: Path, search: Content
         load_params(write(tmp_path, content))
 
 
-def test_a_search_needs_validation_data_and_searches_scaling_and_density_by_itself(tmp_path: Path) -> None:
+def test_a_search_searches_scaling_and_density_by_itself(tmp_path: Path) -> None:
     params = load_params(write(tmp_path, searching()))
     assert len(candidates_of(params.searches["grid"])) == 45
     assert len(candidates_of(params.searches["grid"].model_copy(update={"method": "iso_c"}))) == 15
-    content = searching()
-    del content["validation"]
-    with pytest.raises(InputError, match="validation: missing, and read for searches"):
-        load_params(write(tmp_path, content))

@@ -1,0 +1,210 @@
+"""Fill in what a params.yaml leaves out: documented defaults, and what follows from a method.
+
+DVC's stages depend on keys of the file, and its templates cannot look anything up: what it needs must stand there, so
+that `dvc repro` and `merganser run` read the same. What people wrote stays as it is, to the byte.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.nodes import MappingNode, Node
+
+from merganser import methods
+from merganser.config.explaining import as_flow, as_line
+from merganser.config.params import Params, TaskStudy, Validation
+from merganser.errors import InputError
+from merganser.limits import parse_yaml
+
+Place = tuple[str, ...]
+Addition = tuple[Place, Any]  # where, and what is to stand there
+ENTRIES = (("methods",), ("studies", "tasks", "methods"))
+READ_DATA = ("statistics", "learned", "searches", "routers", "surgery")  # sections that need validation data
+MERGED = {"open_clip": ["visual.*"], "clip": ["vision_model.*"]}  # of a dual encoder, which a class head's texts pass
+HEADER = "# left out above, and so by default (docs/params.md):"
+AFTER = ("method", "learner")  # keys that what follows from them is written after
+SHOWN = 8  # places in the line that says what was written
+
+
+def additions(content: Any) -> list[Addition]:
+    """List what a file's content lacks and DVC, or an entry, needs; nothing where it cannot be known."""
+    if not isinstance(content, dict):
+        return []
+    found = list(_sections(content))
+    for place in ENTRIES:
+        entries = _at(content, place)
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            found += _entry(content, (*place, name), entry)
+    for name, search in _named(content, "searches"):
+        if "of" not in search and (method := _method(search.get("method"))) is not None:
+            found.append((("searches", name, "of"), method.reads))
+    for name, learned in _named(content, "learned"):
+        if "of" not in learned and (reads := _reads_of_learner(learned.get("learner"))):
+            found.append((("learned", name, "of"), reads))
+    return found
+
+
+def filled(content: Any, added: Sequence[Addition]) -> Any:
+    """Return a file's content with additions."""
+    content = copy.deepcopy(content) if added else content
+    for (*above, last), value in added:
+        if above and _at(content, above) is None:
+            _at(content, above[:-1])[above[-1]] = {}
+        _at(content, above)[last] = value
+    return content
+
+
+def completed(text: str, where: str) -> tuple[str, list[Addition]]:
+    """Return a file's text with what it lacks written into it, and what that is; raise InputError if it is not YAML."""
+    content = parse_yaml(text, where)
+    added = additions(content)
+    if not added:
+        return text, []
+    root, inside = YAML().compose(text), dict[Place, dict[str, Any]]()
+    for (*above, last), value in added:
+        inside.setdefault(tuple(above), {})[last] = value
+    edits = {_edit(text, root, place, more) for place, more in inside.items() if place}
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    lines = [as_line(place[0], value) for place, value in added if len(place) == 1]
+    if lines:
+        text = "\n".join([text.rstrip("\n"), "", HEADER, *lines, ""])
+    if not _holds(text, filled(content, added)):
+        wanted = "\n".join(as_line(".".join(place), value) for place, value in added)
+        raise InputError(f"{where}: as it is laid out, what it leaves out cannot be written into it; write:\n{wanted}")
+    return text, added
+
+
+def _holds(text: str, content: Any) -> bool:
+    try:
+        return bool(parse_yaml(text, "") == content)
+    except InputError:
+        return False
+
+
+def said(added: Sequence[Addition]) -> str:
+    """Name the sections and entries of additions, the first of many."""
+    places = list(dict.fromkeys(".".join(place[:-1] or place) for place, _ in added))
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    return ", ".join(places[:SHOWN]) + more
+
+
+def _sections(content: dict[str, Any]) -> Iterator[Addition]:
+    """List missing sections, and of those that are there the keys that a stage depends on."""
+    family = _at(content, ("base", "family"))
+    merged = MERGED.get(family if isinstance(family, str) else "", Params.model_fields["parameters"].default.merged)
+    for key in ("seed", "parameters", "decompose", "merge", "evaluation"):
+        default = Params.model_fields[key].default
+        value = default if key == "seed" else default.model_dump()
+        value = value | {"merged": merged} if key == "parameters" else value
+        given = content.get(key)
+        if key not in content:
+            yield (key,), value
+        elif isinstance(given, dict):
+            needed = {"parameters": "merged", "evaluation": "split"}.get(key)
+            if needed and needed not in given:
+                yield (key, needed), value[needed]
+    if "validation" not in content and any(content.get(section) for section in READ_DATA):
+        yield ("validation",), Validation().model_dump()
+    study = _at(content, ("studies", "tasks"))
+    if isinstance(study, dict) and "subsets" not in study:
+        yield ("studies", "tasks", "subsets"), TaskStudy.model_fields["subsets"].default
+
+
+def _entry(content: dict[str, Any], place: Place, entry: Any) -> Iterator[Addition]:
+    """List what an entry lacks: its method, which its name may say, and what that reads."""
+    given = {} if entry is None else entry
+    if not isinstance(given, dict):
+        return
+    known = place[-1] in _method_names()
+    more = {"method": place[-1]} if "method" not in given and known else {}
+    wanted = given.get("method", more.get("method"))
+    if "reads" not in given and isinstance(wanted, str):
+        more["reads"] = _reads(content, wanted)
+    yield from (((*place, key), value) for key, value in more.items())
+
+
+def _reads(content: dict[str, Any], name: str) -> str:
+    """Say what a method reads: with what is declared for it, if that is one; of a method that there is not, deltas."""
+    method = _method(name)
+    if method is None:
+        return "deltas"
+    section = method.beside or ("learned" if method.learned else "embeddings" if method.embeddings else method.reads)
+    if section in ("deltas", "svd"):
+        return section
+    fitting = [each for each, declared in _named(content, section) if _fits(section, declared, method)]
+    return f"{section}/{fitting[0]}" if len(fitting) == 1 else section
+
+
+def _fits(section: str, declared: dict[str, Any], method: Any) -> bool:
+    if section == "learned":
+        return declared.get("learner") == method.name
+    if section == "statistics":
+        base = ["base_fisher"] if declared.get("base") is True else []
+        return set(method.statistics) <= {declared.get("kind"), *base}
+    return True
+
+
+def _method(name: Any) -> Any:
+    """Return a method, None where there is none of this name."""
+    if name not in _method_names():
+        return None
+    from merganser import registry  # imports torch: only where a file lacks something
+
+    return registry.get(name)
+
+
+def _reads_of_learner(name: Any) -> str | None:
+    from merganser.learning import get_learner
+
+    try:
+        return str(get_learner(str(name)).READS)
+    except InputError:
+        return None
+
+
+def _method_names() -> set[str]:
+    return {path.stem for path in chain.from_iterable(Path(folder).glob("[a-z]*.py") for folder in methods.__path__)}
+
+
+def _named(content: dict[str, Any], section: str) -> list[tuple[str, dict[str, Any]]]:
+    found = content.get(section)
+    return [(name, each) for name, each in found.items() if isinstance(each, dict)] if isinstance(found, dict) else []
+
+
+def _at(content: Any, place: Sequence[str]) -> Any:
+    """Return what stands at a place, None where there is nothing."""
+    for key in place:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
+
+
+def _edit(text: str, root: Node, place: Place, more: dict[str, Any]) -> tuple[int, int, str]:
+    """Return what to write in place of which characters, so that a section has more keys, or a null becomes one."""
+    node = root
+    for key in place:
+        name, node = _pairs(node)[key]
+    if not isinstance(node, MappingNode):
+        start = text.index(":", name.end_mark.index) + 1
+        return start, node.end_mark.index if node.value else start, f" {as_flow(more)}"
+    lines, pairs = [as_line(key, value) for key, value in more.items()], _pairs(node)
+    if not pairs:
+        return node.start_mark.index, node.end_mark.index, as_flow(more)
+    first = next(iter(pairs.values()))[0].start_mark
+    between = ", " if node.flow_style else f"\n{' ' * first.column}"
+    before = next((pairs[key][1] for key in AFTER if key in pairs), None)
+    if before is None:
+        return first.index, first.index, "".join(line + between for line in lines)
+    end = before.end_mark.index
+    if not node.flow_style:  # behind a comment too
+        end = (text + "\n").index("\n", end)
+    return end, end, "".join(between + line for line in lines)
+
+
+def _pairs(node: Node) -> dict[str, tuple[Node, Node]]:
+    """Return a mapping's keys and values by the keys' texts."""
+    assert isinstance(node, MappingNode), "what lacks a key is a mapping"
+    return {key.value: (key, value) for key, value in node.value}

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from typer.core import TyperGroup
 
 from flows.cli import app
+from merganser.config.completing import additions, filled
 from merganser.config.params import Params
 from tests.tiny import ROOT, environment, make_clone
 
@@ -66,7 +67,9 @@ def sections(page: Path) -> Iterator[tuple[str, object]]:
     """Give each section of params.yaml that a block of a page holds."""
     for block in blocks(page):
         if block.language == "yaml" and isinstance(said := yaml.safe_load(block.text), dict):
-            yield from said.items() if set(said) <= set(Params.model_fields) else ()
+            known = set(said) <= set(Params.model_fields)
+            complete = filled(said, additions(said)) if known else {}
+            yield from ((key, complete[key]) for key in said if known)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(sections(page))], ids=name)

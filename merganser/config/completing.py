@@ -5,19 +5,18 @@ that `dvc repro` and `merganser run` read the same. What people wrote stays as i
 """
 
 import copy
+import pkgutil
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode, Node
 
-from merganser import methods
 from merganser.config.explaining import as_flow, as_line
 from merganser.config.params import Params, TaskStudy, Validation
 from merganser.errors import InputError
 from merganser.limits import parse_yaml
+from merganser.methods import __path__ as places
 
 Place = tuple[str, ...]
 Addition = tuple[Place, Any]  # where, and what is to stand there
@@ -167,7 +166,8 @@ def _reads_of_learner(name: Any) -> str | None:
 
 
 def _method_names() -> set[str]:
-    return {path.stem for path in chain.from_iterable(Path(folder).glob("[a-z]*.py") for folder in methods.__path__)}
+    """List the methods, without importing what they import."""
+    return {module.name for module in pkgutil.iter_modules(places)}
 
 
 def _named(content: dict[str, Any], section: str) -> list[tuple[str, dict[str, Any]]]:

@@ -3,7 +3,8 @@
 A base and three models fine-tuned from it of TinyLlama's shape (Zhang et al., 2024, arXiv:2401.02385): 1.1 billion
 parameters each, random, in bfloat16, in shards of a gigabyte with an index, as transformers saves them. `merganser
 merge` against `mergekit-yaml`, each as a process of its own on a terminal, so that both show their progress. It takes
-twelve gigabytes of disk. Methods that mergekit does not have are measured alone.
+twelve gigabytes of disk. Methods that mergekit does not have are measured alone. `--map 28672 8192` takes models of one
+linear map, here of the largest that Llama 2 70B has beside its embeddings: a merge holds pieces of it at a time.
 """
 
 import argparse
@@ -11,10 +12,11 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import yaml
@@ -26,6 +28,7 @@ from benchmarks.llama import VOCABULARY, specs
 from benchmarks.mergekit import KIN, Kin, Row, alternated, installed, table, versions
 from benchmarks.models import SIZE, STEP
 from benchmarks.sides import Setting, writing
+from merganser.checkpoints.tensors import Spec
 
 LAYERS, HIDDEN, INTERMEDIATE, HEADS, KEY_VALUE_HEADS = 22, 2048, 5632, 32, 4
 TASKS, TIMES = 3, 2
@@ -38,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"({', '.join(DEFAULT)})")
     parser.add_argument("--layers", type=int, default=LAYERS, help=f"of each model ({LAYERS}: TinyLlama)")
+    parser.add_argument("--map", type=int, nargs=2, metavar=("M", "N"), help="models of one linear map of this shape")
     parser.add_argument("--times", type=int, default=TIMES, help=f"each side ({TIMES})")
     parser.add_argument("--threads", type=int, default=2, help="of a merge (2)")
     parser.add_argument("--folder", type=Path, help="keep the models here, and use them again (a temporary folder)")
@@ -45,31 +49,47 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{described(machine())}; {options.threads} threads a merge; {versions()}\n", flush=True)
     rows = []
-    with made(options.folder, options.layers, options.threads) as setting:
+    with made(options.folder, shapes_of(options.layers, options.map), options.threads) as setting:
         for method in options.methods or DEFAULT:
             rows.append(measured(method, setting, options.times))
             write_results(options.json, {"versions": versions(), "threads": options.threads, "rows": rows})
     print(table(rows))
 
 
+class Shapes(NamedTuple):
+    """What models are made of, and a name for it."""
+
+    name: str
+    layers: int
+    specs: Mapping[str, Spec]
+
+
+def shapes_of(layers: int, linear_map: Sequence[int] | None) -> Shapes:
+    """Return the shapes of models of so many layers, or of one linear map alone."""
+    if linear_map:
+        name = "x".join(map(str, linear_map))
+        return Shapes(name, 1, {"model.layers.0.mlp.up_proj.weight": Spec("BF16", tuple(linear_map))})
+    narrow = HIDDEN // HEADS * KEY_VALUE_HEADS
+    return Shapes(f"{layers}-layers", layers, specs(layers, HIDDEN, INTERMEDIATE, narrow))
+
+
 @contextmanager
-def made(folder: Path | None, layers: int, threads: int) -> Iterator[Setting]:
+def made(folder: Path | None, shapes: Shapes, threads: int) -> Iterator[Setting]:
     """Make the models, unless they are in the folder, and a temporary folder for what is written."""
     with tempfile.TemporaryDirectory(prefix="merganser-bench-") as temporary:
-        place = (folder or Path(temporary)).absolute() / f"{layers}-layers"
+        place = (folder or Path(temporary)).absolute() / shapes.name
         for task in range(TASKS + 1):
             if not (place / f"model{task}" / "config.json").is_file():
-                _save_model(place / f"model{task}", layers, task)
+                _save_model(place / f"model{task}", shapes, task)
         base, *models = (place / f"model{task}" for task in range(TASKS + 1))
         yield Setting(base, {path.name: path for path in models}, Path(temporary), threads)
 
 
-def _save_model(folder: Path, layers: int, task: int) -> None:
+def _save_model(folder: Path, shapes: Shapes, task: int) -> None:
     """Save one model as transformers does; 0: the base."""
     folder.mkdir(parents=True, exist_ok=True)
-    shapes = specs(layers, HIDDEN, INTERMEDIATE, HIDDEN // HEADS * KEY_VALUE_HEADS)
     save_torch_state_dict(
-        {name: _weights(place, task, spec.shape) for place, (name, spec) in enumerate(shapes.items())},
+        {name: _weights(place, task, spec.shape) for place, (name, spec) in enumerate(shapes.specs.items())},
         folder,
         max_shard_size=SHARDS,
     )
@@ -79,7 +99,7 @@ def _save_model(folder: Path, layers: int, task: int) -> None:
         "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE,
         "num_attention_heads": HEADS,
-        "num_hidden_layers": layers,
+        "num_hidden_layers": shapes.layers,
         "num_key_value_heads": KEY_VALUE_HEADS,
         "vocab_size": VOCABULARY,
         "torch_dtype": "bfloat16",

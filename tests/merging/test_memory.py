@@ -1,7 +1,7 @@
 """What a merge holds of its input: one layer of all tasks, whatever the method and however often it reads them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,13 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from merganser import registry
+from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.tensors import Rows
 from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors
+from merganser.inputs.model_deltas import ModelDeltas, open_models
+from merganser.inputs.pieces import PIECE
 from merganser.linalg.decompositions import Factors
 from merganser.merging import driver
 from tests.laws.layers import Layers, with_start
@@ -62,6 +66,43 @@ def test_a_merge_holds_one_layer_at_a_time(name: str, tmp_path: Path) -> None:
         filled = method.validate(name, values)
         driver.merge(method, filled, source, open_checkpoint(tmp_path / "base.safetensors"), out, torch.device("cpu"))
         assert open_checkpoint(out / "model.safetensors").names == tuple(sorted(source.names))
+
+
+@dataclass(frozen=True)
+class Weighed(ModelDeltas):
+    """Deltas of models that note how many values of all tasks each layer had."""
+
+    sizes: set[int] = field(default_factory=set)
+
+    def rows(self, rows: Rows) -> LayerDeltas:
+        layer = super().rows(rows)
+        self.sizes.add(layer.deltas.numel())
+        return layer
+
+    def layer(self, name: str) -> Layer:
+        layer = super().layer(name)
+        assert isinstance(layer, LayerDeltas)
+        self.sizes.add(layer.deltas.numel())
+        return layer
+
+
+@pytest.mark.parametrize("name", ["task_arithmetic", "ties", "dare"])
+def test_a_merge_by_rows_holds_pieces_of_a_large_parameter(name: str, tmp_path: Path) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    shapes = {"map.weight": (PIECE // 2000, 3000), "map.bias": (3000,)}
+    for model in ("base", "a", "b"):
+        values = {each: torch.randn(shape, generator=drawn).bfloat16() for each, shape in shapes.items()}
+        save_tensors(tmp_path / f"{model}.safetensors", values)
+    base, *tuned = (open_checkpoint(tmp_path / f"{model}.safetensors") for model in ("base", "a", "b"))
+    plain = open_models(base, dict(zip("ab", tuned, strict=True)), ParameterRules())
+    source = Weighed(plain.base, plain.models, plain.all_kinds)
+    method, out = registry.get(name), tmp_path / "out"
+    out.mkdir()
+    driver.merge(method, method.validate(name, {}), source, base, out, torch.device("cpu"), threads=2)
+    assert max(source.sizes) <= PIECE < 2 * base.read("map.weight").numel()
+    merged = open_checkpoint(out)
+    assert torch.isfinite(merged.read("map.weight")).all()
+    assert merged.names == base.names
 
 
 def test_keeping_a_view_of_a_layer_is_noticed() -> None:

@@ -7,7 +7,6 @@ Legend: T tasks, C entries of a block.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import starmap
 from math import prod
@@ -23,6 +22,7 @@ from merganser.operators.coefficients import PerTask, each_of
 
 INDEX = 32  # bits
 SKIPPED = 1 << 20  # numbers at a time
+KEPT_STATES = 8  # of one generator
 STREAMS = 512  # whose positions are kept, of the tasks and parameters that were last read in pieces
 
 
@@ -32,13 +32,12 @@ def generator_of(seed: int, task: str, parameter: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-@dataclass
 class Stream:
     """The random numbers of one task and parameter, drawn piece by piece in about this order, each piece once."""
 
-    generator: torch.Generator
-    lock: Lock = field(default_factory=Lock)
-    states: dict[int, Tensor] = field(default_factory=dict)  # by how many numbers were drawn before
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator, self._position, self._lock = generator, 0, Lock()
+        self._states: OrderedDict[int, Tensor] = OrderedDict()  # by positions that a piece may begin at yet
 
     def draw(self, first: int, count: int) -> Tensor:
         """Return the numbers (count,) from the position `first` on.
@@ -48,16 +47,25 @@ class Stream:
         >>> torch.equal(torch.cat([stream.draw(2, 3), stream.draw(0, 2)]).roll(2), whole)
         True
         """
-        with self.lock:
-            if not self.states:
-                self.states[0] = self.generator.get_state()
-            at = max(position for position in self.states if position <= first)
-            self.generator.set_state(self.states[at] if at < first or at == 0 else self.states.pop(at))
-            for start in range(at, first, SKIPPED):  # a later piece came before this one: what it drew stays unknown
-                torch.rand(min(SKIPPED, first - start), generator=self.generator)
-            numbers = torch.rand(count, generator=self.generator)
-            self.states[first + count] = self.generator.get_state()
-        return numbers
+        with self._lock:
+            if first != self._position:
+                self._go_to(first)
+            self._position += count
+            return torch.rand(count, generator=self._generator)
+
+    def _go_to(self, first: int) -> None:
+        """Begin where the piece begins; only where pieces come in another order does a state have to be kept."""
+        self._states[self._position] = self._generator.get_state()
+        if len(self._states) > KEPT_STATES:
+            self._states.popitem(last=False)
+        at = max((position for position in self._states if position <= first), default=0)
+        if at in self._states:
+            self._generator.set_state(self._states.pop(at) if at == first else self._states[at])
+        else:
+            self._generator.manual_seed(self._generator.initial_seed())
+        for start in range(at, first, SKIPPED):
+            torch.rand(min(SKIPPED, first - start), generator=self._generator)
+        self._position = first
 
 
 _STREAMS: OrderedDict[tuple[int, str, str], Stream] = OrderedDict()

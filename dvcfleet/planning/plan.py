@@ -11,7 +11,7 @@ from dvcfleet.dvc_adapter.run_cache import in_run_cache
 from dvcfleet.dvc_adapter.stages import is_params, stage_graph
 from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.planning.predicted_outputs import PredictedOutputs
-from dvcfleet.planning.reasons import dependency_reasons, output_reasons, stage_reasons
+from dvcfleet.planning.reasons import DependencyReasons, dependency_reasons, output_reasons, stage_reasons
 from dvcfleet.planning.validation import is_validated, validate
 from dvcfleet.project import project_of
 from dvcfleet.repository import opened
@@ -65,7 +65,7 @@ ChecksFor = Callable[[Sequence["Stage"]], StageChecks]
 
 def workspace_checks(steps: Sequence["Stage"]) -> StageChecks:
     """Return the checks of stages whose data is in the workspace."""
-    return StageChecks()
+    return StageChecks(dependency=DependencyReasons())
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,22 @@ def dependency_reasons(dep: "Dependency") -> list[str]:
     return [f"dep {dep} {_WORDS.get(status[str(dep)], status[str(dep)])}"]
 
 
+class DependencyReasons:
+    """`dependency_reasons` for a plan, during which no file changes: what many stages read is compared once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, Any], list[str]] = {}
+
+    def __call__(self, dep: "Dependency") -> list[str]:
+        """Return how a dependency differs from that of the stage's last run; empty if it does not."""
+        if is_params(dep) or dep.protocol != "local":
+            return dependency_reasons(dep)
+        key = (dep.fs_path, str(dep), dep.hash_info)
+        if key not in self._known:
+            self._known[key] = dependency_reasons(dep)
+        return list(self._known[key])
+
+
 def output_reasons(out: "Output") -> list[str]:
     """Return how an output in the workspace differs from what the stage last wrote; empty if it does not."""
     if is_as_noted(out):
@@ -60,9 +76,19 @@ def _has_its_values(dep: "ParamsDependency") -> bool:
     stat = os.stat(dep.fs_path)
     now = parsed(dep.fs_path, stat.st_mtime_ns, stat.st_size)
     try:
-        return all(dpath.get(now, key, separator=".") == value for key, value in before.items())
+        return all(_value_at(now, key) == value for key, value in before.items())
     except KeyError:
         return False
+
+
+def _value_at(params: Any, key: str) -> Any:
+    """Return the value at a dotted key as DVC finds it, without a walk through the whole file; raise KeyError."""
+    found = params
+    for part in key.split("."):
+        if not isinstance(found, dict) or part not in found or any(sign in part for sign in "*?["):
+            return dpath.get(params, key, separator=".")
+        found = found[part]
+    return found
 
 
 @lru_cache(maxsize=8)

@@ -81,6 +81,7 @@ def make_root(folder: Path, name: str) -> Path:
 def shorten(path: Path) -> None:
     """Have everything that learns take few steps, and ask for no more than miniatures have."""
     params = yaml.safe_load(path.read_text())
+    params["decompose"]["rank_fraction"] = 1.0  # which an adaptive rank of half the bytes needs
     for entry in params["methods"].values():
         if entry.get("rank_fraction") == "adaptive":
             entry["ratio"] = 0.5  # of the bytes: one in a hundred of so few holds not even an index

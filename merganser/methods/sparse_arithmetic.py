@@ -6,8 +6,8 @@ from typing import Literal
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import Fraction, PositiveFraction, Scaling, method
-from merganser.operators.coefficients import task_coefficients, task_weights
+from merganser.merging.method import Densities, Fraction, Scaling, method
+from merganser.operators.coefficients import each_of, task_weights
 from merganser.operators.disjoint import weighted_disjoint_mean
 from merganser.operators.elect import elect_sign
 from merganser.operators.sparsify import Keep, sparsified
@@ -33,16 +33,16 @@ def draws(keep: str, density: float | dict[str, float], **_: object) -> bool:
     efficiency="High",
     weighted=False,
     vectors="alike",
-    ours=("scaling",),
+    ours=("eps", "scaling"),
     draws=draws,
 )
 def sparse_arithmetic(
     layers: LayerSource,
     *,
     keep: Keep = "largest",
-    density: PositiveFraction | dict[str, PositiveFraction] = 1.0,
+    density: Densities = 1.0,
     gamma: Fraction = 0.99,
-    eps: Fraction = 0.3,
+    eps: Fraction = 0.1,
     rescale: bool = False,
     elect: bool = True,
     averaging: Literal["disjoint", "sum"] = "disjoint",
@@ -57,8 +57,7 @@ def sparse_arithmetic(
     w. Where opposite deltas cancel, the positive ones win.
     """
     weights = task_weights({"coefficients": coefficients}, layers.tasks) or (lambda norms: (1.0,) * len(norms))
-    shares = task_coefficients(layers.tasks, density if isinstance(density, dict) else None, "density")
-    shares = shares if isinstance(density, dict) else (density,) * len(shares)
+    shares = each_of(density, layers.tasks)
 
     def merge(layer: LayerDeltas) -> Tensor:
         sparse, own = sparsified(layer, keep, shares, gamma, eps, rescale), weights(layer.norms)

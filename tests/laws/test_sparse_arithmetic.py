@@ -16,7 +16,7 @@ CASES: list[dict[str, Any]] = [
     for keep, more in product(
         ("largest", "middle", "random", "random_by_size"), ({}, {"rescale": True, "averaging": "sum"})
     )
-] + [{"density": {"task0": 0.2, "task1": 1.0}}, {"coefficients": "inverse_norm", "elect": False}]
+] + [{"coefficients": "inverse_norm", "elect": False}]
 
 
 def mask_of(layer: Given, task: int, keep: str, density: float, gamma: float, eps: float) -> Array:
@@ -63,7 +63,7 @@ def reference(
             weights = len(weights) / 2 * weights / weights.sum()
         sparse = []
         for task, (name, delta) in enumerate(zip(layer.tasks, layer.deltas, strict=True)):
-            share = density.get(name, 1.0) if isinstance(density, Mapping) else density
+            share = density[name] if isinstance(density, Mapping) else density
             left = delta * mask_of(layer, task, keep, share, gamma, eps)
             some = np.abs(left).sum()
             sparse.append(left * (np.abs(delta).sum() / some if rescale and some else 1.0))
@@ -118,4 +118,4 @@ def test_random_masks_keep_their_share_and_rescaling_keeps_the_l1_norm(keep: str
 
 def test_chances_beyond_zero_and_one_are_refused() -> None:
     with pytest.raises(InputError, match=r"eps: 0\.3 around a density of 0\.1 leaves \(0, 1\); choose eps below 0\.2"):
-        merged_vector("sparse_arithmetic", network(1), keep="random_by_size", density=0.1)
+        merged_vector("sparse_arithmetic", network(1), keep="random_by_size", density=0.1, eps=0.3)

@@ -1,6 +1,8 @@
 """Ready comparisons: folders of `suites/` with a params.yaml each, one of which is put in place of the root's."""
 
+import shutil
 import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +13,7 @@ from dvcfleet.repository import opened, write_lock
 from flows.kept_locks import keep_lock, restore_lock
 from merganser.config.completing import completed
 from merganser.config.explaining import explain
-from merganser.config.loading import load_params
+from merganser.config.loading import complete_file, load_params
 from merganser.config.params import Strict, Text
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
@@ -119,8 +121,10 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> S
                 "or say --force to lose them"
             )
         keep_lock(repo, root / PARAMS)
-        with replacing(root / PARAMS) as out:
-            out.write(_content(root / SUITES / name / file) or b"")
+        with open(root / SUITES / name / file, "rb") as source, replacing(root / PARAMS) as out:
+            shutil.copyfileobj(source, out)
+        if note := complete_file(root / PARAMS):
+            print(note, file=sys.stderr)
         ignore_unused_examples(root)
         restore_lock(repo, root / PARAMS)
     return suite

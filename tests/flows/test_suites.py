@@ -65,6 +65,19 @@ def test_a_suite_is_put_in_place_of_another_and_back(root: Path) -> None:
     assert (root / "params.yaml").read_text() == TINY
 
 
+def test_what_a_suite_leaves_out_is_written_into_the_file_in_use_which_stays_the_suites(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "suites/two/params.yaml").write_text(OTHER.replace("seed: 1\n", "").replace(", reads: svd", ""))
+    use(root, "two")
+    assert "wrote what was left out: seed, studies.tasks.methods.tsv_c" in capsys.readouterr().err
+    assert yaml.safe_load((root / "params.yaml").read_text()) == yaml.safe_load(TINY)
+    assert "seed" not in (root / "suites/two/params.yaml").read_text()
+    assert describe(root, "two").in_use
+    use(root, "one")
+    assert (root / "params.yaml").read_text() == TINY
+
+
 def test_a_missing_params_yaml_is_put_in_place(root: Path) -> None:
     (root / "params.yaml").unlink()
     use(root, "two")

@@ -20,6 +20,7 @@ from merganser.inputs.model_deltas import ModelDeltas, open_models, unchanged
 from merganser.inputs.pieces import PIECE, PiecedLayers
 from merganser.merging.method import Method
 from tasks.merge import as_taken
+from tests.laws.test_references import by_task
 from tests.laws.test_registry_properties import choices
 from tests.small_models import write_models
 
@@ -65,6 +66,10 @@ def test_pieces_merge_as_the_whole_does(name: str, kind: str, sources: dict[str,
     more: list[dict[str, Any]] = []
     if "coefficients" in method.parameters.model_fields:
         more = [{"coefficients": each, "layers": {"*in_proj*": {"coefficients": {"task0": 2.0}}}} for each in OWN]
+    own = by_task(method) & {"density", "drop_rate"}
+    if own:
+        shares = {f"task{t}": 0.2 + 0.3 * t for t in range(3)}
+        more += [dict.fromkeys(own, shares) | {"layers": {"*in_proj*": dict.fromkeys(own, 0.4)}}]
     for given in (*choices(name), *more):
         values = method.validate(name, given)
         source = as_taken(method, values, sources[kind])

@@ -159,9 +159,7 @@ def test_dvc_itself_reruns_after_an_edit_what_the_flow_does(tiny_copy: Path) -> 
 
 MINIMAL = """base: {source: hub/base, family: open_clip}
 tasks:
-  dark:
-    source: hub/dark
-    data: {source: datasets/dark, templates: ["a {} image."]}
+  dark: {source: hub/dark, data: {source: datasets/dark, templates: ["a {} image."]}}
   light:
     source: hub/light
     data: {source: datasets/light, templates: ["a {} image.", "a photo, {}."]}

@@ -42,7 +42,7 @@ class Base(Strict):
     """
 
     source: Annotated[Text, Field(examples=["models/base"])]
-    family: Annotated[Text, Field(examples=["open_clip"])]
+    family: Annotated[Text, Field(examples=["open_clip"], description="or another of docs/families.md")]
     heads: list[Text] = []
 
     @property

@@ -4,7 +4,8 @@ A base and three models fine-tuned from it of TinyLlama's shape (Zhang et al., 2
 parameters each, random, in bfloat16, in shards of a gigabyte with an index, as transformers saves them. `merganser
 merge` against `mergekit-yaml`, each as a process of its own on a terminal, so that both show their progress. It takes
 twelve gigabytes of disk. Methods that mergekit does not have are measured alone. `--map 28672 8192` takes models of one
-linear map, here of the largest that Llama 2 70B has beside its embeddings: a merge holds pieces of it at a time.
+linear map, here of the largest that Llama 2 70B has beside its embeddings: a merge holds pieces of it at a time. mergekit
+refuses models that lack what their architecture has, so that these are measured alone.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def main() -> None:
     rows = []
     with made(options.folder, shapes_of(options.layers, options.map), options.threads) as setting:
         for method in options.methods or DEFAULT:
-            rows.append(measured(method, setting, options.times))
+            rows.append(measured(method, setting, options.times, None if options.map else KIN.get(method)))
             write_results(options.json, {"versions": versions(), "threads": options.threads, "rows": rows})
     print(table(rows))
 
@@ -114,9 +115,8 @@ def _weights(place: int, task: int, shape: tuple[int, ...]) -> Tensor:
     return values.to(torch.bfloat16)
 
 
-def measured(method: str, setting: Setting, times: int) -> Row:
-    """Measure one method on both sides, or on ours where mergekit lacks it."""
-    kin = KIN.get(method)
+def measured(method: str, setting: Setting, times: int, kin: Kin | None) -> Row:
+    """Measure one method on both sides, or on ours where mergekit has no kin of it."""
     sides = {"ours": ours(method, setting)} | ({"mergekit": theirs(kin, setting)} if kin else {})
     return Row(method, kin, alternated(method, sides, times), None)
 

@@ -4,8 +4,8 @@ A base and three models fine-tuned from it of TinyLlama's shape (Zhang et al., 2
 parameters each, random, in bfloat16, in shards of a gigabyte with an index, as transformers saves them. `merganser
 merge` against `mergekit-yaml`, each as a process of its own on a terminal, so that both show their progress. It takes
 twelve gigabytes of disk. Methods that mergekit does not have are measured alone. `--map 28672 8192` takes models of one
-linear map, here of the largest that Llama 2 70B has beside its embeddings: a merge holds pieces of it at a time. mergekit
-refuses models that lack what their architecture has, so that these are measured alone.
+linear map, here of the largest that Llama 2 70B has beside its embeddings: a merge holds pieces of it at a time.
+mergekit refuses models that lack what their architecture has, so these are measured alone.
 """
 
 import argparse

@@ -172,17 +172,15 @@ methods:
 
 def test_a_params_of_base_tasks_and_methods_runs_and_is_completed_for_dvc_itself(tiny_copy: Path) -> None:
     (tiny_copy / "params.yaml").write_text(MINIMAL)
-    status = merganser(tiny_copy, "status", "--json")
-    assert "params.yaml: wrote what was left out: seed, parameters" in status.stderr
-    states = {stage["name"]: stage["state"] for stage in json.loads(status.stdout)["stages"]}
-    assert states["decompose@dark"] == states["merge@ties"] == "up to date"  # as with all keys written
-    assert states["merge@tsv_m"] != "up to date"
+    done = merganser(tiny_copy, "run", "--workers", "2")
+    assert "params.yaml: wrote what was left out: seed, parameters" in done.stderr
+    ran = ran_in(done.stdout)
+    assert "merge@tsv_m" in ran
+    assert not ran & {"decompose@dark", "merge@ties"}  # as with all keys written
     completed = (tiny_copy / "params.yaml").read_text()
     assert (
         "  average: {method: average, reads: deltas}\n  ties: {method: ties, reads: deltas, density: 0.5}" in completed
     )
-    assert "left out" not in merganser(tiny_copy, "run", "--workers", "2").stderr
-    assert (tiny_copy / "params.yaml").read_text() == completed
     assert json.loads(dvc(tiny_copy, "status", "--json")) == {}
     assert set(json.loads((tiny_copy / "metrics.json").read_text())) >= {"average", "ties", "tsv_m"}
 

@@ -281,7 +281,7 @@ YAML_TEXTS: dict[str, tuple[str | bytes, str]] = {
     "a zero byte": ("seed: \x00", "not YAML"),
 }
 PARAMS: dict[str, tuple[Spoil, str]] = {
-    "a missing section": (replaced("params.yaml", "seed: 0", ""), "seed: missing"),
+    "a missing key": (replaced("params.yaml", ", family: open_clip}", "}"), "base.family: missing"),
     "an unknown section": (put("mmethods", {}), 'mmethods: unknown key; did you mean "methods"?'),
     "an unknown method": (
         put("methods.ties.method", "tise"),

@@ -145,7 +145,7 @@ def test_methods_as_json_tells_types_defaults_and_bounds(tmp_path: Path, done: D
     assert described["reads"] == "deltas"
     assert described["parameters"][0] == {
         "name": "density",
-        "type": "number",
+        "type": "number or map of tasks to number",
         "required": False,
         "default": 0.2,
         "bounds": "> 0, <= 1",

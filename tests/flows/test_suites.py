@@ -1,6 +1,7 @@
 """Ready comparisons: listed, and put in place of params.yaml without losing what somebody wrote."""
 
 import json
+import re
 import runpy
 import shutil
 import subprocess
@@ -114,7 +115,13 @@ def test_dvc_ignores_the_examples_that_are_not_read(root: Path) -> None:
         assert [Path(stage.path).parent.name for stage in repo.index.stages] == ["two"]
 
 
-@pytest.mark.parametrize("name", suite_names(ROOT))
+LIKE_ANOTHER = re.compile(r"clip-vit-(b-16|l-14)-\d+|.*-(14|20)")  # made out of clip-vit-b-32-20, or larger than -8
+EACH_SHAPE = [
+    pytest.param(name, marks=[pytest.mark.drill] if LIKE_ANOTHER.fullmatch(name) else []) for name in suite_names(ROOT)
+]
+
+
+@pytest.mark.parametrize("name", EACH_SHAPE)
 def test_dvc_knows_no_stage_that_the_suite_in_use_does_not_read(name: str, tmp_path: Path) -> None:
     for part in ("examples", "suites"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("hub", "datasets", "dvc.lock"))

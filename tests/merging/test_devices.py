@@ -288,7 +288,12 @@ def test_float32_is_multiplied_in_float32_and_the_callers_choice_comes_back() ->
 
 def test_every_tensor_of_a_value_is_changed_and_nothing_else() -> None:
     layers: Sequence[Layer] = (
-        replace(matrices([torch.ones(2, 3)]), basis=Basis(torch.ones(2, 1), torch.ones(1)), statistics=Statistics()),
+        replace(
+            matrices([torch.ones(2, 3)]),
+            basis=Basis(torch.ones(2, 1), torch.ones(1)),
+            statistics=Statistics(),
+            base=torch.ones(2, 3),
+        ),
         LayerDeltas("w", "vector", ("a",), torch.ones(1, 2), statistics=Statistics(fisher=torch.ones(1, 2))),
         LayerFactors("w", ("a",), (Factors(torch.ones(2, 1), torch.ones(2), torch.ones(1, 2)),)),
         LayerLowRank("w", ("a",), (torch.ones(2, 1),), (torch.ones(1, 2),)),

@@ -164,3 +164,8 @@ pretended_gpu = pytest.mark.skipif(HERE, reason="this machine has a GPU")
 every_gpu = pytest.mark.parametrize(
     "gpu", [pytest.param(pretended, marks=pretended_gpu), pytest.param(nullcontext, marks=real_gpu)]
 )
+# The same, for what a pretended GPU tries at length: in a drill.
+real_gpu_first = pytest.mark.parametrize(
+    "gpu",
+    [pytest.param(pretended, marks=[pretended_gpu, pytest.mark.drill]), pytest.param(nullcontext, marks=real_gpu)],
+)

@@ -93,7 +93,7 @@ def test_a_changed_parameter_reruns_its_entry_and_nothing_else(tiny_copy: Path) 
     assert stale(tiny_copy) == OF_TIES
 
 
-@pytest.mark.parametrize("change", [{"steps": 3}, {"lr": 0.01}], ids=str)
+@pytest.mark.parametrize("change", [{"steps": 3}, pytest.param({"lr": 0.01}, marks=pytest.mark.drill)], ids=str)
 def test_a_changed_number_or_size_of_steps_reruns_what_is_learned_and_what_reads_it_alone(
     change: dict[str, float], tiny_copy: Path
 ) -> None:

@@ -24,7 +24,7 @@ from merganser.merging.devices import CudaStreams, DeviceLayers, each_tensor, fu
 from merganser.merging.entry import as_taken
 from merganser.overlays import task_model
 from merganser.overlays.parts import Dense, LowRank, Parts
-from tests.gpu import OnGpu, every_gpu, pretended, pretended_gpu, real_gpu
+from tests.gpu import OnGpu, every_gpu, pretended, pretended_gpu, real_gpu, real_gpu_first
 from tests.laws.layers import Layers, matrices, task_names, with_start
 from tests.laws.samples import layer_of, network
 from tests.laws.test_registry_properties import choices, every_method, methods_that
@@ -80,7 +80,7 @@ def test_a_gpu_weighs_the_tasks_as_the_cpu_does(name: str, gpu: Gpu, tmp_path: P
     merge_both(name, {"coefficients": {"task0": 0.5, "task1": -2.0}}, Layers(network(3)), tmp_path / "out", gpu)
 
 
-@every_gpu
+@real_gpu_first
 @methods_that(lambda method: not method.statistics)  # which are measured of whole matrices
 def test_a_gpu_merges_adapters_as_the_cpu_does(name: str, gpu: Gpu, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -89,7 +89,7 @@ def test_a_gpu_merges_adapters_as_the_cpu_does(name: str, gpu: Gpu, tmp_path: Pa
     merge_both(name, {}, Layers([adapted, *network(3)[:2]]), tmp_path / "out", gpu)
 
 
-@every_gpu
+@real_gpu_first
 @every_method
 def test_a_gpu_merges_large_layers_as_the_cpu_does(name: str, gpu: Gpu, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from merganser.sources.following import Kind
 
 PARAMS = Path("params.yaml")
+UNMEASURED = "unmeasured"  # a kind of task without data; merganser.config.params imports pydantic, for too long
 _FOLLOWS = re.compile(r"\bfollow\s*:")
 
 
@@ -47,7 +48,7 @@ def _moving(params: Any) -> Iterator[tuple[Path, "Kind"]]:
     tasks = params["tasks"].values()
     models = [params["base"]["source"], *(task["source"] for task in tasks)]
     sources: list[tuple[str, Kind]] = [(source, "model") for source in models]
-    sources += [(task["data"]["source"], "dataset") for task in tasks]
+    sources += [(task["data"]["source"], "dataset") for task in tasks if task.get("kind") != UNMEASURED]
     for source, kind in sources:
         path = Path(source)
         if path.suffix in (".yaml", ".yml") and path.is_file() and _FOLLOWS.search(path.read_text(encoding="utf-8")):

@@ -76,7 +76,7 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
 
 def kinds_of(params: Params) -> dict[Path, Kind]:
     """Return the sources that a params.yaml names, and what each is."""
-    data = {Path(task.data.source) for task in params.tasks.values()}
+    data = {Path(params.tasks[name].data.source) for name in params.measured}
     return {path: "dataset" if path in data else "model" for path in sources_of(params)}
 
 

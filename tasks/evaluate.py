@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
-from merganser.evaluation.examples import write_results
+from merganser.evaluation.examples import Results, write_results
 from merganser.outputs import write_json
 from merganser.routed.measuring import score_merges
 from tasks.paths import EXAMPLES, MERGED, METRICS, PREPARED, SEEDS
@@ -18,6 +20,11 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
     Writes the score, and what the merge made of each example.
     """
     check_family(params.base.family)
+    if task not in params.measured:
+        write_results(EXAMPLES / entry / f"{task}.safetensors", Results(score=np.zeros(0)))
+        write_json(METRICS / entry / f"{task}.json", {"count": 0})
+        print(f"{task}: no data, it is merged and not measured")
+        return
     setup = open_task(params, task, PREPARED, MERGED / entry)
     seeds = sorted((MERGED / entry / SEEDS).glob("*"), key=lambda folder: int(folder.name))
     folders, size = [MERGED / entry, *seeds], params.evaluation.batch_size

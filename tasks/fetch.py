@@ -5,8 +5,9 @@ from pathlib import Path
 
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import origin_of
+from merganser.checkpoints.reading import DESCRIPTION
 from merganser.config.loading import load_params
-from merganser.config.params import Task, declared
+from merganser.config.params import UNMEASURED, Task, declared
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.outputs import fresh_folder, write_json
@@ -21,10 +22,13 @@ LEFT = {
 }
 
 
-def fetch_model(source: Path, out: Path) -> None:
-    """Fetch a checkpoint into a folder that appears when it is whole, and say what was left out of it."""
+def fetch_model(source: Path, out: Path, pad_token_id: int | None = None) -> None:
+    """Fetch a checkpoint into a folder that appears when it is whole, and say what was left out of it.
+
+    `pad_token_id`: what its configuration then pads texts with.
+    """
     with fresh_folder(out) as folder:
-        left = fetch_checkpoint(source, folder)
+        left = fetch_checkpoint(source, folder, pad_token_id)
     for kind, names in left.items():
         print(f"{source}: {LEFT[kind]}: {', '.join(names)}")
 
@@ -32,6 +36,10 @@ def fetch_model(source: Path, out: Path) -> None:
 def fetch_data(task: Task, out: Path) -> None:
     """Fetch a task's data set into a folder that appears when it is whole; refuse one of another kind."""
     check_kind(task.kind)
+    if task.kind == UNMEASURED:
+        with fresh_folder(out) as folder:
+            write_json(folder / DESCRIPTION, {"kind": UNMEASURED})
+        return
     evaluator = open_evaluator(task.kind, task.data.own, task.data.metric)
     with fresh_folder(out) as folder:
         fetch_data_set(Path(task.data.source), folder, evaluator.check_data, task.data.columns)
@@ -51,7 +59,7 @@ def main(argv: list[str]) -> None:
         case ["base"] if params.base.is_mean:
             average_models(list(params.tasks), params.base.heads, BASE)
         case ["base"]:
-            fetch_model(Path(params.base.source), BASE)
+            fetch_model(Path(params.base.source), BASE, params.base.pad_token_id)
         case ["task", name]:
             fetch_model(Path(declared(params.tasks, name, "tasks").source), CHECKPOINTS / name)
             write_json(SOURCES / f"{name}.json", asdict(origin_of(CHECKPOINTS / name)))

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
-from merganser.config.params import Params, declared
+from merganser.config.params import UNMEASURED, Params, declared
 from merganser.evaluation.evaluator import open_evaluator
+from merganser.evaluation.prepared import write_prepared
 from merganser.models import get_family, open_network
 from merganser.outputs import fresh_folder
 from tasks.paths import BASE, DATASETS, PREPARED
@@ -21,12 +22,19 @@ def prepare_task(params: Params, task: str, split: str, where: str, out: Path, e
     check_family(params.base.family)
     check_kind(about.kind)
     evaluator = open_evaluator(about.kind, about.data.own, about.data.metric)
+    if about.kind == UNMEASURED:
+        with fresh_folder(out) as folder:
+            described = {"kind": about.kind, "settings": {}, "metric": evaluator.metric, "classes": []}
+            write_prepared(folder, [], described)
+        print(f"{task}: no data, it is merged and not measured")
+        return
     get_family(params.base.family).check(BASE, open_checkpoint(BASE))
     outputs = evaluator.outputs(evaluator.classes(DATASETS / task))
     network = open_network(params.base.family, BASE, outputs=outputs)
     with fresh_folder(out) as folder:
-        count = evaluator.prepare(DATASETS / task, split, network, folder, where, examples)
-    print(f"{task}: {count} examples of {split} prepared")
+        count, dropped = evaluator.prepare(DATASETS / task, split, network, folder, where, examples)
+    left_out = f", {dropped} without a label left out" if dropped else ""
+    print(f"{task}: {count} examples of {split} prepared{left_out}")
 
 
 def main(argv: list[str]) -> None:

@@ -53,7 +53,7 @@ def write_report(params: Params) -> None:
     scores = read_scores(params, METRICS, MERGE_PROFILES)
     rows = make_rows(params, scores, METRICS, RECORDS, PROFILES)
     measured = read_measures(TASK_MEASURES, MERGE_MEASURES, [row.entry for row in rows])
-    tasks = list(params.tasks)
+    tasks = params.measured
     studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)
     significance = read_significance(rows, EXAMPLES)
     choices = make_choices(rows, significance.pairs[MEAN])

@@ -38,10 +38,10 @@ def open_task(params: Params, task: str, data: Path, model: Path) -> TaskSetup:
 
 
 def open_setup(params: Params, data: Path, base: Path = BASE) -> ScoringSetup:
-    """Open the base of the merges, and every task's architecture and prepared data in a folder."""
-    prepared = {name: Prepared(data / name) for name in params.tasks}
+    """Open the base of the merges, and the architecture and prepared data in a folder of every task that has data."""
+    prepared = {name: Prepared(data / name) for name in params.measured}
     evaluators = {name: evaluator_for(found) for name, found in prepared.items()}
-    heads = {name: read_head(HEADS / f"{name}.safetensors") for name in params.tasks}
+    heads = {name: read_head(HEADS / f"{name}.safetensors") for name in params.measured}
     for name, head in heads.items():
         evaluators[name].check_head(head.classes, prepared[name].classes, name)
     outputs = {name: evaluators[name].outputs(found.classes) for name, found in prepared.items()}

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 TOKEN = "hf_of_one_who_accepted"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+PARQUET = "refs/convert/parquet"  # the branch of what the hub itself made of a data set; here it is main
 LARGE = (".safetensors", ".bin", ".parquet")  # kept by their sha256, as the hub keeps large files
 
 
@@ -82,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, paths: list[str]) -> None:
         """Find the repository and send what is asked of it."""
-        path = unquote(urlsplit(self.path).path).strip("/")
+        path = unquote(urlsplit(self.path).path).strip("/").replace(PARQUET, "main")
         self.hub.asked.append(path)
         if path.startswith("api/"):
             repository, rest = self.hub.split(path.removeprefix("api/"))

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode, Node
 
 from merganser.config.explaining import as_flow, as_line
-from merganser.config.params import Params, TaskStudy, Validation
+from merganser.config.params import UNMEASURED, Params, TaskStudy, Validation
 from merganser.errors import InputError
 from merganser.limits import parse_yaml
 from merganser.methods import __path__ as places
@@ -24,7 +24,7 @@ ENTRIES = (("methods",), ("studies", "tasks", "methods"))
 READ_DATA = ("statistics", "learned", "searches", "routers", "surgery")  # sections that need validation data
 MERGED = {"open_clip": ["visual.*"], "clip": ["vision_model.*"]}  # of a dual encoder, which a class head's texts pass
 HEADER = "# left out above, and so by default (docs/params.md):"
-AFTER = ("method", "learner")  # keys that what follows from them is written after
+AFTER = ("method", "learner", "kind")  # keys that what follows from them is written after
 SHOWN = 8  # places in the line that says what was written
 
 
@@ -37,6 +37,9 @@ def additions(content: Any) -> list[Addition]:
         entries = _at(content, place)
         for name, entry in entries.items() if isinstance(entries, dict) else ():
             found += _entry(content, (*place, name), entry)
+    for name, task in _named(content, "tasks"):
+        if task.get("kind") == UNMEASURED and "data" not in task and "source" in task:
+            found.append((("tasks", name, "data"), {"source": task["source"]}))  # DVC needs a path
     for name, search in _named(content, "searches"):
         if "of" not in search and (method := _method(search.get("method"))) is not None:
             found.append((("searches", name, "of"), method.reads))

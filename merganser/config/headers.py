@@ -57,7 +57,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
                 check_pair(base, model, rules, name)
     if base is not None:
         _check_layers(params, base, rules, partial(_noted, mistakes))
-    for name in params.tasks:
+    for name in params.measured:
         place = f"tasks.{name}.data.source"
         if place in here:
             _check_data(params, name, here[place], partial(_noted, mistakes))

@@ -16,6 +16,7 @@ from merganser.errors import InputError, did_you_mean
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # with what is put before and behind it, it must fit a file's name
+UNMEASURED = "unmeasured"  # the kind of tasks that are merged and have no data
 OWN_MODELS = Path("data/checkpoints")  # as base.source: the mean of the tasks' own models
 Text = Annotated[str, Field(min_length=1)]
 DeviceName = Literal["cpu", "cuda"]
@@ -39,11 +40,13 @@ class Base(Strict):
     """The model that all tasks were fine-tuned from, or the mean of the tasks' own.
 
     `heads`: patterns of the names of parameters that are each task's own: read from its checkpoint, never merged.
+    `pad_token_id`: the number of the token that batches of texts are padded with, for a tokenizer without one.
     """
 
     source: Annotated[Text, Field(examples=["models/base"])]
     family: Annotated[Text, Field(examples=["open_clip"], description="or another of docs/families.md")]
     heads: list[Text] = []
+    pad_token_id: Annotated[int, Field(ge=0)] | None = None
 
     @property
     def is_mean(self) -> bool:
@@ -368,6 +371,11 @@ class Params(Strict):
     published: PublishedSource | None = None
     statistics: dict[str, Statistic] = {}
     studies: Studies = Studies()
+
+    @property
+    def measured(self) -> list[str]:
+        """Return the tasks that have data, in the file's order."""
+        return [name for name, task in self.tasks.items() if task.kind != UNMEASURED]
 
     @property
     def seeds(self) -> list[int]:

@@ -86,8 +86,8 @@ def _explain(mistake: Any) -> str:
 def published_mistakes(published: Published, params: Params) -> list[str]:
     """List the figures that belong to no entry or task of a params.yaml: a suite has none, one's own edits may."""
     mistakes = []
-    if set(published.tasks) != set(params.tasks):
-        mistakes.append(f"tasks: expected those of params.yaml, {', '.join(params.tasks)}")
+    if set(published.tasks) != set(params.measured):
+        mistakes.append(f"tasks: expected those of params.yaml, {', '.join(params.measured)}")
     for table in published.tables:
         for name in table.rows:
             if name not in params.methods:

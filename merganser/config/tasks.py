@@ -6,11 +6,13 @@ from pydantic import ValidationError
 
 from merganser.config.data_class import adapts_only
 from merganser.config.explaining import explain
-from merganser.config.params import Data, Params, Task
+from merganser.config.params import UNMEASURED, Data, Params, Task
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import Kind, get_kind, kind_names
 from merganser.evaluation.settings import KindSettings
 from merganser.models import family_names, get_family, has_ability
+
+READ_ALL = ("statistics", "learned", "routers", "surgery", "embeddings")  # sections that read data of every task
 
 
 def task_mistakes(params: Params) -> list[str]:
@@ -28,7 +30,24 @@ def task_mistakes(params: Params) -> list[str]:
             reason = f"{params.split_of(name)!r} is the split that {name} is measured on"
             remedy = "name another: only adaptation without labels may read that one"
             mistakes.append(f"{place}: {reason}; {remedy}")
-    return mistakes
+    return [*mistakes, *_unmeasured_mistakes(params)]
+
+
+def _unmeasured_mistakes(params: Params) -> list[str]:
+    """List what reads data of all tasks where some have none."""
+    unmeasured = [name for name in params.tasks if name not in params.measured]
+    if not unmeasured:
+        return []
+    if not params.measured:
+        return [f"tasks: all are {UNMEASURED}; give at least one a kind and data"]
+    read = [section for section in READ_ALL if getattr(params, section)]
+    read += [f"studies.{part}" for part, some in _studied(params).items() if some]
+    reason = f"tasks.{unmeasured[0]}.kind: a task that is {UNMEASURED} has no data"
+    return [f"{reason}, which {section} reads; leave one of them out" for section in read]
+
+
+def _studied(params: Params) -> dict[str, bool]:
+    return {"tasks": bool(params.studies.tasks.methods), "rank": bool(params.studies.rank.fractions)}
 
 
 def kind_mistakes(where: str, task: Task, family: str) -> list[str]:

@@ -11,6 +11,7 @@ from merganser.errors import InputError
 from merganser.evaluation import GivesClasses, Kind, get_kind
 from merganser.evaluation.examples import Results
 from merganser.evaluation.heads import check_head
+from merganser.evaluation.labels import labelled
 from merganser.evaluation.metrics import METRICS
 from merganser.evaluation.prepared import Prepared, write_prepared
 from merganser.evaluation.saved import features_of, open_split
@@ -61,18 +62,23 @@ class Evaluator:
         out: Path,
         where: str = "evaluation.split",
         examples: int | None = None,
-    ) -> int:
-        """Prepare one split of a saved data set into an empty folder; return the number of examples.
+    ) -> tuple[int, int]:
+        """Prepare one split of a saved data set into an empty folder.
 
-        `examples`: at most so many are taken, of each class its share.
+        Returns the number of examples, and of those that were left out for they have no label. `examples`: at most so
+        many are taken, of each class its share.
         """
-        rows = open_split(data, split, where)
+        whole = open_split(data, split, where)
+        rows = labelled(whole) if getattr(self.settings, "unlabelled", None) == "drop" else whole
+        if not len(rows):
+            raise InputError(f"{where}: no example of {split} has a label; name another split")
+        dropped = len(whole) - len(rows)
         if examples is not None and examples < len(rows):
             rows = rows.select(spread(rows, examples))
         chunks = self.kind.prepare(rows, self.settings, network)
         settings = self.settings.model_dump()
         about = {"kind": self.name, "settings": settings, "metric": self.metric, "classes": self.classes(data)}
-        return write_prepared(out, chunks, about)
+        return write_prepared(out, chunks, about), dropped
 
     def results(self, network: Network, prepared: Prepared, batch_size: int) -> Results:
         """Run a loaded network on prepared data."""

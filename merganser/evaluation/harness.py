@@ -1,5 +1,7 @@
 """Run a task of lm-eval on a loaded network and data in memory: nothing is downloaded, nothing runs that a task brings.
 
+A task of the installed lm-eval may have functions: they are part of what was installed, as lm-eval itself is.
+
 Part of the extra `merganser[lm]`.
 """
 
@@ -7,12 +9,14 @@ import contextlib
 import io
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from merganser.errors import InputError, did_you_mean
 
+MISSING = "language_model: needs lm-eval: pip install 'merganser[lm]'"
 SEED = 1234  # of the examples in front of a question; lm-eval's own
 SPLIT = "test"
 # What a task may say; the rest is code, or about where data come from.
@@ -24,6 +28,7 @@ KEYS = frozenset(
     }
 )
 WITHOUT_EFFECT = frozenset({"task", "task_alias", "tag", "group", "metadata"})  # names, for lists of tasks
+OWN_CODE = frozenset({"process_docs", "process_results"})  # which only installed tasks may have
 DATA = frozenset({"dataset_path", "dataset_name", "dataset_kwargs", "custom_dataset"})
 CODE = frozenset({"class", "unsafe_code", "process_docs", "process_results", "use_prompt", "include"})
 # What lm-eval asks of the model, and the metrics that it then gives.
@@ -60,11 +65,47 @@ def check_task(task: Mapping[str, Any]) -> None:
         raise ValueError("filter_list: the filter 'custom' asks for code, which is never run")
 
 
+def installed_task(file: str, version: str) -> dict[str, Any]:
+    """Read a task of the installed lm-eval, by its file in lm_eval/tasks; raise InputError if it cannot be run here.
+
+    `version`: what its metadata must say, so that another lm-eval's task does not take its place unseen.
+    """
+    try:
+        from lm_eval import tasks
+        from lm_eval.tasks._yaml_loader import load_yaml
+    except ImportError as error:
+        raise InputError(MISSING) from error
+    place = Path(tasks.__path__[0])
+    if not (place / file).resolve().is_relative_to(place.resolve()) or not (place / file).is_file():
+        raise InputError(f"data.task.installed: lm-eval has no {file}; its tasks lie in {place}")
+    _check_installed(load_yaml(place / file, resolve_func=False), file, version)
+    try:
+        task: dict[str, Any] = load_yaml(place / file)  # imports what it names
+    except ImportError as error:
+        more = f"{file} needs {error.name or 'more than that'}"
+        raise InputError(f"data.task.installed: {more}, which extras of lm-eval bring: pip install it") from error
+    return task
+
+
+def _check_installed(task: Mapping[str, Any], file: str, version: str) -> None:
+    where = f"data.task.installed: {file}"
+    found = (task.get("metadata") or {}).get("version")
+    if str(found) != version:
+        raise InputError(f"{where} is of version {found} here; write it under data.task.version if it is the right one")
+    if task.get("unsafe_code") or "class" in task or "doc_to_text" not in task:
+        raise InputError(f"{where} is a group, or runs code that a model wrote; choose a task of questions and answers")
+    if task.get("output_type", DEFAULT_TYPE) not in OUTPUT_TYPES:
+        raise InputError(f"{where}: output_type must be one of {', '.join(OUTPUT_TYPES)}, got {task['output_type']!r}")
+    if task.get("num_fewshot") and not (task.get("fewshot_config") or {}).get("samples"):
+        raise InputError(f"{where} shows examples of another split; only those in the file itself can be shown")
+
+
 def check_metric(task: Mapping[str, Any], metric: str) -> None:
     """Refuse a metric that lm-eval does not give for a task."""
     asked = task.get("output_type", DEFAULT_TYPE)
-    if metric not in OUTPUT_TYPES[asked]:
-        raise InputError(f"data.metric: {metric} is none of a {asked} task's: {', '.join(OUTPUT_TYPES[asked])}")
+    given = [each["metric"] for each in task["metric_list"]] if "process_results" in task else OUTPUT_TYPES[asked]
+    if metric not in given:
+        raise InputError(f"data.metric: {metric} is none of a {asked} task's: {', '.join(given)}")
 
 
 def open_task(task: Mapping[str, Any], metric: str, documents: Sequence[Mapping[str, Any]]) -> Any:
@@ -77,16 +118,20 @@ def open_task(task: Mapping[str, Any], metric: str, documents: Sequence[Mapping[
             from lm_eval import utils
             from lm_eval.api.task import ConfigurableTask
         except ImportError as error:
-            raise InputError("language_model: needs lm-eval: pip install 'merganser[lm]'") from error
+            raise InputError(MISSING) from error
         from datasets import Dataset
 
         utils.env = _sandbox(utils.env)
-        metrics = [dict(one) for one in task.get("metric_list") or [] if one["metric"] == metric]
-        own = {key: value for key, value in task.items() if key in KEYS}
-        made = {"task": "task", "test_split": SPLIT, "metric_list": metrics or [{"metric": metric}], "num_fewshot": 0}
+        whole = "process_results" in task  # which gives all of its metrics at once
+        metrics = [dict(one) for one in task.get("metric_list") or [] if whole or one["metric"] == metric]
+        own = {key: value for key, value in task.items() if key in KEYS | OWN_CODE}
+        if not task.get("num_fewshot"):
+            own.pop("fewshot_config", None)
+        made = {"task": "task", "test_split": SPLIT, "metric_list": metrics or [{"metric": metric}]}
+        made["num_fewshot"] = task.get("num_fewshot") or 0
         rows = Dataset.from_list([dict(document) for document in documents])
         try:
-            opened = ConfigurableTask(config=made | own | {"custom_dataset": lambda **_: {SPLIT: rows}})
+            opened = ConfigurableTask(config=own | made | {"custom_dataset": lambda **_: {SPLIT: rows}})
             opened.set_fewshot_seed(seed=SEED)
         except Exception as error:  # templates and settings go wrong in many ways
             raise InputError(f"data.task: lm-eval cannot make this task of the data: {_told(error)}") from error

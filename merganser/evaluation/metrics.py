@@ -112,6 +112,8 @@ METRICS = {
     "acc": Metric(accuracy, "acc", is_mean=True, is_share=True),
     "acc_norm": Metric(accuracy, "acc_norm", is_mean=True, is_share=True),
     "mcc": Metric(matthews, "mcc"),
+    "prompt_level_strict_acc": Metric(accuracy, "prompt_level_strict_acc", is_mean=True, is_share=True),
+    "prompt_level_loose_acc": Metric(accuracy, "prompt_level_loose_acc", is_mean=True, is_share=True),
 }
 
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from merganser.checkpoints.architecture import CONFIG
 from merganser.errors import InputError
 from merganser.models import Inputs
 from merganser.models.configurations import first_line
@@ -33,7 +32,7 @@ def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _padding(tokenizer, config.pad_token_id)
     if tokenizer.pad_token_id is None:
-        raise InputError(f"{folder}: there is no padding token, which batches need; set pad_token_id in {CONFIG}")
+        raise InputError(f"{folder}: there is no padding token, which batches need; set base.pad_token_id")
     config.pad_token_id = tokenizer.pad_token_id
     tokenizer.padding_side = tokenizer.truncation_side = side
     return tokenizer

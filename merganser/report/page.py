@@ -82,7 +82,7 @@ def render_page(
         terms=TERMS,
         routed=[row for row in rows if row.scores.known is not None],
         searched=[row for row in rows if "search" in row.scores.profile],
-        best=best_values(rows, list(params.tasks)),
+        best=best_values(rows, params.measured),
         shade=_shades(rows),
         wording=rows[0].wording,
         titles={task: title_of(metric) for task, metric in rows[0].scores.metrics.items()},

@@ -112,7 +112,7 @@ def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, recor
 def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Path, profiles: Path) -> Row:
     declared = params.methods[entry]
     method, written = registry.get(declared.method), written_values(declared, scores.profile)
-    files = {task: metrics / entry / f"{task}.json" for task in params.tasks}
+    files = {task: metrics / entry / f"{task}.json" for task in params.measured}
     return Row(
         entry=entry,
         about=method,

@@ -74,8 +74,8 @@ def values_of(scores: Mapping[str, Score]) -> dict[str, float]:
 
 
 def read_metrics(params: Params, entry: str, metrics: Path) -> dict[str, Score]:
-    """Read an entry's score on each declared task, in their order; raise InputError if one is missing."""
-    return {task: cast(Score, read_json(metrics / entry / f"{task}.json")) for task in params.tasks}
+    """Read an entry's score on each task that is measured, in their order; raise InputError if one is missing."""
+    return {task: cast(Score, read_json(metrics / entry / f"{task}.json")) for task in params.measured}
 
 
 def read_scores(params: Params, metrics: Path, profiles: Path) -> dict[str, Scores]:

@@ -20,17 +20,19 @@ from merganser.hashes import sha256_of
 from merganser.limits import check_link, parse_json, read_small
 from merganser.sources.columns import rename_columns
 from merganser.sources.hub import download, hub_errors, missing, refusal
-from merganser.sources.installing import install_model, install_open_clip
+from merganser.sources.installing import install_model, install_open_clip, set_padding
 from merganser.sources.pointers import HubPointer, OpenClipPointer, Pointer, pinned, read_pointer
 
+CONFIGURATION = "configuration"  # column that says which of several configurations a row is of
 DataCheck = Callable[[Mapping[str, Any], Path], None]  # of the splits of a data set; refuses by its source
 
 
-def fetch_checkpoint(source: Path, folder: Path) -> dict[str, Any]:
+def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None) -> dict[str, Any]:
     """Bring a checkpoint into an empty folder: safetensors weights, configuration files, `source.json`.
 
     One file of weights becomes `model.safetensors`, whatever its name and kind were; shards stay shards. Of an adapter
     come its configuration and its tensors, as `adapter_model.safetensors`. Returns what was left out, by its kind.
+    `pad_token_id` is written into the configuration.
     """
     pointer = read_pointer(source)
     left: dict[str, Any] = {}
@@ -42,6 +44,8 @@ def fetch_checkpoint(source: Path, folder: Path) -> dict[str, Any]:
         left |= {"left_out": files} if files else {}
     else:
         left = install_model(source, source, folder)
+    if pad_token_id is not None:
+        set_padding(folder, pad_token_id)
     describe(source, pointer, folder, left=left)
     return left
 
@@ -119,7 +123,10 @@ def _save_hub_data_set(
 
     revision = pinned(pointer, source)
     try:
-        loaded = load_dataset(pointer.hub, pointer.name, revision=revision)
+        if isinstance(pointer.name, list):
+            loaded = _pooled({name: load_dataset(pointer.hub, name, revision=revision) for name in pointer.name})
+        else:
+            loaded = load_dataset(pointer.hub, pointer.name, revision=revision)
     except (DatasetNotFoundError, *hub_errors()) as error:
         raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (RuntimeError, ValueError) as error:  # a data set that comes with a script, an unknown configuration
@@ -135,6 +142,24 @@ def _save_hub_data_set(
     check(renamed, source)
     check_pictures(loaded, source, (config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE))
     _save(renamed, folder)
+
+
+def _pooled(configurations: Mapping[str, Any]) -> Any:
+    """Put each split of several configurations of a data set together; raise ValueError where these differ."""
+    from datasets import DatasetDict, concatenate_datasets
+
+    shapes = {name: {split: rows.features for split, rows in each.items()} for name, each in configurations.items()}
+    first, *others = shapes
+    for name in others:
+        if shapes[name] != shapes[first]:
+            raise ValueError(f"the configurations {first} and {name} have other splits or columns")
+    marked = {
+        split: [
+            each[split].add_column(CONFIGURATION, [name] * len(each[split])) for name, each in configurations.items()
+        ]
+        for split in shapes[first]
+    }
+    return DatasetDict({split: concatenate_datasets(parts) for split, parts in marked.items()})
 
 
 def _save(data: Any, folder: Path) -> None:

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.adapters.files import adapter_names, open_model
+from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.companions import companion_names, copy_companions, left_out, names_in, refuse_code
 from merganser.checkpoints.reading import ADAPTER_FILES
 from merganser.checkpoints.writing import MODEL
 from merganser.errors import InputError
-from merganser.limits import check_link
+from merganser.limits import check_link, parse_json, read_small
 from merganser.sources.pointers import OpenClipPointer
 from merganser.sources.weights import WEIGHTS, install_weights, weight_names
+
+TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+SETTINGS_LIMIT = 2**25  # bytes: a tokenizer's lists its added tokens
 
 
 def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> dict[str, Any]:
@@ -53,6 +57,27 @@ def _install_adapter(origin: Path, names: list[str], folder: Path) -> None:
     shutil.copyfile(origin / config, folder / config)
     install_weights(origin / tensors, folder)
     (folder / MODEL).rename(folder / ADAPTER_FILES[0])
+
+
+def set_padding(folder: Path, pad_token_id: int) -> None:
+    """Write into a model's configuration which token texts are padded with.
+
+    Raises InputError where the tokenizer has a padding token, which comes first.
+    """
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file() and _settings(folder / name).get("pad_token") is not None:
+            raise InputError(f"{folder / name}: the tokenizer has a padding token; leave base.pad_token_id out")
+    if not (folder / CONFIG).is_file():
+        raise InputError(f"{folder}: no {CONFIG}, where base.pad_token_id would stand; leave it out")
+    settings = {**_settings(folder / CONFIG), "pad_token_id": pad_token_id}
+    (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        return dict(parse_json(read_small(path, SETTINGS_LIMIT)))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path}: not a configuration ({error}); fetch it again") from error
 
 
 def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> None:

@@ -14,6 +14,7 @@ POINTER_SUFFIXES = (".yaml", ".yml")
 class HubPointer(BaseModel):
     """Names a repository of a Hugging Face hub at one commit; `name` picks one of a data set's configurations.
 
+    Of several names each split is that of all of them, one after another, with the name in a column `configuration`.
     `follow` names a branch or tag, whose commit `merganser run` writes into the file as the revision when it starts.
     `path`: a model's folder or file in the repository; `strip`: what its parameters' names lose in front.
     """
@@ -22,7 +23,7 @@ class HubPointer(BaseModel):
     hub: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")]
     revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", description="a full commit, not a branch")] | None = None
     follow: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$")] | None = None
-    name: str | None = None
+    name: str | Annotated[list[str], Field(min_length=1)] | None = None
     path: Annotated[str, Field(pattern=r"^\w[\w.+=-]*(/\w[\w.+=-]*)*$")] | None = None
     strip: Annotated[str, Field(pattern=r"^(\w+\.)+$", description="with its dot")] | None = None
 

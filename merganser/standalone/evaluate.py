@@ -12,7 +12,7 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.explaining import explain
 from merganser.config.loading import read_params
-from merganser.config.params import DeviceName, Task, declared
+from merganser.config.params import UNMEASURED, DeviceName, Task, declared
 from merganser.config.tasks import kind_mistakes
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
@@ -66,6 +66,8 @@ def evaluate_model(model: Path, about: Declared) -> Score:
     if mistakes := kind_mistakes(f"tasks.{about.name}", task, about.family):
         raise InputError("\n".join(mistakes))
     family.check(model, open_checkpoint(model))
+    if task.kind == UNMEASURED:
+        raise InputError(f"tasks.{about.name}.kind: {UNMEASURED}: there is no data to evaluate on")
     overlays = open_overlays(model)
     if overlays is not None and about.name not in overlays.tasks:
         parts = ", ".join(overlays.tasks)

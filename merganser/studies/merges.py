@@ -38,7 +38,7 @@ def score_merge(
     folder: Path,
     others: Sequence[str] = (),
 ) -> dict[str, Score]:
-    """Merge a source's tasks into a folder, as the merge stage does; return the merge's score on each of them.
+    """Merge a source's tasks into a folder, as the merge stage does; return the merge's score on each that has data.
 
     `others`: tasks that are not merged, and measured too.
     """
@@ -46,6 +46,8 @@ def score_merge(
     scores: dict[str, Score] = {}
     loaded: Network | None = None
     for task in (*source.tasks, *others):
+        if task not in setup.networks:
+            continue
         network = setup.networks[task]
         head = setup.heads[task]
         if method.overlay or head.patterns or network is not loaded:  # else all tasks use one model

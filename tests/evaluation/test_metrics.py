@@ -27,6 +27,7 @@ REFERENCES: dict[str, Any] = {
     "spearman": lambda labels, predictions: stats.spearmanr(labels, predictions).statistic,
 }
 REFERENCES |= {"acc": REFERENCES["accuracy"], "acc_norm": REFERENCES["accuracy"], "mcc": REFERENCES["matthews"]}
+REFERENCES |= {f"prompt_level_{how}_acc": REFERENCES["accuracy"] for how in ("strict", "loose")}
 CORRELATIONS = ("pearson", "spearman")
 
 

@@ -184,6 +184,19 @@ def test_the_clip_suites_are_as_they_are_derived(tmp_path: Path) -> None:
         assert path.read_text() == (ROOT / "suites" / path.relative_to(tmp_path)).read_text(), path
 
 
+def test_the_grids_of_other_suites_compare_what_their_params_yaml_does(tmp_path: Path) -> None:
+    noted = "`python suites/grids.py` writes"
+    places = [path.parent for path in (ROOT / "suites").glob("*/grids.yaml") if noted in path.read_text()]
+    assert len(places) >= 9
+    for place in places:
+        shutil.copytree(place, tmp_path / place.name)
+    runpy.run_path(str(ROOT / "suites/grids.py"))["write"](tmp_path)
+    for path in tmp_path.glob("*/grids.yaml"):
+        assert path.read_text() == (ROOT / "suites" / path.relative_to(tmp_path)).read_text(), path
+        params, grids = load_params(path.with_name("params.yaml")), load_params(path)
+        assert (params.base, params.parameters, params.tasks) == (grids.base, grids.parameters, grids.tasks)
+
+
 # public lists of each data set: classes, and prompts
 PUBLIC = {
     **{"sun397": (397, 2), "cars": (196, 8), "resisc45": (45, 18), "eurosat": (10, 3), "svhn": (10, 1)},

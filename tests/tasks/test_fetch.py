@@ -21,11 +21,14 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.config.params import Task
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
+from merganser.models import open_network
+from merganser.sources.fetching import _pooled
 from merganser.sources.weights import weight_names
 from tasks import fetch
 from tests.hub import COMMIT, TOKEN, Hub, serve
 from tests.tasks.comparison import inside, write_params, write_sources
 from tests.tiny_clip import CLASSES, CONFIG, clip_parameters, pictures, write_clip, write_data_set
+from tests.tiny_transformers import write_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,6 +100,22 @@ def test_fetching_twice_gives_the_same_bytes_in_new_files(tmp_path: Path) -> Non
     write_clip(tmp_path / "hub")
     fetch.fetch_model(tmp_path / "hub", tmp_path / "out")
     assert content(tmp_path / "out") == first
+
+
+def test_a_padding_token_is_written_into_the_bases_configuration(tmp_path: Path) -> None:
+    write_model(tmp_path / "base", "llama, untied")
+    tokenizer = tmp_path / "base/tokenizer_config.json"
+    fetch.fetch_model(tmp_path / "base", tmp_path / "as-it-was")
+    with pytest.raises(InputError, match=r"the tokenizer has a padding token; leave base\.pad_token_id out"):
+        fetch.fetch_model(tmp_path / "base", tmp_path / "padded", 5)
+    tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "pad_token": None}))
+    fetch.fetch_model(tmp_path / "base", tmp_path / "padded", 5)
+    before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("as-it-was", "padded"))
+    assert after == before | {"pad_token_id": 5}
+    written = description(tmp_path / "padded")["files"]["config.json"]
+    assert written["sha256"] == sha256_of(tmp_path / "padded/config.json")
+    network = open_network("causal", tmp_path / "padded", outputs=2)
+    assert network.tokenizer.pad_token_id == network.module.config.pad_token_id == 5
 
 
 def test_one_safetensors_file_is_a_source(tmp_path: Path) -> None:
@@ -337,6 +356,18 @@ def test_a_prefix_is_taken_off_the_names(tmp_path: Path, hub: Hub) -> None:
     pointer.write_text(f"{{hub: org/clip, revision: {COMMIT}, strip: visual.}}")
     with pytest.raises(InputError, match=r"strip: without 'visual\.' in front two parameters have one name"):
         fetch.fetch_model(pointer, tmp_path / "out")
+
+
+def test_configurations_of_a_data_set_are_put_together() -> None:
+    parts = {
+        name: DatasetDict({"test": Dataset.from_dict({"text": [f"{name}{i}" for i in range(count)]})})
+        for name, count in (("fr", 2), ("de", 1))
+    }
+    found = _pooled(parts)["test"]
+    assert found[:] == {"text": ["fr0", "fr1", "de0"], "configuration": ["fr", "fr", "de"]}
+    parts["ru"] = DatasetDict({"train": parts["fr"]["test"]})
+    with pytest.raises(ValueError, match="the configurations fr and ru have other splits or columns"):
+        _pooled(parts)
 
 
 @pytest.mark.drill

@@ -1,7 +1,8 @@
 """Tasks of lm-eval, by templates: multiple choice by likelihood, generated answers, or the likelihood of one text.
 
 `task` is what a task file of lm-eval says, without its data: they come from `data.source`. It stands in params.yaml, or
-in a file of the comparison's folder, named with its SHA-256 so that a change of it is a change of params.yaml.
+in a file of the comparison's folder, named with its SHA-256 so that a change of it is a change of params.yaml, or it is
+one of the installed lm-eval's own, named with its version for the same reason.
 """
 
 import hashlib
@@ -16,14 +17,14 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results
-from merganser.evaluation.harness import check_metric, check_task, open_task, samples_of
+from merganser.evaluation.harness import check_metric, check_task, installed_task, open_task, samples_of
 from merganser.evaluation.packed_texts import pack, unpack
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.settings import KindSettings, Text
 from merganser.limits import check_plain, parse_yaml, read_small
 from merganser.models import Generates, Network, TakesTexts
 
-METRICS = ("acc", "acc_norm", "exact_match", "mcc", "f1")
+METRICS = ("acc", "acc_norm", "exact_match", "mcc", "f1", "prompt_level_strict_acc", "prompt_level_loose_acc")
 NEEDS = (TakesTexts, Generates)
 PAIRS = ("mcc", "f1")  # lm-eval keeps a label and a prediction of each document, not a score
 
@@ -35,10 +36,17 @@ class TaskFile(KindSettings):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
+class InstalledTask(KindSettings):
+    """A task of the installed lm-eval, by its file in lm_eval/tasks, and the version that its metadata says."""
+
+    installed: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*\.yaml$")]
+    version: Text
+
+
 class Settings(KindSettings):
     """What lm-eval asks, and how."""
 
-    task: TaskFile | dict[str, Any]
+    task: TaskFile | InstalledTask | dict[str, Any]
 
     @field_validator("task")
     @classmethod
@@ -52,6 +60,8 @@ def task_of(settings: Settings) -> dict[str, Any]:
     """Return the task, read from its file if it has one; raise InputError where it is not the one declared."""
     if isinstance(settings.task, dict):
         return settings.task
+    if isinstance(settings.task, InstalledTask):
+        return installed_task(settings.task.installed, settings.task.version)
     check_plain(settings.task.file, Path("params.yaml"))
     path = Path(settings.task.file)
     try:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from merganser.errors import InputError
@@ -23,22 +23,40 @@ NEEDS = (TakesTexts,)
 class Settings(TextSettings):
     """The classes' names if not the data's own, and the numbers of the head's outputs that are none of the classes.
 
-    The other outputs, in their order, are the classes: with `masked: [1]` a head of three outputs has two.
+    The other outputs, in their order, are the classes: with `masked: [1]` a head of three outputs has two. `labels`:
+    where the label column holds words, those of the classes in their order; they are the classes' names too, unless
+    `classes` has others. `unlabelled: drop` leaves out rows whose label is null or -1.
     """
 
     classes: Annotated[list[Text], Field(min_length=2)] | None = None
+    labels: Annotated[list[Text], Field(min_length=2)] | None = None
     masked: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    unlabelled: Literal["refuse", "drop"] = "refuse"
+
+    @model_validator(mode="after")
+    def _names_of_labels(self) -> Self:
+        if self.labels and (twice := [word for word in self.labels if self.labels.count(word) > 1]):
+            raise ValueError(f"labels: {twice[0]!r} stands more than once")
+        if self.labels and self.classes and len(self.labels) != len(self.classes):
+            raise ValueError(f"labels has {len(self.labels)} words, classes {len(self.classes)} names")
+        return self
+
+    @property
+    def names(self) -> list[str] | None:
+        """Name the classes, None where the data do."""
+        return self.classes or self.labels
 
 
 def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Refuse a data set without texts, or without a `label` whose classes have names."""
     check_texts(splits, source)
-    check_labels(splits, settings.classes, source)
+    may_lack = settings.unlabelled == "drop"
+    check_labels(splits, settings.names, source, settings.labels, some_unlabelled=may_lack)
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
     """Name the classes by their labels."""
-    return label_names(features, settings.classes)
+    return label_names(features, settings.names)
 
 
 def outputs(classes: Sequence[str], settings: Settings) -> int | None:
@@ -48,10 +66,12 @@ def outputs(classes: Sequence[str], settings: Settings) -> int | None:
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
     """Give each example's tokens and its `label`."""
-    labels, known = list(rows[LABEL]), range(len(classes(rows.features, settings)))
+    labels, known = _numbers(rows[LABEL], settings.labels), range(len(classes(rows.features, settings)))
     for number, label in enumerate(labels):
         if label not in known:
-            raise InputError(f"the data set's example {number} has the label {label}; the classes are 0 to {known[-1]}")
+            remedy = "`unlabelled: drop` leaves out those that have none"
+            has = f"example {number} has the label {label}; the classes are 0 to {known[-1]}"
+            raise InputError(f"the data set's {has}; {remedy}")
     label = torch.tensor([int(label) for label in labels], dtype=torch.int64)
     yield encode_rows(rows, network, settings.max_length) | {LABEL: label}
 
@@ -71,6 +91,12 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     return compare(
         metric, logits[:, _classes_of(logits, settings)].argmax(dim=1).numpy(), prepared.array(LABEL).numpy()
     )
+
+
+def _numbers(labels: Sequence[Any], words: Sequence[str] | None) -> list[Any]:
+    """Number labels that are words; one that stands for no class stays as it is."""
+    number = {word: place for place, word in enumerate(words or ())}
+    return [number.get(label, label) for label in labels]
 
 
 def _classes_of(logits: Tensor, settings: Settings) -> list[int]:

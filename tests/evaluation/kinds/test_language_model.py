@@ -11,14 +11,17 @@ import pytest
 from datasets import Dataset
 from lm_eval import evaluator as lm_evaluator
 from lm_eval import simple_evaluate, utils
+from lm_eval import tasks as lm_tasks
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from lm_eval.tasks._yaml_loader import load_yaml
 from pydantic import ValidationError
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.examples import Results
+from merganser.evaluation.harness import installed_task
 from merganser.evaluation.kinds import language_model as kind
 from merganser.evaluation.kinds.language_model import Settings
 from merganser.evaluation.scoring import score_of
@@ -178,6 +181,57 @@ def test_templates_run_in_a_sandbox_and_must_fit_the_documents(networks: dict[st
     with pytest.raises(InputError, match=r"lm-eval cannot make this task of the data: 'sentence' is undefined"):
         evaluated(networks["t5"], CHOICE | {"doc_to_text": "{{sentence}}"}, "acc")
     assert "regex_replace" in utils.env.filters
+
+
+LM_TASKS = Path(lm_tasks.__path__[0])
+ARC = [
+    {
+        **{"id": str(i), "instruction": f"the {WORDS[i]} sat [on] ", "answer": "ABC"[i % 3]},
+        **{f"option_{letter}": f"{WORDS[(i + k) % 9]} ran" for k, letter in enumerate("abc")},
+        **{"option_d": "", "option_e": ""},
+    }
+    for i in range(6)
+]
+GSM8K = [{"question": f"how many {word}", "answer": f"so #### {i}"} for i, word in enumerate(WORDS)]
+
+
+@pytest.mark.parametrize(
+    ("file", "version", "metric", "rows"),
+    [
+        ("okapi/arc_multilingual/arc_fr.yaml", "2.0", "acc_norm", ARC),  # with a function of lm-eval's own
+        ("gsm8k/gsm8k-cot.yaml", "3.0", "exact_match", GSM8K),  # with examples in the file
+    ],
+)
+def test_an_installed_task_scores_as_lm_eval_itself(
+    networks: dict[str, Any], file: str, version: str, metric: str, rows: list[dict[str, Any]]
+) -> None:
+    network, documents = networks["llama, untied"], Dataset.from_list(rows)
+    found = evaluated(network, {"installed": file, "version": version}, metric, documents)
+    task = load_yaml(LM_TASKS / file) | {"dataset_path": None, "test_split": "test", "training_split": None}
+    task |= {"validation_split": None, "custom_dataset": lambda **_: {"test": documents}}
+    asked = simple_evaluate(
+        model=HFLM(pretrained=network.module, tokenizer=network.tokenizer, batch_size=1),
+        tasks=[task],
+        task_manager=TaskManager(include_defaults=False),
+        bootstrap_iters=0,
+    )
+    scores = asked["results"][task["task"]]
+    assert found.score is not None
+    assert found.score.mean() == scores.get(f"{metric},none", scores.get(f"{metric},strict-match"))
+
+
+@pytest.mark.parametrize(
+    ("file", "version", "message"),
+    [
+        ("gsm8k/gsm8k-cot.yaml", "2.0", "is of version 3.0 here; write it under data.task.version"),
+        ("gsm8k/gsm9k.yaml", "3.0", "lm-eval has no gsm8k/gsm9k.yaml; its tasks lie in"),
+        ("gsm8k/gsm8k.yaml", "3.0", "shows examples of another split"),
+        ("humaneval/humaneval.yaml", "1.0", "runs code that a model wrote"),
+    ],
+)
+def test_an_installed_task_that_cannot_be_run_is_refused(file: str, version: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        installed_task(file, version)
 
 
 def test_a_metric_that_the_task_does_not_give_is_refused(networks: dict[str, Any]) -> None:

@@ -119,6 +119,77 @@ def test_an_unlabelled_example_is_refused(model: Path, tmp_path: Path, unlabelle
         run(data_set(label, [*labels[:3], unlabelled]), tmp_path / "data", model, KIND)
 
 
+@pytest.mark.parametrize("unlabelled", [-1, None])
+def test_unlabelled_examples_are_dropped_where_the_entry_says_so(
+    model: Path, tmp_path: Path, unlabelled: int | None
+) -> None:
+    label, labels = classes(COUNT, NAMES)
+    some = [unlabelled if number in (0, 3, COUNT - 1) else each for number, each in enumerate(labels)]
+    whole = run(data_set(label, labels), tmp_path / "data", model, KIND)
+    kept = [number for number, each in enumerate(some) if each != unlabelled]
+    found = run(data_set(label, some), tmp_path / "some", model, KIND, unlabelled="drop")
+    assert whole.prediction is not None
+    assert found.prediction is not None
+    assert found.label is not None
+    assert found.prediction.tolist() == whole.prediction[kept].tolist()
+    assert found.label.tolist() == [labels[number] for number in kept]
+
+
+def test_labels_of_numbers_may_be_missing_only_where_the_entry_says_so() -> None:
+    data = data_set(Value("int64"), [0, -1, None, 1])
+    check(data, KIND, classes=["no", "yes"], unlabelled="drop")
+    with pytest.raises(InputError, match=r"has the label -1, data\.classes names 2"):
+        check(data, KIND, classes=["no", "yes"])
+
+
+def test_a_split_without_any_label_is_refused(model: Path, tmp_path: Path) -> None:
+    label, labels = classes(4, NAMES)
+    with pytest.raises(InputError, match=r"evaluation\.split: no example of test has a label; name another split"):
+        run(data_set(label, [-1] * len(labels)), tmp_path / "data", model, KIND, unlabelled="drop")
+
+
+def test_labels_may_be_words_in_an_order_that_the_entry_gives(model: Path, tmp_path: Path) -> None:
+    label, labels = classes(COUNT, NAMES)
+    words = ["neutral", "entails", "contradicts"]
+    numbered = run(data_set(label, labels), tmp_path / "data", model, KIND)
+    spelt = data_set(Value("string"), [words[number] for number in labels])
+    found = run(spelt, tmp_path / "spelt", model, KIND, labels=words)
+    assert numbered.label is not None
+    assert found.label is not None
+    assert found.label.tolist() == numbered.label.tolist()
+    assert check(spelt, KIND, labels=words).classes(tmp_path / "spelt") == words
+    assert check(spelt, KIND, labels=words, classes=NAMES).classes(tmp_path / "spelt") == NAMES
+
+
+@pytest.mark.parametrize(
+    ("data", "own", "message"),
+    [
+        (data_set(Value("string"), ["a", "b"]), {}, "holds words; data.labels lists them"),
+        (
+            data_set(Value("string"), ["a", "c"]),
+            {"labels": ["a", "b"]},
+            "has the label 'c', which data.labels does not",
+        ),
+        (data_set(Value("int64"), [0, 1]), {"labels": ["a", "b"]}, "holds int64, no words; leave data.labels out"),
+    ],
+)
+def test_words_that_do_not_fit_the_labels_are_refused(data: Any, own: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"hub/task: split test.*{message}"):
+        check(data, KIND, **own)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"labels": ["a", "a"]}, "'a' stands more than once"),
+        ({"labels": ["a", "b"], "classes": ["a", "b", "c"]}, "labels has 2 words, classes 3 names"),
+    ],
+)
+def test_words_that_do_not_fit_the_classes_are_refused(own: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        open_evaluator(KIND, own, None)
+
+
 def test_an_example_without_a_text_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="example 2 has no text"):
         run(data_set(*classes(4, NAMES), text=["a", "b", None, "c"]), tmp_path / "data", model, KIND)

@@ -378,7 +378,7 @@ def test_a_tokenizer_without_padding_pads_as_the_configuration_says_else_with_th
     assert ended.module.config.pad_token_id == 2
     named.pop("eos_token")
     path.write_text(json.dumps(named))
-    with pytest.raises(InputError, match="no padding token, which batches need; set pad_token_id"):
+    with pytest.raises(InputError, match=r"no padding token, which batches need; set base\.pad_token_id"):
         open_network("causal", tmp_path, outputs=2)
 
 

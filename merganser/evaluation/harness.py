@@ -127,8 +127,8 @@ def open_task(task: Mapping[str, Any], metric: str, documents: Sequence[Mapping[
         own = {key: value for key, value in task.items() if key in KEYS | OWN_CODE}
         if not task.get("num_fewshot"):
             own.pop("fewshot_config", None)
-        made = {"task": "task", "test_split": SPLIT, "metric_list": metrics or [{"metric": metric}]}
-        made["num_fewshot"] = task.get("num_fewshot") or 0
+        made: dict[str, Any] = {"task": "task", "test_split": SPLIT, "num_fewshot": task.get("num_fewshot") or 0}
+        made["metric_list"] = metrics or [{"metric": metric}]
         rows = Dataset.from_list([dict(document) for document in documents])
         try:
             opened = ConfigurableTask(config=own | made | {"custom_dataset": lambda **_: {SPLIT: rows}})

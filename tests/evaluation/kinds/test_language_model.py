@@ -203,9 +203,15 @@ GSM8K = [{"question": f"how many {word}", "answer": f"so #### {i}"} for i, word 
     ],
 )
 def test_an_installed_task_scores_as_lm_eval_itself(
-    networks: dict[str, Any], file: str, version: str, metric: str, rows: list[dict[str, Any]]
+    networks: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    version: str,
+    metric: str,
+    rows: list[dict[str, Any]],
 ) -> None:
     network, documents = networks["llama, untied"], Dataset.from_list(rows)
+    monkeypatch.setattr(network.module.config, "max_position_embeddings", 2048)  # worked examples are long
     found = evaluated(network, {"installed": file, "version": version}, metric, documents)
     task = load_yaml(LM_TASKS / file) | {"dataset_path": None, "test_split": "test", "training_split": None}
     task |= {"validation_split": None, "custom_dataset": lambda **_: {"test": documents}}

@@ -58,7 +58,8 @@ def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
         return [f"{where}.kind: {error}"]
     mistakes = []
     if family in family_names() and not fits(kind, family):
-        fitting = ", ".join(name for name in kind_names() if fits(get_kind(name), family))
+        kinds = [name for name in kind_names() if name != UNMEASURED]
+        fitting = ", ".join(name for name in kinds if fits(get_kind(name), family))
         reason = f"the family {family} does no tasks of the kind {task.kind}; it does {fitting}"
         mistakes.append(f"{where}.kind: {reason}: name another kind, or another base.family")
     if task.data.metric is not None and task.data.metric not in kind.METRICS:

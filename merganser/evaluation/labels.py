@@ -6,6 +6,7 @@ from typing import Any
 
 from merganser.errors import InputError
 
+WORDS = ("string", "large_string")  # types of a column of words
 UNLABELLED = (None, -1)  # what stands where an example has no label
 
 
@@ -29,10 +30,8 @@ def check_labels(
             raise InputError(f"{source}: split {split} has no column 'label'; it has {rows.column_names}")
         feature = rows.features["label"]
         kind = getattr(feature, "dtype", feature)
-        if (kind in ("string", "large_string")) != (words is not None):
-            has = "words" if words is None else f"{kind}, no words"
-            remedy = "data.labels lists them in the classes' order" if words is None else "leave data.labels out"
-            raise InputError(f"{source}: split {split}: the label column holds {has}; {remedy}")
+        if words is not None and kind not in WORDS:
+            raise InputError(f"{source}: split {split}: the label column holds {kind}, no words; leave data.labels out")
         if words is not None:
             if strange := _strange(rows, {*words, *without}):
                 raise InputError(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results, compare
-from merganser.evaluation.labels import check_labels, label_names
+from merganser.evaluation.labels import WORDS, check_labels, label_names
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.settings import Text
 from merganser.evaluation.texts import LABEL, TextSettings, check_texts, encode_rows, logits_of
@@ -50,6 +50,11 @@ class Settings(TextSettings):
 def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Refuse a data set without texts, or without a `label` whose classes have names."""
     check_texts(splits, source)
+    for split, rows in splits.items():
+        feature = rows.features.get(LABEL)
+        if settings.labels is None and getattr(feature, "dtype", None) in WORDS:
+            remedy = "data.labels lists them in the classes' order"
+            raise InputError(f"{source}: split {split}: the label column holds words; {remedy}")
     may_lack = settings.unlabelled == "drop"
     check_labels(splits, settings.names, source, settings.labels, some_unlabelled=may_lack)
 

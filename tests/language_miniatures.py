@@ -4,6 +4,7 @@
 """
 
 import json
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -18,9 +19,8 @@ from transformers import AutoModelForSequenceClassification
 from merganser.config.loading import load_params
 from merganser.config.params import UNMEASURED, Params
 from merganser.sources.pointers import HubPointer, read_pointer
-from tests.drills.miniatures import make_root, shorten
 from tests.hub import serve
-from tests.tiny import dvc, merganser
+from tests.tiny import ROOT, dvc, make_clone, merganser
 from tests.tiny_transformers import WORDS, random_model, write_model
 from tests.transformers_models import tuned
 
@@ -169,6 +169,9 @@ def cut(path: Path, name: str) -> None:
     for section, kept in READ.items():
         if section in params:
             params[section] = {key: params[section][key] for key in kept}
+    for section in ("learned", "surgery"):
+        for about in params.get(section, {}).values():
+            about |= {"steps": 2, "batch_size": 2}
     if "pad_token_id" in params["base"]:
         params["base"]["pad_token_id"] = PADDING
     path.write_text(yaml.safe_dump(params, sort_keys=False))
@@ -176,7 +179,9 @@ def cut(path: Path, name: str) -> None:
 
 def run_suite(folder: Path, name: str) -> dict[str, Any]:
     """Check, use and run a suite on a hub of miniatures; return its metrics.json."""
-    root = make_root(folder / name, name)
+    root = make_clone(folder / name)
+    for part in (f"suites/{name}", "suites/sources"):
+        shutil.copytree(ROOT / part, root / part)
     params = load_params(root / "suites" / name / "params.yaml")
     with serve(make_hub(folder / f"{name}-hub", root, params)) as hub:
         online = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(folder / f"{name}-cache")}
@@ -184,7 +189,6 @@ def run_suite(folder: Path, name: str) -> dict[str, Any]:
         assert f"{name}: 0 mistakes" in said, said
         merganser(root, "use", name)
         cut(root / "params.yaml", name)
-        shorten(root / "params.yaml")
         merganser(root, "run", "--workers", "2", **online)
     results: dict[str, Any] = json.loads((root / "metrics.json").read_text())
     assert set(results) == set(ENTRIES[name])

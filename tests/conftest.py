@@ -1,16 +1,16 @@
 """What all tests share: the order they run in, Ctrl-C, and the tiny comparison that was run once."""
 
+import gc
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.shared import copy_repository, made_once, shared_prefect_server
-from tests.tiny import CODE, make_repository, merganser
 
 TESTS = Path(__file__).parent
 SAID = ".dvc/tmp/said.txt"
@@ -27,6 +27,22 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while all is imported, which takes a third of that time, nor later in what was."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Let the interpreter take apart at its end what it would take apart without `freeze`."""
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,6 +77,9 @@ def tiny_copy(tiny_run: Path, tmp_path: Path) -> Path:
 
 
 def _run_tiny(prefect_api: str, folder: Path) -> None:
+    # Not at the top: the process that hands out the tests imports this file too, and none of these libraries.
+    from tests.tiny import CODE, make_repository, merganser
+
     make_repository(folder)
     git = ["git", "-C", str(folder), "-c", "user.name=T", "-c", "user.email=t@example.org"]
     subprocess.run([*git, "add", *CODE, "params.yaml"], check=True)

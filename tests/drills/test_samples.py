@@ -7,8 +7,10 @@ import pytest
 from tests.drills.__main__ import DRILLS, TESTS, run
 
 # The sample of the suites trains for a minute; tests/examples trains for two steps. tests/tasks kills what resume does,
-# and tests/flows/test_comparisons.py begins comparisons and comes back to one, without running them.
-SAMPLED = [name for name in DRILLS if name not in (TESTS, "suites", "resume", "comparisons", "miniatures")]
+# tests/flows/test_comparisons.py begins comparisons and comes back to one, without running them, and
+# tests/test_pipeline.py compares `dvc repro` with the tiny comparison's run.
+ELSEWHERE = (TESTS, "suites", "resume", "comparisons", "miniatures", "repro")
+SAMPLED = [name for name in DRILLS if name not in ELSEWHERE]
 
 
 @pytest.mark.slow

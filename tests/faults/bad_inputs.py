@@ -657,7 +657,7 @@ KINDS: dict[str, Kind] = {
 
 def make_grounds(folder: Path) -> dict[str, Path]:
     """Make the folders that bad input is put into: a project, checkpoints, a merge with overlays, dual encoders."""
-    make_repository(folder / "project")
+    make_repository(folder / "project", linked=True)
     write_models(folder / "models")
     make_models(folder / "towers/hub")
     (folder / "towers/names.txt").write_text("night\nday\n")

@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = ("dvcfleet", "merganser", "tasks", "flows", "dvc.yaml", "pyproject.toml", ".dvcignore", ".gitignore")
 
 
-def make_repository(folder: Path) -> Path:
+def make_repository(folder: Path, linked: bool = False) -> Path:
     """Make a git and DVC repository with the project's code, two random checkpoints around a base, and their data."""
-    make_clone(folder)
+    make_clone(folder, linked)
     shutil.copyfile(ROOT / "tests/tiny/params.yaml", folder / "params.yaml")
     make_models(folder / "hub")
     for seed, task in enumerate(("dark", "light")):
@@ -26,12 +26,17 @@ def make_repository(folder: Path) -> Path:
     return folder
 
 
-def make_clone(folder: Path) -> Path:
-    """Make a git and DVC repository with the project's code, and no params.yaml."""
+def make_clone(folder: Path, linked: bool = False) -> Path:
+    """Make a git and DVC repository with the project's code, and no params.yaml.
+
+    `linked`: links to the folders of code, where nothing changes them and much copies the repository.
+    """
     folder.mkdir(parents=True)
     for name in CODE:
         source = ROOT / name
-        if source.is_dir():
+        if source.is_dir() and linked:
+            (folder / name).symlink_to(source)
+        elif source.is_dir():
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))  # being written
         else:
             shutil.copyfile(source, folder / name)

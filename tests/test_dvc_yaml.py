@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 import merganser.config
-from merganser import registry
 from merganser.code_digest import NEUTRAL, PACKAGES, CodeTree
 from tasks.code import FOUND_BY_NAME
+from tests.each import each
 
 ROOT = Path(__file__).parent.parent
 DIGESTS = "data/code/"
@@ -68,7 +68,7 @@ def followed(code: CodeTree, module: str) -> set[str]:
     return {found.name for found in code.followed(module)}
 
 
-@pytest.mark.parametrize("name", STAGES)
+@each("name", STAGES)
 def test_a_stage_depends_on_the_digests_of_what_its_commands_run(name: str) -> None:
     wanted = {f"{DIGESTS}{module.removeprefix('tasks.')}.txt" for module in commands_of(STAGES[name])}
     found = tuple(f"{DIGESTS}{folder}" for folder in FOUND_BY_NAME)
@@ -76,17 +76,17 @@ def test_a_stage_depends_on_the_digests_of_what_its_commands_run(name: str) -> N
     assert declared == wanted
 
 
-@pytest.mark.parametrize("name", STAGES)
+@each("name", STAGES)
 def test_a_stage_names_no_file_of_code(name: str) -> None:
     assert [dep for dep in STAGES[name]["deps"] if dep.startswith(PACKAGES)] == []
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each("module", MODULES)
 def test_all_that_a_stage_imports_is_in_its_digest(module: str, graph: grimp.ImportGraph, code: CodeTree) -> None:
     assert reached(graph, module) - followed(code, module) == set()
 
 
-@pytest.mark.parametrize("module", FOUND)
+@each("module", FOUND)
 def test_all_that_is_imported_by_what_is_found_by_name_is_in_its_digest(
     module: str, graph: grimp.ImportGraph, code: CodeTree
 ) -> None:
@@ -118,7 +118,7 @@ def loaded() -> dict[str, set[str]]:
     return {name: {each for each in modules if each.split(".")[0] in PACKAGES} for name, modules in found.items()}
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each("module", MODULES)
 def test_all_that_python_loads_for_a_stage_is_in_its_digest(
     module: str, loaded: dict[str, set[str]], code: CodeTree
 ) -> None:
@@ -189,8 +189,3 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
 
 def test_dvc_yaml_is_a_contents_page() -> None:
     assert len((ROOT / "dvc.yaml").read_text().splitlines()) < 350
-
-
-@pytest.mark.parametrize("method", registry.names())
-def test_a_method_has_the_name_of_its_file(method: str) -> None:
-    assert registry.get(method).name == method

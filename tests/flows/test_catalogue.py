@@ -4,10 +4,9 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from flows.catalogue import PAGES, render_pages, write_pages
 from merganser import registry
+from tests.each import each
 
 rendered = cache(render_pages)
 
@@ -17,7 +16,7 @@ def test_the_pages_in_docs_are_those_the_registry_gives() -> None:
     assert found == rendered(), "run `make docs`"
 
 
-@pytest.mark.parametrize("name", registry.names())
+@each("name", registry.names())
 def test_each_method_stands_in_the_table_and_on_its_familys_page(name: str) -> None:
     pages, method = rendered(), registry.get(name)
     assert len(re.findall(rf"^\| \[`{name}`\]\({method.family}\.md#{name}\) ", pages["README"], re.M)) == 1
@@ -41,7 +40,7 @@ def test_a_page_without_methods_is_taken_away(tmp_path: Path) -> None:
     assert not (tmp_path / "forgotten.md").exists()
 
 
-@pytest.mark.parametrize("name", registry.names())
+@each("name", registry.names())
 def test_what_is_ours_is_a_parameter(name: str) -> None:
     method = registry.get(name)
     assert set(method.ours) <= set(method.parameters.model_fields)

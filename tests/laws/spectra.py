@@ -1,13 +1,13 @@
 """Matrices of all tasks for the laws of the spectral methods, and numpy's float64 SVD to hold them to."""
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from merganser.inputs.layers import LayerFactors
 from merganser.linalg.svd import factorise
+from tests.each import each
 from tests.laws.layers import task_names
 
 Array = NDArray[np.float64]
@@ -19,9 +19,9 @@ SHAPES: dict[str, tuple[int, int]] = {
     "one_row": (1, 7),
     "convolution": (5, 3 * 2 * 2),  # as the pipeline gives it: out x (in * height * width)
 }
-every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-every_number = pytest.mark.parametrize("tasks", [1, 2, 8])
-both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+every_shape = each("shape", SHAPES.values())
+every_number = each("tasks", [1, 2, 8])
+both_dtypes = each("dtype", [torch.float32, torch.float64])
 
 
 def drawn(

@@ -12,6 +12,7 @@ from merganser.inputs.layers import Layer, LayerFactors
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise
 from merganser.overlays.parts import Parts
+from tests.each import each
 from tests.laws.layers import matrices, merged, task_names
 
 Driver = Callable[[Tensor], Factors]
@@ -52,8 +53,8 @@ def deficient(case: str, shape: tuple[int, int]) -> list[Tensor]:
     return deltas
 
 
-every_shape = pytest.mark.parametrize("shape", SHAPES)
-every_case = pytest.mark.parametrize("case", ["lora", "uneven", "one frozen", "twins", "frozen rows"])
+every_shape = each("shape", SHAPES)
+every_case = each("case", ["lora", "uneven", "one frozen", "twins", "frozen rows"])
 
 
 def by_driver(driver: Driver, deltas: list[Tensor]) -> LayerFactors:

@@ -9,6 +9,7 @@ from torch import Tensor
 from merganser.linalg.frequencies import high_pass
 from merganser.overlays.masked import Sparse
 from merganser.overlays.parts import Parts
+from tests.each import each
 from tests.laws.layers import merged
 from tests.laws.references import Array, Given, PerTask, counted, each_task, flat, largest_of_each, unflat
 from tests.laws.samples import in_pieces, joined, layer_of, network
@@ -48,8 +49,8 @@ def centred(delta: Array, cutoff: float) -> Array:
     return found.real.reshape(delta.shape)
 
 
-every_shape = pytest.mark.parametrize("shape", [(6, 8), (7, 8), (6, 5), (7, 5), (1, 9), (9, 1), (1, 1)])
-every_cutoff = pytest.mark.parametrize("cutoff", [0.0, 0.1, 0.26, 0.5, 0.71])
+every_shape = each("shape", [(6, 8), (7, 8), (6, 5), (7, 5), (1, 9), (9, 1), (1, 1)])
+every_cutoff = each("cutoff", [0.0, 0.1, 0.26, 0.5, 0.71])
 
 
 def drawn(shape: tuple[int, int]) -> Tensor:

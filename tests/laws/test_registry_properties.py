@@ -23,6 +23,7 @@ from merganser.linalg.svd import factorise
 from merganser.merging.devices import each_tensor
 from merganser.merging.method import Method
 from merganser.overlays.parts import Parts
+from tests.each import each
 from tests.laws.layers import delta_of, factored, made_layer, matrices, merged, norms_of, taken_by, vectors
 
 # fmt: off
@@ -360,14 +361,14 @@ def truncated(layer: LayerFactors, share: float) -> LayerFactors:
     return replace(layer, factors=tuple(Factors(u[:, :k], s, vh[:k]) for u, s, vh in layer.factors))
 
 
-@every_method
+@each("name", registry.names())
 def test_file_function_and_method_have_one_name(name: str) -> None:
     module = importlib.import_module(f"merganser.methods.{name}")
     assert registry.get(name).function is getattr(module, name)
     assert registry.get(name).name == name
 
 
-@every_method
+@each("name", registry.names())
 def test_a_method_says_what_it_does_and_where_it_is_from(name: str) -> None:
     method = registry.get(name)
     assert inspect.getdoc(method.function)
@@ -375,7 +376,7 @@ def test_a_method_says_what_it_does_and_where_it_is_from(name: str) -> None:
     assert re.search(r"arXiv:\d{4}\.\d{5}|under review|^none \(", method.paper)
 
 
-@every_method
+@each("name", registry.names())
 def test_parameters_are_keywords_of_the_one_vocabulary_with_defaults(name: str) -> None:
     layer, *parameters = inspect.signature(registry.get(name).function).parameters.values()
     assert layer.kind is layer.POSITIONAL_OR_KEYWORD
@@ -384,7 +385,7 @@ def test_parameters_are_keywords_of_the_one_vocabulary_with_defaults(name: str) 
     assert all(p.default is not p.empty for p in parameters)
 
 
-@every_method
+@each("name", registry.names())
 def test_every_parameter_refuses_nonsense_by_name(name: str) -> None:
     method = registry.get(name)
     assert method.validate("entry", {}) is not None
@@ -394,13 +395,13 @@ def test_every_parameter_refuses_nonsense_by_name(name: str) -> None:
                 method.validate("entry", {key: nonsense})
 
 
-@every_method
+@each("name", registry.names())
 def test_an_unknown_parameter_is_refused_by_name(name: str) -> None:
     with pytest.raises(InputError, match=r"entry\.scalling"):
         registry.get(name).validate("entry", {"scalling": 1.0})
 
 
-@every_method
+@each("name", registry.names())
 def test_only_scalings_and_coefficients_have_no_bounds(name: str) -> None:
     method = registry.get(name)
     for key, field in method.parameters.model_fields.items():

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from merganser.linalg import lapack
 from merganser.linalg.lapack import eigenvalues_, eigh_, eigh_top_, gram
+from tests.each import each
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -49,7 +50,7 @@ SPECTRA = {
 }
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 10, 11, 40, 99])
+@each("count", [0, 1, 5, 10, 11, 40, 99])
 @pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
 def test_the_largest_eigenvalues_have_orthonormal_vectors(spectrum: list[float], count: int) -> None:
     matrix = with_eigenvalues(spectrum)

@@ -22,8 +22,7 @@ stages:
 
 @pytest.fixture
 def chain(toy: Make) -> Toy:
-    made = toy(CHAIN, CHAIN_FILES)
-    assert made.run()[0] == 0
+    made = toy.ran(CHAIN, CHAIN_FILES)
     return made
 
 

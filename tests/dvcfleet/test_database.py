@@ -14,17 +14,30 @@ def tables(path: Path) -> list[tuple[str, ...]]:
         return sorted(connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall())
 
 
-@pytest.mark.slow
+def make_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make databases; the second without a migration, as the copy of the first."""
+    schema.make_database(folder / "first.db")
+    monkeypatch.setattr(schema, "_migrate_apart", lambda _: pytest.fail("migrated again"))
+    schema.make_database(folder / "second.db")
+    assert schema.is_current(folder / "first.db")
+    assert schema.is_current(folder / "second.db")
+    assert tables(folder / "first.db") == tables(folder / "second.db")
+    assert [path.name for path in folder.glob("*draft*")] == []
+
+
+def test_a_database_is_a_copy_of_the_one_that_the_environment_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_two(tmp_path, monkeypatch)
+    assert (schema.KEPT / f"prefect-{schema.head()}.db").is_file()
+
+
+@pytest.mark.drill  # more than a hundred migrations, which an environment's first run makes
 def test_the_first_database_is_made_by_prefect_and_the_next_is_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "KEPT", tmp_path / "kept")
-    schema.make_database(tmp_path / "first.db")
-    monkeypatch.setattr(schema, "_migrate_apart", lambda _: pytest.fail("migrated again"))
-    schema.make_database(tmp_path / "second.db")
-    assert schema.is_current(tmp_path / "first.db")
-    assert schema.is_current(tmp_path / "second.db")
-    assert tables(tmp_path / "first.db") == tables(tmp_path / "second.db")
+    make_two(tmp_path, monkeypatch)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.db", "kept", "second.db"]
     assert [path.name for path in (tmp_path / "kept").iterdir()] == [f"prefect-{schema.head()}.db"]
 

@@ -1,18 +1,27 @@
 """The Prefect side of a run."""
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 
 from dvcfleet.console import rows
 from dvcfleet.messages import Ending, Result
 
 
-def test_a_flow_that_breaks_off_does_not_pass_for_one_that_ended(
-    prefect_api: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
-    from prefect.task_runners import ThreadPoolTaskRunner
+@pytest.fixture
+def run_flow(prefect_api: str) -> Iterator[Callable[..., Any]]:
+    """Give the flow, on the shared server whatever Prefect read from the environment when it was imported."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
     from dvcfleet.prefect_adapter.flow import run_flow
+
+    with temporary_settings({PREFECT_API_URL: prefect_api}):
+        yield run_flow
+
+
+def test_a_flow_that_breaks_off_does_not_pass_for_one_that_ended(run_flow: Callable[..., Any]) -> None:
+    from prefect.task_runners import ThreadPoolTaskRunner
 
     def break_off() -> dict[str, Ending]:
         raise ZeroDivisionError("in the loop")
@@ -21,11 +30,8 @@ def test_a_flow_that_breaks_off_does_not_pass_for_one_that_ended(
         run_flow("broken-off", ThreadPoolTaskRunner(max_workers=1), break_off, rows)
 
 
-def test_a_failed_stage_is_no_failure_of_the_flow_itself(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+def test_a_failed_stage_is_no_failure_of_the_flow_itself(run_flow: Callable[..., Any]) -> None:
     from prefect.task_runners import ThreadPoolTaskRunner
-
-    from dvcfleet.prefect_adapter.flow import run_flow
 
     run_flow(
         "failed", ThreadPoolTaskRunner(max_workers=1), lambda: {"a": Ending("a", Result.FAILED, "exit code 1")}, rows

@@ -37,10 +37,9 @@ def check_gpus(toy: Toy, **options: object) -> None:
     assert toy.read("none.txt") == "[]\n"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "runner", [*(pytest.param(name, marks=pytest.mark.drill) for name in ("processes", "ray")), "dask"]
-)
+# Every day in threads (test_run.py), and on a cluster at an address (test_clusters.py).
+@pytest.mark.drill
+@pytest.mark.parametrize("runner", ["processes", "ray", "dask"])
 def test_gpu_stages_on_this_machine_have_gpus_of_their_own(
     toy: Make, monkeypatch: pytest.MonkeyPatch, runner: str
 ) -> None:

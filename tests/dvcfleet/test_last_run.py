@@ -14,8 +14,7 @@ def test_where_nothing_ran_there_is_no_last_run(tmp_path: Path) -> None:
 
 
 def test_a_run_that_succeeded_is_done_and_its_stages_are_counted(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    chain.run()
+    chain = toy.ran(CHAIN, CHAIN_FILES)
     found = last_run(chain.path / ".dvcfleet")
     assert found
     assert (found.state, found.counts, found.failed) == ("done", {"done": 3}, ())

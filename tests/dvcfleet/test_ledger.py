@@ -49,8 +49,7 @@ def test_each_stage_that_ran_has_a_line_with_its_entry_time_place_and_commit(toy
 
 
 def test_what_was_up_to_date_has_no_line_and_what_was_restored_or_failed_has_one(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    chain.run()
+    chain = toy.ran(CHAIN, CHAIN_FILES)
     chain.write("source", "ABCDEF")
     chain.run()
     chain.write("source", "abcdef")
@@ -71,8 +70,7 @@ def test_what_was_up_to_date_has_no_line_and_what_was_restored_or_failed_has_one
 
 
 def test_an_edited_file_makes_the_commit_dirty_and_a_new_dvc_lock_does_not(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    chain.run()
+    chain = toy.ran(CHAIN, CHAIN_FILES)
     commit(chain)
     chain.run(force=True)
     assert {line.dirty for line in ledger(chain)[-3:]} == {False}

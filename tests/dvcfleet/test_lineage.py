@@ -34,10 +34,7 @@ stages:
 
 @pytest.fixture
 def chain(toy: Make) -> Toy:
-    made = toy(CHAIN, CHAIN_FILES)
-    commit(made)
-    assert made.run()[0] == 0
-    return made
+    return toy.ran(CHAIN, CHAIN_FILES, before=commit)
 
 
 def found(toy: Toy, target: str | None = None) -> list[tuple[str, str]]:
@@ -179,16 +176,14 @@ def test_a_target_leaves_out_what_it_does_not_come_from(chain: Toy) -> None:
 
 
 def test_a_strange_file_in_a_folder_that_is_read_whole_is_named(toy: Make) -> None:
-    parts = toy(PARTS, {"code": "c"})
-    parts.run()
+    parts = toy.ran(PARTS, {"code": "c"})
     assert found(parts) == []
     parts.write("parts/c", "stranger")
     assert found(parts) == [("unknown file", "parts/c")]
 
 
 def test_an_input_made_anew_since_is_outdated(toy: Make) -> None:
-    parts = toy(PARTS, {"code": "c"})
-    parts.run()
+    parts = toy.ran(PARTS, {"code": "c"})
     parts.write("dvc.yaml", PARTS.replace("echo ${item}", "echo 2${item}"))
     parts.run("part@a", "part@b")
     assert found(parts) == [("outdated", "parts")]

@@ -42,7 +42,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Toy:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_API_URL", prefect_api)
         patch.delenv("DVCFLEET_RUN", raising=False)
-        made = committed(Make(tmp_path_factory.mktemp("export"))(CHAIN, CHAIN_FILES))
+        made = committed(Toy(tmp_path_factory.mktemp("export") / "toy", CHAIN, CHAIN_FILES))
         assert made.run()[0] == 0
     return made
 

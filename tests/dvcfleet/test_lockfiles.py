@@ -13,8 +13,7 @@ from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 @pytest.fixture
 def done(toy: Make) -> Toy:
-    chain = toy(CHAIN, CHAIN_FILES)
-    assert chain.run()[0] == 0
+    chain = toy.ran(CHAIN, CHAIN_FILES)
     return chain
 
 

@@ -57,8 +57,7 @@ def test_a_run_leaves_dvc_nothing_to_do(toy: Make) -> None:
 def test_a_second_run_says_that_there_is_nothing_to_do_and_asks_no_server(
     toy: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    chain.run()
+    chain = toy.ran(CHAIN, CHAIN_FILES)
     chain.ran()
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     assert chain.run() == (0, "nothing to do: 3 stages are up to date\n")
@@ -77,8 +76,7 @@ def test_foreach_and_matrix_over_maps_write_what_dvc_repro_writes(toy: Make) -> 
 
 
 def test_a_changed_entry_runs_its_own_stages_only(toy: Make) -> None:
-    family = toy(FAMILY, FAMILY_FILES)
-    family.run()
+    family = toy.ran(FAMILY, FAMILY_FILES)
     family.ran()
     family.write("params.yaml", "items: {a: {k: 1}, b: {k: 3}}\n")
     assert family.run()[0] == 0
@@ -88,8 +86,7 @@ def test_a_changed_entry_runs_its_own_stages_only(toy: Make) -> None:
 
 
 def test_the_same_bytes_from_an_upstream_stage_stop_the_run_there(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    chain.run()
+    chain = toy.ran(CHAIN, CHAIN_FILES)
     chain.ran()
     chain.write("source", "abcXYZ")
     code, text = chain.run()
@@ -195,8 +192,7 @@ def test_a_dry_run_says_what_would_run_and_runs_nothing(toy: Make) -> None:
 
 
 def test_force_runs_what_is_up_to_date(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    chain.run()
+    chain = toy.ran(CHAIN, CHAIN_FILES)
     chain.ran()
     assert chain.run("turn", force=True)[0] == 0
     assert chain.ran() == ["cut", "turn"]
@@ -222,8 +218,7 @@ def test_an_unknown_target_or_runner_is_the_users_mistake(toy: Make) -> None:
 
 
 def test_lost_outputs_come_back_from_the_cache(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    chain.run()
+    chain = toy.ran(CHAIN, CHAIN_FILES)
     chain.ran()
     (chain.path / "turned/text").unlink()
     (chain.path / "end.txt").unlink()
@@ -234,8 +229,7 @@ def test_lost_outputs_come_back_from_the_cache(toy: Make) -> None:
 
 
 def test_earlier_parameters_come_back_from_the_run_cache(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    chain.run()
+    chain = toy.ran(CHAIN, CHAIN_FILES)
     chain.write("params.yaml", "turn: {times: 2}\n")
     chain.run()
     assert chain.ran() == ["cut", "turn", "end", "turn"]

@@ -1,16 +1,19 @@
-"""What a run sends to a cluster's workers once is what Prefect would send with each stage."""
+"""What a run sends to a cluster's workers once is what Prefect would send with each stage.
+
+Prefect is imported within the tests: every process of the tests reads this file, and few use Prefect.
+"""
 
 import pickle
 
 import pytest
-from prefect.client.orchestration import get_client
-from prefect.context import SettingsContext, serialize_context
-from prefect.settings import PREFECT_API_KEY, PREFECT_API_URL, temporary_settings
 
 from dvcfleet.prefect_adapter.internals import settings_sent_once, share_tls_context
 
 
 def test_a_worker_receives_the_runs_settings_with_secrets_and_keeps_them() -> None:
+    from prefect.context import SettingsContext, serialize_context
+    from prefect.settings import PREFECT_API_KEY, PREFECT_API_URL, temporary_settings
+
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_API_KEY: "hush"}), settings_sent_once():
         sent = pickle.dumps(serialize_context()["settings_context"])
         own = SettingsContext.get()
@@ -25,6 +28,9 @@ def test_a_worker_receives_the_runs_settings_with_secrets_and_keeps_them() -> No
 
 
 def test_changed_settings_are_sent_as_changed() -> None:
+    from prefect.context import SettingsContext, serialize_context
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
     with settings_sent_once():
         for url in ("http://127.0.0.1:8/api", "http://127.0.0.1:9/api"):
             with temporary_settings({PREFECT_API_URL: url}):
@@ -33,6 +39,9 @@ def test_changed_settings_are_sent_as_changed() -> None:
 
 
 def test_clients_share_a_tls_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
     share_tls_context()
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         first, second = (get_client(sync_client=True)._client._transport for _ in range(2))

@@ -1,9 +1,11 @@
 """A small DVC repository to try the engine on."""
 
+import hashlib
 import io
+import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from rich.console import Console
 
 from dvcfleet.planning.plan import Plan, plan
 from dvcfleet.run import run as run_stages
+from tests.shared import copy_repository
 
 
 class Toy:
@@ -70,13 +73,28 @@ class Toy:
 
 
 class Make:
-    """Make toy repositories in a folder."""
+    """Make toy repositories in a folder; `kept` holds those that were run once for the tests of a session."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, kept: Path) -> None:
+        self._folder, self._kept = folder, kept
 
     def __call__(self, dvc_yaml: str, files: dict[str, str], name: str = "toy") -> Toy:
         return Toy(self._folder / name, dvc_yaml, files)
+
+    def ran(self, dvc_yaml: str, files: dict[str, str], before: Callable[[Toy], object] | None = None) -> Toy:
+        """Give a copy of a repository that was run, after `before`; its `log` says so."""
+        words = json.dumps([dvc_yaml, files, before and before.__name__])
+        kept = self._kept / hashlib.sha256(words.encode()).hexdigest()[:16]
+        if not kept.exists():
+            unfinished = kept.with_name(f"{kept.name}.unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            made = Toy(unfinished, dvc_yaml, files)
+            if before:
+                before(made)
+            code, text = made.run()
+            assert code == 0, text
+            unfinished.rename(kept)
+        return Toy(copy_repository(kept, self._folder / "toy"), "", {})
 
     def copy_of(self, other: Toy) -> Toy:
         shutil.copytree(other.path, self._folder / "copy", symlinks=True)

@@ -19,8 +19,7 @@ def keep(project: Toy, run: str) -> dict[str, Any]:
 
 
 def test_a_run_that_goes_on_keeps_the_numbers_that_it_first_found(toy: Make) -> None:
-    project = toy(CHAIN, CHAIN_FILES)
-    project.run()
+    project = toy.ran(CHAIN, CHAIN_FILES)
     for name, text in PROJECT.items():
         project.write(name, text)
     project.write("source", "xyzdef")

@@ -16,12 +16,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from dvc.repo import Repo
 
 from dvcfleet.nodes.clone import make_node
 from tests.dvcfleet.cluster import free_port
@@ -132,8 +133,11 @@ def cluster(kind: str, folder: Path, clones: list[Path]) -> Iterator[Cluster]:
 def share(source: Path, folder: Path, nodes: int = 2) -> list[Path]:
     """Commit all of a repository, give it a DVC remote, and return clones of it: the run's, and one for each node."""
     (folder / "remote").mkdir(parents=True)
-    dvc(source, "remote", "add", "-q", "-d", "store", str(folder / "remote"))
-    dvc(source, "push", "-q")
+    with chdir(source), Repo() as repo, repo.config.edit("repo") as config:
+        config["remote"] = {"store": {"url": str(folder / "remote")}}
+        config["core"]["remote"] = "store"
+    with chdir(source), Repo() as repo:
+        repo.push()
     git(source, "add", "-A")
     git(source, "commit", "-q", "-m", "all")
     clones = [clone(source, folder / name) for name in ("flow", *(f"clone{number}" for number in range(nodes)))]

@@ -65,6 +65,14 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path
 
 
 @pytest.fixture
+def tiny_fresh(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Path:
+    """Give a copy of the tiny comparison's repository in which nothing has run."""
+    from tests.tiny import make_repository
+
+    return copy_repository(made_once(tmp_path_factory, "fresh", make_repository), tmp_path / "fresh")
+
+
+@pytest.fixture
 def tiny_said(tiny_run: Path) -> str:
     """Give what the run of the tiny comparison printed."""
     return (tiny_run / SAID).read_text()

@@ -94,7 +94,9 @@ def test_all_that_is_imported_by_what_is_found_by_name_is_in_its_digest(
 
 
 LOADED = """
-import json, os, sys
+import gc, json, os, sys
+
+gc.disable()  # what is imported stays
 from importlib import import_module
 import datasets, numba, scipy.linalg, torch  # once for all: a copy of this process imports each module
 

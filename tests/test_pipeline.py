@@ -69,14 +69,15 @@ def test_the_flow_leaves_a_clean_dvc_status_and_a_report(ran: Path) -> None:
     assert stale(ran) == set()
 
 
-def test_dvc_itself_writes_the_hashes_of_the_flow_which_finds_nothing_to_do_after_it(tmp_path: Path, ran: Path) -> None:
+def test_dvc_itself_writes_the_hashes_of_the_flow_which_finds_nothing_to_do_after_it(
+    tiny_fresh: Path, ran: Path
+) -> None:
     """A sample of the drill `repro`, which compares the hashes of all stages."""
-    repro = make_repository(tmp_path / "repro")
-    dvc(repro, "repro", "-q", "fetch_base")
-    expected, found = locked(ran), locked(repro)
+    dvc(tiny_fresh, "repro", "-q", "fetch_base")
+    expected, found = locked(ran), locked(tiny_fresh)
     assert set(found) == {"code", "fetch_base"}
     assert {name: entry["outs"] for name, entry in found.items()} == {name: expected[name]["outs"] for name in found}
-    assert plan(repro, ["fetch_base"]).work == []
+    assert plan(tiny_fresh, ["fetch_base"]).work == []
 
 
 def test_a_run_ends_with_the_best_entries_and_the_place_of_the_report(tiny_said: str) -> None:
@@ -94,16 +95,15 @@ def test_a_second_run_starts_no_stage(ran: Path) -> None:
 HOSTILE = "x; touch pwned & touch pwned | touch pwned $(touch pwned) `touch pwned`\ntouch pwned"
 
 
-def test_dvc_itself_gives_no_name_to_a_shell(tmp_path: Path) -> None:
-    folder = make_repository(tmp_path / "hostile")
-    params = yaml.safe_load((folder / "params.yaml").read_text())
+def test_dvc_itself_gives_no_name_to_a_shell(tiny_fresh: Path) -> None:
+    params = yaml.safe_load((tiny_fresh / "params.yaml").read_text())
     params["tasks"] = {HOSTILE: params["tasks"]["dark"]}
-    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    (tiny_fresh / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     command = [sys.executable, "-m", "dvc", "repro", "fetch"]
-    done = subprocess.run(command, cwd=folder, env=environment(), text=True, capture_output=True)
+    done = subprocess.run(command, cwd=tiny_fresh, env=environment(), text=True, capture_output=True)
     assert done.returncode != 0
     assert "100 letters, digits" in done.stderr, done.stdout + done.stderr
-    assert not (folder / "pwned").exists()
+    assert not (tiny_fresh / "pwned").exists()
 
 
 def test_a_changed_parameter_reruns_its_entry_and_nothing_else(tiny_copy: Path) -> None:
@@ -229,13 +229,12 @@ def test_prune_takes_a_removed_task_joints_and_difference_vectors_out_of_the_wor
     assert is_clean(tiny_copy)
 
 
-def test_without_a_base_the_tasks_models_are_fetched_first(tmp_path: Path) -> None:
-    folder = make_repository(tmp_path / "baseless")
-    params = yaml.safe_load((folder / "params.yaml").read_text())
+def test_without_a_base_the_tasks_models_are_fetched_first(tiny_fresh: Path) -> None:
+    params = yaml.safe_load((tiny_fresh / "params.yaml").read_text())
     params["base"]["source"] = "data/checkpoints"
     params["studies"]["tasks"]["methods"] = {}
-    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    *first, last = plan(folder, ["fetch_base"]).nodes
+    (tiny_fresh / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    *first, last = plan(tiny_fresh, ["fetch_base"]).nodes
     assert sorted(first) == ["code", "fetch@dark", "fetch@light"]  # in any order
     assert last == "fetch_base"
 

@@ -1,7 +1,9 @@
 """Tiny models of transformers, as it builds and saves them itself: two layers, width 16."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -99,10 +101,21 @@ def save_models(
     folder: Path, name: str, tasks: int = 3, dtype: torch.dtype = torch.float32, shard: str = "50GB"
 ) -> dict[str, Path]:
     """Save `base` and models fine-tuned from it, `task0`..., by `save_pretrained`."""
-    for t in range(-1, tasks):
-        model = tiny(name) if t < 0 else tuned(tiny(name), t + 1)
-        model.to(dtype).save_pretrained(folder / ("base" if t < 0 else f"task{t}"), max_shard_size=shard)
-    return {key: folder / key for key in ("base", *(f"task{t}" for t in range(tasks)))}
+    paths = {key: folder / key for key in ("base", *(f"task{t}" for t in range(tasks)))}
+    for t, path in enumerate(paths.values()):
+        path.mkdir(parents=True, exist_ok=True)
+        for file, content in saved_model(name, t, dtype, shard).items():
+            (path / file).write_bytes(content)
+    return paths
+
+
+@cache
+def saved_model(name: str, seed: int, dtype: torch.dtype, shard: str) -> dict[str, bytes]:
+    """Give the files of a model as `save_pretrained` writes them, fine-tuned unless the seed is 0; many tests ask."""
+    model = tuned(tiny(name), seed) if seed else tiny(name)
+    with TemporaryDirectory() as folder:
+        model.to(dtype).save_pretrained(folder, max_shard_size=shard)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def load(model: Any, folder: Path) -> Any:

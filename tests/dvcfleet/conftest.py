@@ -1,13 +1,9 @@
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.dvcfleet.cluster import ROOT
-from tests.dvcfleet.edited import EDITED, EDITED_FILES, PROJECT
-from tests.dvcfleet.toy import Make, Toy
+from tests.dvcfleet.toy import Make
 
 
 @pytest.fixture
@@ -27,18 +23,3 @@ def ray_token() -> Iterator[None]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
         yield
-
-
-@pytest.fixture
-def edited(toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
-    """A repository in whose root a warm process can import what its project names."""
-    repository = toy(EDITED, EDITED_FILES)
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project/edited_project.py").write_text(PROJECT)
-    places = [str(tmp_path / "project"), str(repository.path), str(ROOT)]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.syspath_prepend(places[0])
-    monkeypatch.delitem(sys.modules, "edited_project", raising=False)
-    monkeypatch.setattr("dvcfleet.services.FEW", 0)
-    return repository

@@ -176,16 +176,6 @@ def test_an_interrupted_run_ends_its_commands_on_the_workers(toy: Make, cluster:
     assert slow.settled()
 
 
-def test_a_cluster_that_outlives_runs_runs_the_code_that_is_there_now(edited: Toy, cluster: tuple[str, str]) -> None:
-    runner, address = cluster
-    for word in ("newer", "newest"):
-        code, text = edited.run(runner=runner, address=address, workers=1)
-        assert code == 0, text
-        assert edited.read("second.txt") == f"{word} True"
-        edited.write("tasks/work.py", "WORD = 'newest'\n")
-    assert edited.settled()
-
-
 @pytest.mark.parametrize("runner", [RAY, "dask"])
 def test_ctrl_c_at_a_terminal_ends_a_cluster_of_the_runs_own(toy: Make, runner: str) -> None:
     pytest.importorskip(f"prefect_{runner}")

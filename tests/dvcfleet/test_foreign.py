@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dvcfleet.cluster import ROOT
+from tests.dvcfleet.cluster import ROOT, started
 from tests.dvcfleet.toy import Make, Toy
 
 # Each stage prints which interpreter runs it, and imports the repository's own `flows` and `tasks`.
@@ -63,8 +63,74 @@ def test_a_repository_with_packages_and_an_interpreter_of_its_own_runs_warm_and_
     assert foreign.settled()
 
 
+# The project asks for modules to be imported once: one from outside, and one that is the repository's own.
+PROJECT = """
+from dvcfleet.project import AnyRepository
+PROJECT = AnyRepository()
+PROJECT.preload = ("xmlrpc.client", "tasks.work", "flows.words")
+"""
+EDITED = """
+stages:
+  first:
+    cmd: python -m tasks.first
+    deps: [source]
+    outs: [first.txt]
+  second:
+    cmd: python -m tasks.second
+    deps: [first.txt, tasks/work.py]
+    outs: [second.txt]
+"""
+EDITED_FILES = {
+    "pyproject.toml": '[tool.dvcfleet]\nproject = "edited_project:PROJECT"\n',
+    "tasks/__init__.py": "",
+    # What the engine once read, and imported when a run began.
+    "tasks/stage.py": 'PRELOAD = ("tasks.work",)\n',
+    "tasks/work.py": "WORD = 'old'\n",
+    # Somebody edits the second stage's module while the first stage runs.
+    "tasks/first.py": """
+import pathlib, time
+time.sleep(1)
+work = pathlib.Path("tasks/work.py")
+work.write_text(work.read_text().replace("old", "newer"))
+pathlib.Path("first.txt").write_text("1")
+""",
+    "tasks/second.py": """
+import pathlib, sys
+from tasks.work import WORD
+pathlib.Path("second.txt").write_text(f"{WORD} {'xmlrpc.client' in sys.modules}")
+""",
+    "source": "1",
+}
+
+
+@pytest.fixture
+def edited(toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    """A repository in whose root a warm process can import what its project names."""
+    repository = toy(EDITED, EDITED_FILES)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/edited_project.py").write_text(PROJECT)
+    places = [str(tmp_path / "project"), str(repository.path), str(ROOT)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.syspath_prepend(places[0])
+    monkeypatch.delitem(sys.modules, "edited_project", raising=False)
+    monkeypatch.setattr("dvcfleet.services.FEW", 0)
+    return repository
+
+
 def test_a_module_edited_during_a_run_is_what_the_next_stage_runs(edited: Toy) -> None:
     code, text = edited.run(workers=1)
     assert code == 0, text
     assert edited.read("second.txt") == "newer True"
+    assert edited.settled()
+
+
+@pytest.mark.drill  # a cluster of its own, which finds its project where it starts
+def test_a_cluster_that_outlives_runs_runs_the_code_that_is_there_now(edited: Toy, prefect_api: str) -> None:
+    with started("dask", prefect_api) as cluster:
+        for word in ("newer", "newest"):
+            code, text = edited.run(runner="dask", address=cluster.address, workers=1)
+            assert code == 0, text
+            assert edited.read("second.txt") == f"{word} True"
+            edited.write("tasks/work.py", "WORD = 'newest'\n")
     assert edited.settled()

@@ -169,7 +169,7 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "unknown method": (lambda text: text.replace("method: ties", "method: tise"), 'unknown method "tise"'),
     "misspelt parameter": (lambda text: text.replace("density", "densty"), "methods.ties.densty: "),
     "out of range": (lambda text: text.replace("density: 0.5", "density: 1.4"), "methods.ties.density: "),
-    "wrong type": (lambda text: text.replace("batch_size: 8", "batch_size: eight"), "evaluation.batch_size: "),
+    "wrong type": (lambda text: text.replace("batch_size: 64", "batch_size: eight"), "evaluation.batch_size: "),
     "wrong reads": (lambda text: text.replace("dts_d, reads: diff", "dts_d, reads: dif"), "dts_d reads differences"),
     "no methods": (lambda text: without("methods", text), "methods: there are none"),
     "no tasks": (lambda text: without("tasks", text), "tasks: there are none"),

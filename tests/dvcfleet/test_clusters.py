@@ -176,7 +176,8 @@ def test_an_interrupted_run_ends_its_commands_on_the_workers(toy: Make, cluster:
     assert slow.settled()
 
 
-@pytest.mark.parametrize("runner", [RAY, "dask"])
+@pytest.mark.drill  # test_server.py tries it every day without a cluster
+@pytest.mark.parametrize("runner", ["ray", "dask"])
 def test_ctrl_c_at_a_terminal_ends_a_cluster_of_the_runs_own(toy: Make, runner: str) -> None:
     pytest.importorskip(f"prefect_{runner}")
     slow = toy("stages: {slow: {cmd: 'touch started; sleep 613', deps: [source], outs: [x]}}", {"source": ""})

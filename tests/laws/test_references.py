@@ -17,6 +17,7 @@ import torch
 from merganser import registry
 from merganser.merging.method import Method
 from merganser.overlays.parts import Parts
+from tests.each import each
 from tests.laws.checkpoints import SPECTRA, Models, write_alike, write_models, write_spectrum
 from tests.laws.layers import delta_of
 from tests.laws.references import Array, Given
@@ -81,14 +82,14 @@ def models_of(tmp_path_factory: pytest.TempPathFactory) -> ModelsOf:
 
 
 # Each dtype, and each number of tasks; the tests below try 2 and 8 tasks in float32 and in bfloat16.
-@pytest.mark.parametrize(("dtype", "tasks"), [("float32", 1), ("bfloat16", 2), ("float16", 8)])
 @every_method
-def test_a_method_computes_its_formula(name: str, dtype: str, tasks: int, models_of: ModelsOf) -> None:
-    agree(name, {}, models_of(dtype, tasks))
+@each("drawn", [("float32", 1), ("bfloat16", 2), ("float16", 8)])
+def test_a_method_computes_its_formula(name: str, drawn: tuple[str, int], models_of: ModelsOf) -> None:
+    agree(name, {}, models_of(*drawn))
 
 
-@pytest.mark.parametrize("tasks", [2, 8])
 @every_method
+@each("tasks", [2, 8])
 def test_a_method_computes_its_formula_whatever_its_parameters(name: str, tasks: int, models_of: ModelsOf) -> None:
     fields = registry.get(name).parameters.model_fields
     others = {key: value for key, value in OTHER.items() if key in fields}
@@ -97,8 +98,8 @@ def test_a_method_computes_its_formula_whatever_its_parameters(name: str, tasks:
         agree(name, values, models_of("float32", tasks))
 
 
-@pytest.mark.parametrize("tasks", [2, 8])
 @methods_that(lambda method: method.weighted)
+@each("tasks", [2, 8])
 def test_a_method_computes_its_formula_of_weighted_deltas(name: str, tasks: int, models_of: ModelsOf) -> None:
     weights: list[dict[str, Any]] = [{"coefficients": COEFFICIENTS}, {"coefficients": "inverse_norm"}]
     if "scaling" in registry.get(name).parameters.model_fields:
@@ -110,8 +111,8 @@ def test_a_method_computes_its_formula_of_weighted_deltas(name: str, tasks: int,
 @methods_that(lambda method: not by_task(method).isdisjoint(BY_TASK))
 def test_a_method_computes_its_formula_with_a_value_for_each_task(name: str, models_of: ModelsOf) -> None:
     maps = {key: BY_TASK[key] for key in sorted(by_task(registry.get(name)) & BY_TASK.keys())}
-    for each in choices(name):
-        agree(name, each | maps, models_of("float32", 2))
+    for values in choices(name):
+        agree(name, values | maps, models_of("float32", 2))
 
 
 @methods_that(lambda method: bool(own_by_layer(method)))

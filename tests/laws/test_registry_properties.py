@@ -196,7 +196,7 @@ def test_double_precision_in_is_double_precision_out(name: str, suite: Suite) ->
 
 
 @every_method
-@pytest.mark.parametrize("tasks", [1, 4])
+@each("tasks", [1, 4])
 def test_tasks_that_changed_nothing_leave_the_base(name: str, tasks: int) -> None:
     layers = suite_of(["frozen"] * tasks, seed=0).layers
     for values in choices(name):
@@ -293,8 +293,8 @@ def close(ours: Sequence[Tensor], theirs: Sequence[Tensor], suite: Suite) -> Non
         torch.testing.assert_close(one, other, rtol=1e-6, atol=tolerance, msg=layer.name)
 
 
-@pytest.mark.parametrize("key", ["coefficients", "scaling"])
 @takes_scaling
+@each("key", ["coefficients", "scaling"])
 def test_a_weight_for_an_unknown_task_is_refused_by_name(name: str, key: str) -> None:
     suite = suite_of(["full", "full"], seed=0)
     with pytest.raises(InputError, match=rf"{key}: no such task: task7; the tasks are task0, task1"):

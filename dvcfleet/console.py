@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +149,10 @@ def show_plan(plan: Plan, place: Placement, console: Console) -> None:
     show_orphans(plan.orphans, console)
     counts = Counter(node.state for node in plan.nodes.values())
     console.print(", ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no stages")
-    is_download = project_of(root).is_download
-    for line in estimate(plan, seconds, place.resources, place.workers, is_download):
-        console.print(line, markup=False)
+    project = project_of(root)
+    with chdir(root):
+        for line in estimate(plan, seconds, place.resources, place.workers, project.is_download, project.expect):
+            console.print(line, markup=False)
 
 
 def show_orphans(orphans: Iterable[Orphan], console: Console) -> None:

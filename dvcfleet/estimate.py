@@ -1,7 +1,7 @@
 """What a plan will take, before it runs: CPU and GPU time, disk, downloads, from what its stages took before."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from dvcfleet.dvc_adapter.stages import is_params
 from dvcfleet.heartbeat import in_words
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
+from dvcfleet.project import Expected
 from dvcfleet.scheduling.durations import kind_of, medians
 from dvcfleet.scheduling.order import paths
 
@@ -33,6 +34,10 @@ class Known:
         own = self.before.get(name)
         return self.of_kind.get(kind_of(name)) if own is None else own
 
+    def among(self, names: Iterable[str]) -> dict[str, float]:
+        """Return the amounts that are known of these stages."""
+        return {name: each for name in names if (each := self.of(name)) is not None}
+
 
 def estimate(
     plan: Plan,
@@ -40,47 +45,61 @@ def estimate(
     resources: Callable[["Stage"], Resources],
     workers: int | None,
     is_download: Callable[[Path], bool],
+    expect: Callable[[Sequence[Path]], Expected],
 ) -> Iterator[str]:
     """Say what the stages that a run would run will take; nothing if it would run none.
 
     `seconds`: what stages took before; `resources`: what a stage requests; `workers`: threads at once, None: unknown;
-    `is_download`: tells of a file that a stage reads whether it names what that stage downloads.
+    `is_download`, `expect`: as in `Project`, of files that stages read.
     """
     names = [node.name for node in plan.work if node.state not in (State.RESTORABLE, State.BLOCKED)]
     if not names:
         return
     time = Known({name: seconds[name] for name in names if name in seconds}, medians(seconds))
+    wanted = {name: resources(plan.stages[name]) for name in names}
+    took = time.among(names)
     # All stages of the plan that ran, not only those to run again, say what their kind writes.
     sizes = {name: size for name, stage in plan.stages.items() if (size := _written_before(stage)) is not None}
-    disk = Known(sizes, medians(sizes))
-    wanted = {name: resources(plan.stages[name]) for name in names}
-    took = {name: each for name in names if (each := time.of(name)) is not None}
-    written = {name: each for name in names if (each := disk.of(name)) is not None}
+    ran = sizes.keys() & _of_these_sources(plan)
     once = cache(is_download)  # many stages read the same files
-    fetching = [name for name in names if any(map(once, _sources(plan.stages[name])))]
+    fetched = {name: found for name in names if (found := list(filter(once, _sources(plan.stages[name]))))}
+    new = list(dict.fromkeys(source for name in fetched if name not in ran for source in fetched[name]))
+    expected = expect(new) if new else Expected()
+    amounts = sizes | {name: size for name, size in expected.written.items() if name not in ran}
+    written = Known(amounts, medians(sizes)).among(names)
+    downloaded = float(sum(expected.downloads.get(source, 0) for source in new))
+    downloaded += sum(sizes[name] for name in fetched if name in ran)
+    if took or written:
+        yield _total(took, wanted, sum(written.values()), downloaded)
     if took:
-        yield _total(took, wanted, written, [name for name in fetching if name in sizes], sizes)
         yield _at_least(plan, took, wanted, workers)
-        new = [name for name in took if name not in time.before]
-        more = f", and for {len(new)} more the median of their kind" if new else ""
-        yield f"that is what {len(took) - len(new)} stages took before{more}; what proves up to date is not run"
+        others = [name for name in took if name not in time.before]
+        more = f", and for {len(others)} more the median of their kind" if others else ""
+        yield f"time: what {len(took) - len(others)} stages took before{more}; what proves up to date is not run"
+    away = [name for name in fetched if name not in ran and not expected.downloads.keys() & set(fetched[name])]
     yield from _unknown("time", [name for name in names if name not in took])
-    yield from _unknown("size of the download", [name for name in fetching if name not in sizes])
+    yield from _unknown("disk", [name for name in names if name not in written])
+    yield from _unknown("size of the download", away)
 
 
-def _total(
-    took: Mapping[str, float],
-    wanted: Mapping[str, Resources],
-    written: Mapping[str, float],
-    fetching: Iterable[str],
-    sizes: Mapping[str, float],
-) -> str:
+def _of_these_sources(plan: Plan) -> set[str]:
+    """Name the stages that last ran, if they did, on what the present sources make: none was replaced by another."""
+    found: set[str] = set()
+    for name, node in plan.nodes.items():
+        sources = set(map(str, _sources(plan.stages[name])))
+        if found.issuperset(node.needs) and all(
+            dep.hash_info for dep in plan.stages[name].deps if dep.fs_path in sources
+        ):
+            found.add(name)
+    return found
+
+
+def _total(took: Mapping[str, float], wanted: Mapping[str, Resources], written: float, downloaded: float) -> str:
     cpu = sum(wanted[name].threads * each for name, each in took.items())
     gpu = sum(wanted[name].gpus * each for name, each in took.items())
-    parts = [f"{in_words(cpu)} of CPU time"]
-    parts += [f"{in_words(gpu)} of GPU time"] if any(each.gpus for each in wanted.values()) else []
-    parts += [f"{in_bytes(sum(written.values()))} of disk"] if written else []
-    downloaded = sum(sizes[name] for name in fetching)
+    parts = [f"{in_words(cpu)} of CPU time"] if took else []
+    parts += [f"{in_words(gpu)} of GPU time"] if any(wanted[name].gpus for name in took) else []
+    parts += [f"{in_bytes(written)} of disk"] if written else []
     parts += [f"{in_bytes(downloaded)} downloaded"] if downloaded else []
     return f"expected: {', '.join(parts)}"
 

@@ -6,6 +6,7 @@ hooks are called.
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
     from dvcfleet.provenance.tree import Lineage, Origin
 
 TABLE = "dvcfleet"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Bytes to be downloaded, by the file that names what, and to be written, by the stage's name; what is known."""
+
+    downloads: Mapping[Path, int] = field(default_factory=dict)
+    written: Mapping[str, float] = field(default_factory=dict)
 
 
 class Project(Protocol):
@@ -48,6 +57,9 @@ class Project(Protocol):
 
     def is_download(self, path: Path) -> bool:
         """Tell whether a file that a stage reads names what the stage downloads."""
+
+    def expect(self, sources: Sequence[Path]) -> Expected:
+        """Return what is expected where stages that download by these files never ran; it may ask where they lead."""
 
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
         """Return all text files that a stage will write, by path, if they are known without running it, else None."""
@@ -105,6 +117,10 @@ class AnyRepository:
     def is_download(self, path: Path) -> bool:
         """Return False: nothing is known to be downloaded."""
         return False
+
+    def expect(self, sources: Sequence[Path]) -> Expected:
+        """Return nothing."""
+        return Expected()
 
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
         """Return None: no stage's output is known."""

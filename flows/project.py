@@ -4,10 +4,12 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError
+from dvcfleet.project import Expected
 from dvcfleet.provenance.tree import Origin, read_json
 from merganser.errors import InputError
 
@@ -104,6 +106,18 @@ class Merganser:
             return read_pointer(path) is not None
         except InputError:  # said when params.yaml is checked
             return False
+
+    def expect(self, sources: Sequence[Path]) -> Expected:
+        """Return how much there is to download, by what the hubs say, and how large what is made of it will be."""
+        from flows.expected_sizes import expect
+        from merganser.config.loading import load_params
+
+        root = Path.cwd()
+        try:
+            found = expect(load_params(PARAMS), [source.relative_to(root) for source in sources])
+        except (InputError, ValueError):  # said when params.yaml is checked
+            return Expected()
+        return replace(found, downloads={root / source: size for source, size in found.downloads.items()})
 
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
         """Return the digests that the stage `code` will write; None for other stages, and if it will fail."""

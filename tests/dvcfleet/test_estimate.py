@@ -4,6 +4,7 @@ from pathlib import Path
 
 from dvcfleet.estimate import estimate, in_bytes
 from dvcfleet.planning.resources import Resources
+from dvcfleet.project import Expected
 from tests.dvcfleet.toy import Make
 
 STAGES = """
@@ -18,7 +19,9 @@ stages:
 FILES = {"a.yaml": "1", "b.yaml": "1", "source": "1"}
 
 
-def says(toy_path: Path, plan: object, seconds: dict[str, float], workers: int = 2) -> list[str]:
+def says(
+    toy_path: Path, plan: object, seconds: dict[str, float], workers: int = 2, expected: Expected | None = None
+) -> list[str]:
     return list(
         estimate(
             plan,  # type: ignore[arg-type]
@@ -26,6 +29,7 @@ def says(toy_path: Path, plan: object, seconds: dict[str, float], workers: int =
             lambda stage: Resources(threads=2, gpus=1) if stage.addressing.startswith("use") else Resources(),
             workers,
             lambda path: path.suffix == ".yaml",
+            lambda sources: expected or Expected(),
         )
     )
 
@@ -34,6 +38,7 @@ def test_of_a_repository_in_which_nothing_ran_nothing_is_claimed(toy: Make) -> N
     new = toy(STAGES, FILES)
     assert says(new.path, new.plan(), {}) == [
         "not known, and not counted: the time of 4 stages (fetch, use)",
+        "not known, and not counted: the disk of 4 stages (fetch, use)",
         "not known, and not counted: the size of the download of 2 stages (fetch)",
     ]
 
@@ -47,13 +52,34 @@ def test_what_stages_took_is_summed_by_resource_and_others_take_the_median_of_th
         # 2 x 60 s of one thread and 2 x 600 s of two; 3000 and 500 bytes each; of b nothing was downloaded yet
         "expected: 42 min of CPU time, 20 min of GPU time, 7 kB of disk, 3 kB downloaded",
         "no less than 21 min with 2 workers",
-        "that is what 2 stages took before, and for 2 more the median of their kind; what proves up to date is not run",
+        "time: what 2 stages took before, and for 2 more the median of their kind; what proves up to date is not run",
         "not known, and not counted: the size of the download of 1 stages (fetch)",
     ]
     # With more workers the longest path is what counts.
     assert says(one.path, one.plan(), {"fetch@a": 60.0, "use@a": 600.0}, 64)[1] == "no less than 11 min with 64 workers"
     assert one.run()[0] == 0
     assert says(one.path, one.plan(), {"fetch@a": 60.0}) == []
+
+
+def test_what_the_project_expects_stands_for_stages_that_never_ran(toy: Make) -> None:
+    new = toy(STAGES, FILES)
+    expected = Expected({new.path / "a.yaml": 3000}, {"fetch@a": 4000.0, "fetch@b": 6000.0})
+    assert says(new.path, new.plan(), {}, expected=expected) == [
+        "expected: 10 kB of disk, 3 kB downloaded",
+        "not known, and not counted: the time of 4 stages (fetch, use)",
+        "not known, and not counted: the disk of 2 stages (use)",
+        "not known, and not counted: the size of the download of 1 stages (fetch)",
+    ]
+    # What a stage wrote before is worth more than what was expected of it.
+    assert new.run("fetch@a")[0] == 0
+    new.write("a.yaml", "2")
+    assert says(new.path, new.plan(), {}, expected=expected)[0] == "expected: 9 kB of disk, 3 kB downloaded"
+    # But not where that was another source.
+    new.write("c.yaml", "1")
+    other = STAGES.replace('"${item}.yaml"', "c.yaml")
+    new.write("dvc.yaml", other)
+    there = Expected({new.path / "c.yaml": 5000}, {"fetch@a": 5000.0, "fetch@b": 5000.0})
+    assert says(new.path, new.plan(), {}, expected=there)[0] == "expected: 10 kB of disk, 5 kB downloaded"
 
 
 def test_bytes_are_written_for_people() -> None:

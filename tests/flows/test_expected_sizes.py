@@ -1,0 +1,86 @@
+"""What a comparison that never ran will download is asked of its hub, and what it will write follows from that."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.expected_sizes import expect
+from merganser.config.params import Params
+from tests.hub import Hub, serve
+from tests.tiny import ROOT
+
+TINY = yaml.safe_load((ROOT / "tests/tiny/params.yaml").read_text())
+SIZES = {"models/base": 4000, "models/dark": 1000, "models/light": 1000, "datasets/dark": 300, "datasets/light": 500}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with a base, two models and their data, and pointers to them in the current folder."""
+    folders = {}
+    for name, size in SIZES.items():
+        folder = folders[name] = tmp_path / "hub" / name
+        folder.mkdir(parents=True)
+        (folder / ("model.safetensors" if "models" in name else "rows.parquet")).write_bytes(b"x" * size)
+        pointer = tmp_path / f"{name.replace('/', '-')}.yaml"
+        pointer.write_text(f"{{hub: {folder.name}, follow: main}}")
+    with serve(folders) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.chdir(tmp_path)
+        yield hub
+
+
+def comparison(**sections: Any) -> Params:
+    tasks = {
+        name: {**TINY["tasks"]["dark"], "source": f"models-{name}.yaml"}
+        | {"data": TINY["tasks"]["dark"]["data"] | {"source": f"datasets-{name}.yaml"}}
+        for name in ("dark", "light")
+    }
+    base = TINY["base"] | {"source": "models-base.yaml"}
+    return Params.model_validate({"base": base, "tasks": tasks, **sections})
+
+
+METHODS = {
+    "ties": {"method": "ties", "reads": "deltas"},
+    "emr": {"method": "emr", "reads": "deltas"},
+    "individual": {"method": "individual", "reads": "deltas"},
+}
+
+
+def test_sizes_come_from_the_hub_and_from_the_shares_of_the_cost_model(hub: Hub) -> None:
+    params = comparison(
+        methods=METHODS,
+        decompose={"rank_fraction": 0.5},
+        joints={"rows": {"side": "rows"}},
+        differences={"ties": {"merged": "ties"}},
+    )
+    sources = [Path(f"{name.replace('/', '-')}.yaml") for name in SIZES]
+    found = expect(params, sources)
+    assert found.downloads == dict(zip(sources, SIZES.values(), strict=True))
+    models = {f"{kind}@{task}": 1000 for kind in ("fetch", "extract") for task in ("dark", "light")}
+    assert found.written == models | {
+        "fetch_base": 4000,
+        "fetch_data@dark": 300,
+        "fetch_data@light": 500,
+        "decompose@dark": 750,  # half of the vectors of both sides of matrices of N x N and N x 4 N
+        "decompose@light": 750,
+        "join@rows": 3500,
+        "difference@ties": 4000,
+        "extract_difference@ties-dark": 1000,
+        "extract_difference@ties-light": 1000,
+        "merge@ties": 4000,
+        "merge@emr": 4250,  # two tasks' masks and scales
+        "merge@individual": 6000,
+    }
+
+
+def test_of_a_hub_that_does_not_answer_nothing_is_expected(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    del hub.folders["models/base"]
+    params = comparison(methods=METHODS)
+    found = expect(params, [Path("models-base.yaml"), Path("models-dark.yaml")])
+    assert found.downloads == {Path("models-dark.yaml"): 1000}
+    assert not any(name.startswith("merge") for name in found.written)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert not expect(params, [Path("models-dark.yaml")]).downloads

@@ -37,6 +37,10 @@ LM_EVAL = ("lm_eval.evaluator", "lm_eval.models.huggingface")
 class Merganser:
     """The hooks of a comparison: check params.yaml, follow sources' branches, audit MLflow."""
 
+    def __init__(self) -> None:
+        """Begin with nothing checked."""
+        self._checked = ""  # the digest of the params.yaml that was checked last
+
     @property
     def preload(self) -> Sequence[str]:
         """Name what stages import, and what only evaluations of language models do where there are any."""
@@ -52,9 +56,11 @@ class Merganser:
         return (*PRELOAD, *transformers, *(LM_EVAL if "language_model" in kinds else ()))
 
     def variables(self) -> Mapping[str, str]:
-        """Put the folder of Merganser's own interpreter first on the PATH."""
+        """Put the folder of Merganser's own interpreter first on the PATH; say which params.yaml was checked here."""
+        from merganser.config.loading import CHECKED
+
         path = os.environ.get("PATH", os.defpath)
-        return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), path])}
+        return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), path]), CHECKED: self._checked}
 
     def digest(self) -> str:
         """Return a digest of params.yaml."""
@@ -70,6 +76,7 @@ class Merganser:
             if note := complete_file(PARAMS):  # before DVC reads it
                 print(note, file=sys.stderr, flush=True)
             check_sources(params, Path(), lambda path: _made(repo, path))
+            self._checked = self.digest()
         except InputError as error:
             raise UserError(str(error)) from error
 

@@ -15,7 +15,8 @@ def names() -> list[str]:
 
 def get(name: str) -> Method:
     """Return a method; raise InputError with the nearest name when there is none of this one."""
-    if name not in names():
-        raise InputError(f'unknown method "{name}"{did_you_mean(name, names())}; `merganser methods` lists them')
-    importlib.import_module(f"merganser.methods.{name}")
+    if name not in REGISTERED:
+        if name not in names():
+            raise InputError(f'unknown method "{name}"{did_you_mean(name, names())}; `merganser methods` lists them')
+        importlib.import_module(f"merganser.methods.{name}")
     return REGISTERED[name]

@@ -1,5 +1,6 @@
 """Load `params.yaml` and refuse every mistake in it before any work, all of them in one message."""
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,21 @@ from merganser.config.completing import additions, completed, filled, said
 from merganser.config.explaining import explain, shown
 from merganser.config.params import NAME, Params
 from merganser.errors import InputError
+from merganser.hashes import sha256_of
 from merganser.limits import read_small, read_yaml
 from merganser.outputs import replacing
 
+CHECKED = "MERGANSER_CHECKED"  # set by a run for its stages: the sha256 of the params.yaml that it checked
+
 
 def load_params(path: Path) -> Params:
-    """Read and check a `params.yaml`, what it leaves out filled in; raise InputError that lists all mistakes."""
+    """Read and check a `params.yaml`, what it leaves out filled in; raise InputError that lists all mistakes.
+
+    A run checked the file before its stages: each of them would import every method only to check it again.
+    """
     params = read_params(path)
+    if os.environ.get(CHECKED) == sha256_of(path):
+        return params
     from merganser.config.entries import usage_mistakes  # imports torch: only when the rest of the file is right
     from merganser.config.tasks import task_mistakes
 

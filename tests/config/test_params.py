@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from merganser.config.loading import load_params
+from merganser.config.loading import CHECKED, load_params
 from merganser.config.params import Params, declared
 from merganser.config.searches import candidates_of
 from merganser.errors import InputError
+from merganser.hashes import sha256_of
 
 ROOT = Path(__file__).parents[2]
 Content = dict[str, Any]
@@ -58,6 +59,17 @@ def start_from(content: Content, method: str, reads: str) -> None:
     """Let difference vectors start from an entry of a method."""
     content["methods"]["entry"] = {"method": method, "reads": reads}
     content["differences"]["x"] = {"merged": "entry"}
+
+
+def test_a_stage_does_not_check_again_what_its_run_checked_but_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, changed(lambda content: content["methods"]["ties_20"].update(densty=0.2)))
+    monkeypatch.setenv(CHECKED, sha256_of(path))
+    assert load_params(path).methods["ties_20"].values == {"density": 0.2, "densty": 0.2}
+    path.write_text(path.read_text() + "# edited since\n")
+    with pytest.raises(InputError, match="densty"):
+        load_params(path)
 
 
 def read_joint(content: Content, method: str, side: str, **values: Any) -> None:

@@ -1,6 +1,7 @@
 """Sources that move: put a pointer that follows a branch at the commit where the branch is now."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -112,9 +113,15 @@ def _files(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, source:
     tree = api.list_repo_tree(pointer.hub, revision=revision, repo_type=kind, recursive=True)
     found = {file.path: file for file in tree if isinstance(file, RepoFile)}
     if kind == "dataset":
-        return {name: file for name, file in found.items() if name not in _NOT_READ}
+        return {name: file for name, file in found.items() if name not in _NOT_READ and _is_read(name, pointer, found)}
     place, names, _ = names_at(pointer, found, source)
     return {name: found[f"{place}/{name}" if place else name] for name in names}
+
+
+def _is_read(name: str, pointer: HubPointer, names: Iterable[str]) -> bool:
+    """Tell whether a file of a data set is read: not one in another configuration's folder, if each has its own."""
+    own = f"{pointer.name}/"
+    return "/" not in name or name.startswith(own) or not any(each.startswith(own) for each in names)
 
 
 def _write_revision(source: Path, revision: str, *, keep_following: bool = True) -> None:

@@ -9,7 +9,8 @@ from huggingface_hub import constants
 
 from merganser.errors import InputError
 from merganser.sources.fetching import fetch_checkpoint
-from merganser.sources.following import HubAwayError, follow
+from merganser.sources.following import HubAwayError, follow, look
+from merganser.sources.pointers import HubPointer, read_pointer
 from tests.hub import COMMIT, Hub, serve
 from tests.tiny_clip import write_clip
 
@@ -80,6 +81,21 @@ def test_a_data_set_whose_rows_changed_is_noticed(tmp_path: Path, hub: Hub) -> N
     path = pointer(tmp_path, f"{{hub: org/rows, follow: main, revision: {COMMIT}}}\n")
     (move(hub, "datasets/org/rows") / "data/test.parquet").write_bytes(b"other rows")
     assert follow(path, "dataset") == NEXT
+
+
+def test_of_a_data_set_whose_configurations_have_folders_one_is_measured_and_followed(tmp_path: Path, hub: Hub) -> None:
+    folder = tmp_path / "glue"
+    for name, size in {"cola/test.parquet": 300, "mnli/test.parquet": 5000, "README.md": 20}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x" * size)
+    hub.folders["datasets/org/glue"] = folder
+    path = pointer(tmp_path, f"{{hub: org/glue, name: cola, follow: main, revision: {COMMIT}}}\n")
+    one = read_pointer(path)
+    assert isinstance(one, HubPointer)
+    assert look(path, one, "dataset").size == 320
+    assert look(path, one.model_copy(update={"name": "all"}), "dataset").size == 5320
+    (move(hub, "datasets/org/glue") / "mnli/test.parquet").write_bytes(b"other rows")
+    assert follow(path, "dataset") is None
 
 
 def test_a_rewritten_branch_is_followed(tmp_path: Path, hub: Hub) -> None:

@@ -29,6 +29,7 @@ class Hub:
     folders: dict[str, Path]  # "models/org/name", "models/name" or "datasets/org/name"
     url: str = ""
     asked: list[str] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)  # bytes of each file's content
     spoilt: set[str] = field(default_factory=set)
     heads: dict[str, str] = field(default_factory=dict)
     earlier: dict[tuple[str, str], Path] = field(default_factory=dict)
@@ -152,6 +153,8 @@ class Handler(BaseHTTPRequestHandler):
             path = urlsplit(self.path).path
             return self.send(302, b"", headers | kept | {"Location": f"{self.hub.url}/store{path}"})
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
+        if self.command != "HEAD":
+            self.hub.sent.append(len(content) - start)
         return self.send(200 if start == 0 else 206, bytes(content[start:]), headers)
 
     def refuse(self, code: str) -> None:

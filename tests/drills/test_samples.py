@@ -9,7 +9,7 @@ from tests.drills.__main__ import DRILLS, TESTS, run
 # The sample of the suites trains for a minute; tests/examples trains for two steps. tests/tasks kills what resume does,
 # tests/flows/test_comparisons.py begins comparisons and comes back to one, without running them, and
 # tests/test_pipeline.py compares `dvc repro` with the tiny comparison's run.
-ELSEWHERE = (TESTS, "suites", "resume", "comparisons", "miniatures", "repro")
+ELSEWHERE = (TESTS, "suites", "resume", "comparisons", "repro")
 SAMPLED = [name for name in DRILLS if name not in ELSEWHERE]
 
 

@@ -1,0 +1,114 @@
+"""Check suites against a hub of miniatures: `python -m tests.miniatures.checking NAME ...`, in a repository's root.
+
+A process of its own, for `datasets` reads where its hub is when it is imported. Every source is pinned and fetched, and
+all of it is read as stages read it: layouts, columns, splits, classes, prompts, heads; no model is merged.
+"""
+
+import json
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from flows.suite_check import check
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import open_checkpoint, open_for_merging
+from merganser.config.loading import load_params
+from merganser.config.params import Params, Task
+from merganser.errors import InputError
+from merganser.evaluation.evaluator import open_evaluator
+from merganser.evaluation.prepared import Prepared
+from merganser.models import get_family, open_network
+from merganser.sources.pointers import HubPointer, read_pointer
+from tasks.extract import extract_task
+from tasks.fetch import fetch_data, fetch_model
+from tasks.paths import BASE, CHECKPOINTS, DATA, DATASETS, PREPARED, VALIDATION
+from tasks.prepare import prepare_task
+from tests.miniatures.data_sets import PICTURES, TEXTS
+
+BATCH = 64
+
+
+def check_suite(name: str, seen: set[str]) -> int:
+    """Check a suite; return how many tasks it has. `seen`: data that was checked with the same settings before."""
+    found = check(Path(), name, online=True, pin_them=True)
+    assert not found.mistakes, found.mistakes
+    assert not found.notes, found.notes
+    loose = [source.path for source in found.sources if source.hub and not source.revision]
+    assert not loose, loose
+    params = load_params(Path("suites") / name / "params.yaml")
+    if not isinstance(read_pointer(Path(params.base.source)), HubPointer):
+        raise AssertionError(f"{name}: {params.base.source}: no pointer to a repository")
+    fetch_model(Path(params.base.source), BASE)
+    get_family(params.base.family).check(BASE, open_checkpoint(BASE))
+    rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
+    for task, about in params.tasks.items():
+        fetch_model(Path(about.source), CHECKPOINTS / task)
+        extract_task(task, rules)
+        read = json.dumps([params.base.family, about.data.model_dump(mode="json"), params.split_of(task)], default=str)
+        if read not in seen:
+            seen.add(read)
+            check_data(params, task, about)
+    shutil.rmtree(DATA)
+    return len(params.tasks)
+
+
+def check_data(params: Params, task: str, about: Task) -> None:
+    """Fetch a task's data and prepare the splits that are read; have the base answer where it needs no head."""
+    fetch_data(about, DATASETS / task)
+    prepare_task(params, task, params.split_of(task), "evaluation.split", PREPARED / task)
+    if params.validation:
+        split = params.validation_split_of(task)
+        prepare_task(params, task, split, "validation.split", VALIDATION / task, params.validation.examples)
+    evaluator = open_evaluator(about.kind, about.data.own, about.data.metric)
+    classes = evaluator.classes(DATASETS / task)
+    assert len(classes) in expected_classes(about), (task, len(classes))
+    assert expected_templates(about) == len(about.data.own.get("templates", [])), task
+    if evaluator.outputs(classes) is None:
+        network = open_network(params.base.family, BASE)
+        network.load(parameters(BASE))
+        prepared = Prepared(PREPARED / task)
+        assert len(evaluator.results(network, prepared, BATCH)) == len(prepared), task
+
+
+def parameters(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Give a checkpoint's parameters by name."""
+    checkpoint = open_for_merging(folder)
+    return ((name, checkpoint.read(name)) for name in checkpoint.names)
+
+
+def expected_classes(about: Task) -> tuple[int, ...]:
+    """Return how many classes a task's data has; none, where a number is predicted or written."""
+    pointer = read_pointer(Path(about.data.source))
+    assert isinstance(pointer, HubPointer)
+    if pointer.hub in PICTURES:
+        return (PICTURES[pointer.hub].classes,)
+    return (TEXTS[pointer.hub][str(pointer.name)].classes,)
+
+
+def expected_templates(about: Task) -> int:
+    """Return how many prompts a class has."""
+    pointer = read_pointer(Path(about.data.source))
+    assert isinstance(pointer, HubPointer)
+    return PICTURES[pointer.hub].templates if pointer.hub in PICTURES else 0
+
+
+def main(names: list[str]) -> int:
+    """Check suites, all of them even if one fails; return the exit code."""
+    seen: set[str] = set()
+    failed = []
+    for name in names:
+        try:
+            print(f"{name}: {check_suite(name, seen)} tasks checked", flush=True)
+        except (AssertionError, InputError):
+            traceback.print_exc()
+            failed.append(name)
+            shutil.rmtree(DATA, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

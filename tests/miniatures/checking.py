@@ -42,7 +42,7 @@ def check_suite(name: str, seen: set[str]) -> int:
     params = load_params(Path("suites") / name / "params.yaml")
     if not isinstance(read_pointer(Path(params.base.source)), HubPointer):
         raise AssertionError(f"{name}: {params.base.source}: no pointer to a repository")
-    fetch_model(Path(params.base.source), BASE)
+    fetch_model(Path(params.base.source), BASE, params.base.pad_token_id)
     get_family(params.base.family).check(BASE, open_checkpoint(BASE))
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
     for task, about in params.tasks.items():

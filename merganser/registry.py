@@ -1,16 +1,16 @@
 """The registry: every module of `merganser/methods/` holds one method, found by its file name."""
 
 import importlib
-import pkgutil
 
 from merganser.errors import InputError, did_you_mean
 from merganser.merging.method import REGISTERED, Method
 from merganser.methods import __path__ as places
+from merganser.plugins import module_names
 
 
 def names() -> list[str]:
     """List the methods, by their files."""
-    return sorted(module.name for module in pkgutil.iter_modules(places))
+    return module_names(places)
 
 
 def get(name: str) -> Method:

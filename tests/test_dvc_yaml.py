@@ -26,7 +26,7 @@ CODE = STAGES.pop("code")
 FINDERS = {
     *("merganser/evaluation/__init__.py", "merganser/learning/__init__.py"),
     *("merganser/models/__init__.py", "merganser/registry.py"),
-    "merganser/config/completing.py",  # which lists the methods' names and imports none
+    "merganser/plugins.py",  # which lists modules and imports none
 }
 FOUND = [f"{package}.{name}" for package in FOUND_BY_NAME.values() for name in CodeTree(ROOT).names(package)]
 

@@ -20,6 +20,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.executors.clusters import cluster_pool, refuse_shared_gpus
 from dvcfleet.executors.dask_scheduler import FreeTasks
 from dvcfleet.executors.dask_tasks import keys_at_work
+from dvcfleet.executors.frames import collect_no_garbage_while_listing_frames
 from dvcfleet.executors.task_runners import Local
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room, gpus_here, memory_here
@@ -45,7 +46,8 @@ class Declaration(WorkerPlugin):
         self._environment = dict(environment)
 
     async def setup(self, worker: "Worker") -> None:
-        """Declare the worker's threads, memory and GPUs as its resources."""
+        """Declare the worker's threads, memory and GPUs as its resources; prevent a deadlock of Python's."""
+        collect_no_garbage_while_listing_frames()
         os.environ.update(self._environment)
         memory = worker.memory_manager.memory_limit or memory_here()
         has = {"threads": worker.state.nthreads, "memory": memory, "GPU": len(gpus_here())}

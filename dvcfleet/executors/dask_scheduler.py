@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import SchedulerPlugin
 
+from dvcfleet.executors.frames import collect_no_garbage_while_listing_frames
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState
 
@@ -15,6 +17,10 @@ class FreeTasks(SchedulerPlugin):
     """A plugin by which any worker that has the resources runs a task whose chosen worker is gone."""
 
     name = "dvcfleet-free-tasks"
+
+    async def start(self, scheduler: "Scheduler") -> None:
+        """Prevent a deadlock of Python's."""
+        collect_no_garbage_while_listing_frames()
 
     def update_graph(self, scheduler: "Scheduler", *, keys: set[Any], **_: Any) -> None:
         """Free new tasks for a worker that has just gone."""

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from dvcfleet.executors.frames import collect_no_garbage_while_listing_frames
 from dvcfleet.executors.task_runners import ignore_interrupts
 
 _AT_WORK: set[str] = set()
@@ -32,6 +33,7 @@ def keys_at_work() -> set[str]:
 def dask_setup(worker: object) -> None:
     """Ignore Ctrl-C, which the run handles; Dask calls this in the worker of a run's own cluster, as a preload."""
     ignore_interrupts()
+    collect_no_garbage_while_listing_frames()
 
 
 def _task_of_dask() -> tuple[str, Callable[[], bool]] | None:

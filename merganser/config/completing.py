@@ -5,7 +5,6 @@ that `dvc repro` and `merganser run` read the same. What people wrote stays as i
 """
 
 import copy
-import pkgutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from merganser.config.params import UNMEASURED, Params, TaskStudy, Validation
 from merganser.errors import InputError
 from merganser.limits import parse_yaml
 from merganser.methods import __path__ as places
+from merganser.plugins import module_names
 
 Place = tuple[str, ...]
 Addition = tuple[Place, Any]  # where, and what is to stand there
@@ -121,7 +121,7 @@ def _entry(content: dict[str, Any], place: Place, entry: Any) -> Iterator[Additi
     given = {} if entry is None else entry
     if not isinstance(given, dict):
         return
-    known = place[-1] in _method_names()
+    known = place[-1] in module_names(places)
     more = {"method": place[-1]} if "method" not in given and known else {}
     wanted = given.get("method", more.get("method"))
     if "reads" not in given and isinstance(wanted, str):
@@ -152,7 +152,7 @@ def _fits(section: str, declared: dict[str, Any], method: Any) -> bool:
 
 def _method(name: Any) -> Any:
     """Return a method, None where there is none of this name."""
-    if name not in _method_names():
+    if name not in module_names(places):
         return None
     from merganser import registry  # imports torch: only where a file lacks something
 
@@ -166,11 +166,6 @@ def _reads_of_learner(name: Any) -> str | None:
         return str(get_learner(str(name)).READS)
     except InputError:
         return None
-
-
-def _method_names() -> set[str]:
-    """List the methods, without importing what they import."""
-    return {module.name for module in pkgutil.iter_modules(places)}
 
 
 def _named(content: dict[str, Any], section: str) -> list[tuple[str, dict[str, Any]]]:

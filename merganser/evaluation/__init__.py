@@ -4,7 +4,6 @@ against the labels.
 A kind is a module of `merganser/evaluation/kinds/`, found by its file name; params.yaml names it as `kind` of a task.
 """
 
-import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import kinds
+from merganser.plugins import module_names
 
 if TYPE_CHECKING:  # this module is part of all that lies beside it, which need not depend on each other
     from torch import Tensor
@@ -73,7 +73,7 @@ class GivesClasses(Protocol):
 
 def kind_names() -> list[str]:
     """List the kinds of task, by their files."""
-    return sorted(module.name for module in pkgutil.iter_modules(kinds.__path__))
+    return module_names(kinds.__path__)
 
 
 def get_kind(name: str) -> Kind:

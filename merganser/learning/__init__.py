@@ -6,13 +6,13 @@ the gradient of the loss with respect to the merged weights is pulled back to th
 a network's blocks, which mix the tasks' weights for each example.
 """
 
-import pkgutil
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from merganser.errors import InputError, did_you_mean
 from merganser.learning import learners
+from merganser.plugins import module_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,7 +80,7 @@ class RoutesBlocks(Learner, Protocol):
 
 def learner_names() -> list[str]:
     """List the learners, by their files."""
-    return sorted(module.name for module in pkgutil.iter_modules(learners.__path__))
+    return module_names(learners.__path__)
 
 
 def get_learner(name: str) -> Learner:

@@ -6,7 +6,6 @@ params.yaml names it as `base.family`. What it may do beyond a `Network` are pro
 Shape legend: B examples, C classes, D features, N rows.
 """
 
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
@@ -22,6 +21,7 @@ from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import Side
 from merganser.models import families
+from merganser.plugins import module_names
 
 DeviceName = Literal["cpu", "cuda"]
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -149,7 +149,7 @@ class Family(Protocol):
 
 def family_names() -> list[str]:
     """List the families, by their files."""
-    return sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+    return module_names(families.__path__)
 
 
 def get_family(name: str) -> Family:

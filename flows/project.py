@@ -71,12 +71,14 @@ class Merganser:
         from merganser.config.headers import check_sources
         from merganser.config.loading import complete_file, load_params
 
+        checked = self.digest()  # of what is read now: stages check what is edited from here on
         try:
             params = load_params(PARAMS)
             if note := complete_file(PARAMS):  # before DVC reads it
+                checked = self.digest()
                 print(note, file=sys.stderr, flush=True)
             check_sources(params, Path(), lambda path: _made(repo, path))
-            self._checked = self.digest()
+            self._checked = checked
         except InputError as error:
             raise UserError(str(error)) from error
 

@@ -14,6 +14,7 @@ def each(name: str, values: Iterable[Any]) -> Callable[[Test], Test]:
     As `pytest.mark.parametrize` does, but that all is one test: what a test is given besides stays the same.
     """
     listed = list(values)
+    assert listed, f"no {name} to try"
 
     def loops(test: Test) -> Test:
         @wraps(test)

@@ -131,7 +131,8 @@ def at(address: str, workers: int | None) -> Iterator[DaskCluster]:
 
 @contextmanager
 def local(threads: int) -> Iterator[Local]:
-    """Start a Dask cluster of one worker on loopback, for the time of a run."""
+    """Start a Dask cluster of one worker on loopback, for the time of a run; its scheduler is in this process."""
+    collect_no_garbage_while_listing_frames()
     options: dict[str, Any] = {
         "n_workers": 1,
         "threads_per_worker": threads,

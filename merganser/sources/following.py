@@ -120,7 +120,8 @@ def _files(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, source:
 
 def _is_read(name: str, pointer: HubPointer, names: Iterable[str]) -> bool:
     """Tell whether a file of a data set is read: not one in another configuration's folder, if each has its own."""
-    own = f"{pointer.name}/"
+    chosen = pointer.name if isinstance(pointer.name, list) else [pointer.name]
+    own = tuple(f"{each}/" for each in chosen)
     return "/" not in name or name.startswith(own) or not any(each.startswith(own) for each in names)
 
 

@@ -5,6 +5,7 @@ without looking at the suite (`tests/miniatures`). Then a suite of each format i
 of its tasks: one of classifiers and one of pictures with all their entries, the others with one entry of each kind of
 input, one with its grids. Suites that differ from one that runs by their numbers of tasks are checked alone. What
 learns takes two steps. Before and after the runs of all entries, what `--dry-run` expects is held to what there was.
+The suites of Llama have a hub each (`tests/miniatures/llama.py`).
 """
 
 import json
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +28,7 @@ import yaml
 from merganser.config.loading import load_params
 from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer
 from tests.hub import Hub, serve
-from tests.miniatures import models
+from tests.miniatures import llama, models
 from tests.miniatures.data_sets import PICTURES, TEXTS, write_data_set
 from tests.miniatures.models import Models
 from tests.tiny import ROOT, dvc, environment, make_clone, merganser
@@ -83,6 +85,11 @@ def drill(folder: Path, sample: bool) -> None:
         check(root, names, online | {"HF_HOME": str(folder / "cache")})
         for name in (name for name in names if SUITES[name].tasks and not sample):
             run(root, name, SUITES[name], hub, online | {"HF_HOME": str(folder / "caches" / name)})
+    for name in () if sample else llama.ENTRIES:
+        if name == llama.MERGEBENCH and not find_spec("langdetect"):
+            print(f"{name}: not run: pip install 'lm_eval[ifeval]', which its instructions are judged by", flush=True)
+        else:
+            llama.run_suite(folder, name)
 
 
 def make_root(folder: Path) -> Path:

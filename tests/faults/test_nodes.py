@@ -126,7 +126,7 @@ def objects(clone: Path) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_a_node_at_another_commit_with_other_code_or_with_work_of_its_own_is_refused_by_name(field: Field) -> None:
+def test_a_node_at_another_commit_or_with_other_code_is_refused_by_name(field: Field) -> None:
     flow = field.share(1)
     (clone,) = field.clones
     commit = git(clone, "rev-parse", "HEAD").strip()
@@ -145,20 +145,19 @@ def test_a_node_at_another_commit_with_other_code_or_with_work_of_its_own_is_ref
         assert field.ran() == []
         git(clone, "checkout", "-q", "source")
         assert on(dask, flow)[0] == 0
-        assert field.ran() == ALL
-        refuses_what_was_not_made_a_node(field, flow, dask)
+    assert field.ran() == ALL
 
 
-def refuses_what_was_not_made_a_node(field: Field, flow: Toy, dask: Cluster) -> None:
-    """Add a clone that somebody works in: it is refused, and keeps its edits and untracked files."""
-    flow.write("params.yaml", FILES["params.yaml"].replace("a: aa", "a: other"))
+@pytest.mark.slow
+def test_a_clone_that_was_not_made_a_node_keeps_its_edits_and_untracked_files(field: Field) -> None:
+    flow = field.share(0)
     clone = nodes.clone(field.source.path, field.folder / "own")
     work = {"params.yaml": FILES["params.yaml"].replace("a: aa", "a: mine"), "part/notes": "mine"}
     for name, text in work.items():
         (clone / name).parent.mkdir(exist_ok=True)
         (clone / name).write_text(text)
-    dask.add(clone, "own")
-    code, text = on(dask, flow)
+    with cluster("dask", field.folder / "cluster", [clone]) as dask:
+        code, text = on(dask, flow)
     assert code == 2, text
     assert f"{clone} was not made a node; `merganser node init {clone}` makes a clone one" in text
     assert {name: (clone / name).read_text() for name in work} == work

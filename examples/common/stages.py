@@ -1,4 +1,4 @@
-"""What every stage of a suite begins with: its settings, the task it is for, one thread."""
+"""What every stage of a suite begins with: its settings, the task it is for, its threads."""
 
 import os
 from collections.abc import Mapping
@@ -45,10 +45,10 @@ def named(task: str) -> str:
     return os.environ["DVC_STAGE"].partition("@")[2] if task == "@" else task
 
 
-def use_one_thread() -> None:
-    """Train with one thread: with more of them, the order of sums and so the bytes would depend on the machine."""
+def use_threads(count: int) -> None:
+    """Train with so many threads, whatever the machine has: the order of sums, and so the bytes, depend on their number."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     torch.use_deterministic_algorithms(True)

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.stages import named, read_settings, use_one_thread
+from common.stages import named, read_settings, use_threads
 from texts.settings import Settings
 
 SUITE = Path("texts")
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         write_dataset(options.task, settings.seed, settings.data, DATASETS / options.task)
         return
-    use_one_thread()
+    use_threads(2 if options.stage == "pretrain" else 1)  # all else waits for the base
     if options.suite == "encoder":
         _train_encoder(options, settings)
     else:

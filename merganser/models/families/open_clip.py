@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,12 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
 
     def _tokenizer(self) -> Any:
         import open_clip
+        from open_clip.tokenizer import DEFAULT_CONTEXT_LENGTH
 
+        text = parse_json(read_small(self.folder / CONFIG))["model_cfg"]["text_cfg"]
+        if not text.get("hf_tokenizer_name") and not text.get("tokenizer_kwargs"):
+            # Its vocabulary was built as open_clip was imported; to build another takes 0.1 s.
+            return partial(open_clip.tokenize, context_length=text.get("context_length", DEFAULT_CONTEXT_LENGTH))
         try:
             return open_clip.get_tokenizer(f"local-dir:{self.folder}")
         except Exception as error:  # what a tokenizer's files may lack is told in many ways

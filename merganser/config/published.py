@@ -1,6 +1,7 @@
 """What papers report of a comparison's entries: the file that `published.source` of params.yaml names.
 
-Figures are times 100, as papers print them; a row is an entry of `methods`, a column a task or their `mean`.
+Figures are times 100, as papers print them; a row is an entry of `methods`, a column a task, their `mean`, or
+`normalised`: the mean of the scores over those of the tasks' own models.
 """
 
 from pathlib import Path
@@ -13,7 +14,8 @@ from merganser.config.params import Params, Strict, Text
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
 
-MEAN = "mean"
+MEAN, NORMALISED = "mean", "normalised"
+MEANS = (MEAN, NORMALISED)
 Figure = Annotated[float, Field(ge=-100, le=100)]
 
 
@@ -59,9 +61,10 @@ class Published(Strict):
     def _columns_are_tasks(self) -> Self:
         for table in self.tables:
             for column in table.columns:
-                if column != MEAN and column not in self.tasks:
-                    near = did_you_mean(column, [MEAN, *self.tasks])
-                    raise ValueError(f"{table.table}: columns: {column!r} is neither {MEAN} nor one of tasks{near}")
+                if column not in (*MEANS, *self.tasks):
+                    near = did_you_mean(column, [*MEANS, *self.tasks])
+                    of_all = " nor ".join(MEANS)
+                    raise ValueError(f"{table.table}: columns: {column!r} is neither {of_all} nor one of tasks{near}")
         return self
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from merganser.config.published import MEAN, Published, Table
+from merganser.config.published import MEAN, MEANS, NORMALISED, Published, Table
 from merganser.measures.significance import LEVEL
 from merganser.report.rows import Row
 from merganser.report.scores import read_json
@@ -64,7 +64,7 @@ def reproduce(published: Published, rows: Sequence[Row], tasks: Sequence[str]) -
 
     Means are compared where the tasks are the same ones.
     """
-    known = [*tasks, *([MEAN] if set(tasks) == set(published.tasks) else [])]
+    known = [*tasks, *(MEANS if set(tasks) == set(published.tasks) else [])]
     found = [_reproduced(table, rows, [name for name in table.columns if name in known]) for table in published.tables]
     return [each for each in found if each.compared]
 
@@ -86,17 +86,21 @@ def _figures(table: Table, row: Row, columns: list[str]) -> dict[str, Figure]:
     theirs = dict(zip(table.columns, table.rows[row.entry], strict=True))
     rounding = 0.5 * 10.0 ** -(table.decimals + 2)
     return {
-        column: _figure(row, column, value / 100, rounding)
+        column: Figure(ours, value / 100, stderr, rounding)
         for column in columns
-        if (value := theirs[column]) is not None
+        for ours, stderr in [_measured(row, column)]
+        if ours is not None and (value := theirs[column]) is not None
     }
 
 
-def _figure(row: Row, column: str, theirs: float, rounding: float) -> Figure:
+def _measured(row: Row, column: str) -> tuple[float | None, float | None]:
+    """Return an entry's score on a task or over all, and its standard error; None where it is not known."""
     if column == MEAN:
-        return Figure(row.scores.mean, theirs, row.scores.error, rounding)
+        return row.scores.mean, row.scores.error
+    if column == NORMALISED:
+        return row.scores.normalised, row.scores.normalised_error
     score = row.scores.by_task[column]
-    return Figure(score["value"], theirs, score["stderr"], rounding)
+    return score["value"], score["stderr"]
 
 
 def _note(table: Table, row: Row) -> str:

@@ -22,6 +22,7 @@ class Scores:
     by_task: Mapping[str, Score]  # in the order of params.yaml
     profile: Mapping[str, Any]  # of the merge: wall_s, cpu_s, peak_rss_bytes, amr, ...
     normalised: float | None = None
+    normalised_error: float | None = None  # the standard error, the individual models' scores taken as they are
     drop_rate: float | None = None
 
     @property
@@ -59,7 +60,7 @@ class Scores:
     @property
     def error(self) -> float | None:
         """Return the standard error of the mean; None where that of a task is not known."""
-        return error_of_mean({task: score["stderr"] for task, score in self.by_task.items()})
+        return error_of_mean(errors_of(self.by_task))
 
 
 def spread_of(scores: Mapping[str, Score]) -> float | None:
@@ -71,6 +72,11 @@ def spread_of(scores: Mapping[str, Score]) -> float | None:
 def values_of(scores: Mapping[str, Score]) -> dict[str, float]:
     """Return the value of each task's score."""
     return {task: score["value"] for task, score in scores.items()}
+
+
+def errors_of(scores: Mapping[str, Score]) -> dict[str, float | None]:
+    """Return the standard error of each task's score."""
+    return {task: score["stderr"] for task, score in scores.items()}
 
 
 def read_metrics(params: Params, entry: str, metrics: Path) -> dict[str, Score]:
@@ -88,6 +94,7 @@ def read_scores(params: Params, metrics: Path, profiles: Path) -> dict[str, Scor
             by_task=measured[entry],
             profile=read_json(profiles / f"{entry}.json"),
             normalised=normalised_score(found, reference) if reference else None,
+            normalised_error=error_of_mean(errors_of(measured[entry]), reference) if reference else None,
             drop_rate=score_drop_rate(found, reference) if reference else None,
         )
         for entry, found in values.items()

@@ -38,7 +38,7 @@ def test_a_table_is_read_as_it_stands(tmp_path: Path) -> None:
     [
         (
             {"columns": ["mean", "drak"]},
-            r'Table 1: columns: .drak. is neither mean nor one of tasks; did you mean "dark"',
+            r'Table 1: columns: .drak. is neither mean nor normalised nor one of tasks; did you mean "dark"',
         ),
         ({"rows": {"ties": [72.5]}}, r"rows\.ties: expected 2 figures, one a column, got 1"),
         ({"notes": {"tise": "tuned"}}, r'notes\.tise: not in rows; did you mean "ties"'),

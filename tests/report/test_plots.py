@@ -30,7 +30,7 @@ def row(entry: str, method: str, normalised: float, cost: float) -> Row:
     group = "reference" if about.family == "references" else "parts" if about.overlay else "single"
     profile = {"amr": cost, "wall_s": cost, "peak_rss_bytes": 0}
     score: Score = {"metric": "accuracy", "value": normalised, "count": 1, "stderr": None}
-    scores = Scores({"task": score}, profile, normalised, 1 - normalised)
+    scores = Scores({"task": score}, profile, normalised, drop_rate=1 - normalised)
     return Row(entry, about, about.reads, group, scores, {}, {}, {"task": Path("x")}, {"task": ""}, {})
 
 

@@ -70,6 +70,17 @@ def test_means_over_other_tasks_are_not_compared() -> None:
     assert found.columns == TASKS
 
 
+def test_normalised_means_are_compared_where_the_tasks_have_models_of_their_own() -> None:
+    table = TABLE.model_copy(update={"columns": ["normalised"], "rows": {"ties": [96.0], "average": [70.0]}})
+    ties, average = ROWS[1], ROWS[0]
+    scores = replace(ties.scores, normalised=0.9, normalised_error=0.02)
+    rows = [replace(ties, scores=scores), replace(average, scores=replace(average.scores, normalised=None))]
+    (found,) = reproduce(Published(tasks=TASKS, tables=[table]), rows, TASKS)
+    assert {entry: list(figures) for entry, figures in found.figures.items()} == {"ties": ["normalised"]}
+    figure = found.figures["ties"]["normalised"]
+    assert (figure.ours, figure.theirs, figure.stderr, figure.beyond) == (0.9, 0.96, 0.02, True)
+
+
 def test_a_table_of_other_entries_is_left_out() -> None:
     assert reproduce(Published(tasks=TASKS, tables=[TABLE]), [row("emr", {"dark": 0.1, "light": 0.2})], TASKS) == []
 

@@ -39,6 +39,12 @@ def threads_wanted() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def limit_loaded_libraries() -> None:
+    """Limit torch and every BLAS library that is loaded to one thread per call, for good."""
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+
+
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Limit torch and every loaded BLAS library to one thread per call."""

@@ -28,14 +28,12 @@ def run(main: Callable[[list[str]], None]) -> None:
 
     Each layer on one thread means the same bytes on any machine; how many layers at once is left to the main.
     """
-    from merganser.workers import VARIABLE, threads_wanted
+    from merganser.workers import VARIABLE, limit_loaded_libraries, threads_wanted
 
     os.environ[VARIABLE] = str(threads_wanted())
     for name in THREADS:
         os.environ[name] = "1"
-    import torch
-
-    torch.set_num_threads(1)
+    limit_loaded_libraries()  # the variables are for those that are not loaded yet
     end_well(main)
 
 

@@ -44,7 +44,7 @@ def split_lock(text: str) -> dict[str, str] | None:
     named = {}
     for block in blocks[1:]:
         name, colon, rest = block.partition(":\n")
-        if not (colon and rest.startswith("    cmd: ") and _is_word(name[2:]) and block.endswith("\n")):
+        if not (colon and rest.startswith(("    cmd: ", "    cmd:\n")) and _is_word(name[2:]) and block.endswith("\n")):
             return None
         named[name[2:]] = block
     return named

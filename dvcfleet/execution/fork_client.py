@@ -16,6 +16,7 @@ from typing import Any
 
 from dvcfleet.dvc_adapter.stages import command_environment
 from dvcfleet.execution.output import Lines
+from dvcfleet.planning.resources import thread_variables
 from dvcfleet.project import project_of
 
 _POLL_S = 0.5
@@ -28,7 +29,8 @@ _LONGEST_FOLDER = 75
 class ForkServer:
     """A fork server for the repository at `root`, as a child process listening at `address`.
 
-    Its commands get the environment of this process; warm ones find the modules of `preload` imported already.
+    Its commands get the environment of this process; warm ones find the modules of `preload` imported already, with one
+    thread for each numerical library.
     """
 
     def __init__(self, root: Path, preload: Sequence[str] = ()) -> None:
@@ -46,7 +48,7 @@ class ForkServer:
                 bufsize=0,
                 # So that this package is found also where it is not installed.
                 cwd=Path(__file__).parents[2],
-                env=command_environment(),
+                env=command_environment() | thread_variables(1),
                 pass_fds=[listener.fileno()],
                 # This process handles the signals that a terminal sends to all of its processes.
                 start_new_session=True,

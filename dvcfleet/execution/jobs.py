@@ -19,7 +19,7 @@ from dvcfleet.execution.fork_client import is_own_python, own_fork_servers, run_
 from dvcfleet.execution.output import Lines, log_path, logged
 from dvcfleet.executors.dask_tasks import as_task
 from dvcfleet.messages import Command, Job, Outcome
-from dvcfleet.planning.resources import Resources
+from dvcfleet.planning.resources import Resources, thread_variables
 from dvcfleet.project import project_of
 from dvcfleet.scheduling.resource_pool import own_gpus
 from dvcfleet.secrets import masked
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 # A word that a shell passes on unchanged.
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # The exit code of the shell's `timeout`.
 TIMED_OUT = 124
 
@@ -72,8 +71,8 @@ def warm_command(line: str, root: Path) -> tuple[str, tuple[str, ...]] | None:
 
 def stage_environment(stage: "Stage", threads: int) -> dict[str, str]:
     """Return the variables to set for a stage's processes, in addition to the worker's."""
-    counts = {name: os.environ.get(name, str(threads)) for name in _THREAD_VARIABLES}
-    return {"DVC_ROOT": stage.repo.root_dir, "DVC_STAGE": stage.addressing, "PYTHONUNBUFFERED": "1"} | counts
+    names = {"DVC_ROOT": stage.repo.root_dir, "DVC_STAGE": stage.addressing, "PYTHONUNBUFFERED": "1"}
+    return names | thread_variables(threads)
 
 
 def run_job(job: Job, on_line: Callable[[str], None]) -> Outcome:
@@ -104,6 +103,8 @@ def _run_commands(
     is_limited = job.resources.timeout_s is not None or is_wanted is not None
     seconds, peak, lines = 0.0, 0, Lines(on_line)
     is_own = is_own_python(job.environment.get("PATH") or command_environment().get("PATH", os.defpath))
+    # The libraries that a warm server has loaded keep the number of threads that they were loaded with.
+    can_be_warm = is_own and thread_variables(1).items() <= job.environment.items()
 
     def is_over() -> bool:
         return time.monotonic() > end or not (is_wanted is None or is_wanted())
@@ -113,7 +114,7 @@ def _run_commands(
 
     for command in job.commands:
         on_line(masked(f"> {command.line}"))
-        is_warm = bool(command.module) and is_own
+        is_warm = bool(command.module) and can_be_warm
         request = _request(job, command if is_warm else replace(command, module=None))
         answer = run_command(fork_servers[is_warm], request, lines, is_over if is_limited else None)
         if answer is None:

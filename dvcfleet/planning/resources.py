@@ -1,5 +1,6 @@
 """The resources that a stage's `meta` requests: threads, GPUs, memory, attempts, time."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 _BYTES = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _BYTES |= {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+# What numerical libraries read when they are loaded.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", re.ASCII)
 
 
@@ -25,6 +28,11 @@ class Resources:
     memory_bytes: int = 0
     retries: int = 0
     timeout_s: float | None = None
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """Return the variables that limit numerical libraries to so many threads; what is set already stays as it is."""
+    return {name: os.environ.get(name, str(threads)) for name in _THREAD_VARIABLES}
 
 
 def resources_of(stage: "Stage", more: Mapping[str, Any] | None = None) -> Resources:

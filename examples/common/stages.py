@@ -46,7 +46,7 @@ def named(task: str) -> str:
 
 
 def use_threads(count: int) -> None:
-    """Train with so many threads, whatever the machine has: the order of sums, and so the bytes, depend on their number."""
+    """Train with so many threads, whatever the machine has: the order of sums and so the bytes depend on them."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     import torch
 

@@ -16,7 +16,7 @@ from dvcfleet.execution.child import exit_code
 from dvcfleet.execution.fork_client import ForkServers
 from dvcfleet.execution.jobs import run_job, warm_command
 from dvcfleet.messages import Command, Job, Outcome
-from dvcfleet.planning.resources import Resources
+from dvcfleet.planning.resources import Resources, thread_variables
 from tests.dvcfleet.cluster import wait_until
 
 MODULE = """
@@ -62,8 +62,12 @@ def addresses(root: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def job(root: Path, addresses: tuple[str, str]) -> Job:
+    return job_of(root, addresses)
+
+
+def job_of(root: Path, addresses: tuple[str, str], threads: int = 1) -> Job:
     environment = {"DVC_STAGE": "a", "DVC_ROOT": str(root), "PATH": path_with(Path(sys.executable).parent)}
-    return Job("a", (), str(root), environment, fork_servers=addresses)
+    return Job("a", (), str(root), environment | thread_variables(threads), fork_servers=addresses)
 
 
 def path_with(folder: Path) -> str:
@@ -131,6 +135,25 @@ def test_a_warm_command_leaves_nothing_to_the_next(root: Path, job: Job) -> None
 def test_preloaded_modules_are_imported_already(root: Path, job: Job) -> None:
     (root / "tasks/look.py").write_text("import sys; print('xmlrpc.client' in sys.modules)")
     assert run(job, python("tasks.look", root))[1][-1] == "True"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_commands_libraries_have_as_many_threads_as_its_stage_asks_for(
+    root: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    for name in thread_variables(1):
+        monkeypatch.delenv(name, raising=False)
+    (root / "tasks/threads.py").write_text(
+        "import sys; print('scipy.linalg' in sys.modules); import scipy.linalg, threadpoolctl\n"
+        "print(*{pool['num_threads'] for pool in threadpoolctl.threadpool_info()})"
+    )
+    servers = ForkServers(root, ["scipy.linalg"])
+    try:
+        lines = run(job_of(root, servers.addresses(), threads), python("tasks.threads", root))[1]
+    finally:
+        servers.stop()
+    # Warm, the library has been loaded with one thread.
+    assert lines[-2:] == [str(threads == 1), str(min(threads, os.cpu_count() or 1))]
 
 
 def test_peak_memory_is_that_of_the_command(root: Path, job: Job) -> None:

@@ -55,7 +55,10 @@ def test_one_list_in_two_places_is_named_as_the_library_names_it() -> None:
 
 
 def test_a_lock_file_is_cut_into_its_entries_and_put_together_again() -> None:
-    stages = {name: {"cmd": f"echo {name}", "deps": [{"path": name, "size": 1}]} for name in ("a", "b@1", "c")}
+    stages: dict[str, Any] = {
+        name: {"cmd": f"echo {name}", "deps": [{"path": name, "size": 1}]} for name in ("a", "b@1", "c")
+    }
+    stages["c"]["cmd"] = ["echo 1", "echo 2"]
     text = dumps_yaml({"schema": "2.0", "stages": stages})
     blocks = split_lock(text)
     assert blocks is not None

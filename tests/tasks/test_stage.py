@@ -1,5 +1,7 @@
 """How a stage learns what it is to work on."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,6 +48,19 @@ def test_the_two_names_of_a_matrix_are_told_apart_by_what_there_is() -> None:
 def test_two_names_that_are_none_or_could_be_others_are_refused(argv: list[str]) -> None:
     with pytest.raises(InputError, match=r"tasks\.evaluate: expected two names, got "):
         two_names(argv, "evaluate", ["a", "a-b"], ["c", "b-c"])
+
+
+def test_libraries_that_were_loaded_before_have_one_thread_too() -> None:
+    lines = [
+        "import scipy.linalg, threadpoolctl",
+        "from tasks.stage import run",
+        "run(lambda argv: print(*{pool['num_threads'] for pool in threadpoolctl.threadpool_info()}))",
+    ]
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    ran = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "1\n"
 
 
 def test_one_name_is_one() -> None:

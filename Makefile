@@ -13,6 +13,8 @@ PRESENT = $(wildcard $(SOURCES))
 
 # The stages' commands say `python`: they mean this one.
 export PATH := $(BIN):$(PATH)
+# Images of containers set it, and each process would compile anew what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv run test drills check format bench docs site ui clean
 
@@ -26,16 +28,17 @@ $(READY):
 	test -x $(BIN)/python || "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 	|| { echo "$(PYTHON) is not Python 3.11: install it, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv "$(VENV)"
-	@echo "setting up $(VENV): some minutes and 7 GB, once"
+	@echo "setting up $(VENV): a minute or two and 7 GB, once"
 	@# uv is five times as fast. Packages that it was killed amid are installed again; pip does it where uv cannot, as with
 	@# settings that are pip's alone.
 	@$(PIP) -c constraints.txt uv
 	@again=$$(test -e "$(CACHE)" && echo --reinstall); $(UV) $$again -c constraints.txt -e ".[dev]" 2>/dev/null \
 	|| $(PIP) -c constraints.txt -e ".[dev]"
 	@rm -rf "$(CACHE)"
-	@# What is not Python, such as templates, is passed over.
-	@"$(BIN)/python" -m compileall -qq -j 0 -x '/tests?/' "$(VENV)/lib" || true
-	@"$(BIN)/python" -c "import merganser.linalg.loops"  # which compiles them: no stage waits for it
+	@# Which compiles them, as nothing has yet: all that a run imports, and the loops, for which no stage waits.
+	@"$(BIN)/python" -c "import flows.cli, dvcfleet.run, dvcfleet.prefect_adapter.flow, prefect.server.api.server" & \
+	"$(BIN)/python" -c "import merganser.linalg.loops, open_clip, datasets, matplotlib.pyplot, mlflow.store.tracking.sqlalchemy_store" \
+	2>/dev/null; wait
 	@rm -f "$(VENV)"/.ready-* && touch "$@"
 
 run: $(READY)  ## compare the methods of params.yaml and write the report

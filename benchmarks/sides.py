@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -154,19 +155,26 @@ def writing(side: str, command: Sequence[str], setting: Setting, option: str | N
 def _project(method: str, setting: Setting) -> Path:
     """Make a project of the models, with this method as its one entry; its factors are computed once."""
     project = setting.folder / "project"
-    params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    params["base"] = {"source": str(setting.base), "family": "open_clip"}
-    params["parameters"] = {"merged": [f"{TOWER}*"], "matrices": "linear"}
-    data = {"source": "none", "templates": ["{}"]}  # a merge sees no data
-    params["tasks"] = {task: {"source": str(path), "data": data} for task, path in setting.models.items()}
-    params |= {name: {} for name in ("differences", "embeddings", "joints") if name in params}
-    params["methods"] = {method: {"method": method, "reads": registry.get(method).reads}}
-    params["studies"] = {"tasks": {"subsets": 1, "methods": {}}, "rank": {"fractions": []}}
     fresh = not project.is_dir()
     (project / "data").mkdir(parents=True, exist_ok=True)
-    (project / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    (project / "params.yaml").write_text(yaml.safe_dump(choices(method, setting), sort_keys=False))
     if fresh:
         environment = os.environ | threads_of(setting)
         command = [sys.executable, "-c", PREPARE, *setting.models]
         subprocess.run(command, cwd=project, env=environment, check=True, stdout=subprocess.DEVNULL)
     return project
+
+
+def choices(method: str, setting: Setting) -> dict[str, Any]:
+    """Return the params.yaml of a project whose one entry is this method, with its defaults."""
+    data = {"source": "none", "templates": ["{}"]}  # a merge sees no data
+    return {
+        "seed": 0,
+        "base": {"source": str(setting.base), "family": "open_clip"},
+        "parameters": {"merged": [f"{TOWER}*"], "matrices": "linear"},
+        "tasks": {task: {"source": str(path), "data": data} for task, path in setting.models.items()},
+        "decompose": {"rank_fraction": 0.5, "dtype": "float32"},
+        "methods": {method: {"method": method, "reads": registry.get(method).reads}},
+        "merge": {"device": "cpu"},
+        "evaluation": {"split": "test"},
+    }

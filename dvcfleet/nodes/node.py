@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import socket
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
                 return NodeStage(repo, job, ObjectStore(repo, tell), tell).run()
     except UserError as error:
         return Outcome(job.name, 2, tail=(str(error),), why=f"refused by {where}: {error}")
-    except (DvcException, OSError) as error:
+    except (DvcException, OSError, sqlite3.Error) as error:
         return Outcome(job.name, 1, tail=(str(error),), why=f"{where}: {error}")
 
 

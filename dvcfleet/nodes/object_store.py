@@ -10,6 +10,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
+    from dvc.data_cloud import Remote
     from dvc.output import Output
     from dvc.repo import Repo
     from dvc_data.hashfile.hash_info import HashInfo
@@ -49,18 +51,24 @@ def has_remote(repo: "Repo") -> bool:
 class ObjectStore:
     """The repository's default DVC remote; `tell` is called with a line for each wait.
 
-    All methods wait up to ten minutes for a remote that does not answer, and then raise its error. Raises UserError for
-    a remote that stores files by version and not by content.
+    All methods wait up to ten minutes for a remote that does not answer, and then raise its error. They raise UserError
+    for a remote that stores files by version and not by content.
     """
 
     def __init__(self, repo: "Repo", tell: Callable[[str], None]) -> None:
         self._repo, self._tell = repo, tell
-        self._remote = repo.cloud.get_remote()
-        if self._remote.fs.version_aware or self._remote.worktree:
+
+    @cached_property
+    def _remote(self) -> "Remote":
+        # Not when this object is made, which stages of a node may do at once: DVC opens its data index here, and two
+        # that create that database at the same time end in "database is locked".
+        remote = self._repo.cloud.get_remote()
+        if remote.fs.version_aware or remote.worktree:
             raise UserError(
-                f"DVC remote {self._remote.name}: nodes need one that keeps files by their content; "
+                f"DVC remote {remote.name}: nodes need one that keeps files by their content; "
                 "remove version_aware and worktree from its configuration, or choose another by `dvc remote default`"
             )
+        return remote
 
     def open(self) -> None:
         """Write the marker file to a remote on first use, and check for it later."""
@@ -179,6 +187,7 @@ class ObjectStore:
 
     def _patiently(self, what: str, action: Callable[[], T]) -> T:
         """Run an action that needs the remote; while the remote is unreachable, wait and retry."""
+        name = self._remote.name  # refuses at once a remote that nodes cannot use
         for wait_s in _WAITS_S:
             try:
                 return action()
@@ -187,7 +196,7 @@ class ObjectStore:
                     raise
                 if isinstance(error, OSError) and error.errno in _LASTING:
                     raise
-                self._tell(f"waiting for the DVC remote {self._remote.name} to {what}: {error}; next try in {wait_s} s")
+                self._tell(f"waiting for the DVC remote {name} to {what}: {error}; next try in {wait_s} s")
             time.sleep(wait_s)
         return action()
 

@@ -1,7 +1,7 @@
 """Plan and simulate a full sweep on a cluster: `python -m benchmarks.scale`.
 
 20 tasks, 45 entries and 3 seeds, an entry for each seed, as stages of the real dvc.yaml. In the simulation each stage
-sleeps what the cost model says (`benchmarks.cost_model`), scaled down, on four Dask workers with two GPUs each, which
+sleeps what the cost model says (`flows.cost_model`), scaled down, on four Dask workers with two GPUs each, which
 are made up. What is measured is the engine: the order in which it starts stages, and what it takes between them.
 """
 
@@ -22,10 +22,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks import cost_model
-from benchmarks.cost_model import Model, Rates
 from benchmarks.harness import RESULTS, ROOT, Measured, Run, as_table, described, machine, measure, write_results
-from benchmarks.rates import replaced
 from dvcfleet.planning.plan import plan
 from dvcfleet.planning.resources import Resources
 from dvcfleet.provenance.ledger import executions
@@ -33,6 +30,8 @@ from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.scheduling.durations import Durations, kind_of
 from dvcfleet.scheduling.order import ReadyStages, paths
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room
+from flows import cost_model
+from flows.cost_model import CORE, GPU, Model
 from merganser.inputs.factors import FactorSettings
 
 TASKS, ENTRIES, SEEDS = 20, 45, 3
@@ -60,29 +59,6 @@ SHAPES = ((3 * WIDTH, WIDTH), (WIDTH, WIDTH), (4 * WIDTH, WIDTH), (4 * WIDTH, WI
 MODEL_BYTES = 4 * sum(rows * columns for rows, columns in SHAPES)
 MODEL = Model(SHAPES, (WIDTH,) * 16 * BLOCKS, MODEL_BYTES, MODEL_BYTES, MODEL_BYTES)
 FACTORS = FactorSettings(rank_fraction=0.3, dtype="float32")
-# One core of AMD EPYC, from docs/costs.md.
-CPU = Rates(
-    start=2.03,
-    start_evaluate=6.69,
-    floor=0,
-    floor_evaluate=0,
-    copy=1.93e9,
-    read=7.38e9,
-    write=1.85e9,
-    sha256=1.94e9,
-    norm=4.21e9,
-    add=1.09e9,
-    gram=41e9,
-    product=45e9,
-    values={256: 102e-12, 768: 53e-12, 1536: 50e-12, 3072: 65e-12},
-    vectors={256: 122e-12, 768: 53e-12, 1536: 39e-12, 3072: 55e-12},
-    some_vectors=1761e-12,
-    drm=79e6,
-    network=78e9,
-)
-# Assumed, not measured: a data-centre GPU's products.
-GPU = replaced(CPU, gram=10e12, product=10e12, network=30e12)
-
 STAND_IN = """
 {
     read -r seconds
@@ -224,12 +200,12 @@ def seconds_by_kind(tasks: int) -> dict[str, float]:
     evaluation = GPU.start_evaluate + cost_model.evaluate(MODEL, TOKENS, IMAGES, GPU).seconds
     forward = cost_model.evaluate(MODEL, TOKENS, 1, GPU).seconds - cost_model.evaluate(MODEL, TOKENS, 0, GPU).seconds
     on_core = {
-        "fetch": cost_model.fetch(MODEL, CPU),
-        "extract": cost_model.extract(MODEL, CPU),
-        "decompose": cost_model.decompose(MODEL, FACTORS, CPU),
-        "join": cost_model.join(MODEL, tasks, CPU),
+        "fetch": cost_model.fetch(MODEL, CORE),
+        "extract": cost_model.extract(MODEL, CORE),
+        "decompose": cost_model.decompose(MODEL, FACTORS, CORE),
+        "join": cost_model.join(MODEL, tasks, CORE),
     }
-    found = {kind: CPU.start + cost.seconds for kind, cost in on_core.items()}
+    found = {kind: CORE.start + cost.seconds for kind, cost in on_core.items()}
     found |= {"fetch_base": found["fetch"], "extract_difference": found["extract"]}
     found["merge"] = GPU.start + cost_model.merge_svd(MODEL, tasks, FACTORS, GPU).seconds
     found |= dict.fromkeys(("evaluate", "study_rank", "route", "statistics", "surgery"), evaluation)
@@ -243,7 +219,7 @@ def write_stand_ins(folder: Path, ideal_s: float) -> float:
     """Write what each stage sleeps and writes; return the scale: seconds slept for a second of the cost model."""
     found = plan(folder)
     by_kind = seconds_by_kind(len([name for name in found.nodes if kind_of(name) == "fetch"]))
-    seconds = {name: by_kind.get(kind_of(name), CPU.start) for name in found.nodes}
+    seconds = {name: by_kind.get(kind_of(name), CORE.start) for name in found.nodes}
     scale = ideal_s / ideal(seconds, {name: node.needs for name, node in found.nodes.items()})[2]
     read = {dep.def_path for stage in found.stages.values() for dep in stage.deps}
     (folder / "stand-ins").mkdir()

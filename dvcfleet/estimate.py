@@ -1,8 +1,8 @@
 """What a plan will take, before it runs: CPU and GPU time, disk, downloads, from what its stages took before."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,15 +24,18 @@ _NAMED = 4
 
 @dataclass(frozen=True)
 class Known:
-    """An amount per stage: of those that ran before what it was, of others of their kind the median."""
+    """An amount per stage: what it was if it ran before, else the median of its kind, or what is expected."""
 
     before: Mapping[str, float]
     of_kind: Mapping[str, float]
+    expected: Mapping[str, float] = field(default_factory=dict)
+    is_new: bool = False  # the stages' sources: then what is expected says more than what others of their kind took
 
     def of(self, name: str) -> float | None:
-        """Return a stage's amount; None if no stage of its kind has run."""
-        own = self.before.get(name)
-        return self.of_kind.get(kind_of(name)) if own is None else own
+        """Return a stage's amount; None if it is not expected, and no stage of its kind has run."""
+        kind, expected = self.of_kind.get(kind_of(name)), self.expected.get(name)
+        others = (expected, kind) if self.is_new else (kind, expected)
+        return next((each for each in (self.before.get(name), *others) if each is not None), None)
 
     def among(self, names: Iterable[str]) -> dict[str, float]:
         """Return the amounts that are known of these stages."""
@@ -45,7 +48,7 @@ def estimate(
     resources: Callable[["Stage"], Resources],
     workers: int | None,
     is_download: Callable[[Path], bool],
-    expect: Callable[[Sequence[Path]], Expected],
+    expect: Callable[[], Expected],
 ) -> Iterator[str]:
     """Say what the stages that a run would run will take; nothing if it would run none.
 
@@ -55,16 +58,18 @@ def estimate(
     names = [node.name for node in plan.work if node.state not in (State.RESTORABLE, State.BLOCKED)]
     if not names:
         return
-    time = Known({name: seconds[name] for name in names if name in seconds}, medians(seconds))
     wanted = {name: resources(plan.stages[name]) for name in names}
-    took = time.among(names)
     # All stages of the plan that ran, not only those to run again, say what their kind writes.
     sizes = {name: size for name, stage in plan.stages.items() if (size := _written_before(stage)) is not None}
     ran = sizes.keys() & _of_these_sources(plan)
     once = cache(is_download)  # many stages read the same files
     fetched = {name: found for name in names if (found := list(filter(once, _sources(plan.stages[name]))))}
     new = list(dict.fromkeys(source for name in fetched if name not in ran for source in fetched[name]))
-    expected = expect(new) if new else Expected()
+    of_kind = medians(seconds)
+    expected = expect() if new or any(kind_of(name) not in of_kind for name in names) else Expected()
+    before = {name: seconds[name] for name in names if name in seconds and (name in ran or not new)}
+    time = Known(before, of_kind, expected.seconds, bool(new))
+    took = time.among(names)
     amounts = sizes | {name: size for name, size in expected.written.items() if name not in ran}
     written = Known(amounts, medians(sizes)).among(names)
     downloaded = float(sum(expected.downloads.get(source, 0) for source in new))
@@ -73,9 +78,7 @@ def estimate(
         yield _total(took, wanted, sum(written.values()), downloaded)
     if took:
         yield _at_least(plan, took, wanted, workers)
-        others = [name for name in took if name not in time.before]
-        more = f", and for {len(others)} more the median of their kind" if others else ""
-        yield f"time: what {len(took) - len(others)} stages took before{more}; what proves up to date is not run"
+        yield _basis(time, took)
     away = [name for name in fetched if name not in ran and not expected.downloads.keys() & set(fetched[name])]
     yield from _unknown("time", [name for name in names if name not in took])
     yield from _unknown("disk", [name for name in names if name not in written])
@@ -110,6 +113,18 @@ def _at_least(plan: Plan, took: Mapping[str, float], wanted: Mapping[str, Resour
     threads = workers or os.cpu_count() or 1
     work = sum(min(wanted[name].threads, threads) * each for name, each in took.items()) / threads
     return f"no less than {in_words(max(longest, work))} with {threads} workers"
+
+
+def _basis(time: Known, took: Mapping[str, float]) -> str:
+    """Say what the time is reckoned from."""
+    others = [name for name in took if name not in time.before]
+    by_model = [name for name in others if took[name] == time.expected.get(name)]
+    parts = [f"what {len(took) - len(others)} stages took before"] if len(others) < len(took) else []
+    parts += [f"for {len(others) - len(by_model)} more the median of their kind"] if len(by_model) < len(others) else []
+    parts += (
+        [f"for {len(by_model)} that never ran a formula, which may be wrong by a factor of three"] if by_model else []
+    )
+    return f"time: {', and '.join(parts)}; what proves up to date is not run"
 
 
 def _unknown(what: str, names: list[str]) -> Iterator[str]:

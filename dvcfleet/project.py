@@ -27,10 +27,13 @@ TABLE = "dvcfleet"
 
 @dataclass(frozen=True)
 class Expected:
-    """Bytes to be downloaded, by the file that names what, and to be written, by the stage's name; what is known."""
+    """What is known of stages that never ran: bytes to download, by the file that names what; by the stages' names
+    bytes to write, and seconds.
+    """
 
     downloads: Mapping[Path, int] = field(default_factory=dict)
     written: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class Project(Protocol):
@@ -58,8 +61,8 @@ class Project(Protocol):
     def is_download(self, path: Path) -> bool:
         """Tell whether a file that a stage reads names what the stage downloads."""
 
-    def expect(self, sources: Sequence[Path]) -> Expected:
-        """Return what is expected where stages that download by these files never ran; it may ask where they lead."""
+    def expect(self) -> Expected:
+        """Return what is expected of stages that never ran; it may ask where files that name downloads lead."""
 
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
         """Return all text files that a stage will write, by path, if they are known without running it, else None."""
@@ -118,7 +121,7 @@ class AnyRepository:
         """Return False: nothing is known to be downloaded."""
         return False
 
-    def expect(self, sources: Sequence[Path]) -> Expected:
+    def expect(self) -> Expected:
         """Return nothing."""
         return Expected()
 

@@ -1,20 +1,25 @@
-"""What a comparison that never ran here will download, by what its hubs say, and write, by the sizes in docs/costs.md.
+"""What a comparison that never ran here will download, by what its hubs say, write and take, by docs/costs.md.
 
 The headers of models that are not here are not known: the shares are those of a transformer in float32 whose blocks
 hold four square matrices and two of four times that width.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from dvcfleet.project import Expected
+from flows.expected_times import Sizes, picture_tokens, seconds
 from flows.suite_check import Kind, kinds_of
 from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.registry import get
+from merganser.sources.counting import count_examples, picture_of
 from merganser.sources.following import HubAwayError, look
 from merganser.sources.pointers import HubPointer, read_pointer
+
+T = TypeVar("T")
 
 ASKED_AT_ONCE = 8
 FACTORS = 1.5  # bytes of all singular vectors, a byte of the deltas
@@ -23,21 +28,67 @@ PARTS = 1 / 8  # bytes of a task's own part, masks or low rank, a byte of its de
 WHOLE = ("individual",)  # whose parts are the deltas
 
 
-def expect(params: Params, sources: Iterable[Path]) -> Expected:
-    """Ask the hubs how large sources are; nothing is expected of those whose hub does not answer."""
+def expect(params: Params) -> Expected:
+    """Ask the hubs how large sources are, and how many examples; what a hub does not answer is not expected."""
     kinds = kinds_of(params)
-    asked = [source for source in sources if source in kinds]
     with ThreadPoolExecutor(ASKED_AT_ONCE) as beside:
-        seen = dict(zip(asked, beside.map(lambda source: _size(source, kinds[source]), asked), strict=True))
+        seen = dict(zip(kinds, beside.map(_size, kinds, kinds.values()), strict=True))
     known = {source: size for source, size in seen.items() if size is not None}
-    return Expected(known, dict(_written(params, {str(source): float(size) for source, size in known.items()})))
+    size = {str(source): float(bytes_) for source, bytes_ in known.items()}
+    base = size.get(
+        params.base.source, max((size.get(task.source, 0.0) for task in params.tasks.values()), default=0.0)
+    )
+    times = seconds(params, _sizes(params, base)) if base else {}
+    hubs = {source: size for source, size in known.items() if is_remote(source)}
+    return Expected(hubs, dict(_written(params, size)), times)
+
+
+def is_remote(source: Path) -> bool:
+    """Tell whether a source is a pointer to a hub."""
+    return isinstance(read_pointer(source), HubPointer)
 
 
 def _size(source: Path, kind: Kind) -> int | None:
+    """Return the bytes of what is fetched of a source; None where that is not known."""
     try:
         pointer = read_pointer(source)
-        return look(source, pointer, kind).size if isinstance(pointer, HubPointer) else None
+        if isinstance(pointer, HubPointer):
+            return look(source, pointer, kind).size
+        if pointer is not None:
+            return None
     except (InputError, HubAwayError):  # said when it is fetched
+        return None
+    files = [source] if source.is_file() else source.rglob("*")
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def _sizes(params: Params, base: float) -> Sizes:
+    """Ask for the examples of tasks and the pictures of the base; nobody is asked twice at a time."""
+    picture = _known(lambda: picture_of(Path(params.base.source)))
+    measured = {task: (Path(params.tasks[task].data.source), params.split_of(task)) for task in params.measured}
+    learned = (
+        {task: (source, params.validation_split_of(task)) for task, (source, _) in measured.items()}
+        if params.validation
+        else {}
+    )
+    most = params.validation.examples if params.validation else None
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as beside:
+        wanted = [*measured.values(), *learned.values()]
+        found = list(beside.map(lambda each: _known(lambda: count_examples(*each)), wanted))
+    counted = dict(zip(wanted, found, strict=True))
+    return Sizes(
+        base,
+        picture_tokens(*(picture or ())),
+        {task: count for task, each in measured.items() if (count := counted[each]) is not None},
+        {task: min(count, most or count) for task, each in learned.items() if (count := counted[each]) is not None},
+    )
+
+
+def _known(ask: Callable[[], T]) -> T | None:
+    """Return what a source answers; None where it does not, which is said when it is fetched."""
+    try:
+        return ask()
+    except Exception:  # hubs, `datasets` and Arrow raise dozens of kinds
         return None
 
 

@@ -116,14 +116,14 @@ class Merganser:
         except InputError:  # said when params.yaml is checked
             return False
 
-    def expect(self, sources: Sequence[Path]) -> Expected:
-        """Return how much there is to download, by what the hubs say, and how large what is made of it will be."""
+    def expect(self) -> Expected:
+        """Return how much there is to download, by what the hubs say, what is made of it and how long that takes."""
         from flows.expected_sizes import expect
         from merganser.config.loading import load_params
 
         root = Path.cwd()
         try:
-            found = expect(load_params(PARAMS), [source.relative_to(root) for source in sources])
+            found = expect(load_params(PARAMS))
         except (InputError, ValueError):  # said when params.yaml is checked
             return Expected()
         return replace(found, downloads={root / source: size for source, size in found.downloads.items()})

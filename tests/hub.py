@@ -152,10 +152,11 @@ class Handler(BaseHTTPRequestHandler):
             kept = {"X-Linked-Etag": headers.pop("ETag"), "X-Linked-Size": str(entry["size"])}
             path = urlsplit(self.path).path
             return self.send(302, b"", headers | kept | {"Location": f"{self.hub.url}/store{path}"})
-        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
+        start, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
+        part = bytes(content[int(start) : int(last) + 1 if last else None])
         if self.command != "HEAD":
-            self.hub.sent.append(len(content) - start)
-        return self.send(200 if start == 0 else 206, bytes(content[start:]), headers)
+            self.hub.sent.append(len(part))
+        return self.send(206 if "Range" in self.headers else 200, part, headers)
 
     def refuse(self, code: str) -> None:
         """Say what is missing, as the hub says it."""

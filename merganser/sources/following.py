@@ -72,7 +72,7 @@ def look(source: Path, pointer: HubPointer, kind: Kind) -> Seen:
     try:
         head = str(api.repo_info(pointer.hub, revision=branch, repo_type=kind).sha)
         asked = pointer.revision or head
-        files = _files(api, pointer, asked, kind, source)
+        files = files_at(api, pointer, asked, kind, source)
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, asked, error)) from error
     except (HTTPError, OSError) as error:
@@ -102,11 +102,11 @@ def _differs(api: "HfApi", pointer: HubPointer, head: str, kind: Kind, source: P
 
 def _contents(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, source: Path) -> dict[str, str]:
     """Return the checksum of each file that would be fetched at a commit."""
-    files = _files(api, pointer, revision, kind, source)
+    files = files_at(api, pointer, revision, kind, source)
     return {name: file.lfs.sha256 if file.lfs else file.blob_id for name, file in files.items()}
 
 
-def _files(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, source: Path) -> dict[str, "RepoFile"]:
+def files_at(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, source: Path) -> dict[str, "RepoFile"]:
     """Return each file that would be fetched at a commit, by its name from the pointer's folder on."""
     from huggingface_hub import RepoFile
 

@@ -29,7 +29,7 @@ def says(
             lambda stage: Resources(threads=2, gpus=1) if stage.addressing.startswith("use") else Resources(),
             workers,
             lambda path: path.suffix == ".yaml",
-            lambda sources: expected or Expected(),
+            lambda: expected or Expected(),
         )
     )
 
@@ -80,6 +80,23 @@ def test_what_the_project_expects_stands_for_stages_that_never_ran(toy: Make) ->
     new.write("dvc.yaml", other)
     there = Expected({new.path / "c.yaml": 5000}, {"fetch@a": 5000.0, "fetch@b": 5000.0})
     assert says(new.path, new.plan(), {}, expected=there)[0] == "expected: 10 kB of disk, 5 kB downloaded"
+
+
+def test_of_time_a_formula_stands_for_stages_that_never_ran(toy: Make) -> None:
+    new = toy(STAGES, FILES)
+    expected = Expected(seconds={"fetch@a": 60.0, "fetch@b": 60.0, "use@a": 600.0})
+    assert says(new.path, new.plan(), {}, expected=expected)[:3] == [
+        "expected: 22 min of CPU time, 10 min of GPU time",
+        "no less than 11 min with 2 workers",
+        "time: for 3 that never ran a formula, which may be wrong by a factor of three; "
+        "what proves up to date is not run",
+    ]
+    # Of new sources it says more than what others of their kind took, else less.
+    other = {"fetch@z": 5.0, "use@z": 5.0}
+    assert says(new.path, new.plan(), other, expected=expected)[0] == "expected: 22 min of CPU time, 10 min of GPU time"
+    assert new.run()[0] == 0
+    new.write("source", "2")
+    assert says(new.path, new.plan(), other, expected=expected)[0].startswith("expected: 20 s of CPU time, 10 s of GPU")
 
 
 def test_bytes_are_written_for_people() -> None:

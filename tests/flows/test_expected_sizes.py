@@ -4,9 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import yaml
 
+from dvcfleet.project import Expected
+from flows.cost_model import CORE
 from flows.expected_sizes import expect
 from merganser.config.params import Params
 from tests.hub import Hub, serve
@@ -57,7 +61,7 @@ def test_sizes_come_from_the_hub_and_from_the_shares_of_the_cost_model(hub: Hub)
         differences={"ties": {"merged": "ties"}},
     )
     sources = [Path(f"{name.replace('/', '-')}.yaml") for name in SIZES]
-    found = expect(params, sources)
+    found = expect(params)
     assert found.downloads == dict(zip(sources, SIZES.values(), strict=True))
     models = {f"{kind}@{task}": 1000 for kind in ("fetch", "extract") for task in ("dark", "light")}
     assert found.written == models | {
@@ -79,8 +83,38 @@ def test_sizes_come_from_the_hub_and_from_the_shares_of_the_cost_model(hub: Hub)
 def test_of_a_hub_that_does_not_answer_nothing_is_expected(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     del hub.folders["models/base"]
     params = comparison(methods=METHODS)
-    found = expect(params, [Path("models-base.yaml"), Path("models-dark.yaml")])
-    assert found.downloads == {Path("models-dark.yaml"): 1000}
+    found = expect(params)
+    assert found.downloads[Path("models-dark.yaml")] == 1000
+    assert Path("models-base.yaml") not in found.downloads
     assert not any(name.startswith("merge") for name in found.written)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert not expect(params, [Path("models-dark.yaml")]).downloads
+    assert expect(params) == Expected()
+
+
+def test_times_follow_from_the_size_of_the_base_and_the_examples_that_footers_count(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, count in {"dark": 1000, "light": 3000}.items():
+        table = pyarrow.table({"image": [b"."] * count, "label": [0] * count})
+        folder = hub.folders[f"datasets/{name}"]
+        (folder / "rows.parquet").unlink()
+        pyarrow.parquet.write_table(table, folder / "test-00000-of-00001.parquet", row_group_size=100)
+    base = hub.folders["models/base"]
+    (base / "config.json").write_text('{"vision_config": {"image_size": 224, "patch_size": 32}}')
+    with (base / "model.safetensors").open("wb") as file:
+        file.truncate(4 * 8_500_000)
+    params = comparison(methods=METHODS, evaluation={"split": "test"})
+    found = expect(params).seconds
+    flops = {name: 2 * 8.5e6 * 50 * count for name, count in {"dark": 1000, "light": 3000}.items()}
+    for task, each in flops.items():
+        assert found[f"evaluate@ties-{task}"] == pytest.approx(1 + each / CORE.network, rel=0.05)
+        assert found[f"prepare@{task}"] > 3
+    assert found["merge@ties"] < found["decompose@dark"] < 60
+    assert sum(name.startswith("evaluate@") for name in found) == 6
+    on_gpu = comparison(methods=METHODS, evaluation={"split": "test", "device": "cuda"})
+    assert expect(on_gpu).seconds["evaluate@ties-light"] < 2
+    # Examples that nobody can count are not reckoned with.
+    (hub.folders["datasets/light"] / "test-00000-of-00001.parquet").write_bytes(b"spoilt")
+    again = expect(params).seconds
+    assert "evaluate@ties-dark" in again
+    assert "evaluate@ties-light" not in again

@@ -8,7 +8,7 @@ values of a model. Sizes are in bytes and without headers, which take some hundr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, prod
 
 from merganser.checkpoints.kinds import ParameterRules, delta_shape, is_merged, kind_of
@@ -44,6 +44,30 @@ class Rates:
     network: float  # flop/s of a network's matrices in float32, all else that it does included
 
 
+# One core of AMD EPYC, measured: docs/costs.md.
+CORE = Rates(
+    start=2.03,
+    start_evaluate=6.69,
+    floor=326e6,
+    floor_evaluate=539e6,
+    copy=1.93e9,
+    read=7.38e9,
+    write=1.85e9,
+    sha256=1.94e9,
+    norm=4.21e9,
+    add=1.09e9,
+    gram=41e9,
+    product=45e9,
+    values={256: 102e-12, 768: 53e-12, 1536: 50e-12, 3072: 65e-12},
+    vectors={256: 122e-12, 768: 53e-12, 1536: 39e-12, 3072: 55e-12},
+    some_vectors=1761e-12,
+    drm=79e6,
+    network=78e9,
+)
+# Assumed, not measured: the products of a GPU in a data centre.
+GPU = replace(CORE, gram=10e12, product=10e12, network=20e12)
+
+
 @dataclass(frozen=True)
 class Model:
     """The shapes of a model: what a task's fine-tuned one and the base have in common."""
@@ -73,6 +97,18 @@ class Cost:
     read: int
     written: int
     memory: int
+
+
+def transformer(values: float) -> Model:
+    """Describe a transformer of so many values in float32, N / 64 blocks deep: of four N x N and two N x 4 N matrices.
+
+    ViT-B and GPT-2 are just so.
+    """
+    blocks = max(1, round((64 / 12 * values) ** (1 / 3) / 64))
+    width = max(1, round((values / (12 * blocks)) ** 0.5))
+    shapes = ((width, width),) * 4 + ((4 * width, width),) * 2
+    size = round(FLOAT * values)
+    return Model(shapes * blocks, (), size, size, size)
 
 
 def model_of(base: Mapping[str, Spec], tuned: Mapping[str, Spec], rules: ParameterRules) -> Model:

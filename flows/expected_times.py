@@ -1,0 +1,175 @@
+"""How long the stages of a comparison that never ran here will take, by the cost model: right to a factor of some.
+
+A stage is a fork of a process that has imported the libraries. Models are taken for transformers in float32, texts for
+TOKENS of them; what runs on a GPU for an assumed one of 20 TFLOP/s (`flows.cost_model`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import comb, prod
+
+from flows import cost_model
+from flows.cost_model import CORE, FLOAT, GPU, Model, Rates, transformer
+from merganser.config.params import Entry, Params, Search
+from merganser.inputs.factors import FactorSettings
+from merganser.learning import get_learner
+from merganser.merging.method import Cost
+from merganser.registry import get
+
+START, START_NETWORK, RECORD = (
+    0.3,
+    1.0,
+    1.5,
+)  # s of a stage; of one that builds a network; of one that opens MLflow's store
+TOKENS = {  # of an example that is no picture, all its answers together
+    "text_classification": 64,
+    "regression": 64,
+    "text_generation": 128,
+    "language_model": 256,
+}
+PATCH = 16  # pixels a side of a picture's patches, where the base's configuration does not say it
+PICTURE = 224
+DECODE = {"image_classification": 6e-3}  # s to decode and resize a photograph of 500 x 375
+TOKENISE = 3e-4  # s of a text
+PASSES = 3  # of a step: forward, and twice as much backward
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is known of a comparison before it ran: bytes of its base, a picture's tokens, examples of each task.
+
+    `measured` and `validation` have the examples of the splits that are measured on and that are learned from.
+    """
+
+    base: float
+    picture: int
+    measured: Mapping[str, int]
+    validation: Mapping[str, int]
+
+
+def picture_tokens(size: int = PICTURE, patch: int = PATCH) -> int:
+    """Return how many tokens a transformer makes of a picture: its patches, and one for the whole."""
+    return (size // patch) ** 2 + 1
+
+
+def seconds(params: Params, sizes: Sizes) -> dict[str, float]:
+    """Return the seconds that stages will take, by name; without those that run examples nobody could count."""
+    return {name: each for part in (_models, _examples, _data, _rest) for name, each in part(params, sizes)}
+
+
+def _models(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
+    """Give what reads and writes models alone."""
+    model, factors, tasks = transformer(sizes.base / FLOAT), _factors(params), len(params.tasks)
+    fetched = START + cost_model.fetch(model, CORE).seconds
+    extracted = START + cost_model.extract(model, CORE).seconds
+    yield "fetch_base", fetched
+    for task in params.tasks:
+        yield f"fetch@{task}", fetched
+        yield f"extract@{task}", extracted
+        yield f"decompose@{task}", START + cost_model.decompose(model, factors, CORE).seconds
+        yield from ((f"extract_difference@{name}-{task}", extracted) for name in params.differences)
+    yield from ((f"difference@{name}", START) for name in params.differences)
+    yield from ((f"join@{name}", START + cost_model.join(model, tasks, CORE).seconds) for name in params.joints)
+    pairs = cost_model.merge_triples(model, tasks, CORE).seconds
+    yield "measure", START + pairs
+    for name, entry in params.methods.items():
+        seeds = len(params.seeds) if get(entry.method).draws else 1
+        yield f"merge@{name}", START + seeds * merge_s(params, entry, model)
+        yield f"measure_merged@{name}", START + pairs / tasks
+
+
+def _examples(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
+    """Give what reads tasks' data, and runs networks on what is measured."""
+    rates = _rates(params.evaluation.device)
+    for task in params.measured:
+        kind = params.tasks[task].kind
+        each = DECODE.get(kind, TOKENISE)
+        if task in sizes.measured:
+            yield f"prepare@{task}", START + each * sizes.measured[task]
+            forward = forward_s(params, sizes, {task: sizes.measured[task]}, rates)
+            for name, entry in params.methods.items():
+                seeds = len(params.seeds) if get(entry.method).draws else 1
+                yield f"evaluate@{name}-{task}", seeds * (START_NETWORK + sizes.base / CORE.read + forward)
+            cuts = len(params.studies.rank.fractions)
+            yield f"study_rank@{task}-fractions", START_NETWORK + cuts * forward
+        if task in sizes.validation:
+            yield f"prepare_validation@{task}-split", START + each * sizes.validation[task]
+    if sizes.measured.keys() < set(params.measured):
+        return
+    model, tasks = transformer(sizes.base / FLOAT), len(params.tasks)
+    forward = forward_s(params, sizes, sizes.measured, rates) / tasks
+    subsets = {size: min(params.studies.tasks.subsets, comb(tasks, size)) for size in range(2, tasks + 1)}
+    for name, entry in params.studies.tasks.methods.items():
+        merged = merge_s(params, entry, model)
+        yield f"study_tasks@{name}", START_NETWORK + sum(n * (merged + size * forward) for size, n in subsets.items())
+
+
+def _data(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
+    """Give what methods need of the tasks' data: statistics, learning, searches, routers."""
+    tasks, model = len(params.measured), transformer(sizes.base / FLOAT)
+    merged = tasks * model.values / CORE.add
+    for name, about in params.statistics.items():
+        passes = PASSES if about.kind == "fisher" else 1
+        for task in params.measured:
+            run = forward_s(params, sizes, {task: about.examples}, _rates(about.device))
+            yield f"statistics@{name}-{task}", START_NETWORK + passes * run
+    for name, learned in params.learned.items():
+        settings = get_learner(learned.learner).Settings.model_validate(learned.values)
+        batches = dict.fromkeys(params.measured, settings.batch_size)
+        step = forward_s(params, sizes, batches, _rates(settings.device)) + merged
+        yield f"learn@{name}", START_NETWORK + PASSES * settings.steps * step
+    if sizes.validation.keys() < set(params.measured):
+        return
+    forward = forward_s(params, sizes, sizes.validation, _rates(params.evaluation.device))
+    yield from ((f"route@{name}", START_NETWORK + forward) for name in params.routers)
+    yield from ((f"surgery@{name}", START_NETWORK + 2 * forward) for name in params.surgery)
+    for name, search in params.searches.items():
+        tried = merge_s(params, Entry(method=search.method, reads=search.of), model) + forward
+        yield f"search@{name}", START_NETWORK + (_candidates(search) + 1) * tried
+
+
+def _rest(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
+    """Give what costs its start alone."""
+    yield from (("code", START), ("publish@source", START), ("report", 2 * RECORD))
+    yield from ((f"record@{name}", RECORD) for name in params.methods)
+    yield from ((f"fetch_data@{name}", START_NETWORK) for name in params.tasks)
+    yield from ((f"describe@{name}", START_NETWORK) for name in params.embeddings)
+
+
+def forward_s(params: Params, sizes: Sizes, examples: Mapping[str, int], rates: Rates) -> float:
+    """Return the seconds of one pass forward of so many examples of tasks."""
+    model = transformer(sizes.base / FLOAT)
+    tokens = sum(TOKENS.get(params.tasks[task].kind, sizes.picture) * count for task, count in examples.items())
+    return 2 * model.values * tokens / rates.network
+
+
+def merge_s(params: Params, entry: Entry, model: Model) -> float:
+    """Return the seconds of a merge, by what its method is made of, where merges run."""
+    method, tasks, factors, rates = get(entry.method), len(params.tasks), _factors(params), _rates(params.merge.device)
+    by_cost: Mapping[Cost, float] = {
+        "elementwise": cost_model.merge_elementwise(model, tasks, rates).seconds,
+        "fourier transform": 2 * cost_model.merge_elementwise(model, tasks, rates).seconds,
+        "svd": cost_model.merge_svd(model, tasks, factors, rates).seconds,
+        "joint svd": cost_model.merge_joint(model, tasks, rates).seconds,
+        "linear system": cost_model.merge_svd(model, tasks, factors, rates).seconds,
+    }
+    first = 0.0  # the decompositions of a method that starts with some and is not given them
+    if method.cost == "joint svd" and not params.inner(entry).joint:
+        first = cost_model.join(model, tasks, rates).seconds
+    elif method.cost == "svd" and not method.factored:
+        first = cost_model.decompose(model, factors, rates).seconds
+    return first + by_cost[method.cost]
+
+
+def _candidates(search: Search) -> int:
+    if search.evolve:
+        return search.evolve.generations * search.evolve.population
+    return prod(len(values) for values in search.over.values())
+
+
+def _factors(params: Params) -> FactorSettings:
+    return FactorSettings(params.decompose.rank_fraction, params.decompose.dtype)
+
+
+def _rates(device: str) -> Rates:
+    return GPU if device == "cuda" else CORE

@@ -1,0 +1,91 @@
+"""Facts of sources by headers alone, before anything is downloaded: examples of a split, the size of pictures."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from merganser.evaluation.saved import load_saved
+from merganser.sources.following import files_at
+from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer
+
+_WORDS = re.compile(r"[/.-]+")  # between them, of a file's path
+FOOTER = 2**20  # bytes: more than the footers of data sets have
+CONFIGURATIONS = ("config.json", "open_clip_config.json")
+
+
+def count_examples(source: Path, split: str) -> int:
+    """Return how many examples a split of a data set has: at a hub by the footers of the files that bear its name.
+
+    Raises LookupError where there are none, and whatever the hub, `datasets` and Arrow raise.
+    """
+    pointer = read_pointer(source)
+    if not isinstance(pointer, HubPointer):
+        return len(load_saved(source)[split])
+    from huggingface_hub import HfApi
+
+    revision = pointer.revision or str(pointer.follow)
+    files = files_at(HfApi(endpoint=os.environ.get("HF_ENDPOINT")), pointer, revision, "dataset", source)
+    sizes = {name: file.size for name, file in files.items() if name.endswith(".parquet")}
+    named = [name for name in sizes if split in _WORDS.split(name)]
+    if not named:
+        raise LookupError(f"{source}: no Parquet file of {pointer.hub} is named after the split {split}")
+    return sum(_rows(pointer.hub, name, revision, sizes[name]) for name in named)
+
+
+def _rows(hub: str, name: str, revision: str, size: int) -> int:
+    """Return how many rows a Parquet file at a hub has, by what it ends with."""
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.parquet  # type: ignore[import-untyped]
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session
+
+    endpoint = os.environ.get("HF_ENDPOINT")
+    address = hf_hub_url(hub, name, repo_type="dataset", revision=revision, endpoint=endpoint)
+    end = {"Range": f"bytes={max(0, size - FOOTER)}-"}
+    answer = get_session().get(address, headers=build_hf_headers() | end, follow_redirects=True)
+    answer.raise_for_status()
+    return int(pyarrow.parquet.read_metadata(pyarrow.BufferReader(answer.content)).num_rows)
+
+
+def picture_of(source: Path) -> tuple[int, int] | None:
+    """Return the pixels a side of a model's pictures and of their patches; None where its configuration has none.
+
+    Raises what its hub raises.
+    """
+    for configuration in _configurations(source):
+        for section in _sections(configuration):
+            size, patch = section.get("image_size"), section.get("patch_size")
+            if isinstance(size, int) and isinstance(patch, int):
+                return size, patch
+    return None
+
+
+def _configurations(source: Path) -> Iterator[Any]:
+    pointer = read_pointer(source)
+    if isinstance(pointer, OpenClipPointer):
+        import open_clip
+
+        yield open_clip.get_model_config(pointer.open_clip)
+    elif isinstance(pointer, HubPointer):
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import EntryNotFoundError
+
+        api, revision = HfApi(endpoint=os.environ.get("HF_ENDPOINT")), pointer.revision or pointer.follow
+        for name in CONFIGURATIONS:
+            try:
+                yield json.loads(Path(api.hf_hub_download(pointer.hub, name, revision=revision)).read_bytes())
+            except EntryNotFoundError:
+                continue
+    else:
+        yield from (json.loads((source / name).read_bytes()) for name in CONFIGURATIONS if (source / name).is_file())
+
+
+def _sections(content: Any) -> Iterator[Mapping[str, Any]]:
+    """Give a mapping and all within it."""
+    if isinstance(content, dict):
+        yield content
+        for inner in content.values():
+            yield from _sections(inner)

@@ -12,12 +12,14 @@ from typing import TypeVar
 from dvcfleet.project import Expected
 from flows.expected_times import Sizes, picture_tokens, seconds
 from flows.suite_check import Kind, kinds_of
+from merganser.checkpoints.adapters.files import adapter_names
 from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.registry import get
 from merganser.sources.counting import count_examples, picture_of
 from merganser.sources.following import HubAwayError, look
 from merganser.sources.pointers import HubPointer, read_pointer
+from merganser.sources.weights import weight_names
 
 T = TypeVar("T")
 
@@ -58,20 +60,20 @@ def _size(source: Path, kind: Kind) -> int | None:
             return None
     except (InputError, HubAwayError):  # said when it is fetched
         return None
-    files = [source] if source.is_file() else source.rglob("*")
+    if source.is_file():
+        return source.stat().st_size
+    inside = {path.name for path in source.iterdir()}
+    names = adapter_names(inside) or weight_names(inside)
+    files = [source / name for name in names] if kind == "model" else source.rglob("*")
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def _sizes(params: Params, base: float) -> Sizes:
-    """Ask for the examples of tasks and the pictures of the base; nobody is asked twice at a time."""
+    """Ask for the examples of tasks and the size of the base's pictures."""
     picture = _known(lambda: picture_of(Path(params.base.source)))
     measured = {task: (Path(params.tasks[task].data.source), params.split_of(task)) for task in params.measured}
-    learned = (
-        {task: (source, params.validation_split_of(task)) for task, (source, _) in measured.items()}
-        if params.validation
-        else {}
-    )
-    most = params.validation.examples if params.validation else None
+    read, most = (measured, params.validation.examples) if params.validation else ({}, None)
+    learned = {task: (source, params.validation_split_of(task)) for task, (source, _) in read.items()}
     with ThreadPoolExecutor(ASKED_AT_ONCE) as beside:
         wanted = [*measured.values(), *learned.values()]
         found = list(beside.map(lambda each: _known(lambda: count_examples(*each)), wanted))

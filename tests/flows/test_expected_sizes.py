@@ -118,3 +118,24 @@ def test_times_follow_from_the_size_of_the_base_and_the_examples_that_footers_co
     again = expect(params).seconds
     assert "evaluate@ties-dark" in again
     assert "evaluate@ties-light" not in again
+
+
+def test_of_models_on_this_disk_the_weights_count_and_nothing_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    params = comparison(methods=METHODS)
+    places = [Path(params.base.source), *(Path(task.source) for task in params.tasks.values())]
+    sources = {place: Path(str(place).removesuffix(".yaml")) for place in places}
+    for folder in sources.values():
+        folder.mkdir()
+        for name, size in {"model.safetensors": 1000, "pytorch_model.bin": 1000, "optimizer.pt": 9000}.items():
+            (folder / name).write_bytes(b"x" * size)
+    local = params.model_dump(exclude_unset=True)
+    local["base"]["source"] = str(sources[places[0]])
+    for task in local["tasks"].values():
+        task["source"] = str(sources[Path(task["source"])])
+    found = expect(Params.model_validate(local))
+    assert not found.downloads
+    assert (found.written["fetch_base"], found.written["extract@dark"]) == (1000, 1000)
+    assert found.seconds["merge@ties"] < 1

@@ -29,7 +29,7 @@ from merganser.config.loading import load_params
 from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer
 from tests.hub import Hub, serve
 from tests.miniatures import llama, models
-from tests.miniatures.data_sets import PICTURES, TEXTS, write_data_set
+from tests.miniatures.data_sets import OWN_CLASSES, PICTURES, TEXTS, write_data_set, write_own
 from tests.miniatures.models import Models
 from tests.tiny import ROOT, dvc, environment, make_clone, merganser
 
@@ -57,6 +57,9 @@ SUITES = {
     "open-clip-vit-b-32-20": Suite(models.OPEN_CLIP, ("fer2013", "emnist")),
     "clip-vit-b-16-8": Suite(models.CLIP, EIGHT, ("task_arithmetic", "tsv_m")),
     "clip-vit-l-14-20": Suite(models.CLIP, MORE),
+    # Recipes for models of one's own: the base is at the hub, all else on this disk.
+    "deberta-v3-base-own": Suite(models.DEBERTA, ("paws", "qasc")),
+    "t5-base-own": Suite(models.T5, ("paws", "qasc")),
     # The same entries on the same two towers, and other tasks, all of which are checked.
     "clip-vit-b-32-14": Suite(models.CLIP),
     "clip-vit-b-32-20": Suite(models.CLIP),
@@ -229,7 +232,9 @@ def make_hub(folder: Path, root: Path, names: Iterable[str]) -> dict[str, Path]:
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
 
-    def place_of(source: str, kind: str) -> tuple[HubPointer, Path]:
+    def place_of(source: str, kind: str) -> tuple[HubPointer | None, Path]:
+        if not source.endswith(".yaml"):
+            return None, root / source
         pointer = read_pointer(root / source)
         assert isinstance(pointer, HubPointer), source
         repositories[f"{kind}/{pointer.hub}"] = folder / kind / pointer.hub
@@ -244,10 +249,13 @@ def make_hub(folder: Path, root: Path, names: Iterable[str]) -> dict[str, Path]:
         for number, task in enumerate(params.tasks.values(), 1):
             data, rows = place_of(task.data.source, "datasets")
             if not rows.exists():
-                write_data_set(data.hub, rows)
+                if data:
+                    write_data_set(data.hub, rows)
+                else:
+                    write_own(rows)
             _, model = place_of(task.source, "models")
             if not model.exists():
-                suite.write_tuned(model, number, outputs_of(data))
+                suite.write_tuned(model, number, outputs_of(data) if data else OWN_CLASSES)
     return repositories
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import yaml
-from datasets import ClassLabel, Dataset, Features, Image, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 from PIL import Image as Picture
 
+OWN_CLASSES = 2
 ROWS = 16  # of a split, or one a class if that is more
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "red", "dark", "light", "of", "image"]
 SECRET = ("test", "test_matched", "test_mismatched")  # of GLUE, whose labels there are -1
@@ -86,6 +87,23 @@ TEXTS = {
         "stsb": Texts(PAIR, 0),
     }
 }
+
+
+def write_own(folder: Path) -> None:
+    """Write a data set of one's own as `datasets` saves it: pairs of texts, a class, and an answer in words."""
+    features = Features(
+        {
+            **dict.fromkeys(("text", "pair", "answer"), Value("string")),
+            "label": ClassLabel(names=[f"answer {number}" for number in range(OWN_CLASSES)]),
+        }
+    )
+    draw, made = np.random.default_rng(0), {}
+    for split in ("train", "validation", "test"):
+        rows = {name: [" ".join(draw.choice(WORDS, 5)) for _ in range(ROWS)] for name in ("text", "pair")}
+        labels = [number % OWN_CLASSES for number in range(ROWS)]
+        rows |= {"answer": [WORDS[label] for label in labels], "label": labels}
+        made[split] = Dataset.from_dict(rows, features=features)
+    DatasetDict(made).save_to_disk(folder)
 
 
 def write_data_set(hub: str, folder: Path) -> None:

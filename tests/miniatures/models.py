@@ -131,6 +131,41 @@ def write_flan_t5_adapter(folder: Path, seed: int, outputs: int) -> None:
     _write_adapter(folder, "flan-t5", T5_ADAPTED, seed, "SEQ_2_SEQ_LM")
 
 
+def write_deberta(folder: Path) -> None:
+    """Write microsoft/deberta-v3-base: torch's format alone, with the heads of its pretraining and no classifier's."""
+    model = write_model(folder, "deberta-v3")
+    (folder / "model.safetensors").unlink()
+    width = model.config.hidden_size
+    state = {name: value for name, value in model.state_dict().items() if name.startswith("deberta.")}
+    for head in ("lm_predictions.lm_head", "mask_predictions"):
+        state |= {f"{head}.dense.weight": torch.randn(width, width), f"{head}.dense.bias": torch.randn(width)}
+        state |= {f"{head}.LayerNorm.weight": torch.randn(width), f"{head}.LayerNorm.bias": torch.randn(width)}
+    state |= {"lm_predictions.lm_head.bias": torch.randn(model.config.vocab_size)}
+    state |= {
+        "mask_predictions.classifier.weight": torch.randn(1, width),
+        "mask_predictions.classifier.bias": torch.ones(1),
+    }
+    torch.save(state, folder / "pytorch_model.bin")
+    _write_other_formats(folder)
+
+
+def write_deberta_classifier(folder: Path, seed: int, outputs: int) -> None:
+    """Write a classifier of one's own, as `save_pretrained` does."""
+    _write_classifier(folder, "deberta-v3", seed, outputs)
+
+
+def write_t5(folder: Path) -> None:
+    """Write google-t5/t5-base."""
+    write_model(folder, "t5")
+    _write_other_formats(folder)
+
+
+def write_t5_tuned(folder: Path, seed: int, outputs: int) -> None:
+    """Write a full fine-tune of one's own, as `save_pretrained` does."""
+    write_model(folder, "t5")
+    tuned(random_model("t5"), seed).save_pretrained(folder)
+
+
 CLIP = Models(write_clip, write_clip_tower)
 CLIP_ADAPTERS = Models(write_clip, write_clip_adapter)
 OPEN_CLIP = Models(write_open_clip, write_open_clip_encoder)
@@ -138,6 +173,8 @@ GPT2 = Models(write_gpt2, write_gpt2_classifier)
 ROBERTA = Models(write_roberta, write_roberta_classifier)
 FLAN_T5 = Models(write_flan_t5, write_flan_t5_tuned)
 FLAN_T5_ADAPTERS = Models(write_flan_t5, write_flan_t5_adapter)
+DEBERTA = Models(write_deberta, write_deberta_classifier)
+T5 = Models(write_t5, write_t5_tuned)
 
 
 def _write_classifier(folder: Path, kind: str, seed: int, outputs: int) -> Any:

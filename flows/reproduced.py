@@ -24,6 +24,9 @@ def read_differences(root: Path) -> list[dict[str, Any]]:
 
 def difference_lines(found: list[dict[str, Any]]) -> Iterator[str]:
     """Say each table's figures: ours with its sampling error, theirs, the difference, and whether it is beyond that."""
+    if not found:
+        yield "none of the published figures is of this comparison: its entries, tasks or means are others"
+        return
     widths = [max(len(line[key]) for line in found) for key in ("entry", "column")]
     for (paper, table, protocol, checkpoints), lines in groupby(found, lambda line: [line[key] for key in TABLE]):
         yield f"{paper}, {table}; {CHECKPOINTS[checkpoints]}"

@@ -70,7 +70,8 @@ def write_report(params: Params) -> None:
         write_significance(folder, significance)
         write_choices(folder, choices)
         write_changes(folder, changes)
-        write_published(folder, reproduced)
+        if params.published:
+            write_published(folder, reproduced)
         for name, svg in plots.items():
             (folder / "plots" / f"{name}.svg").write_text(svg)
         page = render_page(params, rows, measured, studies, significance, choices, plots, changes, reproduced)

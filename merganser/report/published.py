@@ -114,6 +114,12 @@ def _note(table: Table, row: Row) -> str:
     return "; ".join([*differing, *([table.notes[row.entry]] if row.entry in table.notes else [])])
 
 
+COLUMNS = (
+    *("paper", "table", "protocol", "checkpoints", "entry", "column"),
+    *("ours", "published", "difference", "stderr", "beyond", "note"),
+)
+
+
 def lines_of(reproduced: Sequence[Reproduced]) -> list[dict[str, Any]]:
     """Return a line a figure, as `published.csv` has them."""
     return [

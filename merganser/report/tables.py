@@ -11,7 +11,7 @@ from typing import Any
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice
 from merganser.report.measured import BY_LAYER, Measured
-from merganser.report.published import Reproduced, lines_of
+from merganser.report.published import COLUMNS, Reproduced, lines_of
 from merganser.report.rows import Row
 from merganser.report.scores import Scores
 from merganser.report.significance import MEAN, Significance, Verdict
@@ -102,9 +102,9 @@ def write_changes(folder: Path, changes: Changes | None) -> None:
 
 
 def write_published(folder: Path, reproduced: Sequence[Reproduced]) -> None:
-    """Write `published.csv`, what papers report beside what was measured, where params.yaml names figures."""
-    if lines := lines_of(reproduced):
-        write_csv(folder / "published.csv", list(lines[0]), [list(line.values()) for line in lines])
+    """Write `published.csv`, what papers report beside what was measured."""
+    lines = [[line[name] for name in COLUMNS] for line in lines_of(reproduced)]
+    write_csv(folder / "published.csv", COLUMNS, lines)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:

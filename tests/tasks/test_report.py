@@ -25,7 +25,7 @@ from merganser.report.glossary import TERMS
 from merganser.report.labels import LINE, place_labels, spread
 from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.style import VARIABLES
-from merganser.report.tables import IDENTITY
+from merganser.report.tables import IDENTITY, write_published
 from merganser.standalone.results import TEXTS
 from tasks import publish, record, report
 from tests.tasks.comparison import METHODS, TASKS, inside
@@ -382,3 +382,14 @@ def test_the_command_line_says_the_same_differences_as_the_table(folder: Path) -
     assert len(said) == 2 + len(lines) + 1
     beyond = sum(line["beyond"] is True for line in found)
     assert said[-1] == f"{beyond} of {len(lines)} differences are beyond our sampling error (95 %)"
+
+
+def test_where_no_published_figure_is_of_the_comparison_the_table_is_empty_and_the_command_line_says_so(
+    tmp_path: Path,
+) -> None:
+    write_published(tmp_path, [])
+    with (tmp_path / "published.csv").open() as file:
+        assert list(csv.DictReader(file)) == []
+    assert list(difference_lines([])) == [
+        "none of the published figures is of this comparison: its entries, tasks or means are others"
+    ]

@@ -6,6 +6,7 @@ verbatim; the library is used only for entries with anything else.
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 # Strings that YAML writes verbatim: without quotes, not numbers, and not folded while the line is short.
@@ -15,6 +16,8 @@ _WORD = re.compile(
 _HASH = re.compile(r"(?=[^.]*[acdf])[0-9a-f]{32}(\.dir)?")
 _NO_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _LINE = 80
+# Where YAML writes an object that occurs again, and where it refers to it.
+_ANCHOR = re.compile(r"(?<=[:-] )([&*]id)([0-9]{3,})$", flags=re.MULTILINE)
 
 
 class _NotPlainError(Exception):
@@ -48,6 +51,40 @@ def split_lock(text: str) -> dict[str, str] | None:
             return None
         named[name[2:]] = block
     return named
+
+
+def numbered(blocks: Iterable[str]) -> list[str] | None:
+    """Number the YAML anchors of entries as in one file, where each continues after those before it.
+
+    Returns None if an entry's anchors are not its own, or a text in it looks like one.
+    """
+    found, following = [], 1
+    for block in blocks:
+        numbers = _anchors(block)
+        if numbers is None:
+            return None
+        if numbers:
+            block = _shifted(block, following - min(numbers))
+            following += len(numbers)
+        found.append(block)
+    return found
+
+
+@cache
+def _anchors(block: str) -> frozenset[int] | None:
+    if "&id" not in block and "*id" not in block:
+        return frozenset()
+    from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
+
+    try:
+        is_same = parse_yaml(_shifted(block, 1000), "") == parse_yaml(block, "")
+    except YAMLFileCorruptedError:  # an alias of another entry's anchor
+        return None
+    return frozenset(int(number) for _, number in _ANCHOR.findall(block)) if is_same else None
+
+
+def _shifted(block: str, by: int) -> str:
+    return _ANCHOR.sub(lambda match: f"{match[1]}{int(match[2]) + by:03}", block)
 
 
 def join_lock(blocks: Iterable[str]) -> str:

@@ -11,11 +11,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.lock_entries import join_lock, lock_entry, split_lock
+from dvcfleet.dvc_adapter.lock_entries import join_lock, lock_entry, numbered, split_lock
 from dvcfleet.dvc_adapter.stages import lock_entry_of
 
 if TYPE_CHECKING:
@@ -113,20 +114,20 @@ class LockFiles:
         self._track(os.path.relpath(path))
 
     def _joined(self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Iterable[str]) -> str | None:
-        """Return dvc.lock's new text, joined from its entries' lines; None if entries share YAML anchors."""
+        """Return dvc.lock's new text, joined from its entries' lines; None if they do not say how it is numbered."""
         blocks = blocks | {name: lock_entry(name, entry) for name, entry in entries.items()}
         for name in gone:
             blocks.pop(name, None)
-        if not blocks or any("&id" in block for block in blocks.values()):
-            return None
-        return join_lock(blocks[name] for name in self._ordered(path, blocks))
+        lines = numbered(blocks[name] for name in self._ordered(path, blocks))
+        return join_lock(lines) if lines else None
 
     def _dumped(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> str:
         """Return dvc.lock's new text as DVC dumps all of its entries."""
         from dvc.utils.serialize import dumps_yaml, load_yaml
 
         data: dict[str, Any] = load_yaml(path) if os.path.exists(path) else {"schema": "2.0"}
-        stages = {**data.get("stages", {}), **entries}
+        # Copies: what two entries have in common would be written once, as an anchor, and DVC dumps one entry at a time.
+        stages = {**data.get("stages", {}), **{name: deepcopy(entry) for name, entry in entries.items()}}
         for name in gone:
             stages.pop(name, None)
         data["stages"] = {name: stages[name] for name in self._ordered(path, stages)}

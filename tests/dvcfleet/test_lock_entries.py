@@ -1,5 +1,7 @@
 """The text of dvc.lock's entries is what DVC's own YAML library writes."""
 
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dvcfleet.dvc_adapter import lock_entries as entries
-from dvcfleet.dvc_adapter.lock_entries import join_lock, lock_entry, split_lock, write_yaml
+from dvcfleet.dvc_adapter.lock_entries import join_lock, lock_entry, numbered, split_lock, write_yaml
 
 # Whatever could be taken for something else: numbers, booleans, comments, quotes, indicators, long lines.
 ODD = ["yes", "NO", "null", "~", "1e3", "0b1", "e1", "=", "<<", ".inf", "a: b", "a #b", "a  b", "a ", "- a", "true", ""]
@@ -52,6 +54,54 @@ def test_one_list_in_two_places_is_named_as_the_library_names_it() -> None:
     data = {"first": shared, "second": shared}
     assert entries._text(data, "") == dumps_yaml(data)
     assert "&id001" in entries._text(data, "")
+
+
+# What stands twice in an entry: a parameter that params.yaml names by an alias, or two parameters of one value.
+shared = st.lists(plain, min_size=1, max_size=3) | mappings(plain)
+holders: dict[str, Callable[[Any], Any]] = {
+    "keys": lambda one: {"a": one, "b": one},
+    "items": lambda one: [one, one],
+    "rows": lambda one: [{"a": one}, {"a": one, "b": 1}],
+    "deep": lambda one: {"a": {"b": [one]}, "c": one},
+    "alone": lambda one: {"a": one},
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(sorted(holders)), shared, shared), min_size=1, max_size=4))
+def test_lists_that_stand_twice_are_numbered_through_the_file_as_dvc_numbers_them(drawn: list[Any]) -> None:
+    stages = {
+        f"s{number}": {"cmd": "echo", "params": {"params.yaml": {"p": holders[how](one), "q": holders[how](two)}}}
+        for number, (how, one, two) in enumerate(drawn)
+    }
+    alone = [lock_entry(name, entry) for name, entry in stages.items()]
+    whole = dumps_yaml({"schema": "2.0", "stages": stages})
+    lines = numbered(alone)
+    assert lines is not None
+    assert join_lock(lines) == whole
+    # So are the lines of a file, of which one goes and comes back.
+    blocks = split_lock(whole)
+    assert blocks is not None
+    again = numbered([*list(blocks.values())[1:], blocks["s0"]])
+    assert again is not None
+    assert join_lock(again) == dumps_yaml({"schema": "2.0", "stages": stages | {"s0": stages.pop("s0")}})
+
+
+@pytest.mark.parametrize("text", ["x: &id001", "- *id001", "a\nb: &id002\nc"])
+def test_what_only_looks_like_an_anchor_is_left_as_it_is(text: str) -> None:
+    entry = {"cmd": text, "params": {"params.yaml": holders["keys"]([1, 2])}}
+    lines = numbered([lock_entry("one", entry), lock_entry("two", entry)])
+    assert lines is None or join_lock(lines) == dumps_yaml(
+        {"schema": "2.0", "stages": {"one": entry, "two": deepcopy(entry)}}
+    )
+
+
+def test_an_alias_of_another_entrys_anchor_is_left_to_the_library() -> None:
+    one = [1, 2]
+    stages = {name: {"cmd": "echo", "params": {"params.yaml": {"p": one}}} for name in ("a", "b")}
+    blocks = split_lock(dumps_yaml({"schema": "2.0", "stages": stages}))
+    assert blocks is not None
+    assert numbered(blocks.values()) is None
 
 
 def test_a_lock_file_is_cut_into_its_entries_and_put_together_again() -> None:

@@ -9,6 +9,7 @@ from dvc.utils.serialize import load_yaml
 
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.tiny import dvc
 
 
 @pytest.fixture
@@ -94,3 +95,25 @@ def test_nothing_is_written_where_nothing_changes(done: Toy, stages: dict[str, A
     locks.record(stages["cut"])
     locks.flush()
     assert lock.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("comment", ["", "# mine\n"])
+def test_parameters_that_stand_twice_are_written_as_dvc_writes_them_and_dump_no_other_entry(
+    toy: Make, comment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cmd = "foreach: [a, b, c]\n    do: {cmd: 'echo ${item} > ${item}', params: [one, two], outs: ['${item}']}"
+    made = toy(f"stages:\n  part:\n    {cmd}\n", {"params.yaml": "one: &x [1, 2]\ntwo: {three: *x}\n"})
+    dvc(made.path, "repro", "-q")
+    lock = made.path / "dvc.lock"
+    whole = lock.read_text()
+    assert whole.count("&id") == 3
+    lock.write_text(comment + whole)
+    names = [f"part@{name}" for name in "abc"]
+    if not comment:
+        monkeypatch.setattr(LockFiles, "_dumped", None)
+    with chdir(made.path), Repo() as repo:
+        locks = make(made.path, tuple(names))
+        for stage in repo.index.stages:
+            locks.record(stage)
+        locks.flush()
+    assert lock.read_text() == whole

@@ -126,7 +126,7 @@ class LockFiles:
         from dvc.utils.serialize import dumps_yaml, load_yaml
 
         data: dict[str, Any] = load_yaml(path) if os.path.exists(path) else {"schema": "2.0"}
-        # Copies: what two entries have in common would be written once, as an anchor, and DVC dumps one entry at a time.
+        # Copies: DVC dumps one entry at a time, so that no two have an anchor in common.
         stages = {**data.get("stages", {}), **{name: deepcopy(entry) for name, entry in entries.items()}}
         for name in gone:
             stages.pop(name, None)

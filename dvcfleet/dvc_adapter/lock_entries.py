@@ -6,7 +6,7 @@ verbatim; the library is used only for entries with anything else.
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 # Strings that YAML writes verbatim: without quotes, not numbers, and not folded while the line is short.
@@ -16,6 +16,8 @@ _WORD = re.compile(
 _HASH = re.compile(r"(?=[^.]*[acdf])[0-9a-f]{32}(\.dir)?")
 _NO_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _LINE = 80
+# Of how many entries the anchors are remembered: each is written with every later one.
+_KEPT = 2**14
 # Where YAML writes an object that occurs again, and where it refers to it.
 _ANCHOR = re.compile(r"(?<=[:-] )([&*]id)([0-9]{3,})$", flags=re.MULTILINE)
 
@@ -70,10 +72,12 @@ def numbered(blocks: Iterable[str]) -> list[str] | None:
     return found
 
 
-@cache
 def _anchors(block: str) -> frozenset[int] | None:
-    if "&id" not in block and "*id" not in block:
-        return frozenset()
+    return _anchors_found(block) if "&id" in block or "*id" in block else frozenset()
+
+
+@lru_cache(_KEPT)
+def _anchors_found(block: str) -> frozenset[int] | None:
     from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
 
     try:
@@ -83,6 +87,7 @@ def _anchors(block: str) -> frozenset[int] | None:
     return frozenset(int(number) for _, number in _ANCHOR.findall(block)) if is_same else None
 
 
+@lru_cache(_KEPT)
 def _shifted(block: str, by: int) -> str:
     return _ANCHOR.sub(lambda match: f"{match[1]}{int(match[2]) + by:03}", block)
 

@@ -43,7 +43,10 @@ class LockFiles:
         self._digests: dict[str, str] = {}
         self._pending: dict[str, dict[str, Any]] = defaultdict(dict)
         self._wait_s = _SHORTEST_WAIT_S
+        self._idle_s = 0.0
         self._written_at = time.monotonic()
+        # The text last written to each file, and its entries' lines.
+        self._written: dict[str, tuple[str, dict[str, str]]] = {}
 
     def recover(self) -> int:
         """Write the entries that a killed run left in the journal to dvc.lock; return their number.
@@ -88,7 +91,12 @@ class LockFiles:
         self._digests.clear()
         self._journal.unlink(missing_ok=True)
         self._written_at = time.monotonic()
-        self._wait_s = max(_SHORTEST_WAIT_S, _PATIENCE * (self._written_at - started))
+        self._idle_s = _PATIENCE * (self._written_at - started)
+        self._wait_s = max(_SHORTEST_WAIT_S, self._idle_s)
+
+    def until_due_s(self) -> float:
+        """Return for how long writing would take more than a few percent of the time, if nothing else is to be done."""
+        return max(0.0, self._written_at + self._idle_s - time.monotonic()) if self._pending else 0.0
 
     def forget(self, path: str, names: Iterable[str]) -> None:
         """Remove entries."""
@@ -104,22 +112,27 @@ class LockFiles:
 
     def _rewrite(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> None:
         before = Path(path).read_text(encoding="utf-8") if os.path.exists(path) else join_lock(())
-        blocks = split_lock(before)
-        after = None if blocks is None else self._joined(path, blocks, entries, gone)
-        if after is None:
-            after = self._dumped(path, entries, gone)
+        text, known = self._written.get(path, ("", None))
+        blocks = known if before == text else split_lock(before)
+        joined = None if blocks is None else self._joined(path, blocks, entries, gone)
+        after = self._dumped(path, entries, gone) if joined is None else join_lock(joined.values())
+        if joined is not None:
+            self._written[path] = after, joined
         if after == before:
             return
         _replace(path, after)
         self._track(os.path.relpath(path))
 
-    def _joined(self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Iterable[str]) -> str | None:
-        """Return dvc.lock's new text, joined from its entries' lines; None if they do not say how it is numbered."""
+    def _joined(
+        self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Iterable[str]
+    ) -> dict[str, str] | None:
+        """Return the lines of dvc.lock's entries, in order; None if there are none, or not enough to number anchors."""
         blocks = blocks | {name: lock_entry(name, entry) for name, entry in entries.items()}
         for name in gone:
             blocks.pop(name, None)
-        lines = numbered(blocks[name] for name in self._ordered(path, blocks))
-        return join_lock(lines) if lines else None
+        names = self._ordered(path, blocks)
+        lines = numbered(blocks[name] for name in names)
+        return dict(zip(names, lines, strict=True)) if lines else None
 
     def _dumped(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> str:
         """Return dvc.lock's new text as DVC dumps all of its entries."""

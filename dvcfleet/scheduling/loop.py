@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LOSSES = 3
 # The number of stages whose large outputs are hashed and copied in parallel.
 _STORING_THREADS = 4
-# After this time without an outcome, DVC's lock is released.
+# After this time without an outcome, or a few writes' time if that is longer, DVC's lock is released.
 IDLE_S = 0.1
 # When a run is being stopped, the time to wait for the next stage to end.
 STOP_LIMIT_S = 60.0
@@ -90,7 +90,7 @@ class Run:
             self.locks.flush()
             self.lock.give_a_turn()
         with suppress(TimeoutError):
-            return self.executor.next_outcome(IDLE_S)
+            return self.executor.next_outcome(IDLE_S if self._storing else max(IDLE_S, self.locks.until_due_s()))
         if self._storing:
             return None
         self.locks.flush()

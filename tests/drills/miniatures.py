@@ -69,6 +69,7 @@ SUITES = {
     "clip-vit-l-14-14": Suite(models.CLIP),
     "clip-vit-l-14-lora-8": Suite(models.CLIP_ADAPTERS),
 }
+WORKERS = "4"  # stages of miniatures wait more than they compute
 SAMPLED = ("roberta-base-glue",)
 ALWAYS = ("base", "individual")  # entries that every report has
 FEW = {"steps": 2, "mask_steps": 2, "every": 1, "batch_size": 2}  # of what learns
@@ -131,7 +132,7 @@ def run(root: Path, name: str, suite: Suite, hub: Hub, online: dict[str, str]) -
     merganser(root, "use", name, *(["--grids"] if grids else []))
     expected = estimate(root, **online) if suite.entries == "all" else {}
     hub.sent.clear()
-    said = merganser(root, "run", "--prune", "--workers", "2", **online).stdout
+    said = merganser(root, "run", "--prune", "--workers", WORKERS, **online).stdout
     params = load_params(root / "params.yaml")
     results = json.loads((root / "metrics.json").read_text())
     assert set(results) == set(params.methods)

@@ -33,7 +33,7 @@ BATCH = 64
 
 
 def check_suite(name: str, seen: set[str]) -> int:
-    """Check a suite; return how many tasks it has. `seen`: data that was checked with the same settings before."""
+    """Check a suite; return how many tasks it has. `seen`: models and data that were checked alike before."""
     found = check(Path(), name, online=True, pin_them=True)
     assert not found.mistakes, found.mistakes
     assert not found.notes, found.notes
@@ -46,8 +46,11 @@ def check_suite(name: str, seen: set[str]) -> int:
     get_family(params.base.family).check(BASE, open_checkpoint(BASE))
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
     for task, about in params.tasks.items():
-        fetch_model(Path(about.source), CHECKPOINTS / task)
-        extract_task(task, rules)
+        model = json.dumps([params.base.source, params.parameters.merged, params.base.heads, about.source])
+        if model not in seen:
+            seen.add(model)
+            fetch_model(Path(about.source), CHECKPOINTS / task)
+            extract_task(task, rules)
         read = json.dumps([params.base.family, about.data.model_dump(mode="json"), params.split_of(task)], default=str)
         if read not in seen:
             seen.add(read)

@@ -185,7 +185,7 @@ def run_suite(folder: Path, name: str) -> None:
         assert f"{name}: 0 mistakes" in said, said
         merganser(root, "use", name)
         cut(root / "params.yaml", name)
-        merganser(root, "run", "--workers", "2", **online)
+        merganser(root, "run", "--workers", "4", **online)
     results: dict[str, Any] = json.loads((root / "metrics.json").read_text())
     assert set(results) == set(ENTRIES[name])
     assert "up to date" in dvc(root, "status")

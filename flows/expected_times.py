@@ -1,4 +1,4 @@
-"""How long the stages of a comparison that never ran here will take, by the cost model: right to a factor of some.
+"""How long the stages of a comparison that never ran here will take, by the cost model: right to a factor of three.
 
 A stage is a fork of a process that has imported the libraries. Models are taken for transformers in float32, texts for
 TOKENS of them; what runs on a GPU for an assumed one of 20 TFLOP/s (`flows.cost_model`).
@@ -16,11 +16,9 @@ from merganser.learning import get_learner
 from merganser.merging.method import Cost
 from merganser.registry import get
 
-START, START_NETWORK, RECORD = (
-    0.3,
-    1.0,
-    1.5,
-)  # s of a stage; of one that builds a network; of one that opens MLflow's store
+START = 0.3  # s of a stage
+START_NETWORK = 1.0  # of one that builds a network
+RECORD = 1.5  # of one that opens MLflow's store
 TOKENS = {  # of an example that is no picture, all its answers together
     "text_classification": 64,
     "regression": 64,
@@ -73,8 +71,7 @@ def _models(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
     pairs = cost_model.merge_triples(model, tasks, CORE).seconds
     yield "measure", START + pairs
     for name, entry in params.methods.items():
-        seeds = len(params.seeds) if get(entry.method).draws else 1
-        yield f"merge@{name}", START + seeds * merge_s(params, entry, model)
+        yield f"merge@{name}", START + _seeds(params, entry) * merge_s(params, entry, model)
         yield f"measure_merged@{name}", START + pairs / tasks
 
 
@@ -88,8 +85,8 @@ def _examples(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
             yield f"prepare@{task}", START + each * sizes.measured[task]
             forward = forward_s(params, sizes, {task: sizes.measured[task]}, rates)
             for name, entry in params.methods.items():
-                seeds = len(params.seeds) if get(entry.method).draws else 1
-                yield f"evaluate@{name}-{task}", seeds * (START_NETWORK + sizes.base / CORE.read + forward)
+                once = START_NETWORK + sizes.base / CORE.read + forward
+                yield f"evaluate@{name}-{task}", _seeds(params, entry) * once
             cuts = len(params.studies.rank.fractions)
             yield f"study_rank@{task}-fractions", START_NETWORK + cuts * forward
         if task in sizes.validation:
@@ -159,6 +156,11 @@ def merge_s(params: Params, entry: Entry, model: Model) -> float:
     elif method.cost == "svd" and not method.factored:
         first = cost_model.decompose(model, factors, rates).seconds
     return first + by_cost[method.cost]
+
+
+def _seeds(params: Params, entry: Entry) -> int:
+    """Return how many merges an entry is: one a seed if its method draws at random."""
+    return len(params.seeds) if get(entry.method).draws else 1
 
 
 def _candidates(search: Search) -> int:

@@ -18,7 +18,7 @@ from merganser.errors import InputError
 from merganser.registry import get
 from merganser.sources.counting import count_examples, picture_of
 from merganser.sources.following import HubAwayError, look
-from merganser.sources.pointers import HubPointer, read_pointer
+from merganser.sources.pointers import read_pointer, repositories
 from merganser.sources.weights import weight_names
 
 T = TypeVar("T")
@@ -47,17 +47,15 @@ def expect(params: Params) -> Expected:
 
 def is_remote(source: Path) -> bool:
     """Tell whether a source is a pointer to a hub."""
-    return isinstance(read_pointer(source), HubPointer)
+    return bool(repositories(read_pointer(source)))
 
 
 def _size(source: Path, kind: Kind) -> int | None:
     """Return the bytes of what is fetched of a source; None where that is not known."""
     try:
         pointer = read_pointer(source)
-        if isinstance(pointer, HubPointer):
-            return look(source, pointer, kind).size
         if pointer is not None:
-            return None
+            return sum(look(source, each, kind).size for each in repositories(pointer).values()) or None
     except (InputError, HubAwayError):  # said when it is fetched
         return None
     if source.is_file():

@@ -30,12 +30,12 @@ def follow_sources(say: Callable[[str], None]) -> None:
 
     for path, kind in moving:
         try:
-            revision = follow(path, kind)
+            revisions = follow(path, kind)
         except HubAwayError as away:
             say(f"{away}; continuing with the pinned revision")
             continue
-        if revision:
-            say(f"{path}: moved to {revision}")
+        for hub, revision in revisions.items():
+            say(f"{path}: {hub} moved to {revision}")
 
 
 def _params() -> Any:

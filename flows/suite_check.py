@@ -11,9 +11,10 @@ from flows.suites import ABOUT, EXAMPLES, GRIDS, PARAMS, SUITES, check_name, des
 from merganser.config.loading import load_params
 from merganser.config.params import Params
 from merganser.config.published import published_mistakes, read_published
+from merganser.config.tasks import check_group
 from merganser.errors import InputError
 from merganser.sources.following import HubAwayError, Seen, look, pin
-from merganser.sources.pointers import HubPointer, Pointer, read_pointer
+from merganser.sources.pointers import POINTER_SUFFIXES, HubPointer, OpenClipPointer, read_pointer, repositories
 
 README = "README.md"
 Kind = Literal["model", "dataset"]
@@ -58,17 +59,18 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
             load_params(root / folder / GRIDS)
     except InputError as error:
         return Checked(name, tuple(str(error).splitlines()), (), ())
-    mistakes = [*_class_mistakes(params), *_published_mistakes(root, params), *_about_mistakes(root, name)]
+    mistakes = [*_class_mistakes(params), *_group_mistakes(root, params)]
+    mistakes += [*_published_mistakes(root, params), *_about_mistakes(root, name)]
     expected = [folder / file for file in (README, ABOUT)]
     notes = [f"{path}: missing; it says what a suite is and costs" for path in expected if not (root / path).is_file()]
     sources = []
     for path, kind in kinds_of(params).items():
         try:
-            sources.append(_source(root, path, kind, online=online, pin_it=pin_them))
+            sources += _sources(root, path, kind, online=online, pin_them=pin_them)
         except HubAwayError as away:
             notes.append(f"{away}; nothing more is asked of hubs")
             online = pin_them = False
-            sources.append(_source(root, path, kind, online=False, pin_it=False))
+            sources += _sources(root, path, kind, online=False, pin_them=False)
         except InputError as error:
             mistakes += str(error).splitlines()
     return Checked(name, tuple(mistakes), tuple(notes), tuple(sources))
@@ -99,27 +101,29 @@ def check_lines(found: Checked) -> Iterator[str]:
     yield f"{found.name}: {len(found.mistakes)} mistakes"
 
 
-def _source(root: Path, path: Path, kind: Kind, *, online: bool, pin_it: bool) -> Source:
-    pointer = _pointer(root, path)
-    if not isinstance(pointer, HubPointer):
-        known = f"{pointer.open_clip} {pointer.pretrained} of open_clip" if pointer else None
-        return Source(str(path), known, pointer.pretrained if pointer else None, _here(root, path, pointer))
-    seen = look(root / path, pointer, kind) if online else None
-    if seen and pin_it and pointer.follow:
-        pin(root / path, seen.head)
-        return Source(str(path), pointer.hub, seen.head, f"pinned to {seen.head}", seen.size, seen.head)
+def _sources(root: Path, path: Path, kind: Kind, *, online: bool, pin_them: bool) -> list[Source]:
+    """Return what stands at a path: one source, or each of a group."""
+    pointer = read_pointer(root / path) if path.suffix in POINTER_SUFFIXES else None
+    if pointer is None:
+        return [Source(str(path), None, None, _here(root, path))]
+    if isinstance(pointer, OpenClipPointer):
+        known = f"{pointer.open_clip} {pointer.pretrained} of open_clip"
+        return [Source(str(path), known, pointer.pretrained, "by its tag, which cannot be pinned")]
+    named = repositories(pointer)
+    seen = {member: look(root / path, each, kind) for member, each in named.items()} if online else {}
+    heads = {member: each.head for member, each in seen.items() if pin_them and named[member].follow}
+    if heads:
+        pin(root / path, heads)
+        named |= {member: named[member].model_copy(update={"revision": head}) for member, head in heads.items()}
+    return [_source(path, each, seen.get(member)) for member, each in named.items()]
+
+
+def _source(path: Path, pointer: HubPointer, seen: Seen | None) -> Source:
     size, head = (seen.size, seen.head) if seen else (None, None)
     return Source(str(path), pointer.hub, pointer.revision, _state(pointer, seen), size, head)
 
 
-def _pointer(root: Path, path: Path) -> Pointer | None:
-    """Read a pointer; None for what lies or will lie on this disk."""
-    return read_pointer(root / path) if path.suffix in (".yaml", ".yml") else None
-
-
-def _here(root: Path, path: Path, pointer: Pointer | None) -> str:
-    if pointer is not None:
-        return "by its tag, which cannot be pinned"
+def _here(root: Path, path: Path) -> str:
     if (root / path).exists():
         return "there"
     made = any((root / above / "dvc.yaml").is_file() for above in path.parents if EXAMPLES in (above, *above.parents))
@@ -146,6 +150,17 @@ def _class_mistakes(params: Params) -> Iterator[str]:
                 yield f"tasks.{name}.data.{key}: {', '.join(map(repr, twice))} stands more than once"
             if key != "templates" and isinstance(named, list) and len(named) < 2:
                 yield f"tasks.{name}.data.{key}: one alone is no choice"
+
+
+def _group_mistakes(root: Path, params: Params) -> Iterator[str]:
+    """Find groups of data sets that a task's keys and its pointer file name differently."""
+    for name in params.measured:
+        source = root / params.tasks[name].data.source
+        try:
+            if source.is_file() and source.suffix in POINTER_SUFFIXES:
+                check_group(params.tasks[name], source)
+        except InputError as error:
+            yield f"tasks.{name}.{error}"
 
 
 def _about_mistakes(root: Path, name: str) -> list[str]:

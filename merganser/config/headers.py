@@ -13,6 +13,7 @@ from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.params import Params
 from merganser.config.published import read_published
+from merganser.config.tasks import check_group
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.saved import read_headers
@@ -20,7 +21,7 @@ from merganser.inputs.deltas import check_pair
 from merganser.merging.by_layer import check_patterns
 from merganser.models import get_family
 from merganser.sources.columns import rename_columns
-from merganser.sources.fetching import read_pointer
+from merganser.sources.pointers import read_pointer
 
 
 def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) -> None:
@@ -61,6 +62,9 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         place = f"tasks.{name}.data.source"
         if place in here:
             _check_data(params, name, here[place], partial(_noted, mistakes))
+        elif (folder / sources[place]).is_file():
+            with _noted(mistakes, f"tasks.{name}"):
+                check_group(params.tasks[name], folder / sources[place])
     if params.published is not None:
         with _noted(mistakes, "published.source"):
             read_published(folder / params.published.source)

@@ -1,5 +1,6 @@
 """Check the family and the tasks of a `params.yaml` against the modules they name."""
 
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,6 +12,7 @@ from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import Kind, get_kind, kind_names
 from merganser.evaluation.settings import KindSettings
 from merganser.models import family_names, get_family, has_ability
+from merganser.sources.pointers import read_pointer, repositories
 
 READ_ALL = ("statistics", "learned", "routers", "surgery", "embeddings")  # sections that read data of every task
 
@@ -66,6 +68,15 @@ def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
         known = f"{task.kind} has {', '.join(kind.METRICS)}{did_you_mean(task.data.metric, kind.METRICS)}"
         mistakes.append(f"{where}.data.metric: {task.data.metric!r} is no metric of this kind of task; {known}")
     return [*mistakes, *_settings_mistakes(f"{where}.data", kind.Settings, task.data.own)]
+
+
+def check_group(task: Task, source: Path) -> None:
+    """Refuse a pointer file that names other data sets, of a group, than a task's keys do."""
+    wanted = task.data.own.get("group") or {}
+    members = [member for member in repositories(read_pointer(source)) if member]
+    if set(wanted) != set(members):
+        names = f"names {', '.join(members)}" if members else "names no group"
+        raise InputError(f"data.group: has {', '.join(wanted) or 'nothing'}, and {source} {names}; name the same")
 
 
 def fits(kind: Kind, family: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from merganser.evaluation.saved import load_saved
 from merganser.sources.following import files_at
-from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer
+from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer, repositories
 
 _WORDS = re.compile(r"[/.-]+")  # between them, of a file's path
 FOOTER = 2**20  # bytes: more than the footers of data sets have
@@ -22,8 +22,13 @@ def count_examples(source: Path, split: str) -> int:
     Raises LookupError where there are none, and whatever the hub, `datasets` and Arrow raise.
     """
     pointer = read_pointer(source)
-    if not isinstance(pointer, HubPointer):
+    if pointer is None:
         return len(load_saved(source)[split])
+    own = [(each, each.splits.get(split) if each.splits else split) for each in repositories(pointer).values()]
+    return sum(_examples(source, each, name) for each, name in own if name is not None)
+
+
+def _examples(source: Path, pointer: HubPointer, split: str) -> int:
     from huggingface_hub import HfApi
 
     revision = pointer.revision or str(pointer.follow)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from merganser.checkpoints.reading import DESCRIPTION
-from merganser.errors import InputError
+from merganser.errors import InputError, did_you_mean
+from merganser.evaluation.documents import of_group
 from merganser.evaluation.images import check_pictures
 from merganser.evaluation.saved import check_saved, load_saved
 from merganser.hashes import sha256_of
@@ -21,8 +22,17 @@ from merganser.limits import check_link, parse_json, read_small
 from merganser.sources.columns import rename_columns
 from merganser.sources.hub import download, hub_errors, missing, refusal
 from merganser.sources.installing import install_model, install_open_clip, set_padding
-from merganser.sources.pointers import HubPointer, OpenClipPointer, Pointer, pinned, read_pointer
+from merganser.sources.pointers import (
+    HubPointer,
+    OpenClipPointer,
+    GroupPointer,
+    Pointer,
+    pinned,
+    read_pointer,
+    repositories,
+)
 
+_MOVING = {"follow": True, "group": {"__all__": {"follow"}}}  # of a pointer, what does not say which bytes came
 CONFIGURATION = "configuration"  # column that says which of several configurations a row is of
 DataCheck = Callable[[Mapping[str, Any], Path], None]  # of the splits of a data set; refuses by its source
 
@@ -36,6 +46,8 @@ def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None
     """
     pointer = read_pointer(source)
     left: dict[str, Any] = {}
+    if isinstance(pointer, GroupPointer):
+        raise InputError(f"{source}: a group is of data sets; a model is one repository")
     if isinstance(pointer, OpenClipPointer):
         install_open_clip(pointer, source, folder)
     elif isinstance(pointer, HubPointer):
@@ -58,12 +70,13 @@ def fetch_data_set(source: Path, folder: Path, check: DataCheck, columns: Mappin
     pointer = read_pointer(source)
     if isinstance(pointer, OpenClipPointer):
         raise InputError(f"{source}: open_clip names models, not data sets; point at a hub repository")
-    if pointer is not None and (pointer.path or pointer.strip):
+    named = repositories(pointer)
+    if any(each.path or each.strip for each in named.values()):
         raise InputError(f"{source}: path and strip are for models; a data set's configuration is its `name`")
-    if pointer is None:
-        _copy_saved_data_set(source, folder, check, columns or {})
+    if named:
+        _save_hub_data_set(named, source, folder, check, columns or {})
     else:
-        _save_hub_data_set(pointer, source, folder, check, columns or {})
+        _copy_saved_data_set(source, folder, check, columns or {})
     describe(source, pointer, folder)
 
 
@@ -80,12 +93,12 @@ def describe(
     """
     kind: Literal["local", "hub", "open_clip", "mean"] = "mean" if mean_of else "local"
     if pointer is not None:
-        kind = "hub" if isinstance(pointer, HubPointer) else "open_clip"
+        kind = "open_clip" if isinstance(pointer, OpenClipPointer) else "hub"
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     description: dict[str, Any] = {
         "source": str(source),
         "kind": kind,
-        **(pointer.model_dump(exclude_none=True, exclude={"follow"}) if pointer else {}),
+        **(pointer.model_dump(exclude_none=True, exclude=_MOVING) if pointer else {}),
         **({"mean_of": list(mean_of)} if mean_of else {}),
         **(left or {}),
         "files": {
@@ -115,18 +128,32 @@ def _copy_saved_data_set(source: Path, folder: Path, check: DataCheck, columns: 
 
 
 def _save_hub_data_set(
-    pointer: HubPointer, source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str]
+    named: Mapping[str, HubPointer], source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str]
 ) -> None:
-    from datasets import DatasetDict, config, load_dataset
-    from datasets.exceptions import DatasetNotFoundError
+    """Save the data set of a pointer, or the documents of a group."""
+    from datasets import config
     from huggingface_hub import constants
 
-    revision = pinned(pointer, source)
+    loaded = {member: _load(pointer, source) for member, pointer in named.items()}
     try:
-        if isinstance(pointer.name, list):
-            loaded = _pooled({name: load_dataset(pointer.hub, name, revision=revision) for name in pointer.name})
-        else:
-            loaded = load_dataset(pointer.hub, pointer.name, revision=revision)
+        whole = _pooled(loaded[""]) if "" in loaded else of_group({name: each.values() for name, each in loaded.items()})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{source}: {error}") from error
+    renamed = rename_columns(whole, columns, source)
+    check(renamed, source)
+    check_pictures(whole, source, (config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE))
+    _save(renamed, folder)
+
+
+def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
+    """Load the splits that are taken of a repository's data set, by configuration; '' where none or one is named."""
+    from datasets import DatasetDict, load_dataset
+    from datasets.exceptions import DatasetNotFoundError
+
+    revision = pinned(pointer, source)
+    names = {name: name for name in pointer.name} if isinstance(pointer.name, list) else {"": pointer.name}
+    try:
+        loaded = {key: load_dataset(pointer.hub, name, revision=revision) for key, name in names.items()}
     except (DatasetNotFoundError, *hub_errors()) as error:
         raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (RuntimeError, ValueError) as error:  # a data set that comes with a script, an unknown configuration
@@ -136,16 +163,25 @@ def _save_hub_data_set(
         if said is None:
             raise
         raise InputError(said) from error
-    if not isinstance(loaded, DatasetDict):
-        raise InputError(f"{source}: {pointer.hub} is not a data set with named splits")
-    renamed = rename_columns(loaded, columns, source)
-    check(renamed, source)
-    check_pictures(loaded, source, (config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE))
-    _save(renamed, folder)
+    taken = {}
+    for key, splits in loaded.items():
+        if not isinstance(splits, DatasetDict):
+            raise InputError(f"{source}: {pointer.hub} is not a data set with named splits")
+        chosen = pointer.splits or {split: split for split in splits}
+        for own in chosen.values():
+            if own not in splits:
+                has = f"it has {', '.join(splits)}{did_you_mean(own, splits)}"
+                raise InputError(f"{source}: splits: {pointer.hub} has no split {own!r}; {has}")
+        taken[key] = DatasetDict({split: _marked(splits[own], key) for split, own in chosen.items()})
+    return taken
+
+
+def _marked(rows: Any, configuration: str) -> Any:
+    return rows.add_column(CONFIGURATION, [configuration] * len(rows)) if configuration else rows
 
 
 def _pooled(configurations: Mapping[str, Any]) -> Any:
-    """Put each split of several configurations of a data set together; raise ValueError where these differ."""
+    """Put each split of a data set's configurations together; raise ValueError where these differ."""
     from datasets import DatasetDict, concatenate_datasets
 
     shapes = {name: {split: rows.features for split, rows in each.items()} for name, each in configurations.items()}
@@ -153,13 +189,11 @@ def _pooled(configurations: Mapping[str, Any]) -> Any:
     for name in others:
         if shapes[name] != shapes[first]:
             raise ValueError(f"the configurations {first} and {name} have other splits or columns")
-    marked = {
-        split: [
-            each[split].add_column(CONFIGURATION, [name] * len(each[split])) for name, each in configurations.items()
-        ]
-        for split in shapes[first]
-    }
-    return DatasetDict({split: concatenate_datasets(parts) for split, parts in marked.items()})
+    if not others:
+        return configurations[first]
+    return DatasetDict(
+        {split: concatenate_datasets([each[split] for each in configurations.values()]) for split in shapes[first]}
+    )
 
 
 def _save(data: Any, folder: Path) -> None:

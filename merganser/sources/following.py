@@ -1,7 +1,7 @@
 """Sources that move: put a pointer that follows a branch at the commit where the branch is now."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +12,7 @@ from merganser.errors import InputError
 from merganser.outputs import replacing
 from merganser.sources.hub import hub_errors, missing, names_at, refusal
 from merganser.sources.named import HEAD
-from merganser.sources.pointers import HubPointer, read_pointer
+from merganser.sources.pointers import HubPointer, read_pointer, repositories
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, RepoFile
@@ -25,17 +25,25 @@ class HubAwayError(Exception):
     """The hub does not answer."""
 
 
-def follow(source: Path, kind: Kind) -> str | None:
-    """Pin a pointer file that follows a branch to the branch's commit, if what we read of it differs there.
+def follow(source: Path, kind: Kind) -> dict[str, str]:
+    """Pin what a pointer file follows to the branch's commit, if what we read of it differs there.
 
-    Returns the new revision; None where the pointer stays as it is, or follows nothing. Raises InputError where the hub
-    has no such repository or branch, and HubAwayError where it does not answer.
+    Returns the new revisions by repository; none where the pointer stays as it is, or follows nothing. Raises
+    InputError where the hub has no such repository or branch, and HubAwayError where it does not answer.
     """
+    named = repositories(read_pointer(source))
+    heads = {member: head for member, pointer in named.items() if (head := _moved(source, pointer, kind))}
+    if heads:
+        pin(source, heads, keep_following=True)
+    return {named[member].hub: head for member, head in heads.items()}
+
+
+def _moved(source: Path, pointer: HubPointer, kind: Kind) -> str | None:
+    """Return the commit of the branch that is followed, if what is read differs there."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError
 
-    pointer = read_pointer(source)
-    if not isinstance(pointer, HubPointer) or pointer.follow is None:
+    if pointer.follow is None:
         return None
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     try:
@@ -46,7 +54,6 @@ def follow(source: Path, kind: Kind) -> str | None:
         raise InputError(missing(source, pointer.hub, pointer.follow, error)) from error
     except (HTTPError, OSError) as error:
         raise HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})") from error
-    _write_revision(source, head)
     return head
 
 
@@ -83,9 +90,21 @@ def look(source: Path, pointer: HubPointer, kind: Kind) -> Seen:
     return Seen(head, sum(file.size for file in files.values()))
 
 
-def pin(source: Path, revision: str) -> None:
-    """Pin a pointer file to a commit: it follows no branch any more."""
-    _write_revision(source, revision, keep_following=False)
+def pin(source: Path, revisions: Mapping[str, str], *, keep_following: bool = False) -> None:
+    """Pin a pointer file's repositories, by member of the group, to commits, and leave the rest of it as it stands.
+
+    They follow no branch any more, unless they are to be kept following.
+    """
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    content = yaml.load(source.read_text(encoding="utf-8"))
+    for member, revision in revisions.items():
+        place = content["group"][member] if member else content
+        place["revision"] = revision
+        if not keep_following:
+            place.pop("follow", None)
+    with replacing(source) as file:
+        yaml.dump(content, file)
 
 
 def _differs(api: "HfApi", pointer: HubPointer, head: str, kind: Kind, source: Path) -> bool:
@@ -123,15 +142,3 @@ def _is_read(name: str, pointer: HubPointer, names: Iterable[str]) -> bool:
     chosen = pointer.name if isinstance(pointer.name, list) else [pointer.name]
     own = tuple(f"{each}/" for each in chosen)
     return "/" not in name or name.startswith(own) or not any(each.startswith(own) for each in names)
-
-
-def _write_revision(source: Path, revision: str, *, keep_following: bool = True) -> None:
-    """Write the revision into a pointer file, and leave the rest of it as it stands."""
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    content = yaml.load(source.read_text(encoding="utf-8"))
-    content["revision"] = revision
-    if not keep_following:
-        content.pop("follow", None)
-    with replacing(source) as file:
-        yaml.dump(content, file)

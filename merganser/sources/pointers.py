@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from merganser.errors import InputError
 from merganser.limits import read_yaml
 
 POINTER_SUFFIXES = (".yaml", ".yml")
+Split = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 
 
 class HubPointer(BaseModel):
@@ -17,6 +18,7 @@ class HubPointer(BaseModel):
     Of several names each split is that of all of them, one after another, with the name in a column `configuration`.
     `follow` names a branch or tag, whose commit `merganser run` writes into the file as the revision when it starts.
     `path`: a model's folder or file in the repository; `strip`: what its parameters' names lose in front.
+    `splits`: the splits of a data set that are taken, by the name that each gets here.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -26,6 +28,7 @@ class HubPointer(BaseModel):
     name: str | Annotated[list[str], Field(min_length=1)] | None = None
     path: Annotated[str, Field(pattern=r"^\w[\w.+=-]*(/\w[\w.+=-]*)*$")] | None = None
     strip: Annotated[str, Field(pattern=r"^(\w+\.)+$", description="with its dot")] | None = None
+    splits: Annotated[dict[Split, str], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _says_which(self) -> Self:
@@ -42,7 +45,22 @@ class OpenClipPointer(BaseModel):
     pretrained: str
 
 
-Pointer = HubPointer | OpenClipPointer
+class GroupPointer(BaseModel):
+    """Names several data sets that a task has together, and what each is called among them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    group: Annotated[dict[Annotated[str, Field(min_length=1)], HubPointer], Field(min_length=1)]
+
+
+Pointer = HubPointer | OpenClipPointer | GroupPointer
+_KINDS: dict[str, type[Pointer]] = {"hub": HubPointer, "open_clip": OpenClipPointer, "group": GroupPointer}
+
+
+def repositories(pointer: Pointer | None) -> dict[str, HubPointer]:
+    """Return what a pointer names at a hub: the members of a group, or one by the name ''; nothing of open_clip's."""
+    if isinstance(pointer, GroupPointer):
+        return dict(pointer.group)
+    return {"": pointer} if isinstance(pointer, HubPointer) else {}
 
 
 def read_pointer(source: Path) -> Pointer | None:
@@ -52,11 +70,11 @@ def read_pointer(source: Path) -> Pointer | None:
     if source.suffix not in POINTER_SUFFIXES or source.is_dir():
         return None
     content = read_yaml(source)
-    if not isinstance(content, dict) or not {"hub", "open_clip"} & content.keys():
-        raise InputError(f"{source}: a pointer says either {{hub, revision}} or {{open_clip, pretrained}}")
-    kind: type[Pointer] = HubPointer if "hub" in content else OpenClipPointer
+    known = [kind for key, kind in _KINDS.items() if isinstance(content, dict) and key in content]
+    if not known:
+        raise InputError(f"{source}: a pointer says either {{hub, revision}}, {{open_clip, pretrained}} or {{group}}")
     try:
-        return TypeAdapter(kind).validate_python(content)
+        return known[0].model_validate(content)
     except ValidationError as error:
         raise InputError(_explain(source, error)) from error
 
@@ -64,11 +82,11 @@ def read_pointer(source: Path) -> Pointer | None:
 def _explain(source: Path, error: ValidationError) -> str:
     problem = error.errors()[0]
     key = ".".join(str(part) for part in problem["loc"])
-    if not key:
-        return f"{source}: {problem['ctx']['error']}"
-    if key == "revision" and problem["type"] == "string_pattern_mismatch":
+    if problem["type"] == "value_error":
+        return f"{source}: {f'{key}: ' if key else ''}{problem['ctx']['error']}"
+    if key.rpartition(".")[2] == "revision" and problem["type"] == "string_pattern_mismatch":
         moves = "branches and tags move: `follow` names one"
-        return f"{source}: revision: must be a full 40-digit commit, got {problem['input']!r}; {moves}"
+        return f"{source}: {key}: must be a full 40-digit commit, got {problem['input']!r}; {moves}"
     return f"{source}: {key}: {problem['msg']}, got {problem['input']!r}"
 
 

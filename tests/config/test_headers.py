@@ -143,6 +143,21 @@ def test_a_pointer_to_something_remote_is_read_but_not_followed(params: Params, 
     assert "main" in complaint(pointed, tmp_path)
 
 
+def test_a_group_of_data_sets_is_held_to_the_pointer_that_names_it(params: Params, tmp_path: Path) -> None:
+    pointer, commit = tmp_path / "data.yaml", "0a" * 20
+    pointer.write_text(f"group: {{a: {{hub: some/data, revision: {commit}}}, b: {{hub: more/data, revision: {commit}}}}}")
+    named = {"source": "data.yaml", "group": {"a": {"doc_to_text": "x"}, "b": {"doc_to_text": "y"}}}
+    check_sources(with_data(params, **named), tmp_path, nothing_is_made)
+    named["group"].pop("b")
+    said = f"tasks.task0: data.group: has a, and {pointer} names a, b; name the same"
+    assert complaint(with_data(params, **named), tmp_path) == said
+    pointer.write_text(f"{{hub: some/data, revision: {commit}}}")
+    assert complaint(with_data(params, **named), tmp_path).endswith("names no group; name the same")
+    pointer.write_text("group: {a: {hub: some/data}}")
+    said = f"{pointer}: group.a: needs a revision, a full 40-digit commit, or a branch to follow"
+    assert complaint(with_data(params, **named), tmp_path) == f"tasks.task0.data.source: {said}"
+
+
 def without_base(params: Params) -> Params:
     return params.model_copy(update={"base": params.base.model_copy(update={"source": "data/checkpoints"})})
 

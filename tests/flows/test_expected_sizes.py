@@ -1,5 +1,6 @@
 """What a comparison that never ran will download is asked of its hub, and what it will write follows from that."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,13 @@ def test_times_follow_from_the_size_of_the_base_and_the_examples_that_footers_co
     assert sum(name.startswith("evaluate@") for name in found) == 6
     on_gpu = comparison(methods=METHODS, evaluation={"split": "test", "device": "cuda"})
     assert expect(on_gpu).seconds["evaluate@ties-light"] < 2
+    # Of a group those of its members count, each by its own name of the split.
+    group = "a: {hub: light, follow: main}, b: {hub: light, follow: main, splits: {test: other}}"
+    group += ", c: {hub: dark, follow: main, splits: {other: test}}"
+    Path("datasets-light.yaml").write_text(f"group: {{{group}}}")
+    shutil.copy(*(hub.folders["datasets/light"] / f"{name}-00000-of-00001.parquet" for name in ("test", "other")))
+    assert expect(params).seconds["evaluate@ties-light"] == pytest.approx(2 * found["evaluate@ties-light"], rel=0.1)
+    Path("datasets-light.yaml").write_text("{hub: light, follow: main}")
     # Examples that nobody can count are not reckoned with.
     (hub.folders["datasets/light"] / "test-00000-of-00001.parquet").write_bytes(b"spoilt")
     again = expect(params).seconds

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 
 from merganser.config.loading import load_params
 from merganser.config.params import UNMEASURED, Params
-from merganser.sources.pointers import HubPointer, read_pointer
+from merganser.sources import pointers
 from tests.hub import serve
 from tests.tiny import ROOT, dvc, make_clone, merganser
 from tests.tiny_transformers import WORDS, random_model, write_model
@@ -33,6 +33,11 @@ ENTRIES = {
     MERGEBENCH: ("base", "individual", "task_arithmetic", "ties_03", "tsv_m", "drm_h", "emr_diff", "ties"),
 }
 READ = {"statistics": ("gram", "fisher"), "learned": ("adamerging_task",), "routers": ("task_arithmetic",)}
+LANGUAGE_SPLITS = {
+    "mmlu": ("train", "val", "test"),
+    "arc": ("train", "validation", "test"),
+    "hellaswag": ("val",),
+}
 NAMES = ["entailment", "neutral", "contradiction"]
 # By data set: the splits and their labels, and the label column's type.
 LABELLED: dict[str, tuple[dict[str, list[Any]], Any]] = {
@@ -106,15 +111,20 @@ def questions_of(task: str) -> dict[str, dict[str, Dataset]]:
         return {"default": {"train": Dataset.from_list(rows)}}
     found: dict[str, dict[str, Dataset]] = {}
     for language in ("fr", "es", "de", "ru"):
-        rows = [
-            {
-                **{"instruction": f"{language} {word}", "answer": "ABCD"[i % 4], "id": str(i)},
-                **{f"option_{letter}": words[i - k] for k, letter in enumerate("abcd")},
-            }
-            for i, word in enumerate(words[:4])
-        ]
-        found[language] = {split: Dataset.from_list(rows) for split in ("train", "val", "test")}
+        rows = [in_language(task, f"{language} {word}", i) for i, word in enumerate(words[:4])]
+        found[language] = {split: Dataset.from_list(rows) for split in LANGUAGE_SPLITS[task]}
     return found
+
+
+def in_language(task: str, question: str, number: int) -> dict[str, Any]:
+    """Make a row of a data set of several languages."""
+    if task == "hellaswag":
+        about = {"ind": number, "activity_label": "Walking", "source_id": f"activitynet~{number}", "split_type": "indomain"}
+        asked = {"ctx_a": question, "ctx_b": "then they", "ctx": f"{question} then they", "split": "val"}
+        return {**about, **asked, "endings": [f"{word} [step]" for word in WORDS[:4]], "label": str(number % 4)}
+    options = {f"option_{letter}": WORDS[number + k] for k, letter in enumerate("abcd")}
+    own = {"option_e": "" if number % 2 else None} if task == "arc" else {}
+    return {"instruction": question, "answer": "ABCD"[number % 4], "id": str(number), **options, **own}
 
 
 def write_configurations(folder: Path, configurations: dict[str, Any]) -> None:
@@ -133,28 +143,29 @@ def make_hub(folder: Path, root: Path, params: Params) -> dict[str, Path]:
     """Write all repositories that such a suite's pointers name; return their folders."""
     repositories: dict[str, Path] = {}
 
-    def place(source: str, what: str) -> tuple[Path, HubPointer]:
-        pointer = read_pointer(root / source)
-        assert isinstance(pointer, HubPointer)
-        repositories[f"{what}/{pointer.hub}"] = folder / what / pointer.hub
-        return folder / what / pointer.hub, pointer
+    def place(source: str) -> Path:
+        pointer = pointers.read_pointer(root / source)
+        assert isinstance(pointer, pointers.HubPointer)
+        found = repositories[f"models/{pointer.hub}"] = folder / "models" / pointer.hub
+        return found
 
-    base, _ = place(params.base.source, "models")
+    base = place(params.base.source)
     write_base(base)
     for seed, (name, task) in enumerate(params.tasks.items()):
-        model, _ = place(task.source, "models")
+        model = place(task.source)
         if params.base.heads:
             classifier_adapter(base, seed).save_pretrained(model)
         else:
             write_tuned(model, base, seed + 1)
         if task.kind == UNMEASURED:
             continue
-        data, pointer = place(task.data.source, "datasets")
-        if name in LABELLED:
-            configuration = pointer.name if isinstance(pointer.name, str) else "default"
-            write_configurations(data, {configuration: pairs_of(name, task.data.columns)})
-        else:
-            write_configurations(data, questions_of(name))
+        for member, pointer in pointers.repositories(pointers.read_pointer(root / task.data.source)).items():
+            data = repositories[f"datasets/{pointer.hub}"] = folder / "datasets" / pointer.hub
+            if name in LABELLED:
+                configuration = pointer.name if isinstance(pointer.name, str) else "default"
+                write_configurations(data, {configuration: pairs_of(name, task.data.columns)})
+            else:
+                write_configurations(data, questions_of(member or name))
     return repositories
 
 

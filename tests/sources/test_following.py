@@ -47,10 +47,10 @@ def move(hub: Hub, repository: str = MODEL) -> Path:
 
 def test_a_branch_is_pinned_to_its_commit_and_the_rest_of_the_file_is_kept(tmp_path: Path, hub: Hub) -> None:
     path = pointer(tmp_path, "# ours\nhub: org/clip\nfollow: main  # the latest\n")
-    assert follow(path, "model") == COMMIT
+    assert follow(path, "model") == {"org/clip": COMMIT}
     assert path.read_text() == f"# ours\nhub: org/clip\nfollow: main  # the latest\nrevision: {COMMIT}\n"
     before = path.stat()
-    assert follow(path, "model") is None
+    assert follow(path, "model") == {}
     assert path.stat() == before
 
 
@@ -59,7 +59,7 @@ def test_a_branch_that_moved_to_other_weights_is_noticed_and_fetched(tmp_path: P
     new = move(hub)
     shutil.rmtree(new)
     write_clip(new, "open_clip_model.safetensors", seed=1)
-    assert follow(path, "model") == NEXT
+    assert follow(path, "model") == {"org/clip": NEXT}
     (tmp_path / "out").mkdir()
     fetch_checkpoint(path, tmp_path / "out")
     assert (tmp_path / "out/model.safetensors").read_bytes() == (new / "open_clip_model.safetensors").read_bytes()
@@ -73,14 +73,14 @@ def test_a_branch_that_moved_without_a_change_to_what_is_read_stays_where_it_is(
     path = pointer(tmp_path, text)
     new = move(hub, repository)
     (new / ("README.md" if kind == "model" else ".gitattributes")).write_text("more words")
-    assert follow(path, kind) is None
+    assert follow(path, kind) == {}
     assert path.read_text() == text
 
 
 def test_a_data_set_whose_rows_changed_is_noticed(tmp_path: Path, hub: Hub) -> None:
     path = pointer(tmp_path, f"{{hub: org/rows, follow: main, revision: {COMMIT}}}\n")
     (move(hub, "datasets/org/rows") / "data/test.parquet").write_bytes(b"other rows")
-    assert follow(path, "dataset") == NEXT
+    assert follow(path, "dataset") == {"org/rows": NEXT}
 
 
 def test_of_a_data_set_whose_configurations_have_folders_one_is_measured_and_followed(tmp_path: Path, hub: Hub) -> None:
@@ -96,16 +96,25 @@ def test_of_a_data_set_whose_configurations_have_folders_one_is_measured_and_fol
     for names, size in ((["cola"], 320), (["cola", "mnli"], 5320), ("all", 5320), (None, 5320)):
         assert look(path, one.model_copy(update={"name": names}), "dataset").size == size
     (move(hub, "datasets/org/glue") / "mnli/test.parquet").write_bytes(b"other rows")
-    assert follow(path, "dataset") is None
+    assert follow(path, "dataset") == {}
+
+
+def test_of_a_group_each_data_set_is_pinned_in_its_place(tmp_path: Path, hub: Hub) -> None:
+    hub.folders["datasets/org/other"] = tmp_path / "rows"
+    old = f"  other: {{hub: org/other, follow: main, revision: {COMMIT}}} # as it is\n"
+    path = pointer(tmp_path, f"group:\n  rows: {{hub: org/rows, follow: main}}\n{old}")
+    assert follow(path, "dataset") == {"org/rows": COMMIT}
+    assert path.read_text() == f"group:\n  rows: {{hub: org/rows, follow: main, revision: {COMMIT}}}\n{old}"
+    assert follow(path, "dataset") == {}
 
 
 def test_a_rewritten_branch_is_followed(tmp_path: Path, hub: Hub) -> None:
     path = pointer(tmp_path, f"{{hub: org/clip, follow: main, revision: {'a' * 40}}}\n")
-    assert follow(path, "model") == COMMIT
+    assert follow(path, "model") == {"org/clip": COMMIT}
 
 
 def test_a_pinned_pointer_asks_nobody(tmp_path: Path, hub: Hub) -> None:
-    assert follow(pointer(tmp_path, f"{{hub: org/clip, revision: {COMMIT}}}\n"), "model") is None
+    assert follow(pointer(tmp_path, f"{{hub: org/clip, revision: {COMMIT}}}\n"), "model") == {}
     assert hub.asked == []
 
 
@@ -136,4 +145,4 @@ def test_of_a_repository_only_the_path_is_followed(tmp_path: Path, hub: Hub, cha
     path = pointer(tmp_path, f"{{hub: org/clip, follow: main, revision: {COMMIT}, path: runs/best}}\n")
     new = move(hub) / changed
     (new / "open_clip_config.json").write_text("{}")
-    assert follow(path, "model") == (NEXT if noticed else None)
+    assert follow(path, "model") == ({"org/clip": NEXT} if noticed else {})

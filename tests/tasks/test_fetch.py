@@ -358,16 +358,125 @@ def test_a_prefix_is_taken_off_the_names(tmp_path: Path, hub: Hub) -> None:
         fetch.fetch_model(pointer, tmp_path / "out")
 
 
-def test_configurations_of_a_data_set_are_put_together() -> None:
-    parts = {
-        name: DatasetDict({"test": Dataset.from_dict({"text": [f"{name}{i}" for i in range(count)]})})
-        for name, count in (("fr", 2), ("de", 1))
+def write_configurations(folder: Path, configurations: dict[str, dict[str, list[dict[str, Any]]]]) -> Path:
+    """Write a data set's repository of several configurations of some splits; return its folder."""
+    listed = []
+    for name, splits in configurations.items():
+        for split, rows in splits.items():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            Dataset.from_list(rows).to_parquet(folder / name / f"{split}.parquet")
+        files = [{"split": split, "path": f"{name}/{split}.parquet"} for split in splits]
+        listed.append({"config_name": name, "data_files": files})
+    (folder / "README.md").write_text(f"---\n{json.dumps({'configs': listed})}\n---\n")
+    return folder
+
+
+TEXTS = {
+    "fr": {"test": [{"text": "fr0"}, {"text": "fr1"}], "val": [{"text": "fr2"}]},
+    "de": {"test": [{"text": "de0"}], "val": [{"text": "de1"}]},
+}
+
+
+def language_task(pointer: str, **about: Any) -> Task:
+    """Declare a task of lm-eval whose data a pointer of this text names."""
+    Path("pointer.yaml").write_text(pointer)
+    data = {"source": "pointer.yaml", **about}
+    return Task.model_validate({"source": "none", "kind": "language_model", "data": data})
+
+
+WRITTEN = {"doc_to_text": "{{text}}", "doc_to_target": "{{configuration}}"}
+
+
+def test_configurations_of_a_data_set_are_put_together(
+    tmp_path: Path, data_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data_hub.folders["datasets/org/texts"] = write_configurations(tmp_path / "texts", TEXTS)
+    named = f"hub: org/texts\nrevision: {COMMIT}\n"
+    fetch.fetch_data(language_task(f"{named}name: [fr, de]", task=WRITTEN), tmp_path / "out")
+    found = load_from_disk(tmp_path / "out")
+    assert found["test"][:] == {"text": ["fr0", "fr1", "de0"], "configuration": ["fr", "fr", "de"]}
+    assert list(found) == ["test", "val"]
+    fetch.fetch_data(language_task(f"{named}name: [fr]\nsplits: {{validation: val}}", task=WRITTEN), tmp_path / "some")
+    assert {split: rows["text"][:] for split, rows in load_from_disk(tmp_path / "some").items()} == {
+        "validation": ["fr2"]
     }
-    found = _pooled(parts)["test"]
-    assert found[:] == {"text": ["fr0", "fr1", "de0"], "configuration": ["fr", "fr", "de"]}
-    parts["ru"] = DatasetDict({"train": parts["fr"]["test"]})
-    with pytest.raises(ValueError, match="the configurations fr and ru have other splits or columns"):
-        _pooled(parts)
+    with pytest.raises(InputError, match="splits: org/texts has no split 'tst'; it has test, val; did you mean"):
+        fetch.fetch_data(language_task(f"{named}name: fr\nsplits: {{test: tst}}", task=WRITTEN), tmp_path / "no")
+
+
+def test_configurations_that_differ_are_refused(
+    tmp_path: Path, data_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = TEXTS | {"ru": {"test": [{"words": "ru0"}]}}
+    data_hub.folders["datasets/org/texts"] = write_configurations(tmp_path / "texts", other)
+    task = language_task(f"{{hub: org/texts, revision: {COMMIT}, name: [fr, ru]}}", task=WRITTEN)
+    with pytest.raises(InputError, match="the configurations fr and ru have other splits or columns"):
+        fetch.fetch_data(task, tmp_path / "out")
+
+
+GROUP = f"""group:
+  texts: {{hub: org/texts, revision: {COMMIT}, name: [fr, de], splits: {{test: val, train: test}}}}
+  questions: {{hub: org/questions, revision: {COMMIT}, follow: main}}
+"""
+ASKED = {"doc_to_text": "{{question}}", "doc_to_target": "{{answers[0]}}"}
+
+
+def test_a_group_of_data_sets_becomes_documents_of_each(
+    tmp_path: Path, data_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    questions = [{"question": "why", "answers": ["so", "no"], "count": 1}]
+    data_hub.folders["datasets/org/texts"] = write_configurations(tmp_path / "texts", TEXTS)
+    data_hub.folders["datasets/org/questions"] = write_configurations(tmp_path / "q", {"default": {"test": questions}})
+    task = language_task(GROUP, group={"texts": WRITTEN, "questions": ASKED})
+    fetch.fetch_data(task, tmp_path / "out")
+    found = load_from_disk(tmp_path / "out")
+    assert list(found) == ["test", "train"]
+    assert found["test"]["member"][:] == ["texts", "texts", "questions"]
+    assert [json.loads(document) for document in found["test"]["document"]] == [
+        {"text": "fr2", "configuration": "fr"},
+        {"text": "de1", "configuration": "de"},
+        questions[0],
+    ]
+    about = description(tmp_path / "out")
+    assert about["kind"] == "hub"
+    assert about["group"]["questions"] == {"hub": "org/questions", "revision": COMMIT}
+    fetch.fetch_data(task, tmp_path / "again")
+    assert content(tmp_path / "again") == content(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ({"texts": WRITTEN}, r"data\.group: split test of pointer\.yaml has questions too; name a task for each"),
+        ({"texts": WRITTEN, "questions": WRITTEN}, "lm-eval cannot make this task of the data: 'text' is undefined"),
+    ],
+)
+def test_a_group_whose_tasks_do_not_fit_its_data_is_refused(
+    tmp_path: Path, data_hub: Hub, monkeypatch: pytest.MonkeyPatch, group: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    questions = {"default": {"test": [{"question": "why", "answers": ["so"]}]}}
+    data_hub.folders["datasets/org/texts"] = write_configurations(tmp_path / "texts", TEXTS)
+    data_hub.folders["datasets/org/questions"] = write_configurations(tmp_path / "q", questions)
+    with pytest.raises(InputError, match=message):
+        fetch.fetch_data(language_task(GROUP, group=group), tmp_path / "out")
+
+
+def test_a_group_of_what_is_no_text_and_a_model_of_a_group_are_refused(
+    tmp_path: Path, data_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pictures_only = f"group: {{pictures: {{hub: org/rows, revision: {COMMIT}}}}}"
+    with pytest.raises(InputError, match=r"pointer\.yaml: pictures, split test: .*not JSON serializable"):
+        fetch.fetch_data(language_task(pictures_only, group={"pictures": WRITTEN}), tmp_path / "out")
+    with pytest.raises(InputError, match="a group is of data sets; a model is one repository"):
+        fetch.fetch_model(Path("pointer.yaml"), tmp_path / "model")
+    with pytest.raises(InputError, match=r"data\.group: rows is no group of data sets"):
+        write_data_set(Path("rows"), {"test": 2})
+        fetch.fetch_data(task_of(Path("rows"), group={"a": WRITTEN}, kind="language_model"), tmp_path / "out")
 
 
 @pytest.mark.drill

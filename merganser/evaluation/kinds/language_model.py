@@ -2,20 +2,23 @@
 
 `task` is what a task file of lm-eval says, without its data: they come from `data.source`. It stands in params.yaml, or
 in a file of the comparison's folder, named with its SHA-256 so that a change of it is a change of params.yaml, or it is
-one of the installed lm-eval's own, named with its version for the same reason.
+one of the installed lm-eval's own, named with its version for the same reason. A group of data sets has a task each; the
+metric is of all their questions together, as lm-eval's own groups count by size.
 """
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
 from merganser.errors import InputError
+from merganser.evaluation.documents import DOCUMENT, MEMBER, to_json
 from merganser.evaluation.examples import Results
 from merganser.evaluation.harness import check_metric, check_task, installed_task, open_task, samples_of
 from merganser.evaluation.packed_texts import pack, unpack
@@ -43,56 +46,82 @@ class InstalledTask(KindSettings):
     version: Text
 
 
+def _without_code(task: Any) -> Any:
+    if isinstance(task, dict):
+        if named := {"installed", "file"} & task.keys():
+            raise ValueError(f"{', '.join(named)}: a task has installed and version, or file and sha256, as texts")
+        check_task(task)
+    return task
+
+
+Task = Annotated[TaskFile | InstalledTask | dict[str, Any], AfterValidator(_without_code)]
+
+
 class Settings(KindSettings):
-    """What lm-eval asks, and how."""
+    """What lm-eval asks, and how: one task, or one for each data set of the source's group."""
 
-    task: TaskFile | InstalledTask | dict[str, Any]
+    task: Task | None = None
+    group: dict[Text, Task] = {}
 
-    @field_validator("task")
-    @classmethod
-    def _without_code(cls, task: Any) -> Any:
-        if isinstance(task, dict):
-            check_task(task)
+    @model_validator(mode="after")
+    def _says_which(self) -> Self:
+        if (self.task is None) == (not self.group):
+            raise ValueError("needs `task`, or `group`, a task for each data set of a group")
+        return self
+
+
+def tasks_of(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Return the task of each of the group, or the one by the name '', read from its file if it has one.
+
+    Raises InputError where a task is not the one declared.
+    """
+    named = {"": settings.task} if settings.task is not None else settings.group
+    return {member: _read(task) for member, task in named.items()}
+
+
+def _read(task: Task) -> dict[str, Any]:
+    if isinstance(task, dict):
         return task
-
-
-def task_of(settings: Settings) -> dict[str, Any]:
-    """Return the task, read from its file if it has one; raise InputError where it is not the one declared."""
-    if isinstance(settings.task, dict):
-        return settings.task
-    if isinstance(settings.task, InstalledTask):
-        return installed_task(settings.task.installed, settings.task.version)
-    check_plain(settings.task.file, Path("params.yaml"))
-    path = Path(settings.task.file)
+    if isinstance(task, InstalledTask):
+        return installed_task(task.installed, task.version)
+    check_plain(task.file, Path("params.yaml"))
+    path = Path(task.file)
     try:
         content = read_small(path)
     except OSError as error:
         raise InputError(f"data.task.file: {path} cannot be read ({error.strerror})") from error
     found = hashlib.sha256(content).hexdigest()
-    if found != settings.task.sha256:
+    if found != task.sha256:
         raise InputError(f"data.task.sha256: {path} has {found}; write this there once the file is as it should be")
     try:
-        task = parse_yaml(content.decode(), str(path))
-        check_task(task)
+        own = parse_yaml(content.decode(), str(path))
+        check_task(own)
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: {error}") from error
-    return dict(task)
+    return dict(own)
 
 
 def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Refuse a data set whose documents are no plain values, or that the templates do not fit."""
     for split, rows in splits.items():
+        if settings.group and not {MEMBER, DOCUMENT} <= set(rows.column_names):
+            raise InputError(f"data.group: {source} is no group of data sets; a pointer file with `group` names one")
         try:
-            documents = _documents(rows, 1)
+            firsts = _firsts(rows, settings)
         except TypeError as error:
             raise InputError(f"{source}: split {split} holds what is no text, number or list ({error})") from error
-        if documents:  # a template can only be tried on one
-            open_task(task_of(settings), "exact_match", [json.loads(document) for document in documents])
+        tasks = tasks_of(settings) if firsts else {}
+        if others := sorted(firsts.keys() - tasks):
+            raise InputError(f"data.group: split {split} of {source} has {', '.join(others)} too; name a task for each")
+        for member, document in firsts.items():  # a template can only be tried on one
+            open_task(tasks[member], "exact_match", [json.loads(document)])
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
     """Name the choices, where all documents have the same ones."""
-    choices = task_of(settings).get("doc_to_choice")
+    if settings.group:
+        return []
+    choices = tasks_of(settings)[""].get("doc_to_choice")
     return [str(choice) for choice in choices] if isinstance(choices, list) else []
 
 
@@ -102,26 +131,46 @@ def outputs(classes: Sequence[str], settings: Settings) -> int | None:
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give each document as JSON, in bytes: lm-eval itself makes questions of it, and tokens."""
+    """Give each document as JSON, in bytes, and whose it is: lm-eval itself makes questions of it, and tokens."""
     _check(network)
-    yield {"document": pack(_documents(rows, len(rows)))}
+    yield {"member": pack(_members(rows, settings)), "document": pack(_documents(rows, settings))}
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Return lm-eval's score of each document, or its prediction and label where the metric compares these."""
     _check(network)
-    task = task_of(settings)
-    check_metric(task, metric)
+    tasks = tasks_of(settings)
+    for task in tasks.values():
+        check_metric(task, metric)
     documents = [json.loads(text) for text in unpack(prepared.array("document"))]
-    found = [sample[metric] for sample in samples_of(open_task(task, metric, documents), network, batch_size)]
+    members = np.array(unpack(prepared.array("member")))
+    found: list[Any] = [None] * len(documents)
+    for member, task in tasks.items():
+        asked = members == member
+        if not asked.any():
+            continue
+        opened = open_task(task, metric, list(compress(documents, asked)))
+        for place, sample in zip(np.flatnonzero(asked), samples_of(opened, network, batch_size), strict=True):
+            found[place] = sample[metric]
     if metric in PAIRS:
         labels, predictions = (np.array([int(pair[i]) for pair in found], dtype=np.int64) for i in (0, 1))
         return Results(prediction=predictions, label=labels)
     return Results(score=np.array(found, dtype=np.float64))
 
 
-def _documents(rows: Any, count: int) -> list[str]:
-    return [json.dumps(row) for row in rows.select(range(min(count, len(rows))))]
+def _members(rows: Any, settings: Settings) -> list[str]:
+    return list(rows[MEMBER]) if settings.group else [""] * len(rows)
+
+
+def _documents(rows: Any, settings: Settings) -> list[str]:
+    return list(rows[DOCUMENT]) if settings.group else to_json(rows)
+
+
+def _firsts(rows: Any, settings: Settings) -> dict[str, str]:
+    """Return the first document of each of the group."""
+    members = _members(rows, settings)
+    firsts = {member: members.index(member) for member in dict.fromkeys(members)}
+    return dict(zip(firsts, _documents(rows.select(firsts.values()), settings), strict=True))
 
 
 def _check(network: Network) -> None:

@@ -155,6 +155,41 @@ def test_a_task_file_is_the_one_whose_sum_is_declared(
         evaluated(network, changed | {"file": "no.yaml"}, "acc")
 
 
+def test_a_group_asks_each_data_set_as_alone_and_counts_all_questions(networks: dict[str, Any]) -> None:
+    network = networks["llama, untied"]
+    tasks = {"choices": CHOICE, "yes or no": YES_NO}
+    members = [list(tasks)[i % 3 > 0] for i in range(len(ROWS))]
+    rows = Dataset.from_dict({"member": members, "document": [json.dumps(row) for row in ROWS]})
+    evaluator = open_evaluator("language_model", {"group": tasks}, "acc")
+    evaluator.check_data({"test": rows}, Path("data"))
+    with TemporaryDirectory() as folder:
+        prepared = prepared_in(Path(folder), kind.prepare(rows, evaluator.settings, network))
+        found = evaluator.results(network, prepared, batch_size=4)
+    assert found.score is not None
+    for member, task in tasks.items():
+        own = [i for i, each in enumerate(members) if each == member]
+        alone = evaluated(network, task, "acc", ROWS.select(own)).score
+        assert alone is not None
+        assert found.score[own].tolist() == alone.tolist()
+    assert score_of("acc", found)["count"] == len(ROWS)
+    with pytest.raises(InputError, match=r"data\.group: data is no group of data sets"):
+        evaluator.check_data({"test": ROWS}, Path("data"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "needs `task`, or `group`, a task for each data set of a group"),
+        ({"task": CHOICE, "group": {"a": CHOICE}}, "needs `task`, or `group`"),
+        ({"group": {"a": {"class": "mine.Task"}}}, "'class' asks for code, which is never run"),
+        ({"group": {"a": {"installed": "arc.yaml"}}}, "a task has installed and version, or file and sha256, as texts"),
+    ],
+)
+def test_a_task_or_a_group_is_given_whole(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Settings(**given)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -287,7 +287,7 @@ def test_a_run_follows_a_branch_of_a_hub_and_runs_what_depends_on_it(tmp_path: P
         hub.earlier["models/org/dark", COMMIT] = first
         hub.folders["models/org/dark"], hub.heads["models/org/dark"] = second, COMMIT[::-1]
         moved = run()
-        assert f"hub/dark.yaml: moved to {COMMIT[::-1]}" in moved
+        assert f"hub/dark.yaml: org/dark moved to {COMMIT[::-1]}" in moved
         assert re.findall(r"(\S+) done in", moved) == ["fetch@dark", "extract@dark"]
         assert "nothing to do" in run()
 

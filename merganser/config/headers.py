@@ -34,11 +34,13 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     sources = {} if params.base.is_mean else {"base.source": params.base.source}
     for name, task in params.tasks.items():
         sources |= {f"tasks.{name}.source": task.source, f"tasks.{name}.data.source": task.data.source}
-    here = {}
+    here, remote = {}, {}
     for place, source in sources.items():
         with _noted(mistakes, place):
             if _lies_here(folder / source, made):
                 here[place] = folder / source
+            elif (folder / source).exists():
+                remote[place] = folder / source
     models: dict[str, Checkpoint | Adapter] = {}
     for name in params.tasks:
         if f"tasks.{name}.source" in here:
@@ -62,9 +64,9 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         place = f"tasks.{name}.data.source"
         if place in here:
             _check_data(params, name, here[place], partial(_noted, mistakes))
-        elif (folder / sources[place]).is_file():
+        elif place in remote:
             with _noted(mistakes, f"tasks.{name}"):
-                check_group(params.tasks[name], folder / sources[place])
+                check_group(params.tasks[name], remote[place])
     if params.published is not None:
         with _noted(mistakes, "published.source"):
             read_published(folder / params.published.source)

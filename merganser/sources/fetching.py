@@ -23,16 +23,15 @@ from merganser.sources.columns import rename_columns
 from merganser.sources.hub import download, hub_errors, missing, refusal
 from merganser.sources.installing import install_model, install_open_clip, set_padding
 from merganser.sources.pointers import (
+    GroupPointer,
     HubPointer,
     OpenClipPointer,
-    GroupPointer,
     Pointer,
     pinned,
     read_pointer,
     repositories,
 )
 
-_MOVING = {"follow": True, "group": {"__all__": {"follow"}}}  # of a pointer, what does not say which bytes came
 CONFIGURATION = "configuration"  # column that says which of several configurations a row is of
 DataCheck = Callable[[Mapping[str, Any], Path], None]  # of the splits of a data set; refuses by its source
 
@@ -98,7 +97,7 @@ def describe(
     description: dict[str, Any] = {
         "source": str(source),
         "kind": kind,
-        **(pointer.model_dump(exclude_none=True, exclude=_MOVING) if pointer else {}),
+        **(_told(pointer) if pointer else {}),
         **({"mean_of": list(mean_of)} if mean_of else {}),
         **(left or {}),
         "files": {
@@ -107,6 +106,11 @@ def describe(
         },
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+
+
+def _told(pointer: Pointer) -> dict[str, Any]:
+    """Return what a pointer says of the bytes that came, without the branches it follows."""
+    return pointer.model_dump(exclude_none=True, exclude={"follow": True, "group": {"__all__": {"follow"}}})
 
 
 def _copy_saved_data_set(source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str]) -> None:
@@ -136,7 +140,9 @@ def _save_hub_data_set(
 
     loaded = {member: _load(pointer, source) for member, pointer in named.items()}
     try:
-        whole = _pooled(loaded[""]) if "" in loaded else of_group({name: each.values() for name, each in loaded.items()})
+        whole = (
+            _pooled(loaded[""]) if "" in loaded else of_group({name: each.values() for name, each in loaded.items()})
+        )
     except (TypeError, ValueError) as error:
         raise InputError(f"{source}: {error}") from error
     renamed = rename_columns(whole, columns, source)

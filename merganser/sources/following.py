@@ -96,7 +96,7 @@ def pin(source: Path, revisions: Mapping[str, str], *, keep_following: bool = Fa
     They follow no branch any more, unless they are to be kept following.
     """
     yaml = YAML()
-    yaml.preserve_quotes = True
+    yaml.preserve_quotes, yaml.width = True, 10_000
     content = yaml.load(source.read_text(encoding="utf-8"))
     for member, revision in revisions.items():
         place = content["group"][member] if member else content

@@ -145,7 +145,9 @@ def test_a_pointer_to_something_remote_is_read_but_not_followed(params: Params, 
 
 def test_a_group_of_data_sets_is_held_to_the_pointer_that_names_it(params: Params, tmp_path: Path) -> None:
     pointer, commit = tmp_path / "data.yaml", "0a" * 20
-    pointer.write_text(f"group: {{a: {{hub: some/data, revision: {commit}}}, b: {{hub: more/data, revision: {commit}}}}}")
+    pointer.write_text(
+        f"group: {{a: {{hub: some/data, revision: {commit}}}, b: {{hub: more/data, revision: {commit}}}}}"
+    )
     named = {"source": "data.yaml", "group": {"a": {"doc_to_text": "x"}, "b": {"doc_to_text": "y"}}}
     check_sources(with_data(params, **named), tmp_path, nothing_is_made)
     named["group"].pop("b")

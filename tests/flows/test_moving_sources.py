@@ -33,7 +33,7 @@ def test_a_source_that_moved_is_pinned_and_told(project: Path, monkeypatch: pyte
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         follow_sources(said.append)
         follow_sources(said.append)
-    assert said == [f"moving.yaml: moved to {COMMIT}"]
+    assert said == [f"moving.yaml: org/clip moved to {COMMIT}"]
     assert COMMIT in (project / "moving.yaml").read_text()
 
 

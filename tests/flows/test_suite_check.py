@@ -108,13 +108,12 @@ def test_pinning_writes_the_branchs_commit_and_keeps_the_rest_of_the_file(root: 
 
 def test_of_a_group_each_data_set_is_a_source_and_pinned(root: Path, hub: Hub) -> None:
     path = root / "suites/far/sources/dark-data.yaml"
-    path.write_text("group: # two\n  a: {hub: org/dark, follow: main}\n  b: {hub: org/dark, name: b, follow: main}\n")
+    path.write_text("group: # two\n  a: {hub: org/dark, follow: main}\n  b: {hub: org/dark, follow: main}\n")
     found = check(root, "far", online=True, pin_them=True)
-    assert found.mistakes == ("tasks.dark.data.group: has nothing, and {} names a, b; name the same".format(path),)
+    assert found.mistakes == (f"tasks.dark.data.group: has nothing, and {path} names a, b; name the same",)
     assert [source.bytes for source in found.sources if source.path == str(path.relative_to(root))] == [320, 320]
-    assert path.read_text() == (
-        f"group: # two\n  a: {{hub: org/dark, revision: {COMMIT}}}\n  b: {{hub: org/dark, name: b, revision: {COMMIT}}}\n"
-    )
+    pinned = f"{{hub: org/dark, revision: {COMMIT}}}"
+    assert path.read_text() == f"group: # two\n  a: {pinned}\n  b: {pinned}\n"
     assert {source.revision for source in check(root, "far").sources} == {COMMIT}
 
 

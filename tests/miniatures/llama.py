@@ -119,7 +119,12 @@ def questions_of(task: str) -> dict[str, dict[str, Dataset]]:
 def in_language(task: str, question: str, number: int) -> dict[str, Any]:
     """Make a row of a data set of several languages."""
     if task == "hellaswag":
-        about = {"ind": number, "activity_label": "Walking", "source_id": f"activitynet~{number}", "split_type": "indomain"}
+        about = {
+            "ind": number,
+            "activity_label": "Walking",
+            "source_id": f"activitynet~{number}",
+            "split_type": "indomain",
+        }
         asked = {"ctx_a": question, "ctx_b": "then they", "ctx": f"{question} then they", "split": "val"}
         return {**about, **asked, "endings": [f"{word} [step]" for word in WORDS[:4]], "label": str(number % 4)}
     options = {f"option_{letter}": WORDS[number + k] for k, letter in enumerate("abcd")}

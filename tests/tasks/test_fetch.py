@@ -22,7 +22,6 @@ from merganser.config.params import Task
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.models import open_network
-from merganser.sources.fetching import _pooled
 from merganser.sources.weights import weight_names
 from tasks import fetch
 from tests.hub import COMMIT, TOKEN, Hub, serve
@@ -405,9 +404,7 @@ def test_configurations_of_a_data_set_are_put_together(
         fetch.fetch_data(language_task(f"{named}name: fr\nsplits: {{test: tst}}", task=WRITTEN), tmp_path / "no")
 
 
-def test_configurations_that_differ_are_refused(
-    tmp_path: Path, data_hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_configurations_that_differ_are_refused(tmp_path: Path, data_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     other = TEXTS | {"ru": {"test": [{"words": "ru0"}]}}
     data_hub.folders["datasets/org/texts"] = write_configurations(tmp_path / "texts", other)
@@ -474,9 +471,12 @@ def test_a_group_of_what_is_no_text_and_a_model_of_a_group_are_refused(
         fetch.fetch_data(language_task(pictures_only, group={"pictures": WRITTEN}), tmp_path / "out")
     with pytest.raises(InputError, match="a group is of data sets; a model is one repository"):
         fetch.fetch_model(Path("pointer.yaml"), tmp_path / "model")
+    write_data_set(Path("rows"), {"test": 2})
+    here = {"source": "rows", "group": {"a": WRITTEN}}
     with pytest.raises(InputError, match=r"data\.group: rows is no group of data sets"):
-        write_data_set(Path("rows"), {"test": 2})
-        fetch.fetch_data(task_of(Path("rows"), group={"a": WRITTEN}, kind="language_model"), tmp_path / "out")
+        fetch.fetch_data(
+            Task.model_validate({"source": "none", "kind": "language_model", "data": here}), tmp_path / "out"
+        )
 
 
 @pytest.mark.drill

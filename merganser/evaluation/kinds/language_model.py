@@ -2,8 +2,8 @@
 
 `task` is what a task file of lm-eval says, without its data: they come from `data.source`. It stands in params.yaml, or
 in a file of the comparison's folder, named with its SHA-256 so that a change of it is a change of params.yaml, or it is
-one of the installed lm-eval's own, named with its version for the same reason. A group of data sets has a task each; the
-metric is of all their questions together, as lm-eval's own groups count by size.
+one of the installed lm-eval's own, named with its version for the same reason. A group of data sets has a task each;
+the metric is of all their questions together, as of lm-eval's own groups, which count by size.
 """
 
 import hashlib
@@ -61,7 +61,7 @@ class Settings(KindSettings):
     """What lm-eval asks, and how: one task, or one for each data set of the source's group."""
 
     task: Task | None = None
-    group: dict[Text, Task] = {}
+    group: dict[Text, Task] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _says_which(self) -> Self:

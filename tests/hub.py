@@ -67,6 +67,7 @@ class Handler(BaseHTTPRequestHandler):
 
     hub: Hub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer is two writes, and the second would wait 40 ms for the client
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keep quiet."""

@@ -1,7 +1,7 @@
 """What a comparison that never ran here will download, by what its hubs say, write and take, by docs/costs.md.
 
-The headers of models that are not here are not known: the shares are those of a transformer in float32 whose blocks
-hold four square matrices and two of four times that width.
+The headers of models that are not here are not known: the shares are those of a transformer whose blocks hold four
+square matrices and two of four times that width, in the dtype that its configuration says; deltas are in float32.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from dvcfleet.project import Expected
+from flows.cost_model import FLOAT
 from flows.expected_times import Sizes, picture_tokens, seconds
 from flows.suite_check import Kind, kinds_of
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.registry import get
-from merganser.sources.counting import count_examples, picture_of
+from merganser.sources.counting import bytes_a_value, count_examples, picture_of
 from merganser.sources.following import HubAwayError, look
 from merganser.sources.pointers import read_pointer, repositories
 from merganser.sources.weights import weight_names
@@ -37,12 +38,13 @@ def expect(params: Params) -> Expected:
         seen = dict(zip(kinds, beside.map(_size, kinds, kinds.values()), strict=True))
     known = {source: size for source, size in seen.items() if size is not None}
     size = {str(source): float(bytes_) for source, bytes_ in known.items()}
-    base = size.get(
-        params.base.source, max((size.get(task.source, 0.0) for task in params.tasks.values()), default=0.0)
+    whole = _in_float32(
+        {source: size[str(source)] for source, kind in kinds.items() if kind == "model" and source in known}
     )
+    base = whole.get(params.base.source, max(whole.values(), default=0.0))
     times = seconds(params, _sizes(params, base)) if base else {}
     hubs = {source: size for source, size in known.items() if is_remote(source)}
-    return Expected(hubs, dict(_written(params, size)), times)
+    return Expected(hubs, dict(_written(params, size, whole)), times)
 
 
 def is_remote(source: Path) -> bool:
@@ -64,6 +66,13 @@ def _size(source: Path, kind: Kind) -> int | None:
     names = adapter_names(inside) or weight_names(inside)
     files = [source / name for name in names] if kind == "model" else source.rglob("*")
     return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def _in_float32(models: Mapping[Path, float]) -> dict[str, float]:
+    """Return the bytes that models' values have in float32, by those that they have in their files."""
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as beside:
+        widths = list(beside.map(lambda source: _known(lambda: bytes_a_value(source)) or FLOAT, models))
+    return {str(source): size * FLOAT / width for (source, size), width in zip(models.items(), widths, strict=True)}
 
 
 def _sizes(params: Params, base: float) -> Sizes:
@@ -92,13 +101,13 @@ def _known(ask: Callable[[], T]) -> T | None:
         return None
 
 
-def _written(params: Params, size: Mapping[str, float]) -> Iterable[tuple[str, float]]:
-    """Give the bytes that stages will write, as far as they follow from the models' sizes."""
+def _written(params: Params, size: Mapping[str, float], in_float32: Mapping[str, float]) -> Iterable[tuple[str, float]]:
+    """Give the bytes that stages will write, as far as they follow from the models' sizes, as stored and in float32."""
     base = size.get(params.base.source)
-    deltas = {name: size[task.source] for name, task in params.tasks.items() if task.source in size}
-    yield from ((f"fetch@{name}", each) for name, each in deltas.items())
+    deltas = {name: in_float32[task.source] for name, task in params.tasks.items() if task.source in in_float32}
+    yield from ((f"fetch@{name}", size[params.tasks[name].source]) for name in deltas)
     yield from ((f"extract@{name}", each) for name, each in deltas.items())
-    share = min(FACTORS * params.decompose.rank_fraction, FACTORS)
+    share = FACTORS * params.decompose.rank_fraction * (1 if params.decompose.dtype == "float32" else 1 / 2)
     yield from ((f"decompose@{name}", share * each) for name, each in deltas.items())
     yield from (
         (f"fetch_data@{name}", size[task.data.source])

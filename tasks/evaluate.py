@@ -32,6 +32,7 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
     write_results(EXAMPLES / entry / f"{task}.safetensors", results)
     write_json(METRICS / entry / f"{task}.json", score)
     label = f", {score['known']:.4f} with its label, router {score['router']:.4f}" if "known" in score else ""
+    label += "".join(f", {name} {value:.4f}" for name, value in score.get("data_sets", {}).items())
     several = f", the mean of {len(folders)} seeds" if seeds else ""
     print(f"{entry} on {task}: {score['metric']} {score['value']:.4f} on {score['count']} examples{label}{several}")
 

@@ -23,6 +23,7 @@ from merganser import registry
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
+from merganser.evaluation.scoring import by_data_set
 from merganser.hashes import sha256_of
 from merganser.outputs import write_json
 from merganser.report.scores import Scores, read_json, read_metrics, read_scores, spread_of, written_values
@@ -127,7 +128,10 @@ def score_metrics(params: Params, entry: str) -> dict[str, float]:
     whole = {} if spread is None else {f"{MEAN}_spread": spread}
     known = {f"known/{task}": one["known"] for task, one in scores.items() if "known" in one}
     router = {f"router/{task}": one["router"] for task, one in scores.items() if "router" in one}
-    return {**found, MEAN: sum(found.values()) / len(found), **spreads, **whole, **known, **router}
+    data_sets = {
+        f"{scores[task]['metric']}/{task}/{name}": value for (task, name), value in by_data_set(scores).items()
+    }
+    return {**found, MEAN: sum(found.values()) / len(found), **spreads, **whole, **known, **router, **data_sets}
 
 
 def content_tags(entry: str, key: str, hashes: Mapping[str, str]) -> dict[str, str]:

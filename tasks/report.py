@@ -23,6 +23,7 @@ from merganser.report.tables import (
     summary,
     write_changes,
     write_choices,
+    write_data_sets,
     write_measures,
     write_published,
     write_routed,
@@ -65,6 +66,7 @@ def write_report(params: Params) -> None:
         (folder / "plots").mkdir()
         write_tables(folder, rows, tasks)
         write_routed(folder, rows)
+        write_data_sets(folder, rows)
         write_measures(folder, measured)
         write_studies(folder, studies)
         write_significance(folder, significance)

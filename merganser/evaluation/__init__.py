@@ -71,6 +71,14 @@ class GivesClasses(Protocol):
         """
 
 
+@runtime_checkable
+class HasGroups(Protocol):
+    """The module of a kind whose data may be a group of data sets."""
+
+    def members(self, prepared: "Prepared", settings: Any) -> list[str]:
+        """Name the data set that each prepared example is of; none where the data are no group."""
+
+
 def kind_names() -> list[str]:
     """List the kinds of task, by their files."""
     return module_names(kinds.__path__)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.evaluation import GivesClasses, Kind, get_kind
+from merganser.evaluation import GivesClasses, HasGroups, Kind, get_kind
 from merganser.evaluation.examples import Results
 from merganser.evaluation.heads import check_head
 from merganser.evaluation.labels import labelled
@@ -83,6 +83,10 @@ class Evaluator:
     def results(self, network: Network, prepared: Prepared, batch_size: int) -> Results:
         """Run a loaded network on prepared data."""
         return self.kind.results(network, prepared, self.settings, self.metric, batch_size)
+
+    def members(self, prepared: Prepared) -> list[str]:
+        """Name the data set of a group that each prepared example is of; none where the data are no group."""
+        return self.kind.members(prepared, self.settings) if isinstance(self.kind, HasGroups) else []
 
     def class_logits(
         self, network: Network, prepared: Prepared, parameters: Mapping[str, Tensor], rows: Sequence[int]

@@ -4,6 +4,7 @@ A safetensors file with N values each of `score` (float64: 1 or 0, or what the m
 `label` (int64 or float64); what a metric does not need or a kind of task cannot give as a number is left out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ class Results:
     score: NDArray[np.float64] | None = None
     prediction: Numbers | None = None
     label: Numbers | None = None
+
+    def at(self, places: Sequence[int]) -> "Results":
+        """Return the results of some examples."""
+        return Results(**{name: None if value is None else value[list(places)] for name, value in vars(self).items()})
 
     def __len__(self) -> int:
         """Return the number of examples."""

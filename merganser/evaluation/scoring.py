@@ -1,6 +1,6 @@
 """A task's score: its metric's value, the number of examples, and the standard error."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import NotRequired, TypedDict
 
@@ -27,6 +27,7 @@ class Score(TypedDict):
     router: NotRequired[float]  # the share of examples, or of tokens and layers, that were given to the task
     seeds: NotRequired[list[float]]  # the value of each seed's merge, where there are several; `value` is their mean
     spread: NotRequired[float]  # their sample standard deviation
+    data_sets: NotRequired[dict[str, float]]  # the value on each data set of a group
 
 
 def score_of(metric: str, results: Results) -> Score:
@@ -60,6 +61,19 @@ def score_of_seeds(metric: str, runs: Sequence[Results]) -> Score:
     error = mean_error(score) if score is not None else fmean(known) if known else None
     spread = {"seeds": values, "spread": stdev(values)}
     return {"metric": metric, "value": fmean(values), "count": len(runs[0]), "stderr": error, **spread}  # type: ignore[typeddict-item]
+
+
+def score_of_data_sets(metric: str, runs: Sequence[Results], members: Sequence[str]) -> dict[str, float]:
+    """Score seeds' merges on each data set of a group: the mean value, by the data set that each example is of."""
+    places = {member: [i for i, each in enumerate(members) if each == member] for member in dict.fromkeys(members)}
+    return {
+        member: fmean(score_of(metric, results.at(own))["value"] for results in runs) for member, own in places.items()
+    }
+
+
+def by_data_set(scores: Mapping[str, Score]) -> dict[tuple[str, str], float]:
+    """Return the values on the data sets of tasks that have a group, by task and data set."""
+    return {(task, name): value for task, one in scores.items() for name, value in one.get("data_sets", {}).items()}
 
 
 def mean_of_seeds(runs: Sequence[Results]) -> Results:

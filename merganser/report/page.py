@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from dvcfleet.secrets import masked
 from merganser.config.params import Params
+from merganser.evaluation.scoring import by_data_set
 from merganser.report.budgets import BUDGETS, Budget
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice, front, ranks, standings
@@ -81,6 +82,7 @@ def render_page(
         front={row.entry for row in front(rows, [row.amr for row in rows])},
         terms=TERMS,
         routed=[row for row in rows if row.scores.known is not None],
+        grouped=any(by_data_set(row.scores.by_task) for row in rows),
         searched=[row for row in rows if "search" in row.scores.profile],
         best=best_values(rows, params.measured),
         shade=_shades(rows),

@@ -8,6 +8,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+from merganser.evaluation.scoring import by_data_set
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice
 from merganser.report.measured import BY_LAYER, Measured
@@ -50,6 +51,16 @@ def write_routed(folder: Path, rows: Sequence[Row]) -> None:
     lines = [[entry, task, s["metric"], s["value"], s["known"], s["router"]] for entry, task, s in found]
     if lines:
         write_csv(folder / "routed.csv", ["entry", "task", "metric", "routed", "known", "router"], lines)
+
+
+def write_data_sets(folder: Path, rows: Sequence[Row]) -> None:
+    """Write `data_sets.csv`, where a task is measured on a group of data sets: the value on each."""
+    found = [
+        (row, task, name, value) for row in rows for (task, name), value in by_data_set(row.scores.by_task).items()
+    ]
+    lines = [[row.entry, task, name, row.scores.by_task[task]["metric"], value] for row, task, name, value in found]
+    if lines:
+        write_csv(folder / "data_sets.csv", ["entry", "task", "data_set", "metric", "value"], lines)
 
 
 def write_measures(folder: Path, measured: Measured) -> None:

@@ -7,7 +7,7 @@ from statistics import fmean
 from merganser.evaluation.evaluator import Evaluator
 from merganser.evaluation.examples import Results
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.scoring import Score, mean_of_seeds, score_of_seeds
+from merganser.evaluation.scoring import Score, mean_of_seeds, score_of_data_sets, score_of_seeds
 from merganser.inputs.heads import Head
 from merganser.models import Network
 from merganser.overlays import task_model
@@ -27,7 +27,7 @@ def score_merges(
     """Score one task with its own model out of a merge, or out of those with each seed, and say what each example gave.
 
     `folders`: of the same merge with one seed each. Where the merge has a router, the value is that without the task's
-    label, and `known` the one with it.
+    label, and `known` the one with it. Of a group of data sets there is a value for each too.
     """
     runs = []
     for merged in folders:
@@ -43,5 +43,7 @@ def score_merges(
             routers.append(seen.accuracy(task))
         score, results = score_of_seeds(evaluator.metric, runs), mean_of_seeds(runs)
         score |= {"known": known, "router": fmean(routers)}
+    if members := evaluator.members(prepared):
+        score |= {"data_sets": score_of_data_sets(evaluator.metric, runs, members)}
     score |= {"device": network.device.type}
     return score, results

@@ -1,4 +1,4 @@
-"""Facts of sources by headers alone, before anything is downloaded: examples of a split, the size of pictures."""
+"""Facts of sources by headers alone, before anything is downloaded: examples of a split, pictures, dtypes."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer
 
 _WORDS = re.compile(r"[/.-]+")  # between them, of a file's path
 FOOTER = 2**20  # bytes: more than the footers of data sets have
+_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 CONFIGURATIONS = ("config.json", "open_clip_config.json")
 
 
@@ -66,6 +67,19 @@ def picture_of(source: Path) -> tuple[int, int] | None:
             if isinstance(size, int) and isinstance(patch, int):
                 return size, patch
     return None
+
+
+def bytes_a_value(source: Path) -> int:
+    """Return how many bytes a model's values have in its files, by the dtype that its configuration says: 4 by default.
+
+    Raises what its hub raises.
+    """
+    for configuration in _configurations(source):
+        for section in _sections(configuration):
+            named = section.get("dtype", section.get("torch_dtype"))
+            if named in _BYTES:
+                return _BYTES[named]
+    return _BYTES["float32"]
 
 
 def _configurations(source: Path) -> Iterator[Any]:

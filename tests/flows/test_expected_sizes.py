@@ -81,6 +81,19 @@ def test_sizes_come_from_the_hub_and_from_the_shares_of_the_cost_model(hub: Hub)
     }
 
 
+def test_deltas_are_in_float32_whatever_the_models_are_in(hub: Hub) -> None:
+    said = {"base": '{"dtype": "bfloat16"}', "dark": '{"text_config": {"torch_dtype": "float16"}}'}
+    for name, configuration in said.items():
+        (hub.folders[f"models/{name}"] / "config.json").write_text(configuration)
+    base, dark = (SIZES[f"models/{name}"] + len(configuration) for name, configuration in said.items())
+    found = expect(comparison(methods=METHODS, decompose={"rank_fraction": 0.5, "dtype": "float16"})).written
+    assert (found["fetch_base"], found["fetch@dark"]) == (base, dark)
+    assert (found["extract@dark"], found["extract@light"]) == (2 * dark, 1000)
+    assert found["decompose@dark"] == 0.75 * dark
+    assert found["merge@ties"] == base
+    assert found["merge@individual"] == base + 2 * dark + 1000
+
+
 def test_of_a_hub_that_does_not_answer_nothing_is_expected(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     del hub.folders["models/base"]
     params = comparison(methods=METHODS)

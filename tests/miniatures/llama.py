@@ -202,6 +202,9 @@ def run_suite(folder: Path, name: str) -> None:
         merganser(root, "use", name)
         cut(root / "params.yaml", name)
         merganser(root, "run", "--workers", "4", **online)
+    if name == MERGEBENCH:
+        lines = (root / "report/data_sets.csv").read_text().splitlines()
+        assert len(lines) == 1 + len(ENTRIES[name]) * len(LANGUAGE_SPLITS)
     results: dict[str, Any] = json.loads((root / "metrics.json").read_text())
     assert set(results) == set(ENTRIES[name])
     assert "up to date" in dvc(root, "status")

@@ -1,5 +1,6 @@
 """A comparison of a decoder with LoRA adapters, by the stages themselves: lm-eval's tasks, and texts that it writes."""
 
+import json
 import shutil
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from merganser.errors import InputError
+from merganser.evaluation.documents import of_group
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.harness import open_task, samples_of
 from tasks import evaluate, extract, fetch, merge, prepare
@@ -32,8 +34,10 @@ TASK = {
     "doc_to_choice": "choices",
     "doc_to_target": "label",
 }
+GROUP = {"few": ROWS[:7], "many": ROWS[7:]}
 TASKS: dict[str, dict[str, Any]] = {
     "chosen": {"kind": "language_model", "data": {"metric": "acc", "task": TASK}},
+    "grouped": {"kind": "language_model", "data": {"source": "sources/group", "group": dict.fromkeys(GROUP, TASK)}},
     "ranked": {
         "kind": "text_generation",
         "data": {"prompt": "{question}", "answers": ["yes", "no", "cat"], "scoring": "rank", "metric": "accuracy"},
@@ -48,10 +52,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = path / "sources"
     write_model(sources / "base", KIND)
     DatasetDict({"test": Dataset.from_list(ROWS)}).save_to_disk(sources / "data")
+    group = {name: [{"test": Dataset.from_list(rows)}] for name, rows in GROUP.items()}
+    of_group(group).save_to_disk(sources / "group")
     for seed, task in enumerate(TASKS):
         adapted(sources / "base", seed).save_pretrained(sources / task)
     data = {
-        name: task | {"source": f"sources/{name}", "data": task["data"] | {"source": "sources/data"}}
+        name: task | {"source": f"sources/{name}", "data": {"source": "sources/data", **task["data"]}}
         for name, task in TASKS.items()
     }
     params = {
@@ -108,6 +114,15 @@ def test_each_models_scores_are_lm_evals_of_the_adapter_merged_by_peft(folder: P
     assert found.score is not None
     assert found.score.tolist() == expected
     assert 0 < found.score.mean() < 1
+
+
+def test_a_group_has_a_value_for_each_of_its_data_sets(folder: Path) -> None:
+    found = read_results(folder / "data/examples/average/grouped.safetensors").score
+    score = json.loads((folder / "data/metrics/average/grouped.json").read_text())
+    assert found is not None
+    assert score["data_sets"] == {"few": found[:7].mean(), "many": found[7:].mean()}
+    assert score["value"] == pytest.approx(found.mean())
+    assert "data_sets" not in json.loads((folder / "data/metrics/average/chosen.json").read_text())
 
 
 def test_a_merge_of_adapters_loads_in_transformers_and_scores_the_same_there(folder: Path) -> None:

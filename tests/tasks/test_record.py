@@ -71,6 +71,23 @@ def test_a_record_holds_scores_parameters_costs_and_origins(folder: Path) -> Non
     assert run.info.status == "FINISHED"
 
 
+def with_data_sets(path: Path) -> None:
+    """Give a score the values on the data sets of a group."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"data_sets": {"few": 0.25, "many": 0.5}}))
+
+
+def test_the_values_on_the_data_sets_of_a_group_are_recorded_and_reported(folder: Path) -> None:
+    with_data_sets(Path("data/metrics/sum/dark.json"))
+    for entry in METHODS:
+        record.main([entry])
+    report.main([])
+    metrics = children(runs())["sum"].data.metrics
+    assert (metrics["accuracy/dark/few"], metrics["accuracy/dark/many"]) == (0.25, 0.5)
+    lines = Path("report/data_sets.csv").read_text().splitlines()
+    assert lines == ["entry,task,data_set,metric,value", "sum,dark,few,accuracy,0.25", "sum,dark,many,accuracy,0.5"]
+    assert 'href="data_sets.csv"' in Path("report/index.html").read_text()
+
+
 def test_the_losses_of_learned_values_are_logged_by_step(folder: Path) -> None:
     profile = Path("data/profiles/merge/sum.json")
     checks = [{"step": step, "loss": 2.0 - step / 1000} for step in (0, 1200)]

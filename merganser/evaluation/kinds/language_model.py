@@ -143,10 +143,10 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     for task in tasks.values():
         check_metric(task, metric)
     documents = [json.loads(text) for text in unpack(prepared.array("document"))]
-    members = np.array(unpack(prepared.array("member")))
+    of_member = np.array(unpack(prepared.array("member")))
     found: list[Any] = [None] * len(documents)
     for member, task in tasks.items():
-        asked = members == member
+        asked = of_member == member
         if not asked.any():
             continue
         opened = open_task(task, metric, list(compress(documents, asked)))
@@ -156,6 +156,11 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
         labels, predictions = (np.array([int(pair[i]) for pair in found], dtype=np.int64) for i in (0, 1))
         return Results(prediction=predictions, label=labels)
     return Results(score=np.array(found, dtype=np.float64))
+
+
+def members(prepared: Prepared, settings: Settings) -> list[str]:
+    """Name the data set of a group that each document is of; none where the data are no group."""
+    return unpack(prepared.array("member")) if settings.group else []
 
 
 def _members(rows: Any, settings: Settings) -> list[str]:

@@ -91,7 +91,10 @@ def drill(folder: Path, sample: bool) -> None:
             run(root, name, SUITES[name], hub, online | {"HF_HOME": str(folder / "caches" / name)})
     for name in () if sample else llama.ENTRIES:
         if name == llama.MERGEBENCH and not find_spec("langdetect"):
-            print(f"{name}: not run: pip install 'lm_eval[ifeval]', which its instructions are judged by", flush=True)
+            print(
+                f"{name}: not run: pip install -c constraints.txt 'lm_eval[ifeval]', which its instructions are judged by",
+                flush=True,
+            )
         else:
             llama.run_suite(folder, name)
 

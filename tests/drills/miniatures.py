@@ -77,6 +77,7 @@ EXAMPLES = 8
 UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "s": 1, "min": 60, "h": 3600}
 FIRST = {"downloaded": 1.25, "of CPU time": 3}  # how far off an estimate may be before anything ran here
 AGAIN = {"of CPU time": 1.2, "of disk": 1.02}  # and of what ran before
+INSTALL = "pip install -c constraints.txt 'lm_eval[ifeval]'"
 LINKED = "suites/open-clip-vit-b-32-20/sources/base.yaml"
 
 
@@ -91,10 +92,7 @@ def drill(folder: Path, sample: bool) -> None:
             run(root, name, SUITES[name], hub, online | {"HF_HOME": str(folder / "caches" / name)})
     for name in () if sample else llama.ENTRIES:
         if name == llama.MERGEBENCH and not find_spec("langdetect"):
-            print(
-                f"{name}: not run: pip install -c constraints.txt 'lm_eval[ifeval]', which its instructions are judged by",
-                flush=True,
-            )
+            print(f"{name}: not run, for what judges its instructions is not installed: {INSTALL}", flush=True)
         else:
             llama.run_suite(folder, name)
 

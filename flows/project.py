@@ -177,7 +177,9 @@ class Merganser:
         if not content or not {"source", "kind", "files"} <= content.keys():
             return None
         source, kind, files = (content.pop(key) for key in ("source", "kind", "files"))
-        return Origin(path.as_posix(), source, kind, content.pop("revision", None), files, content)
+        group = [f"{one['hub']}@{one['revision']}" for one in content.get("group", {}).values()]
+        revision = content.pop("revision", None) or ", ".join(group) or None
+        return Origin(path.as_posix(), source, kind, revision, files, content)
 
     def tracking_run(self, path: Path) -> str | None:
         """Return the MLflow run that a receipt names."""

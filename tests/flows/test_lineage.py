@@ -15,6 +15,7 @@ import yaml
 from dvcfleet.errors import UserError
 from dvcfleet.provenance.audit import audit, look_up
 from dvcfleet.provenance.findings import Finding, Kind
+from flows.project import Merganser
 from tests.dvcfleet.test_lineage import overwrite
 from tests.tiny import dvc, merganser
 
@@ -196,3 +197,12 @@ def test_the_text_names_source_checksum_command_commit_and_run(project: Path) ->
 def test_a_chain_run_again_has_the_same_bytes(project: Path) -> None:
     done = merganser(project, "lineage", "verify", "ties/dark", "--rerun")
     assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_of_a_group_of_data_sets_each_commit_is_named(tmp_path: Path) -> None:
+    group = {name: {"hub": f"org/{name}", "revision": digit * 40} for name, digit in {"arc": "a", "mmlu": "b"}.items()}
+    about = {"source": "sources/data.yaml", "kind": "hub", "group": group, "files": {}}
+    (tmp_path / "source.json").write_text(json.dumps(about))
+    found = Merganser().origin(tmp_path)
+    assert found is not None
+    assert found.revision == f"org/arc@{'a' * 40}, org/mmlu@{'b' * 40}"

@@ -37,11 +37,12 @@ class Spec:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a tensor: those of its first dimension from `start` to before `stop`."""
+    """Some rows of a tensor: those of its first dimension from `start` to before `stop`, of so many."""
 
     name: str
     start: int
     stop: int
+    of: int
 
     def __str__(self) -> str:
         return f"{self.name}[{self.start}:{self.stop}]"
@@ -49,7 +50,7 @@ class Rows:
     def spec(self, whole: Spec) -> Spec:
         """Return the rows' dtype and shape, given the whole tensor's.
 
-        >>> Rows("proj", 2, 5).spec(Spec("F32", (8, 6)))
+        >>> Rows("proj", 2, 5, 8).spec(Spec("F32", (8, 6)))
         Spec(dtype='F32', shape=(3, 6))
         """
         return Spec(whole.dtype, (self.stop - self.start, *whole.shape[1:]))
@@ -57,7 +58,7 @@ class Rows:
     def first(self, whole: Spec) -> int:
         """Return how many values of the whole tensor come before these rows.
 
-        >>> Rows("proj", 2, 5).first(Spec("F32", (8, 6)))
+        >>> Rows("proj", 2, 5, 8).first(Spec("F32", (8, 6)))
         12
         """
         return self.start * prod(whole.shape[1:])

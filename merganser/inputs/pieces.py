@@ -105,4 +105,4 @@ def pieces_of(name: str, shape: tuple[int, ...], size: int) -> Iterator[Part]:
     if shape[0] <= step:
         yield name
         return
-    yield from (Rows(name, start, min(start + step, shape[0])) for start in range(0, shape[0], step))
+    yield from (Rows(name, start, min(start + step, shape[0]), shape[0]) for start in range(0, shape[0], step))

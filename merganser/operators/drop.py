@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from merganser.checkpoints.tensors import Rows
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import blocks
 from merganser.operators.coefficients import PerTask, each_of
@@ -23,7 +24,7 @@ from merganser.operators.coefficients import PerTask, each_of
 INDEX = 32  # bits
 SKIPPED = 1 << 20  # numbers at a time
 KEPT_STATES = 8  # of one generator
-STREAMS = 512  # whose positions are kept, of the tasks and parameters that were last read in pieces
+STREAMS = 512  # whose positions are kept, of the tasks and parameters that are being read in pieces
 
 
 def generator_of(seed: int, task: str, parameter: str) -> torch.Generator:
@@ -35,7 +36,9 @@ def generator_of(seed: int, task: str, parameter: str) -> torch.Generator:
 class Stream:
     """The random numbers of one task and parameter, drawn piece by piece in about this order, each piece once."""
 
-    def __init__(self, generator: torch.Generator) -> None:
+    def __init__(self, generator: torch.Generator, count: int) -> None:
+        """Begin at the first of so many numbers."""
+        self.left = count  # that were not drawn yet
         self._generator, self._position, self._lock = generator, 0, Lock()
         self._states: OrderedDict[int, Tensor] = OrderedDict()  # by positions that a piece may begin at yet
 
@@ -43,7 +46,7 @@ class Stream:
         """Return the numbers (count,) from the position `first` on.
 
         >>> whole = torch.rand(5, generator=generator_of(0, "dtd", "proj"))
-        >>> stream = Stream(generator_of(0, "dtd", "proj"))
+        >>> stream = Stream(generator_of(0, "dtd", "proj"), 5)
         >>> torch.equal(torch.cat([stream.draw(2, 3), stream.draw(0, 2)]).roll(2), whole)
         True
         """
@@ -51,6 +54,7 @@ class Stream:
             if first != self._position:
                 self._go_to(first)
             self._position += count
+            self.left -= count
             return torch.rand(count, generator=self._generator)
 
     def _go_to(self, first: int) -> None:
@@ -72,15 +76,19 @@ _STREAMS: OrderedDict[tuple[int, str, str], Stream] = OrderedDict()
 _STREAMS_LOCK = Lock()
 
 
-def stream_of(seed: int, task: str, parameter: str) -> Stream:
-    """Return the stream of one task and parameter, where it stands now if it was used lately."""
+def draw_rows(seed: int, task: str, rows: Rows, row: int) -> Tensor:
+    """Draw the numbers of some rows, of so many values each, where those of the rows before ended."""
+    key = (seed, task, rows.name)
     with _STREAMS_LOCK:
-        key = (seed, task, parameter)
-        stream = _STREAMS.pop(key, None) or Stream(generator_of(*key))
+        stream = _STREAMS.pop(key, None) or Stream(generator_of(*key), rows.of * row)
         _STREAMS[key] = stream
         if len(_STREAMS) > STREAMS:
             _STREAMS.popitem(last=False)
-    return stream
+    numbers = stream.draw(rows.start * row, (rows.stop - rows.start) * row)
+    if not stream.left:  # a generator that stays among large tensors that go splits the heap
+        with _STREAMS_LOCK:
+            _STREAMS.pop(key, None)
+    return numbers
 
 
 def drops(*, drop_rate: PerTask, inner: str = "dare", **_: Any) -> bool:
@@ -184,9 +192,7 @@ def _each_task(
 def _drawn(layer: LayerDeltas, unit: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield a layer's deltas in blocks (T, C), C a multiple of `unit`, with their random numbers."""
     if layer.rows:
-        streams = [stream_of(layer.seed, task, layer.rows.name) for task in layer.tasks]
-        row, count = prod(layer.shape[1:]), prod(layer.shape)
-        drawn = torch.stack([stream.draw(layer.rows.start * row, count) for stream in streams])
+        drawn = torch.stack([draw_rows(layer.seed, task, layer.rows, prod(layer.shape[1:])) for task in layer.tasks])
         yield from zip(blocks(layer.deltas, unit), blocks(drawn, unit), strict=True)
         return
     generators = [generator_of(layer.seed, task, layer.name) for task in layer.tasks]

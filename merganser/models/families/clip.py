@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers  # each of its names imports what it needs: two seconds, that a command which runs no model saves
 from torch import Tensor
-from transformers import AutoImageProcessor, AutoModel, CLIPModel
 
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.reading import Checkpoint
@@ -28,7 +28,6 @@ from merganser.models.texts import open_tokenizer
 PREFIX = "vision_model"
 TEXT_SIDE = ("text_model.*", "*_projection.*", "logit_scale")  # what a vision model's checkpoint does without
 IMAGE_SIDE = "vis"  # vision_model.*, visual_projection.weight
-MAKE = CLIPModel._from_config
 
 
 class ClipNetwork(NamedModule, DualEncoder, WithBlocks):
@@ -119,7 +118,7 @@ class ClipNetwork(NamedModule, DualEncoder, WithBlocks):
         The one over torchvision, the default of transformers 5, resizes to levels that are one higher or lower.
         """
         try:
-            return AutoImageProcessor.from_pretrained(
+            return transformers.AutoImageProcessor.from_pretrained(
                 self.folder, backend="pil", local_files_only=True, trust_remote_code=False
             )
         except Exception as error:  # what such a file may lack is told in many ways
@@ -139,16 +138,16 @@ def open_network(
     config = read_config("clip", folder)
     if config.model_type != "clip":
         raise InputError(f"{folder / CONFIG}: the vision side of a CLIP alone; as a base take the whole model")
-    return ClipNetwork(build(MAKE, config, folder, device, precision), folder)
+    return ClipNetwork(build(transformers.CLIPModel._from_config, config, folder, device, precision), folder)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is no CLIP nor the vision side of one, from its configuration and headers alone."""
     config = read_config("clip", folder)
     if config.model_type == "clip":
-        check_names(MAKE, config, folder, checkpoint, may_lack=TEXT_SIDE, prefix=PREFIX)
+        check_names(transformers.CLIPModel._from_config, config, folder, checkpoint, may_lack=TEXT_SIDE, prefix=PREFIX)
     else:
-        make = AutoModel.from_config
+        make = transformers.AutoModel.from_config
         check_names(make, config, folder, checkpoint, prefix=PREFIX)
 
 

@@ -55,8 +55,8 @@ class ForkServer:
             )
 
     def is_alive(self) -> bool:
-        """Tell whether the server is running."""
-        return self._process.poll() is None
+        """Tell whether the server is running, and nobody found it dying: its socket is removed then."""
+        return self._process.poll() is None and os.path.exists(self.address)
 
     def tell_to_stop(self) -> None:
         """Tell the server to end all its commands and then itself."""
@@ -86,7 +86,10 @@ class ForkServers:
         """Return the addresses of the cold and the warm server; a killed server is restarted."""
         with self._lock:
             for is_warm in (False, True):
-                if is_warm not in self._servers or not self._servers[is_warm].is_alive():
+                server = self._servers.get(is_warm)
+                if server is None or not server.is_alive():
+                    if server is not None:
+                        server.stop()  # what is left of it
                     self._servers[is_warm] = ForkServer(self._root, self._preload if is_warm else ())
             return self._servers[False].address, self._servers[True].address
 
@@ -130,8 +133,17 @@ def run_command(
     """Have a fork server run one command; when `is_over`, which is polled, is true, end it with all its children.
 
     Returns its exit_code, seconds and peak_rss_bytes, and as `ended` whether it was ended this way; None if the server
-    died before the command ended.
+    died before the command ended. It is not asked again then: a killed process may take a while to be gone.
     """
+    answer = _run(address, request, lines, is_over)
+    if answer is None:
+        Path(address).unlink(missing_ok=True)
+    return answer
+
+
+def _run(
+    address: str, request: Mapping[str, Any], lines: Lines, is_over: Callable[[], bool] | None
+) -> dict[str, Any] | None:
     reading, writing = os.pipe()
     with socket.socket(socket.AF_UNIX) as connection, open(reading, "rb", buffering=0) as output:
         try:

@@ -242,6 +242,17 @@ def test_a_fork_server_that_was_killed_is_started_again(root: Path, job: Job) ->
     servers.stop()
 
 
+def test_a_fork_server_that_lost_a_command_is_not_asked_again(root: Path, job: Job) -> None:
+    servers = ForkServers(root)
+    first = servers.addresses()
+    outcome, _ = run(replace(job, fork_servers=first), shell("kill -9 $PPID; sleep 60"))
+    assert outcome.lost
+    second = servers.addresses()  # at once, whether its parent has noticed or not
+    assert (second[0] != first[0], second[1]) == (True, first[1])
+    assert run(replace(job, fork_servers=second), shell("true"))[0].exit_code == 0
+    servers.stop()
+
+
 def kill_server(address: str) -> None:
     """Kill the process that listens at an address, and wait until it is gone."""
     inode = next(line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(address))

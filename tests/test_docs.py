@@ -90,9 +90,10 @@ def test_the_blocks_of_a_page_do_what_it_says(
 ) -> None:
     clone = make_clone(tmp_path / "clone")
     monkeypatch.chdir(clone)
+    names = {"__name__": "__main__"}  # a reader goes on in one session
     for block in blocks(page):
         if block.test == "python":
-            exec(compile(block.text, str(page), "exec"), {"__name__": "__main__"})
+            exec(compile(block.text, str(page), "exec"), names)
         elif block.test == "sh":
             script = f'merganser() {{ python -m flows "$@"; }}\n{block.text}'
             done = subprocess.run(

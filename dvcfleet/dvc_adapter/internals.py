@@ -1,7 +1,7 @@
 """The DVC internals that the engine uses.
 
 Those that DVC's public API can replace, only slower, are fast paths; a DVC without one of the others (NEEDED) is
-refused.
+refused. A test collects what the code imports: nothing is used that neither list names.
 """
 
 from collections.abc import Callable
@@ -16,34 +16,50 @@ if TYPE_CHECKING:
 
 RANGE = "dvc>=3.66,<4"
 NEEDED = (
+    "dvc.dependency.base:DependencyDoesNotExistError",
     "dvc.dependency:Dependency.save",
     "dvc.dependency:ParamsDependency",
-    "dvc.dependency.base:DependencyDoesNotExistError",
     "dvc.exceptions:DvcException",
+    "dvc.exceptions:NoOutputOrStageError",
+    "dvc.exceptions:NotDvcRepoError",
+    "dvc.fs:localfs",
     "dvc.ignore:DvcIgnoreFilter.walk",
     "dvc.lock:LockError",
     "dvc.output:Output.checkout",
     "dvc.output:Output.commit",
     "dvc.output:Output.save",
     "dvc.output:OutputAlreadyTrackedError",
-    "dvc.repo:Repo.index",
     "dvc.repo.index:Index.graph",
     "dvc.repo.index:Index.outs_trie",
     "dvc.repo.reproduce:collect_stages",
     "dvc.repo.reproduce:get_active_graph",
     "dvc.repo.reproduce:plan_repro",
+    "dvc.repo.trie:build_outs_trie",
+    "dvc.repo:Repo.index",
+    "dvc.rwlock:RWLOCK_FILE",
+    "dvc.rwlock:RWLockFileCorruptedError",
+    "dvc.rwlock:rwlock",
+    "dvc.schema:COMPILED_LOCK_FILE_STAGE_SCHEMA",
     "dvc.scm:NoSCM",
-    "dvc.stage:PipelineStage",
-    "dvc.stage:create_stage",
+    "dvc.scm:SCM",
+    "dvc.scm:SCMError",
     "dvc.stage.cache:RunCacheNotFoundError",
     "dvc.stage.cache:StageCache.restore",
     "dvc.stage.cache:StageCache.save",
+    "dvc.stage.exceptions:StageFileDoesNotExistError",
+    "dvc.stage.exceptions:StageNotFound",
     "dvc.stage.loader:StageLoader.fill_from_lock",
     "dvc.stage.serialize:to_single_stage_lockfile",
+    "dvc.stage:PipelineStage",
+    "dvc.stage:create_stage",
+    "dvc.utils.serialize:YAMLError",
+    "dvc.utils.serialize:YAMLFileCorruptedError",
     "dvc.utils.serialize:dumps_yaml",
     "dvc.utils.serialize:load_path",
     "dvc.utils.serialize:load_yaml",
+    "dvc.utils.serialize:parse_yaml",
     "dvc_data.hashfile.hash_info:HashInfo",
+    "dvc_data.hashfile.tree:Tree",
 )
 # `repo` and `scm` are the opened repository and its git.
 DVC = FastPaths(

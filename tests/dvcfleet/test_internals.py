@@ -4,7 +4,7 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from dvc.repo.experiments.refs import ExpRefInfo
 from dvc.stage.cache import _get_cache_hash
 
 import dvcfleet
-from dvcfleet.dvc_adapter.internals import DVC
+from dvcfleet.dvc_adapter.internals import DVC, NEEDED
 from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.run_cache import entry_hash, run_key
 from tests.dvcfleet.renamed import FAST, renamed_dvc
@@ -66,13 +66,60 @@ def test_without_any_of_the_internals_of_fast_paths_a_run_ends_well_and_says_wha
     check_renamed(toy, tmp_path, list(FAST))
 
 
-def test_a_dvc_without_what_is_needed_is_refused_by_name(toy: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["dvc.repo.reproduce.plan_repro", "dvc.stage.exceptions.StageNotFound"])
+def test_a_dvc_without_what_is_needed_is_refused_by_name(toy: Make, tmp_path: Path, name: str) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
-    ended = run_with(renamed_dvc(tmp_path / "dvc", [r"\bplan_repro\b"]), chain)
+    ended = run_with(renamed_dvc(tmp_path / "dvc", [rf"\b{name.rpartition('.')[2]}\b"]), chain)
     assert ended.returncode == 2
-    assert "has no dvc.repo.reproduce.plan_repro, which every run needs" in ended.stdout
+    assert f"has no {name}, which every run needs" in ended.stdout
     assert "dvc>=3." in ended.stdout
     assert "Traceback" not in ended.stderr
+
+
+def test_every_name_of_dvcs_that_is_imported_at_run_time_is_guarded() -> None:
+    root = Path(dvcfleet.__file__).parents[1]
+    guarded = {*NEEDED, *(name for names, _ in DVC.paths.values() for name in names)}
+    # A name is guarded by itself or by an attribute of it, a module by any name in it.
+    known = {_first(name) for name in guarded}
+    modules = {name.partition(":")[0] for name in guarded}
+    unguarded = [
+        f"{path.relative_to(root)}:{node.lineno} {name}"
+        for package in ("dvcfleet", "flows")
+        for path in sorted((root / package).rglob("*.py"))
+        for node, name in _imported_of_dvc(ast.parse(path.read_text(encoding="utf-8")))
+        if name not in known and name.replace(":", ".") not in modules
+    ]
+    assert unguarded == []
+
+
+def _first(name: str) -> str:
+    """Return `module:name` of `module:name.attribute`."""
+    module, _, path = name.partition(":")
+    return f"{module}:{path.partition('.')[0]}"
+
+
+def _imported_of_dvc(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
+    """Find what is imported of DVC's packages where it runs, as `module:name`."""
+    typing_only = _typing_only(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in typing_only and _is_dvcs(node.module or ""):
+            yield from ((node, f"{node.module}:{each.name}") for each in node.names)
+        elif isinstance(node, ast.Import) and id(node) not in typing_only:
+            yield from ((node, each.name) for each in node.names if _is_dvcs(each.name))
+
+
+def _is_dvcs(module: str) -> bool:
+    return module.partition(".")[0] in ("dvc", "dvc_data", "dvc_objects")
+
+
+def _typing_only(tree: ast.Module) -> set[int]:
+    """Return the ids of the nodes that only a type checker reads."""
+    return {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
 
 
 def test_with_the_installed_dvc_all_fast_paths_are_on(toy: Make) -> None:
@@ -114,15 +161,10 @@ PROMISED = ("dvc.repo", "dvc.exceptions", "dvc.lock", "dvc.rwlock", "dvc.scm", "
 
 def _internals_in(tree: ast.Module) -> "list[tuple[ast.stmt | ast.expr, str]]":
     """List imports of DVC's other modules where they run, and private attributes of what is not our own."""
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
+    typing_only = _typing_only(tree)
     found: list[tuple[ast.stmt | ast.expr, str]] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("dvc", "dvc_data", "dvc_objects"):
+        if isinstance(node, ast.ImportFrom) and _is_dvcs(node.module or ""):
             if id(node) not in typing_only and node.module not in PROMISED:
                 found.append((node, str(node.module)))
         elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.dvc_adapter.lock_entries import write_yaml
-from dvcfleet.dvc_adapter.stages import lock_entry_of
+from dvcfleet.dvc_adapter.stages import lock_entry_of, may_restore
 from dvcfleet.dvc_adapter.storing import save_inputs
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def in_run_cache(stage: "Stage") -> bool:
     """Tell whether the run cache holds the outputs for the stage's present command and inputs."""
     from dvc.stage.cache import RunCacheNotFoundError
 
-    if _is_forbidden(stage):
+    if not may_restore(stage):
         return False
     with _as_if_new(stage):
         try:
@@ -113,7 +113,7 @@ def _folder(stage: "Stage", entry: dict[str, Any]) -> str:
 def _fits(stage: "Stage") -> bool:
     """Tell whether DVC can and may keep the stage in its run cache."""
     if (
-        _is_forbidden(stage)
+        not may_restore(stage)
         or stage.is_callback
         or stage.always_changed
         or not (stage.cmd and stage.deps and stage.outs)
@@ -122,11 +122,6 @@ def _fits(stage: "Stage") -> bool:
     return all(dep.protocol == "local" and dep.def_path and dep.hash_info for dep in stage.deps) and all(
         out.protocol == "local" and out.def_path and not out.persist and out.is_in_repo for out in stage.outs
     )
-
-
-def _is_forbidden(stage: "Stage") -> bool:
-    """Tell whether the stage's `meta: {restore: false}` keeps it out of the run cache."""
-    return isinstance(stage.meta, dict) and stage.meta.get("restore") is False
 
 
 def _without_sizes(value: Any) -> Any:

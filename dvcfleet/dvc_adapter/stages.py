@@ -10,9 +10,16 @@ from dvcfleet.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from dvc.dependency import Dependency
+    from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import PipelineStage, Stage
     from networkx import DiGraph
+
+
+# The key of `meta` that is the engine's, and those below it for stages and for outputs.
+_OWN_META = "dvcfleet"
+_STAGE_KEYS = ("resources", "retries", "timeout", "place", "restore")
+_OUTPUT_KEYS = ("varies",)
 
 
 def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["Stage"]]:
@@ -75,6 +82,44 @@ def set_params(path: Path, params: Mapping[str, Any]) -> None:
             section = section.setdefault(each, {})
         section[last] = value
     path.write_text(dumps_yaml(content), encoding="utf-8")
+
+
+def own_meta(stage: "Stage") -> tuple[Mapping[str, Any], str]:
+    """Return what the stage's `meta` says to the engine, and where it does; all else in `meta` is the user's.
+
+    Raises UserError if that is no map, or for a key that the engine does not know.
+    """
+    return _own_meta(stage.meta, f"stage {stage.addressing}", _STAGE_KEYS)
+
+
+def may_restore(stage: "Stage") -> bool:
+    """Tell whether the stage may be restored from the run cache: not with `restore: false`."""
+    meta, where = own_meta(stage)
+    return _flag(meta, "restore", True, where)
+
+
+def varies(out: "Output") -> bool:
+    """Tell whether an output is said to differ from run to run: `varies: true`."""
+    meta, where = _own_meta(out.annot.meta, f"output {out}", _OUTPUT_KEYS)
+    return _flag(meta, "varies", False, where)
+
+
+def _own_meta(meta: Any, owner: str, known: Sequence[str]) -> tuple[Mapping[str, Any], str]:
+    where = f"{owner}: meta.{_OWN_META}"
+    own = meta.get(_OWN_META, {}) if isinstance(meta, Mapping) else {}
+    if not isinstance(own, Mapping):
+        raise UserError(f"{where} should be a map such as {{{known[0]}: ...}}, got {own!r}")
+    for key in own:
+        if key not in known:
+            raise UserError(f"{where}.{key}: unknown; there are {', '.join(known)}{did_you_mean(str(key), known)}")
+    return own, where
+
+
+def _flag(meta: Mapping[str, Any], key: str, default: bool, where: str) -> bool:
+    value = meta.get(key, default)
+    if not isinstance(value, bool):
+        raise UserError(f"{where}.{key} should be true or false, got {value!r}")
+    return value
 
 
 def shell_commands(stage: "Stage") -> list[tuple[str, list[str]]]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.repositories import as_copies
-from dvcfleet.dvc_adapter.stages import fill_from_lock, is_params, locked_stage
+from dvcfleet.dvc_adapter.stages import fill_from_lock, is_params, locked_stage, own_meta
 from dvcfleet.errors import UserError
 from dvcfleet.execution.jobs import make_job
 from dvcfleet.execution.workspace import LocalWorkspace
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 
 def stays(stage: "Stage") -> bool:
-    """Tell whether a stage runs on the run's machine: DVC's data and imports, and stages with `meta: {place: flow}`.
+    """Tell whether a stage runs on the run's machine: DVC's data and imports, and stages whose `meta` says
+    `dvcfleet: {place: flow}`.
 
     Raises UserError for any other place.
     """
-    place = stage.meta.get("place") if isinstance(stage.meta, dict) else None
+    meta, where = own_meta(stage)
+    place = meta.get("place")
     if place not in (None, "flow"):
-        raise UserError(f"stage {stage.addressing}: meta.place should be flow or left out, got {place!r}")
+        raise UserError(f"{where}.place should be flow or left out, got {place!r}")
     return place == "flow" or not stage.cmd or stage.frozen
 
 
@@ -46,7 +48,7 @@ class NodeWorkspace:
     forced: bool = False
 
     def __post_init__(self) -> None:
-        # Refuse a wrong `meta.place` before any stage runs.
+        # Refuse a wrong `place` before any stage runs.
         for stage in self.local.plan.stages.values():
             stays(stage)
         self._commit = commit_for_nodes(self._repo)

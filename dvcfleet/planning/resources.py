@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.dvc_adapter.stages import own_meta
 from dvcfleet.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,10 +39,9 @@ def thread_variables(threads: int) -> dict[str, str]:
 def resources_of(stage: "Stage", more: Mapping[str, Any] | None = None) -> Resources:
     """Return the resources that the stage's `meta` requests; `more`, from a profile, overrides the same keys.
 
-    Raises UserError for an invalid value. Other keys of `meta` are ignored.
+    Raises UserError for an invalid value.
     """
-    where = f"stage {stage.addressing}: meta"
-    meta = stage.meta if isinstance(stage.meta, dict) else {}
+    meta, where = own_meta(stage)
     if more:
         meta = {**meta, **more, "resources": {**_resources(meta, where), **_resources(more, where)}}
     return read_resources(meta, where)

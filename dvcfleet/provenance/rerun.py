@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
-from dvcfleet.dvc_adapter.stages import set_params
+from dvcfleet.dvc_adapter.stages import set_params, varies
 from dvcfleet.errors import UserError
 from dvcfleet.project import Project, project_of
 from dvcfleet.provenance.contents import cached_listing, name_of
@@ -51,8 +51,8 @@ def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str], how: Rerun) 
     """Run the named stages and all upstream stages in a scratch copy; return the outputs that differ.
 
     With other parameters, the metrics of stages whose inputs are not those recorded are compared within the project's
-    tolerances, in place of the bytes of all their outputs. Outputs with `meta: {varies: true}` in dvc.yaml, such as
-    times, are not compared. The copy is made in TMPDIR and removed. Raises RerunError if it cannot be run at all.
+    tolerances, in place of the bytes of all their outputs. Outputs whose `meta` says `dvcfleet: {varies: true}`,
+    such as times, are not compared. The copy is made in TMPDIR and removed. Raises RerunError if it cannot be run at all.
     """
     with TemporaryDirectory(prefix="dvcfleet-again-") as folder:
         # The same folder within the copy, since stage names are relative to it.
@@ -131,7 +131,7 @@ def _compare(repo: "Repo", stage: "Stage", scratch: Path, how: Rerun) -> Iterato
         yield Finding(Kind.NOT_REPRODUCED, stage.addressing, message, (stage.addressing,))
         return
     before = recorded_entry(stage, {lock_path(stage): read_lock(lock_path(stage))}) or {}
-    outs = [out for out in stage.outs if out.hash_info and not out.annot.meta.get("varies")]
+    outs = [out for out in stage.outs if out.hash_info and not varies(out)]
     if how.params and _inputs(entry) != _inputs(before):
         for out in outs:
             if out.metric:

@@ -122,7 +122,7 @@ def test_meta_is_honoured_on_a_cluster(toy: Make, cluster: tuple[str, str]) -> N
             cmd: 'mkdir busy && sleep 0.5 && rmdir busy && echo $OMP_NUM_THREADS > wide'
             deps: [source]
             outs: [wide]
-            meta: {resources: {threads: 2, memory: 1MB}}
+            meta: {dvcfleet: {resources: {threads: 2, memory: 1MB}}}
           other:
             cmd: 'mkdir busy && sleep 0.5 && rmdir busy && echo "[$CUDA_VISIBLE_DEVICES]" > other'
             deps: [source]
@@ -131,8 +131,8 @@ def test_meta_is_honoured_on_a_cluster(toy: Make, cluster: tuple[str, str]) -> N
             cmd: 'echo flaky >> log; test $(grep -c flaky log) -gt 1 && echo 1 > flaky'
             deps: [source, wide, other]
             outs: [flaky]
-            meta: {retries: 1}
-          slow: {cmd: "sleep 60", deps: [source, flaky], outs: [slow.txt], meta: {timeout: 1s}}
+            meta: {dvcfleet: {retries: 1}}
+          slow: {cmd: "sleep 60", deps: [source, flaky], outs: [slow.txt], meta: {dvcfleet: {timeout: 1s}}}
         """,
         {"source": ""},
     )
@@ -148,7 +148,8 @@ def test_meta_is_honoured_on_a_cluster(toy: Make, cluster: tuple[str, str]) -> N
 def test_a_stage_that_no_node_can_run_is_refused_by_name(toy: Make, cluster: tuple[str, str]) -> None:
     runner, address = cluster
     greedy = toy(
-        "stages: {a: {cmd: echo a >> log, deps: [source], outs: [x], meta: {resources: {gpus: 3}}}}", {"source": ""}
+        "stages: {a: {cmd: echo a >> log, deps: [source], outs: [x], meta: {dvcfleet: {resources: {gpus: 3}}}}}",
+        {"source": ""},
     )
     code, text = greedy.run(runner=runner, address=address)
     assert (code, greedy.ran()) == (2, [])

@@ -18,12 +18,12 @@ stages:
         && echo $CUDA_VISIBLE_DEVICES > ${item}.txt
       deps: [source]
       outs: ["${item}.txt"]
-      meta: {resources: {gpus: 1}}
+      meta: {dvcfleet: {resources: {gpus: 1}}}
   both:
     cmd: 'mkdir held-3 held-5 && sleep 0.2 && rmdir held-3 held-5 && echo $CUDA_VISIBLE_DEVICES > both.txt'
     deps: [source]
     outs: [both.txt]
-    meta: {resources: {gpus: 2}}
+    meta: {dvcfleet: {resources: {gpus: 2}}}
   none: {cmd: 'echo "[$CUDA_VISIBLE_DEVICES]" > none.txt', deps: [source], outs: [none.txt]}
 """
 

@@ -237,7 +237,7 @@ def test_other_bytes_each_time_and_bytes_changed_with_dvc_lock_are_found_by_runn
     toy: Make,
 ) -> None:
     text = CHAIN.replace("rev cut.txt > turned/text", "rev cut.txt > turned/text; date +%N%s > turned/time")
-    text = text.replace("outs: [end.txt]", "outs: [end.txt: {meta: {varies: true}}]")
+    text = text.replace("outs: [end.txt]", "outs: [end.txt: {meta: {dvcfleet: {varies: true}}}]")
     chain = toy(f"{text}  own: {{cmd: cat source > own.txt, deps: [source], outs: [own.txt]}}\n", CHAIN_FILES)
     chain.run()
     chain.write("own.txt", "X")

@@ -22,7 +22,7 @@ stages:
   whole: {cmd: cat part/* > whole.txt, deps: [part], outs: [whole.txt]}
   within: {cmd: cat folder/file > within.txt, deps: [folder/file], outs: [within.txt]}
   other: {cmd: cat part/b > other.txt, deps: [part/b], outs: [other.txt]}
-  again: {cmd: cat a > again.txt, deps: [a], outs: [again.txt], meta: {restore: false}}
+  again: {cmd: cat a > again.txt, deps: [a], outs: [again.txt], meta: {dvcfleet: {restore: false}}}
 """
 
 

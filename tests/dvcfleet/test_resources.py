@@ -4,6 +4,7 @@ import pytest
 
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources, read_resources
+from tests.dvcfleet.toy import Make
 
 
 def test_a_stage_that_asks_for_nothing_gets_one_thread_one_attempt_and_all_the_time() -> None:
@@ -50,3 +51,45 @@ def test_a_timeout_is_in_seconds_unless_it_says_otherwise(text: Any, seconds: fl
 def test_what_cannot_be_understood_is_refused_with_its_place(meta: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told.replace("[", r"\[").replace("(", r"\(")):
         read_resources(meta, "meta")
+
+
+FOREIGN = """
+stages:
+  a:
+    cmd: echo a >> log; cat source > x
+    deps: [source]
+    outs: [x: {meta: {varies: often}}]
+    meta: {resources: {cpu: 4, memory: 8Gi}, timeout: soon, retries: many, restore: [1], place: moon}
+  b: {cmd: echo b >> log; cat x > y, deps: [x], outs: [y], meta: [a, list]}
+"""
+
+
+def test_what_a_repository_keeps_in_meta_for_itself_is_ignored_and_a_change_of_meta_runs_nothing(toy: Make) -> None:
+    foreign = toy(FOREIGN, {"source": ""})
+    assert foreign.run()[0] == 0
+    assert foreign.ran() == ["a", "b"]
+    foreign.write("dvc.yaml", FOREIGN.replace("meta: [a, list]", "meta: {dvcfleet: {retries: 2}}"))
+    assert foreign.run()[0] == 0
+    assert foreign.ran() == []
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ("[threads]", "stage a: meta.dvcfleet should be a map such as {resources: ...}, got ['threads']"),
+        (
+            "{retires: 2}",
+            "stage a: meta.dvcfleet.retires: unknown; there are resources, retries, timeout, place, restore; "
+            'did you mean "retries"?',
+        ),
+        ("{restore: never}", "stage a: meta.dvcfleet.restore should be true or false, got 'never'"),
+        ("{timeout: soon}", "stage a: meta.dvcfleet.timeout should be an amount such as 2h"),
+    ],
+)
+def test_a_mistake_under_the_own_key_is_refused_before_anything_runs(toy: Make, own: str, told: str) -> None:
+    wrong = toy(
+        f"stages: {{a: {{cmd: echo a >> log, deps: [source], outs: [x], meta: {{dvcfleet: {own}}}}}}}", {"source": ""}
+    )
+    code, text = wrong.run()
+    assert (code, wrong.ran()) == (2, [])
+    assert told in text

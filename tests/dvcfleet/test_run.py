@@ -112,7 +112,7 @@ def test_threads_asked_for_in_meta_are_slots(toy: Make) -> None:
         cmd: 'mkdir busy && sleep 0.3 && rmdir busy && echo $OMP_NUM_THREADS > wide'
         deps: [source]
         outs: [wide]
-        meta: {resources: {threads: 2}}
+        meta: {dvcfleet: {resources: {threads: 2}}}
       other:
         cmd: 'mkdir busy && sleep 0.3 && rmdir busy && echo $OMP_NUM_THREADS > other'
         deps: [source]
@@ -147,12 +147,13 @@ def test_the_last_lines_of_a_failed_stage_are_shown(toy: Make) -> None:
 
 def test_exit_code_2_is_the_users_mistake_and_never_tried_again(toy: Make) -> None:
     mistaken = toy(
-        "stages: {bad: {cmd: 'echo bad >> log; echo no such thing; exit 2', outs: [x], meta: {retries: 3}}}", {}
+        "stages: {bad: {cmd: 'echo bad >> log; echo no such; exit 2', outs: [x], meta: {dvcfleet: {retries: 3}}}}",
+        {},
     )
     code, text = mistaken.run()
     assert code == 2
     assert mistaken.ran() == ["bad"]
-    assert "    no such thing\n" in text
+    assert "    no such\n" in text
 
 
 def test_other_failures_are_tried_again_as_often_as_meta_says_and_start_afresh(toy: Make) -> None:
@@ -162,7 +163,7 @@ def test_other_failures_are_tried_again_as_often_as_meta_says_and_start_afresh(t
         cmd: 'echo flaky >> log; mkdir out && echo half > out/f && test $(wc -l < log) -gt 2'
         deps: [source]
         outs: [out]
-        meta: {retries: 2}
+        meta: {dvcfleet: {retries: 2}}
     """
     repository = toy(flaky, {"source": ""})
     code, text = repository.run()
@@ -171,10 +172,10 @@ def test_other_failures_are_tried_again_as_often_as_meta_says_and_start_afresh(t
 
 
 def test_a_wrong_meta_is_refused_before_anything_runs(toy: Make) -> None:
-    wrong = toy("stages: {a: {cmd: echo a >> log, outs: [x], meta: {retries: many}}}", {})
+    wrong = toy("stages: {a: {cmd: echo a >> log, outs: [x], meta: {dvcfleet: {retries: many}}}}", {})
     code, text = wrong.run()
     assert (code, wrong.ran()) == (2, [])
-    assert "stage a: meta.retries should be a whole number from 0, got 'many'" in text
+    assert "stage a: meta.dvcfleet.retries should be a whole number from 0, got 'many'" in text
 
 
 def test_a_stage_that_does_not_write_its_output_failed(toy: Make) -> None:
@@ -249,7 +250,10 @@ stages:
 
 
 def test_a_stage_that_may_not_be_restored_runs_again(toy: Make) -> None:
-    chain = toy(CHAIN.replace("params: [turn.times]", "params: [turn.times]\n    meta: {restore: false}"), CHAIN_FILES)
+    chain = toy(
+        CHAIN.replace("params: [turn.times]", "params: [turn.times]\n    meta: {dvcfleet: {restore: false}}"),
+        CHAIN_FILES,
+    )
     chain.run()
     chain.write("params.yaml", "turn: {times: 2}\n")
     chain.run()
@@ -461,17 +465,17 @@ def test_gpu_stages_at_the_same_time_have_gpus_of_their_own(toy: Make, monkeypat
         cmd: 'touch a; while [ ! -e b ]; do sleep 0.05; done; echo $CUDA_VISIBLE_DEVICES > left'
         deps: [source]
         outs: [left]
-        meta: {resources: {gpus: 1}}
+        meta: {dvcfleet: {resources: {gpus: 1}}}
       right:
         cmd: 'touch b; while [ ! -e a ]; do sleep 0.05; done; echo $CUDA_VISIBLE_DEVICES > right'
         deps: [source]
         outs: [right]
-        meta: {resources: {gpus: 1}}
+        meta: {dvcfleet: {resources: {gpus: 1}}}
       both:
         cmd: 'echo $CUDA_VISIBLE_DEVICES > both'
         deps: [left, right]
         outs: [both]
-        meta: {resources: {gpus: 2}}
+        meta: {dvcfleet: {resources: {gpus: 2}}}
       none: {cmd: 'echo $CUDA_VISIBLE_DEVICES > none', deps: [left], outs: [none]}
     """
     meeting = toy(meet, {"source": ""})
@@ -503,7 +507,7 @@ def test_a_stage_that_asks_for_more_than_there_is_is_refused_before_work(
         f"""
         stages:
           first: {{cmd: echo first >> log; touch x, deps: [source], outs: [x]}}
-          a: {{cmd: echo a >> log, deps: [x], outs: [y], meta: {{resources: {resources}}}}}
+          a: {{cmd: echo a >> log, deps: [x], outs: [y], meta: {{dvcfleet: {{resources: {resources}}}}}}}
         """,
         {"source": ""},
     )
@@ -520,12 +524,12 @@ def test_stages_that_ask_for_much_memory_run_one_after_another(toy: Make) -> Non
         cmd: mkdir busy && sleep 0.3 && rmdir busy && echo 1 > one
         deps: [source]
         outs: [one]
-        meta: {{resources: {{memory: {half}}}}}
+        meta: {{dvcfleet: {{resources: {{memory: {half}}}}}}}
       two:
         cmd: mkdir busy && sleep 0.3 && rmdir busy && echo 2 > two
         deps: [source]
         outs: [two]
-        meta: {{resources: {{memory: {half}}}}}
+        meta: {{dvcfleet: {{resources: {{memory: {half}}}}}}}
     """
     repository = toy(wide, {"source": ""})
     code, text = repository.run(workers=2)
@@ -539,8 +543,8 @@ def test_a_stage_past_its_timeout_failed_and_may_be_tried_again(toy: Make) -> No
         cmd: 'echo late >> log; test $(wc -l < log) -gt 1 || sleep 60; echo 1 > out'
         deps: [source]
         outs: [out]
-        meta: {timeout: 1s, retries: 1}
-      never: {cmd: "sleep 60", deps: [source], outs: [never], meta: {timeout: 1s}}
+        meta: {dvcfleet: {timeout: 1s, retries: 1}}
+      never: {cmd: "sleep 60", deps: [source], outs: [never], meta: {dvcfleet: {timeout: 1s}}}
     """
     repository = toy(late, {"source": ""})
     code, text = repository.run()

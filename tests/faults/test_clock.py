@@ -25,7 +25,7 @@ stages:
       { [ -e failed ] || { touch failed; false; }; } && echo 2 > second
     deps: [first]
     outs: [second]
-    meta: {retries: 1}
+    meta: {dvcfleet: {retries: 1}}
   third: {cmd: echo third >> log; echo 3 > third, deps: [second], outs: [third]}
 """
 

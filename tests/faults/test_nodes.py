@@ -41,7 +41,7 @@ stages:
     metrics: [bytes.json: {cache: false}]
   stay:
     cmd: cat sum.txt bytes.json own > stay.txt; pwd >> stayed; echo stay >> $LOG
-    meta: {place: flow}
+    meta: {dvcfleet: {place: flow}}
     deps: [sum.txt, bytes.json, own]
     outs: [stay.txt]
 """

@@ -87,7 +87,9 @@ def test_options_of_a_rerun_are_refused_without_one(tmp_path: Path, option: str)
 def test_a_rerun_that_finds_no_gpu_names_the_rerun_without_one(
     tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stages = "stages: {merge: {cmd: echo > out, params: [merge], outs: [out], meta: {resources: {gpus: 1}}}}"
+    stages = (
+        "stages: {merge: {cmd: echo > out, params: [merge], outs: [out], meta: {dvcfleet: {resources: {gpus: 1}}}}}"
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     made = Toy(tmp_path / "toy", stages, {"params.yaml": "merge: {device: cuda}\n"})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dvcfleet.planning.plan import Plan
     from dvcfleet.provenance.findings import Finding
     from dvcfleet.provenance.targets import Target
-    from dvcfleet.provenance.tree import Lineage, Origin
+    from dvcfleet.provenance.tree import Lineage, Origin, TrackingRun
 
 TABLE = "dvcfleet"
 
@@ -42,6 +42,10 @@ class Project(Protocol):
     @property
     def preload(self) -> Sequence[str]:
         """Name third-party modules that warm processes import once, before they run stages."""
+
+    @property
+    def elsewhere(self) -> Sequence[str]:
+        """Name the variables that make stages write to services outside the repository; a rerun unsets them."""
 
     def variables(self) -> Mapping[str, str]:
         """Return environment variables for all stages; called on the machine that starts a stage."""
@@ -82,8 +86,8 @@ class Project(Protocol):
     def origin(self, path: Path) -> "Origin | None":
         """Return the source from which an output folder was fetched, if it records one."""
 
-    def tracking_run(self, path: Path) -> str | None:
-        """Return the id of the experiment tracker's run that an output file refers to."""
+    def tracking_run(self, path: Path) -> "TrackingRun | None":
+        """Return the experiment tracker's run that an output file refers to."""
 
     def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
         """Compare the project's external records with the lineage; `found` lists the differences found so far."""
@@ -99,6 +103,7 @@ class AnyRepository:
     """The hooks of a repository that declares no project: they do nothing."""
 
     preload: Sequence[str] = ()
+    elsewhere: Sequence[str] = ()
 
     def variables(self) -> Mapping[str, str]:
         """Return no variables."""
@@ -147,7 +152,7 @@ class AnyRepository:
         """Return None: no source is recorded."""
         return None
 
-    def tracking_run(self, path: Path) -> str | None:
+    def tracking_run(self, path: Path) -> "TrackingRun | None":
         """Return None: there is no experiment tracker."""
         return None
 

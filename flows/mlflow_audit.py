@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Collection, Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from dvcfleet.provenance.findings import Finding, Kind
+from dvcfleet.provenance.findings import Finding
 from dvcfleet.provenance.tree import Lineage, Step, overlap, read_json
 from merganser.config.loading import load_params
 from merganser.config.params import Params
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
+class MlflowKind(StrEnum):
+    """The kinds of differences from what MLflow holds."""
+
+    DIFFERS = "MLflow differs"
+    NO_RUN = "no MLflow run"
+
+
 def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]:
     """Find MLflow runs that are missing, or that differ from the metric files and parameters in the workspace.
 
@@ -47,7 +55,9 @@ def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]
         store = _known_store()
         if store is None:
             where = os.environ.get("MLFLOW_TRACKING_URI") or STORE
-            return [Finding(Kind.NO_RUN, str(where), f"there is no store with the runs of {len(receipts)} receipts")]
+            return [
+                Finding(MlflowKind.NO_RUN, str(where), f"there is no store with the runs of {len(receipts)} receipts")
+            ]
         params = load_params(Path("params.yaml"))
         findings = [one for stage, file in receipts.items() for one in _check_receipt(store, params, stage, file)]
         return [*findings, *_check_summaries(store, params, receipts)]
@@ -79,24 +89,28 @@ def _check_receipt(store: Store, params: Params, stage: str, file: Path) -> Iter
     receipt = read_json(file) or {}
     entry, run_id = file.stem, str(receipt.get("run_id"))
 
-    def differs(kind: Kind, name: str, message: str) -> Finding:
+    def differs(kind: MlflowKind, name: str, message: str) -> Finding:
         return Finding(kind, name, message, (stage,))
 
     run = _run(store, run_id)
     if run is None or run.info.lifecycle_stage != "active":
         state = "is deleted" if run else "is not there"
-        yield differs(Kind.NO_RUN, str(file), f"names MLflow run {run_id}, which {state}; remove the file, run again")
+        yield differs(
+            MlflowKind.NO_RUN, str(file), f"names MLflow run {run_id}, which {state}; remove the file, run again"
+        )
         return
     hashes = score_hashes(params, entry)
     expected = content_key(params, entry, hashes)
     if receipt.get("content") != expected:
-        yield differs(Kind.MLFLOW, str(file), f"is the receipt of another result than that of {entry} here")
+        yield differs(MlflowKind.DIFFERS, str(file), f"is the receipt of another result than that of {entry} here")
     for name, value in score_metrics(params, entry).items():
         logged = {metric.value for metric in store.client.get_metric_history(run_id, name)}
         logged |= {run.data.metrics[name]} if name in run.data.metrics else set()
         if logged != {value}:
             found = ", ".join(map(repr, sorted(logged))) or "nothing"
-            yield differs(Kind.MLFLOW, f"run {run_id}", f"{name} is {found}, the metric files of {entry} say {value!r}")
+            yield differs(
+                MlflowKind.DIFFERS, f"run {run_id}", f"{name} is {found}, the metric files of {entry} say {value!r}"
+            )
     texts = {name: str(value) for name, value in parameters(params, entry).items()}
     for what, holds, should in (
         ("parameter", run.data.params, texts),
@@ -106,7 +120,7 @@ def _check_receipt(store: Store, params: Params, stage: str, file: Path) -> Iter
             # MLflow cannot delete parameters, so a missing one is a default that is newer than the run.
             held = holds.get(name, text if what == "parameter" else None)
             if held != text:
-                yield differs(Kind.MLFLOW, f"run {run_id}", f"{what} {name} is {held!r}, not {text!r}")
+                yield differs(MlflowKind.DIFFERS, f"run {run_id}", f"{what} {name} is {held!r}, not {text!r}")
 
 
 def _run(store: Store, run_id: str) -> "Run | None":
@@ -131,4 +145,4 @@ def _check_summaries(store: Store, params: Params, receipts: dict[str, Path]) ->
             value = score_metrics(params, file.stem)[MEAN]
             if logged != value:
                 message = f"{name} is {logged!r}, the metric files say {value!r}"
-                yield Finding(Kind.MLFLOW, f"run {parent.info.run_id}", message, (stage,))
+                yield Finding(MlflowKind.DIFFERS, f"run {parent.info.run_id}", message, (stage,))

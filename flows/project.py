@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError
 from dvcfleet.project import Expected
-from dvcfleet.provenance.tree import Origin, read_json
+from dvcfleet.provenance.tree import Origin, TrackingRun, read_json
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ LM_EVAL = ("lm_eval.evaluator", "lm_eval.models.huggingface")
 
 class Merganser:
     """The hooks of a comparison: check params.yaml, follow sources' branches, audit MLflow."""
+
+    elsewhere: Sequence[str] = ("MLFLOW_TRACKING_URI",)
 
     def __init__(self) -> None:
         """Begin with nothing checked."""
@@ -181,10 +183,11 @@ class Merganser:
         revision = content.pop("revision", None) or ", ".join(group) or None
         return Origin(path.as_posix(), source, kind, revision, files, content)
 
-    def tracking_run(self, path: Path) -> str | None:
+    def tracking_run(self, path: Path) -> TrackingRun | None:
         """Return the MLflow run that a receipt names."""
         found = read_json(path) if path.parent == RECORDS else None
-        return found.get("run_id") if found else None
+        run = found.get("run_id") if found else None
+        return TrackingRun("MLflow", run) if run else None
 
     def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
         """Compare receipts and metric files with what MLflow holds."""

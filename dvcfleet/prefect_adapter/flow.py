@@ -179,7 +179,7 @@ def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str,
     """
     with _current(execute, rows) as ended:
         try:
-            state = comparison.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
+            state = repository_run.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
             flush()
             error = state.result(raise_on_failure=False)
         except (httpx.HTTPError, PrefectException) as lost:
@@ -192,8 +192,8 @@ def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str,
     raise error
 
 
-@flow(name="comparison", validate_parameters=False, persist_result=False)
-def comparison() -> State[Any]:
+@flow(name="dvc repository", validate_parameters=False, persist_result=False)
+def repository_run() -> State[Any]:
     """Run the stages of the current run; each is a task run."""
     return _run_current()
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """The kinds of differences from what was recorded."""
+    """The kinds of differences from what was recorded; a project's audit has further ones of its own."""
 
     MISSING = "missing"
     CHANGED = "changed"
@@ -19,8 +19,6 @@ class Kind(StrEnum):
     UNDECLARED = "no longer declared"
     OUTDATED = "outdated"
     CACHE = "cache changed"
-    MLFLOW = "MLflow differs"
-    NO_RUN = "no MLflow run"
     NOT_REPRODUCED = "not reproduced"
 
 
@@ -28,7 +26,7 @@ class Kind(StrEnum):
 class Finding:
     """One difference from what was recorded: the file, parameter or run, the kind, and the stages concerned."""
 
-    kind: Kind
+    kind: StrEnum
     name: str
     message: str
     stages: tuple[str, ...] = ()

@@ -68,7 +68,7 @@ def _run(step: Step, done: Execution) -> "Run":
     tags = [tags_run.TagsRunFacetFields(name, _text(value)) for name, value in about.items() if value is not None]
     facets: dict[str, RunFacet] = {"tags": tags_run.TagsRunFacet(tags)}
     if done.flow_run:
-        parent = parent_run.Job(NAMESPACE, "comparison")
+        parent = parent_run.Job(NAMESPACE, "dvc repository")
         facets["parent"] = parent_run.ParentRunFacet(parent_run.Run(done.flow_run), parent)
     # A run has the same id in every export.
     identity = f"urn:dvcfleet:{done.run}:{done.stage}:{done.entry}:{done.began}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prov.model import ProvActivity, ProvAgent, ProvDocument, ProvEntity
 
 # One namespace per kind; identifiers are content hashes, or names in the repository.
-PREFIXES = ("file", "stage", "run", "source", "commit", "environment", "mlflow", "about")
+PREFIXES = ("file", "stage", "run", "source", "commit", "environment", "tracking", "about")
 
 
 def prov_json(lineage: Lineage) -> str:
@@ -66,8 +66,9 @@ class _Writer:
             for origin in step.origins:
                 if origin.path == item.path:
                     self.document.derivation(made, self._origin(origin), run)
-        if step.mlflow_run:
-            self.document.generation(self._entity("mlflow", step.mlflow_run, {"prov:label": step.stage}), run)
+        if step.tracking_run:
+            about = {"prov:label": step.stage, "about:tracker": step.tracking_run.tracker}
+            self.document.generation(self._entity("tracking", step.tracking_run.id, about), run)
 
     def _activity(self, step: Step) -> "ProvActivity":
         done = step.execution

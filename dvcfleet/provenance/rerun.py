@@ -22,14 +22,15 @@ from dvcfleet.provenance.findings import Finding, Kind, some
 from dvcfleet.provenance.ledger import git
 from dvcfleet.provenance.metrics import differences
 from dvcfleet.provenance.tree import Lineage, recorded_entry
+from dvcfleet.run_names import RUN_NAME_VARIABLE
 
 if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import Stage
 
-# Variables that make a stage write elsewhere; they are unset, so that it writes into the scratch copy.
-_ELSEWHERE = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "DVCFLEET_RUN")
+# Variables that lead a run elsewhere; they are unset, as are those that the project names, so that all is in the copy.
+_ELSEWHERE = ("PREFECT_API_URL", RUN_NAME_VARIABLE)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str], how: Rerun) 
         if how.params:
             set_params(scratch / "params.yaml", {name: value for name, (_, value) in how.params.items()})
         here = Path(scratch, os.path.relpath(os.getcwd(), repo.root_dir))
-        environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+        elsewhere = {*_ELSEWHERE, *project_of(Path(repo.root_dir)).elsewhere}
+        environment = {name: value for name, value in os.environ.items() if name not in elsewhere}
         options = [f"--profile={how.profile}"] if how.profile else []
         command = [sys.executable, "-m", "dvcfleet", *options, "--", *names]
         done = subprocess.run(command, cwd=here, env=environment, text=True, capture_output=True, check=False)

@@ -61,8 +61,8 @@ def _told(step: Step) -> Iterator[str]:
             yield f"{file}  {key} = {_short(value)}"
     for origin in step.origins:
         yield from _origin(origin)
-    if step.mlflow_run:
-        yield f"MLflow   run {step.mlflow_run}"
+    if step.tracking_run:
+        yield f"tracked  {step.tracking_run.tracker} run {step.tracking_run.id}"
     yield f"ran      {_execution(step.execution)}"
 
 

@@ -49,6 +49,14 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class TrackingRun:
+    """A run of an experiment tracker, by the tracker's name and the run's id in it."""
+
+    tracker: str
+    id: str
+
+
+@dataclass(frozen=True)
 class Step:
     """One stage's last execution: inputs, outputs, command, and time and host if this engine ran it."""
 
@@ -62,7 +70,7 @@ class Step:
     execution: Execution | None
     origins: tuple[Origin, ...] = ()
     # The experiment tracker's run that one of its outputs refers to.
-    mlflow_run: str | None = None
+    tracking_run: TrackingRun | None = None
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,7 @@ class _Reader:
             needs=tuple(makers),
             execution=self._executions.get((_bare(stage.addressing), entry_digest(entry))),
             origins=tuple(self._origins(outputs)),
-            mlflow_run=self._mlflow_run(outputs),
+            tracking_run=self._tracking_run(outputs),
         )
 
     @cached_property
@@ -194,7 +202,7 @@ class _Reader:
             if origin:
                 yield origin
 
-    def _mlflow_run(self, outputs: Iterable[Item]) -> str | None:
+    def _tracking_run(self, outputs: Iterable[Item]) -> TrackingRun | None:
         return next((run for item in outputs if (run := self._project.tracking_run(Path(item.path)))), None)
 
 

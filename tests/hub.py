@@ -11,22 +11,27 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from merganser.hashes import sha256_of
+
 TOKEN = "hf_of_one_who_accepted"
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"  # of a hub whose repositories tests pin before it is there
 PARQUET = "refs/convert/parquet"  # the branch of what the hub itself made of a data set; here it is main
 LARGE = (".safetensors", ".bin", ".parquet")  # kept by their sha256, as the hub keeps large files
 
 
 @dataclass
 class Hub:
-    """Repositories by kind and name, as their branch main has them, at COMMIT unless `heads` says otherwise.
+    """Repositories by kind and name, as their branch main has them.
 
+    The commit follows from the content, so that no client takes one content for another's, unless `heads` names one, or
+    `pinned` one for all.
     `earlier` has other commits by repository and commit; `asked` lists what was asked, `spoilt` the files sent with a
     byte changed. Large files are sent from another place, as the hub does it; listings come in pages of `page` entries.
     Files of `gated` repositories are for who brings TOKEN, and `refused` answers 403 to everybody.
     """
 
     folders: dict[str, Path]  # "models/org/name", "models/name" or "datasets/org/name"
+    pinned: str = ""
     url: str = ""
     asked: list[str] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)  # bytes of each file's content
@@ -36,6 +41,7 @@ class Hub:
     gated: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     page: int = 1000
+    _commits: dict[Any, str] = field(default_factory=dict)
 
     def split(self, path: str) -> tuple[str, str]:
         """Split a path into the name of a repository, of one part or two, and the rest."""
@@ -45,9 +51,19 @@ class Hub:
 
     def find(self, repository: str, revision: str) -> tuple[Path | None, str]:
         """Return a repository's folder at a revision, None if there is none, and the commit."""
-        head = self.heads.get(repository, COMMIT)
+        head = self.heads.get(repository) or self.pinned or self.commit(repository)
         commit = head if revision == "main" else revision
         return self.folders.get(repository) if commit == head else self.earlier.get((repository, commit)), commit
+
+    def commit(self, repository: str) -> str:
+        """Return the commit that a repository's content has: 40 hexadecimal digits of its files' names and bytes."""
+        folder = self.folders.get(repository)
+        files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
+        about = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+        if about not in self._commits:
+            named = [f"{sha256_of(path)} {path.relative_to(folder)}\n" for path in files if folder]
+            self._commits[about] = hashlib.sha1("".join(named).encode()).hexdigest()
+        return self._commits[about]
 
     def entry(self, folder: Path, path: Path) -> dict[str, Any]:
         """Describe a file or folder of a repository as the hub's tree does."""
@@ -179,9 +195,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(folders: dict[str, Path]) -> Iterator[Hub]:
-    """Serve repositories on loopback while the block lasts."""
-    hub = Hub(folders)
+def serve(folders: dict[str, Path], pinned: str = "") -> Iterator[Hub]:
+    """Serve repositories on loopback while the block lasts, all at the commit `pinned` where one is named."""
+    hub = Hub(folders, pinned)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)

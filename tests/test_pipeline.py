@@ -276,7 +276,7 @@ def test_a_run_follows_a_branch_of_a_hub_and_runs_what_depends_on_it(tmp_path: P
     (folder / "hub/dark.yaml").write_text("{hub: org/dark, follow: main}\n")
     params = (folder / "params.yaml").read_text()
     (folder / "params.yaml").write_text(params.replace("source: hub/dark,", "source: hub/dark.yaml,"))
-    with serve({"models/org/dark": first}) as hub:
+    with serve({"models/org/dark": first}, COMMIT) as hub:
 
         def run() -> str:
             said = merganser(folder, "run", "extract", HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="0").stdout

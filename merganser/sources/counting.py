@@ -9,6 +9,7 @@ from typing import Any
 
 from merganser.evaluation.saved import load_saved
 from merganser.sources.following import files_at
+from merganser.sources.hub_caches import hub_cache
 from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer, repositories
 
 _WORDS = re.compile(r"[/.-]+")  # between them, of a file's path
@@ -95,7 +96,8 @@ def _configurations(source: Path) -> Iterator[Any]:
         api, revision = HfApi(endpoint=os.environ.get("HF_ENDPOINT")), pointer.revision or pointer.follow
         for name in CONFIGURATIONS:
             try:
-                yield json.loads(Path(api.hf_hub_download(pointer.hub, name, revision=revision)).read_bytes())
+                file = api.hf_hub_download(pointer.hub, name, revision=revision, cache_dir=hub_cache())
+                yield json.loads(Path(file).read_bytes())
             except EntryNotFoundError:
                 continue
     else:

@@ -21,6 +21,7 @@ from merganser.hashes import sha256_of
 from merganser.limits import check_link, parse_json, read_small
 from merganser.sources.columns import rename_columns
 from merganser.sources.hub import download, hub_errors, missing, refusal
+from merganser.sources.hub_caches import data_set_cache, hub_cache, in_hub_cache
 from merganser.sources.installing import install_model, install_open_clip, set_padding
 from merganser.sources.pointers import (
     GroupPointer,
@@ -135,9 +136,6 @@ def _save_hub_data_set(
     named: Mapping[str, HubPointer], source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str]
 ) -> None:
     """Save the data set of a pointer, or the documents of a group."""
-    from datasets import config
-    from huggingface_hub import constants
-
     loaded = {member: _load(pointer, source) for member, pointer in named.items()}
     try:
         whole = (
@@ -147,7 +145,7 @@ def _save_hub_data_set(
         raise InputError(f"{source}: {error}") from error
     renamed = rename_columns(whole, columns, source)
     check(renamed, source)
-    check_pictures(whole, source, (config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE))
+    check_pictures(whole, source, (data_set_cache(), hub_cache()))
     _save(renamed, folder)
 
 
@@ -156,10 +154,14 @@ def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
     from datasets import DatasetDict, load_dataset
     from datasets.exceptions import DatasetNotFoundError
 
-    revision = pinned(pointer, source)
+    revision, cache = pinned(pointer, source), data_set_cache()
     names = {name: name for name in pointer.name} if isinstance(pointer.name, list) else {"": pointer.name}
     try:
-        loaded = {key: load_dataset(pointer.hub, name, revision=revision) for key, name in names.items()}
+        with in_hub_cache():
+            loaded = {
+                key: load_dataset(pointer.hub, name, revision=revision, cache_dir=str(cache))
+                for key, name in names.items()
+            }
     except (DatasetNotFoundError, *hub_errors()) as error:
         raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (RuntimeError, ValueError) as error:  # a data set that comes with a script, an unknown configuration

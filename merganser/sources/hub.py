@@ -9,6 +9,7 @@ from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
+from merganser.sources.hub_caches import hub_cache
 from merganser.sources.pointers import HubPointer, pinned
 from merganser.sources.weights import weight_names
 
@@ -66,7 +67,11 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
         files = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
         place, names, left = names_at(pointer, files, source)
         wanted = [f"{place}/{name}" if place else name for name in names]
-        snapshot = Path(snapshot_download(pointer.hub, revision=revision, allow_patterns=wanted, endpoint=endpoint))
+        snapshot = Path(
+            snapshot_download(
+                pointer.hub, revision=revision, allow_patterns=wanted, endpoint=endpoint, cache_dir=hub_cache()
+            )
+        )
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:

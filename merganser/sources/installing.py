@@ -14,6 +14,7 @@ from merganser.checkpoints.reading import ADAPTER_FILES
 from merganser.checkpoints.writing import MODEL
 from merganser.errors import InputError
 from merganser.limits import check_link, parse_json, read_small
+from merganser.sources.hub_caches import in_hub_cache
 from merganser.sources.pointers import OpenClipPointer
 from merganser.sources.weights import WEIGHTS, install_weights, weight_names
 
@@ -90,7 +91,9 @@ def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> N
         hint = f"; nearest: {', '.join(near)}" if near else ""
         raise InputError(f"{source}: open_clip has no {pointer.open_clip} pretrained as {pointer.pretrained}{hint}")
     pretrained = open_clip.get_pretrained_cfg(pointer.open_clip, pointer.pretrained)
-    install_weights(Path(open_clip.download_pretrained(pretrained)), folder)
+    with in_hub_cache():
+        downloaded = Path(open_clip.download_pretrained(pretrained))
+    install_weights(downloaded, folder)
     model = open_clip.get_model_config(pointer.open_clip)
     if pretrained.get("quick_gelu"):
         model["quick_gelu"] = True  # the tag says which activation it was trained with; the bare model name does not

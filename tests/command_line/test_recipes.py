@@ -169,7 +169,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     repositories = {"models/org/base": tmp_path / "repo/base", "models/tuned": tmp_path / "repo/task0"}
-    with serve(repositories) as served:
+    with serve(repositories, COMMIT) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.url)
         yield served
 

@@ -29,7 +29,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_source_that_moved_is_pinned_and_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_clip(project / "repo", "open_clip_model.safetensors")
     said: list[str] = []
-    with serve({"models/org/clip": project / "repo"}) as hub:
+    with serve({"models/org/clip": project / "repo"}, COMMIT) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         follow_sources(said.append)
         follow_sources(said.append)

@@ -39,7 +39,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         for file, size in files.items():
             (tmp_path / "hub" / name / file).write_bytes(b"x" * size)
     with serve(
-        {name: tmp_path / "hub" / name for name in ("models/org/base", "models/org/dark", "datasets/org/dark")}
+        {name: tmp_path / "hub" / name for name in ("models/org/base", "models/org/dark", "datasets/org/dark")}, COMMIT
     ) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         yield hub

@@ -25,7 +25,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     (tmp_path / "rows/data/test.parquet").write_bytes(b"rows")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with serve({MODEL: tmp_path / "repo", "datasets/org/rows": tmp_path / "rows"}) as served:
+    with serve({MODEL: tmp_path / "repo", "datasets/org/rows": tmp_path / "rows"}, COMMIT) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.url)
         yield served
 

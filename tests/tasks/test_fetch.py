@@ -232,7 +232,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     write_parquet(tmp_path / "rows")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with serve({"models/org/clip": tmp_path / "repo", "datasets/org/rows": tmp_path / "rows"}) as served:
+    with serve({"models/org/clip": tmp_path / "repo", "datasets/org/rows": tmp_path / "rows"}, COMMIT) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.url)
         yield served
 

@@ -149,7 +149,7 @@ def test_an_adapter_on_a_hub_is_fetched_at_its_commit(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     pointer.write_text(f"{{hub: org/adapter, revision: {COMMIT}}}\n")
-    with serve({"models/org/adapter": given}) as hub:
+    with serve({"models/org/adapter": given}, COMMIT) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         fetch.fetch_model(pointer, tmp_path / "out")
         assert not any("README" in path for path in hub.asked)

@@ -33,6 +33,7 @@ from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room
 from flows import cost_model
 from flows.cost_model import CORE, GPU, Model
 from merganser.inputs.factors import FactorSettings
+from tasks.stages import STAGES
 
 TASKS, ENTRIES, SEEDS = 20, 45, 3
 NODES, GPUS, THREADS = 4, 2, 8
@@ -48,10 +49,7 @@ INPUTS: dict[str, Any] = {
     "surgery": lambda seed: {"of": f"merged/deltas00_{seed}"},
     "differences": lambda seed: {"merged": f"deltas01_{seed}"},
 }
-WANTED = {
-    **dict.fromkeys(("merge", "evaluate", "statistics", "search", "route", "surgery", "study_tasks", "study_rank"), 1),
-    "learn": 2,  # a whole node
-}
+WANTED = {kind: 1 for kind, about in STAGES.items() if about.device} | {"learn": 2}  # a whole node
 
 # ViT-L/14: 24 blocks of width 1024.
 WIDTH, BLOCKS, TOKENS, IMAGES = 1024, 24, 257, 5000

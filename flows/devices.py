@@ -1,31 +1,78 @@
 """The devices that params.yaml declares: reruns on another kind, and how far scores may move there."""
 
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from merganser.limits import read_yaml
+from tasks.stages import STAGES
 
 DEFAULT = "cpu"
-SECTIONS = ("merge", "evaluation")
-# The stages that compute on a declared device, and the section of params.yaml that declares it.
-ON_DEVICE = {"merge": "merge", "evaluate": "evaluation", "study_tasks": "evaluation", "study_rank": "evaluation"}
 EXAMPLES = 2  # that may be scored otherwise: where two logits are equal but for rounding
 RELATIVE = 1e-4
 
 
-def declared_devices(params: Path) -> dict[str, str]:
-    """Return the device of each section of a params.yaml; raise InputError if it cannot be read."""
-    content = read_yaml(params)
-    sections = {name: content.get(name) if isinstance(content, dict) else None for name in SECTIONS}
-    return {
-        name: (each.get("device") if isinstance(each, dict) else None) or DEFAULT for name, each in sections.items()
-    }
+@dataclass(frozen=True)
+class Devices:
+    """What a params.yaml declares: a device by its place, a section such as merge or an entry such as learned.NAME."""
+
+    declared: Mapping[str, str]
+    tasks: Collection[str]
+
+    def place(self, stage: str) -> str | None:
+        """Return the place of the device that a stage computes on, None where that is always the CPU.
+
+        >>> Devices({"statistics.a": "cpu", "statistics.a-b": "cuda"}, ["b", "c"]).place("statistics@a-b-c")
+        'statistics.a-b'
+        """
+        kind, _, name = stage.partition("@")
+        about = STAGES.get(kind)
+        if about is None or about.device is None:
+            return None
+        if not about.by_entry:
+            return about.device
+        for place in self.declared:
+            section, _, entry = place.partition(".")
+            if section == about.device and name in (entry, *(f"{entry}-{task}" for task in self.tasks)):
+                return place
+        return None
+
+    def of(self, stage: str) -> str:
+        """Return the device that a stage computes on."""
+        place = self.place(stage)
+        return self.declared[place] if place else DEFAULT
+
+
+def devices_of(content: Any) -> Devices:
+    """Find the devices in what a params.yaml holds."""
+    sections = content if isinstance(content, dict) else {}
+    return Devices(dict(_declared(sections)), list(_mapping(sections.get("tasks"))))
+
+
+def declared_devices(params: Path) -> Devices:
+    """Find the devices in a params.yaml; raise InputError if it cannot be read."""
+    return devices_of(read_yaml(params))
 
 
 def changes_for(device: str, params: Path) -> dict[str, tuple[str, str]]:
     """Return the parameters that another device changes: by name, what is declared and what is wanted."""
-    declared = declared_devices(params)
-    return {f"{name}.device": (each, device) for name, each in declared.items() if each != device}
+    declared = declared_devices(params).declared
+    return {f"{place}.device": (each, device) for place, each in declared.items() if each != device}
+
+
+def _declared(sections: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for about in dict.fromkeys(STAGES.values()):
+        section = _mapping(sections.get(about.device)) if about.device else {}
+        if about.by_entry:
+            for entry, values in section.items():
+                yield f"{about.device}.{entry}", _mapping(values).get("device") or DEFAULT
+        elif about.device:
+            yield about.device, section.get("device") or DEFAULT
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def score_tolerance(content: Any, place: tuple[str, ...]) -> float | None:

@@ -10,6 +10,7 @@ from math import comb, prod
 
 from flows import cost_model
 from flows.cost_model import CORE, FLOAT, GPU, Model, Rates, transformer
+from flows.devices import Devices, devices_of
 from merganser.config.params import Entry, Params, Search
 from merganser.inputs.factors import FactorSettings
 from merganser.learning import get_learner
@@ -68,60 +69,65 @@ def _models(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
         yield from ((f"extract_difference@{name}-{task}", extracted) for name in params.differences)
     yield from ((f"difference@{name}", START) for name in params.differences)
     yield from ((f"join@{name}", START + cost_model.join(model, tasks, CORE).seconds) for name in params.joints)
-    pairs = cost_model.merge_triples(model, tasks, CORE).seconds
+    pairs, devices = cost_model.merge_triples(model, tasks, CORE).seconds, devices_of(params.model_dump())
     yield "measure", START + pairs
     for name, entry in params.methods.items():
-        yield f"merge@{name}", START + _seeds(params, entry) * merge_s(params, entry, model)
+        merged = merge_s(params, entry, model, _rates(devices, "merge"))
+        yield f"merge@{name}", START + _seeds(params, entry) * merged
         yield f"measure_merged@{name}", START + pairs / tasks
 
 
 def _examples(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
     """Give what reads tasks' data, and runs networks on what is measured."""
-    rates = _rates(params.evaluation.device)
+    devices = devices_of(params.model_dump())
     for task in params.measured:
         kind = params.tasks[task].kind
         each = DECODE.get(kind, TOKENISE)
         if task in sizes.measured:
             yield f"prepare@{task}", START + each * sizes.measured[task]
-            forward = forward_s(params, sizes, {task: sizes.measured[task]}, rates)
+            forward = forward_s(params, sizes, {task: sizes.measured[task]}, _rates(devices, "evaluate"))
             for name, entry in params.methods.items():
                 once = START_NETWORK + sizes.base / CORE.read + forward
                 yield f"evaluate@{name}-{task}", _seeds(params, entry) * once
-            cuts = len(params.studies.rank.fractions)
-            yield f"study_rank@{task}-fractions", START_NETWORK + cuts * forward
+            forward = forward_s(params, sizes, {task: sizes.measured[task]}, _rates(devices, "study_rank"))
+            yield f"study_rank@{task}-fractions", START_NETWORK + len(params.studies.rank.fractions) * forward
         if task in sizes.validation:
             yield f"prepare_validation@{task}-split", START + each * sizes.validation[task]
     if sizes.measured.keys() < set(params.measured):
         return
     model, tasks = transformer(sizes.base / FLOAT), len(params.tasks)
-    forward = forward_s(params, sizes, sizes.measured, rates) / tasks
+    forward = forward_s(params, sizes, sizes.measured, _rates(devices, "study_tasks")) / tasks
     subsets = {size: min(params.studies.tasks.subsets, comb(tasks, size)) for size in range(2, tasks + 1)}
     for name, entry in params.studies.tasks.methods.items():
-        merged = merge_s(params, entry, model)
+        merged = merge_s(params, entry, model, CORE)
         yield f"study_tasks@{name}", START_NETWORK + sum(n * (merged + size * forward) for size, n in subsets.items())
 
 
 def _data(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
     """Give what methods need of the tasks' data: statistics, learning, searches, routers."""
     tasks, model = len(params.measured), transformer(sizes.base / FLOAT)
-    merged = tasks * model.values / CORE.add
+    added, devices = tasks * model.values / CORE.add, devices_of(params.model_dump())
     for name, about in params.statistics.items():
         passes = PASSES if about.kind == "fisher" else 1
         for task in params.measured:
-            run = forward_s(params, sizes, {task: about.examples}, _rates(about.device))
+            run = forward_s(params, sizes, {task: about.examples}, _rates(devices, f"statistics@{name}-{task}"))
             yield f"statistics@{name}-{task}", START_NETWORK + passes * run
     for name, learned in params.learned.items():
         settings = get_learner(learned.learner).Settings.model_validate(learned.values)
         batches = dict.fromkeys(params.measured, settings.batch_size)
-        step = forward_s(params, sizes, batches, _rates(settings.device)) + merged
+        step = forward_s(params, sizes, batches, _rates(devices, f"learn@{name}")) + added
         yield f"learn@{name}", START_NETWORK + PASSES * settings.steps * step
     if sizes.validation.keys() < set(params.measured):
         return
-    forward = forward_s(params, sizes, sizes.validation, _rates(params.evaluation.device))
-    yield from ((f"route@{name}", START_NETWORK + forward) for name in params.routers)
-    yield from ((f"surgery@{name}", START_NETWORK + 2 * forward) for name in params.surgery)
+    forward = {
+        kind: forward_s(params, sizes, sizes.validation, _rates(devices, kind))
+        for kind in ("route", "surgery", "search")
+    }
+    yield from ((f"route@{name}", START_NETWORK + forward["route"]) for name in params.routers)
+    yield from ((f"surgery@{name}", START_NETWORK + 2 * forward["surgery"]) for name in params.surgery)
     for name, search in params.searches.items():
-        tried = merge_s(params, Entry(method=search.method, reads=search.of), model) + forward
+        merged = merge_s(params, Entry(method=search.method, reads=search.of), model, CORE)
+        tried = merged + forward["search"]
         yield f"search@{name}", START_NETWORK + (_candidates(search) + 1) * tried
 
 
@@ -140,9 +146,9 @@ def forward_s(params: Params, sizes: Sizes, examples: Mapping[str, int], rates: 
     return 2 * model.values * tokens / rates.network
 
 
-def merge_s(params: Params, entry: Entry, model: Model) -> float:
-    """Return the seconds of a merge, by what its method is made of, where merges run."""
-    method, tasks, factors, rates = get(entry.method), len(params.tasks), _factors(params), _rates(params.merge.device)
+def merge_s(params: Params, entry: Entry, model: Model, rates: Rates) -> float:
+    """Return the seconds of a merge, by what its method is made of; searches and studies merge on the CPU."""
+    method, tasks, factors = get(entry.method), len(params.tasks), _factors(params)
     by_cost: Mapping[Cost, float] = {
         "elementwise": cost_model.merge_elementwise(model, tasks, rates).seconds,
         "fourier transform": 2 * cost_model.merge_elementwise(model, tasks, rates).seconds,
@@ -173,5 +179,5 @@ def _factors(params: Params) -> FactorSettings:
     return FactorSettings(params.decompose.rank_fraction, params.decompose.dtype)
 
 
-def _rates(device: str) -> Rates:
-    return GPU if device == "cuda" else CORE
+def _rates(devices: Devices, stage: str) -> Rates:
+    return GPU if devices.of(stage) == "cuda" else CORE

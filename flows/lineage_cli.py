@@ -96,9 +96,9 @@ def _other_way(repo: Path, device: str | None) -> str:
     from flows.suites import root_of
 
     try:
-        devices = list(declared_devices(root_of(repo) / "params.yaml").values())
+        devices = declared_devices(root_of(repo) / "params.yaml").declared.values()
     except InputError:  # not a comparison
-        devices = []
+        return ""
     if device or "cuda" not in devices:
         return ""
     return "\nwithout a GPU: --rerun --device cpu computes on the CPU, and compares scores in place of bytes"

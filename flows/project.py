@@ -86,18 +86,17 @@ class Merganser:
 
     def check_gpus(self, gpus: Mapping[str, int]) -> None:
         """Refuse stages whose declared device is a GPU and that ask for none; raise UserError naming the first."""
-        from flows.devices import ON_DEVICE, declared_devices
+        from flows.devices import declared_devices
 
         try:
             devices = declared_devices(PARAMS)
         except InputError:  # said when params.yaml is checked
             return
         for stage, count in gpus.items():
-            kind = stage.partition("@")[0]
-            section = ON_DEVICE.get(kind)
-            if section and devices[section] == "cuda" and not count:
-                place = f"{section}.device"
-                remedy = f"name a --profile whose stages say {kind}: {{resources: {{gpus: 1}}}}, or set {place} to cpu"
+            if devices.of(stage) == "cuda" and not count:
+                kind, place = stage.partition("@")[0], f"{devices.place(stage)}.device"
+                line = f"{kind}: {{resources: {{gpus: 1}}}}"
+                remedy = f"run by a --profile that has `{line}` among its stages in profiles.yaml, or set it to cpu"
                 raise UserError(f"{PARAMS}: {place} is cuda, and the stage {stage} is given no GPU; {remedy}")
 
     def before_planning(self, say: Callable[[str], None]) -> None:

@@ -99,7 +99,7 @@ def _setting(params: Params, statistic: Statistic, task: str, budget: int) -> Se
     evaluator = evaluator_for(prepared)
     evaluator.check_head(head.classes, prepared.classes, task)
     check_kind(evaluator.name)
-    device, outputs = usable(statistic.device, "statistics: device"), evaluator.outputs(prepared.classes)
+    device, outputs = usable(statistic.device, "statistics.*.device"), evaluator.outputs(prepared.classes)
     network = open_network(params.base.family, BASE, outputs=outputs, device=device)
     return Setting(
         task=task,

@@ -13,7 +13,7 @@ from merganser.models import DeviceName
 def usable(device: DeviceName, place: str) -> DeviceName:
     """Return a device that is here; raise InputError naming the place in params.yaml that declares a GPU."""
     if device == "cuda" and not torch.cuda.is_available():
-        remedy = "run where there is one (merganser run --profile gpu), or set it to cpu"
+        remedy = "run it where torch.cuda.is_available() says True, or set it to cpu"
         raise InputError(f"{place}: cuda, and this stage sees no usable GPU; {remedy}")
     return device
 

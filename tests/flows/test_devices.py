@@ -1,6 +1,7 @@
 """A declared GPU: refused by name before any work where the stages that compute on it are given none."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,41 +16,58 @@ from tests.gpu import HERE
 from tests.tasks.comparison import inside, write_params
 from tests.tiny import merganser
 
+STATISTIC = {"kind": "fisher", "examples": 4}
+LEARNED = {"learner": "adamerging", "of": "deltas", "steps": 2}
 
-def declare(folder: Path, merge: str, evaluation: str) -> None:
+
+def declare(folder: Path, merge: str, evaluation: str, entries: str = "cpu") -> None:
+    """Write a params.yaml with devices; `entries` is that of one statistic and of one that is learned, of two."""
     write_params(folder)
     content = yaml.safe_load((folder / "params.yaml").read_text())
     content["merge"] = {"device": merge}
     content["evaluation"]["device"] = evaluation
+    content["statistics"] = {"sure": STATISTIC | {"device": entries}, "sure-light": STATISTIC}
+    content["learned"] = {"ours": LEARNED, "ours-too": LEARNED | {"device": entries}}
     (folder / "params.yaml").write_text(yaml.safe_dump(content))
 
 
 @pytest.mark.parametrize(
-    ("merge", "evaluation", "gpus", "said"),
+    ("stage", "place"),
     [
-        ("cuda", "cpu", {"merge@ties": 0}, r"merge\.device is cuda, and the stage merge@ties is given no GPU"),
-        ("cpu", "cuda", {"evaluate@ties-dark": 0}, r"evaluation\.device is cuda, and the stage evaluate@ties-dark"),
-        ("cpu", "cuda", {"study_rank@dark-fractions": 0}, r"stages say study_rank: \{resources: \{gpus: 1\}\}"),
+        ("merge@ties", "merge"),
+        ("evaluate@ties-dark", "evaluation"),
+        ("search@ties", "evaluation"),
+        ("route@twin", "evaluation"),
+        ("surgery@ties", "evaluation"),
+        ("study_rank@dark-fractions", "evaluation"),
+        ("study_tasks@ties", "evaluation"),
+        ("statistics@sure-dark", "statistics.sure"),
+        ("learn@ours-too", "learned.ours-too"),
     ],
 )
-def test_stages_that_compute_on_a_gpu_and_ask_for_none_are_refused(
-    tmp_path: Path, merge: str, evaluation: str, gpus: dict[str, int], said: str
-) -> None:
-    declare(tmp_path, merge, evaluation)
-    with inside(tmp_path), pytest.raises(UserError, match=said):
-        MERGANSER.check_gpus(gpus)
+def test_stages_that_compute_on_a_gpu_and_ask_for_none_are_refused(tmp_path: Path, stage: str, place: str) -> None:
+    kind = stage.partition("@")[0]
+    declare(tmp_path, "cuda", "cuda", "cuda")
+    said = re.escape(f"{place}.device is cuda, and the stage {stage} is given no GPU; ")
+    with inside(tmp_path):
+        with pytest.raises(UserError, match=rf"{said}.* `{kind}: {{resources: {{gpus: 1}}}}`"):
+            MERGANSER.check_gpus({stage: 0})
+        MERGANSER.check_gpus({stage: 1})
 
 
 def test_stages_that_ask_for_a_gpu_or_need_none_may_run(tmp_path: Path) -> None:
-    declare(tmp_path, "cuda", "cpu")
+    declare(tmp_path, "cuda", "cpu", "cuda")
+    asked = {"merge@ties": 1, "evaluate@ties-dark": 0, "extract@dark": 0, "search@ties": 0}
     with inside(tmp_path):
-        MERGANSER.check_gpus({"merge@ties": 1, "evaluate@ties-dark": 0, "extract@dark": 0})
+        MERGANSER.check_gpus(asked | {"statistics@sure-light-dark": 0, "learn@ours": 0})
 
 
 def test_another_device_changes_only_the_sections_that_declare_another(tmp_path: Path) -> None:
-    declare(tmp_path, "cuda", "cpu")
-    assert changes_for("cpu", tmp_path / "params.yaml") == {"merge.device": ("cuda", "cpu")}
-    assert changes_for("cuda", tmp_path / "params.yaml") == {"evaluation.device": ("cpu", "cuda")}
+    declare(tmp_path, "cuda", "cpu", "cuda")
+    declared = [f"{place}.device" for place in ("merge", "statistics.sure", "learned.ours-too")]
+    others = [f"{place}.device" for place in ("evaluation", "statistics.sure-light", "learned.ours")]
+    assert changes_for("cpu", tmp_path / "params.yaml") == dict.fromkeys(declared, ("cuda", "cpu"))
+    assert changes_for("cuda", tmp_path / "params.yaml") == dict.fromkeys(others, ("cpu", "cuda"))
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,29 @@
 """A forked process that becomes a stage's command: a program, or a Python module that uses the imported modules."""
 
 import atexit
+import builtins
 import ctypes
+import gc
+import io
 import os
 import runpy
 import signal
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Set
+from contextlib import suppress
 from importlib.machinery import all_suffixes
 from pathlib import Path
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import Any, NoReturn, TypeVar
+
+_T = TypeVar("_T")
 
 _PR_SET_PDEATHSIG = 1
+_BUFFERED = (io.BufferedWriter, io.BufferedRandom)
+_NOT_FLUSHED = 120  # the interpreter's exit code where it could not write its output
 
 
 def become(request: dict[str, Any], loaded_at_start: Set[str]) -> NoReturn:
@@ -44,12 +54,14 @@ def become(request: dict[str, Any], loaded_at_start: Set[str]) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         os.execvp(request["argv"][0], request["argv"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.argv = [module, *request["arguments"]]
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())
     _forget_modules(Path.cwd(), loaded_at_start)
-    leave(_exit_code_of(module))
+    others = frozenset(sys.modules)
+    leave(_exit_code_of(module), others - {"__main__"})
 
 
 def _forget_modules(folder: Path, loaded_at_start: Set[str]) -> None:
@@ -71,29 +83,109 @@ def _module_names(folder: Path) -> set[str]:
 
 
 def _exit_code_of(module: str) -> int:
-    """Run a module as `python -m` does, and return its exit code."""
+    """Run a module as `python -m` does, and return the exit code that a shell would."""
+    main = ModuleType("__main__")
+    vars(main)["__builtins__"] = builtins
+    sys.modules["__main__"] = main
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
     except SystemExit as end:
         return exit_code(end)
-    except BaseException:
-        traceback.print_exc()
-        return 1
+    except BaseException as error:
+        frames = error.__traceback__ and error.__traceback__.tb_next  # without this function's
+        try:
+            sys.excepthook(type(error), error.with_traceback(frames), frames)
+        except BaseException:
+            traceback.print_exc()
+        return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
 def exit_code(end: SystemExit) -> int:
     """Return the exit code of a SystemExit, after printing its message if there is one."""
     if end.code is None or isinstance(end.code, int):
-        return end.code or 0
+        return (end.code or 0) & 0xFF
     print(end.code, file=sys.stderr)
     return 1
 
 
-def leave(code: int) -> NoReturn:
-    """Exit as an interpreter does, but without tearing down its modules, which takes longer than most stages."""
-    threading._shutdown()  # type: ignore[attr-defined]
+def leave(code: int, others: Set[str] | None = None) -> NoReturn:
+    """Exit as an interpreter does, but without tearing down modules that the fork server imported, named by `others`.
+
+    Threads are waited for, functions registered for the end are called, and whatever the stage's own modules refer to
+    is finalized: open files are flushed. Tearing down the imported modules would take longer than most stages.
+    """
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except BaseException:
+        traceback.print_exc()
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    code = _flushed() or code
+    if others is not None:
+        _finalize(others)
+        _flushed()
+    ctypes.CDLL(None).fflush(None)  # what libraries in C have printed
     os._exit(code)
+
+
+def _flushed() -> int:
+    """Flush standard output and error; return the exit code of an interpreter that cannot, else 0."""
+    code = 0
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except Exception:
+            code = _NOT_FLUSHED if stream is sys.stdout else code
+    return code
+
+
+def _finalize(others: Set[str]) -> None:
+    """Tear down all modules but the others, as an interpreter does, and finalize what lives on nevertheless."""
+    threading.excepthook = lambda _: None  # daemon threads no longer run in an interpreter that ends
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    for name in ("last_type", "last_value", "last_traceback"):
+        vars(sys).pop(name, None)
+    modules = [weakref.ref(sys.modules.pop(name)) for name in list(sys.modules) if name not in others]
+    # Python finalizes cycles in any order, and drops what an open file holds if the descriptor is closed first.
+    for text in _created(io.TextIOWrapper):
+        if isinstance(text.buffer, _BUFFERED):
+            _flush(text)
+    for buffered in _created(_BUFFERED):
+        _flush(buffered)
+    gc.collect()
+    for module in [module for reference in reversed(modules) if (module := reference())]:
+        _clear(vars(module))
+    gc.collect()
+    # What a library or a thread still refers to.
+    left = {id(each): each for each in _created(object) if hasattr(type(each), "__del__")}
+    while left:
+        inner = {id(referred) for each in left.values() for referred in _referred(each) if referred is not each}
+        outer = left.keys() - inner or left.keys()  # all, if they refer to each other
+        for each in [left.pop(key) for key in list(reversed(left)) if key in outer]:
+            with suppress(BaseException):
+                type(each).__del__(each)
+
+
+def _flush(file: io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom) -> None:
+    with suppress(Exception):
+        file.flush()
+
+
+def _created(kind: type[_T] | tuple[type[_T], ...]) -> list[_T]:
+    """List objects of a type that are not the fork server's: those are frozen."""
+    return [each for each in gc.get_objects() if isinstance(each, kind)]
+
+
+def _clear(names: dict[str, object]) -> None:
+    """Set a module's names to None, private ones first, as an interpreter does when it ends."""
+    for first in (True, False):
+        for name in [name for name in names if (name[:1] == "_" and name[1:2] != "_") is first]:
+            if name != "__builtins__":
+                names[name] = None
+
+
+def _referred(each: object) -> list[object]:
+    """List what an object refers to, also by a container."""
+    found = gc.get_referents(each)
+    return found + [inner for one in found if type(one) in (dict, list, tuple) for inner in gc.get_referents(one)]

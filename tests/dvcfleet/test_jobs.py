@@ -132,6 +132,58 @@ def test_a_warm_command_leaves_nothing_to_the_next(root: Path, job: Job) -> None
         assert (outcome.exit_code, lines[-1]) == (0, "marked 1")
 
 
+# How a module may leave what it writes to the interpreter's end; each ends with the same bytes, warm or cold.
+LEFT_OPEN = {
+    "global": "out = open(path, 'w'); out.write('whole')",
+    "object": "class A: pass\na = A(); a.me = a; a.out = open(path, 'w'); a.out.write('whole')",
+    "generator": "def g():\n  with open(path, 'w') as out: out.write('whole'); yield\nwaits = g(); next(waits)",
+    "gzip": "import gzip\nout = gzip.GzipFile(path, 'wb', mtime=0); out.write(b'whole')",
+    "zip": "import zipfile\nout = zipfile.ZipFile(path, 'w'); out.writestr(zipfile.ZipInfo('a'), 'whole')",
+    "own finalizer": "class A:\n    def __init__(self): self.out = open(path, 'w')\n"
+    "    def __del__(self): self.out.write('at the end')\na = A()",
+    "a library's": "import xmlrpc.client, gzip\nxmlrpc.client.kept = [gzip.GzipFile(path, 'wb', mtime=0)]\n"
+    "xmlrpc.client.kept[0].write(b'whole')",
+    "builtins": "import builtins; builtins.out = open(path, 'w'); builtins.out.write('whole')",
+    "standard output": "sys.stdout = open(path, 'w'); print('whole')",
+    "exit": "out = open(path, 'w'); out.write('whole')\nsys.exit()",
+    "exit code": "out = open(path, 'w'); out.write('whole')\nsys.exit(3)",
+    "exit code -1": "sys.exit(-1)",
+    "error": "def f():\n    out = open(path, 'w'); out.write('whole'); me = f; raise KeyError(out)\nf()",
+    "hook": "sys.excepthook = lambda *error: open(path, 'w').write(error[0].__name__)\nraise KeyError",
+    "interrupt": "out = open(path, 'w'); out.write('whole')\nraise KeyboardInterrupt",
+    "at exit": "import atexit\nout = open(path, 'w')\natexit.register(out.write, 'whole')",
+    "at exit, main": "import atexit\nout = open(path, 'w')\n"
+    "atexit.register(lambda: out.write(repr(sys.modules['__main__'].path == path)))",
+    "thread": "import threading, time\nout = open(path, 'w')\n"
+    "threading.Thread(target=lambda: (time.sleep(0.2), out.write('whole'), sys.exit(5))).start()",
+    "weak reference": "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, open(path, 'w').write, 'whole')",
+    "logging": "import logging\nlogging.basicConfig(filename=path, format='%(message)s'); logging.warning('whole')",
+    "memory handler": "import logging.handlers\nfile = logging.FileHandler(path)\n"
+    "logging.getLogger().addHandler(logging.handlers.MemoryHandler(9, target=file)); logging.warning('whole')",
+    "process": "import multiprocessing\nif __name__ == '__main__':\n"
+    "    multiprocessing.get_context('fork').Process(target=lambda: open(path, 'w').write('whole')).start()",
+    "killed": "out = open(path, 'w'); out.write('lost'); os._exit(4)",
+    "C": "import ctypes\nctypes.CDLL(None).puts(b'from C')",
+    "closed output": "sys.stdout.close()",
+}
+
+
+@pytest.mark.parametrize("kind", LEFT_OPEN)
+def test_what_a_module_leaves_to_the_end_is_done_warm_as_cold(root: Path, job: Job, kind: str, tmp_path: Path) -> None:
+    name = f"leave_{list(LEFT_OPEN).index(kind)}"
+    (root / f"tasks/{name}.py").write_text(
+        f"import os, sys\npath = sys.argv[1]\ndef refers_to_all(): pass\n{LEFT_OPEN[kind]}\n"
+    )
+    command = python(f"tasks.{name}", root, str(tmp_path / "out"))
+    found = []
+    for module in (None, command.module):
+        (tmp_path / "out").unlink(missing_ok=True)
+        outcome, lines = run(job, replace(command, module=module))
+        written = (tmp_path / "out").read_bytes() if (tmp_path / "out").exists() else None
+        found.append((outcome.exit_code, written, lines))
+    assert found[1] == found[0]
+
+
 def test_preloaded_modules_are_imported_already(root: Path, job: Job) -> None:
     (root / "tasks/look.py").write_text("import sys; print('xmlrpc.client' in sys.modules)")
     assert run(job, python("tasks.look", root))[1][-1] == "True"

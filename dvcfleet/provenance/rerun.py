@@ -53,7 +53,7 @@ def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str], how: Rerun) 
 
     With other parameters, the metrics of stages whose inputs are not those recorded are compared within the project's
     tolerances, in place of the bytes of all their outputs. Outputs whose `meta` says `dvcfleet: {varies: true}`,
-    such as times, are not compared. The copy is made in TMPDIR and removed. Raises RerunError if it cannot be run at all.
+    such as times, are not compared. The copy is made in TMPDIR and removed. Raises RerunError if it cannot be run.
     """
     with TemporaryDirectory(prefix="dvcfleet-again-") as folder:
         # The same folder within the copy, since stage names are relative to it.

@@ -40,6 +40,13 @@ class SkippedError(Exception):
     """The run was skipped, as `busy` says, because another process writes to the repository."""
 
 
+def in_one_line(error: BaseException) -> str:
+    """Return what an error says, on one line; with its kind before it if it says no more than a name."""
+    said = " ".join(str(error).split())
+    is_name = not said or isinstance(error, LookupError | AttributeError | AssertionError)
+    return ": ".join(filter(None, (type(error).__name__ if is_name else "", said)))
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Suggest the nearest known word, as the end of a message; nothing if none is near."""
     near = get_close_matches(word, list(known), n=1)

@@ -4,6 +4,7 @@ A repository declares them in pyproject.toml: `project = "module:object"` under 
 hooks are called.
 """
 
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dvcfleet.errors import UserError
+from dvcfleet.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -167,26 +168,49 @@ class AnyRepository:
 
 def project_of(root: Path) -> Project:
     """Return the project that the repository at `root` declares; raise UserError if it cannot be loaded."""
+    return _read(root)[0]
+
+
+def note_of_unread(root: Path) -> str:
+    """Say that the repository's pyproject.toml cannot be read, which DVC would not read either; empty if it can."""
+    return _read(root)[1]
+
+
+def _read(root: Path) -> tuple[Project, str]:
     path = root / "pyproject.toml"
     if not path.is_file():
-        return AnyRepository()
+        return AnyRepository(), ""
     stat = path.stat()
     return _declared(path, stat.st_mtime_ns, stat.st_size)
 
 
 @cache
-def _declared(path: Path, modified: int, size: int) -> Project:
+def _declared(path: Path, modified: int, size: int) -> tuple[Project, str]:
+    text = ""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes().decode(errors="surrogateescape")
+        tools: Any = tomllib.loads(text).get("tool")
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as TOML ({error})") from error
-    table: Any = content.get("tool", {}).get(TABLE, {})
-    declared = table.get("project") if isinstance(table, dict) else None
-    if declared is None:
-        return AnyRepository()
-    module, _, name = str(declared).partition(":")
+        said = f"{path}: cannot be read as TOML ({in_one_line(error)})"
+        if re.search(rf"\b{TABLE}\b", text):
+            raise UserError(f"{said}, and it names {TABLE}") from error
+        return AnyRepository(), f"{said}: ignored, as it does not name {TABLE}"
+    table = tools.get(TABLE, {}) if isinstance(tools, dict) else {}
+    if not isinstance(table, dict):
+        raise UserError(f'{path}: tool.{TABLE} should be a table with project = "module:object", got {table!r}')
+    for key in table:
+        if key != "project":
+            raise UserError(f"{path}: tool.{TABLE}.{key}: unknown; there is project")
+    return (_loaded(path, table["project"]) if table else AnyRepository()), ""
+
+
+def _loaded(path: Path, declared: Any) -> Project:
+    where = f"{path}: tool.{TABLE}.project"
+    module, _, name = declared.partition(":") if isinstance(declared, str) else ("", "", "")
+    if not (module and name):
+        raise UserError(f'{where} should be "module:object", got {declared!r}')
     try:
         project: Project = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f'{path}: tool.{TABLE}.project: "{declared}" cannot be loaded ({error})') from error
+    except Exception as error:  # the module is the repository's own, and may raise anything
+        raise UserError(f'{where}: "{declared}" cannot be loaded ({in_one_line(error)})') from error
     return project

@@ -30,7 +30,7 @@ from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, plan, work
 from dvcfleet.planning.resources import Resources
 from dvcfleet.planning.validation import ProjectError, is_validated, note_validated, validate
 from dvcfleet.prefect_adapter.server import StartError
-from dvcfleet.project import project_of
+from dvcfleet.project import note_of_unread, project_of
 from dvcfleet.provenance.experiments import keep_experiment
 from dvcfleet.provenance.ledger import Ledger
 from dvcfleet.repository import opened, state_folder, when_busy, write_lock
@@ -122,6 +122,8 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
     with ExitStack() as stack:
         services = Services(repo, stack)
         project = project_of(Path(repo.root_dir))
+        if note := note_of_unread(Path(repo.root_dir)):
+            _warn(console, note)
         validated = is_validated(repo)
         if not validated:
             validate(repo)

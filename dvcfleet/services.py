@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,22 +56,29 @@ class Services:
         # Before Prefect is imported, and for all threads and processes: without an address, each starts its own server.
         os.environ["PREFECT_API_URL"] = api = self._server.api if self._server else os.environ["PREFECT_API_URL"]
         try:
-            # Importing takes a while: the server starts meanwhile.
-            from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-
-            import dvcfleet.prefect_adapter.flow  # noqa: F401
-
-            settings: dict[Any, Any] = {PREFECT_API_URL: api}
-            if self._server:
-                self._server.wait()
-                settings[PREFECT_CLIENT_MAX_RETRIES] = OWN_SERVER_RETRIES
-            else:
-                _check_server(api)
-            with temporary_settings(settings):
+            with ExitStack() as stack:
+                # Prefect reads .env, prefect.toml and pyproject.toml of the current folder. The repository's are in
+                # whatever form, and for whatever server.
+                with chdir(state_folder(self._repo)):
+                    stack.enter_context(self._settings(api))
                 yield
         finally:
             if before is None:
                 del os.environ["PREFECT_API_URL"]
+
+    def _settings(self, api: str) -> AbstractContextManager[Any]:
+        """Import Prefect, which takes a while, and wait for the server, which starts meanwhile; return its settings."""
+        from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+        import dvcfleet.prefect_adapter.flow  # noqa: F401
+
+        settings: dict[Any, Any] = {PREFECT_API_URL: api}
+        if self._server:
+            self._server.wait()
+            settings[PREFECT_CLIENT_MAX_RETRIES] = OWN_SERVER_RETRIES
+        else:
+            _check_server(api)
+        return temporary_settings(settings)
 
     def check_prefect(self, say: Callable[[str], object]) -> None:
         """Report the internals that the installed Prefect lacks, in this process and in the run's own server."""

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
+from dvcfleet.errors import in_one_line
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -19,6 +20,7 @@ def fast_index() -> Iterator[None]:
         shortcuts.enter_context(_local_paths())
         shortcuts.enter_context(_acyclic())
         shortcuts.enter_context(_params_once())
+        shortcuts.enter_context(_named_errors())
         yield
 
 
@@ -86,9 +88,27 @@ def _params_once() -> AbstractContextManager[None]:
     return _replaced(param, "load_path", load_once)
 
 
+def _named_errors() -> AbstractContextManager[None]:
+    """Name the file of any error, such as one of a date in params.yaml: DVC names that of its own errors only."""
+    from dvc.exceptions import DvcException
+    from dvc.repo.index import Index
+
+    load: Any = Index.from_file
+
+    def load_or_name(repo: Any, path: str) -> Any:
+        try:
+            return load(repo, path)
+        except DvcException:
+            raise
+        except Exception as error:
+            raise DvcException(f"{os.path.relpath(path)}: {in_one_line(error)}") from error
+
+    return _replaced(Index, "from_file", staticmethod(load_or_name))
+
+
 @contextmanager
-def _replaced(module: ModuleType, name: str, shortcut: Any) -> Iterator[None]:
-    before = getattr(module, name)
+def _replaced(module: ModuleType | type, name: str, shortcut: Any) -> Iterator[None]:
+    before = vars(module)[name]
     setattr(module, name, shortcut)
     try:
         yield

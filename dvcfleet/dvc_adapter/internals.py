@@ -29,6 +29,7 @@ NEEDED = (
     "dvc.output:Output.commit",
     "dvc.output:Output.save",
     "dvc.output:OutputAlreadyTrackedError",
+    "dvc.repo.index:Index.from_file",
     "dvc.repo.index:Index.graph",
     "dvc.repo.index:Index.outs_trie",
     "dvc.repo.reproduce:collect_stages",

@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 
 def entry_hash(entry: dict[str, Any]) -> str:
-    """Return the name of an entry's file."""
-    return hashlib.sha256(json.dumps(_without_sizes(entry), sort_keys=True).encode()).hexdigest()
+    """Return the name of an entry's file; raise ValueError for a parameter that JSON cannot hold, such as a date."""
+    try:
+        text = json.dumps(_without_sizes(entry), sort_keys=True)
+    except TypeError as error:  # which would say that DVC has other internals
+        raise ValueError(str(error)) from error
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def run_key(entry: dict[str, Any]) -> str:
@@ -56,7 +60,10 @@ def temporary_mark(repo: "Repo") -> str:
 
 
 def in_run_cache(stage: "Stage") -> bool:
-    """Tell whether the run cache holds the outputs for the stage's present command and inputs."""
+    """Tell whether the run cache holds the outputs for the stage's present command and inputs.
+
+    Raises what DVC raises for inputs that it cannot read or keep.
+    """
     from dvc.stage.cache import RunCacheNotFoundError
 
     if not may_restore(stage):
@@ -136,7 +143,8 @@ def _as_if_new(stage: "Stage") -> Iterator[None]:
     from dvc_data.hashfile.hash_info import HashInfo
 
     fields = ("hash_info", "meta", "hash_name", "files")
-    locked = [(item, {name: getattr(item, name) for name in fields}) for item in (*stage.deps, *stage.outs)]
+    items = (*stage.deps, *stage.outs)
+    locked = [(item, {name: vars(item)[name] for name in fields if name in vars(item)}) for item in items]
     try:
         for out in stage.outs:
             out.hash_info = HashInfo()

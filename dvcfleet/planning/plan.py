@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.run_cache import in_run_cache
-from dvcfleet.dvc_adapter.stages import is_params, stage_graph
+from dvcfleet.dvc_adapter.stages import stage_graph
+from dvcfleet.errors import UserError, in_one_line
 from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.planning.predicted_outputs import PredictedOutputs
 from dvcfleet.planning.reasons import DependencyReasons, dependency_reasons, output_reasons, stage_reasons
@@ -137,11 +138,29 @@ def make_plan(
     nodes: dict[str, Node] = {}
     for stage in steps:
         upstream = [(nodes[up.addressing], up) for up in graph.successors(stage)]
-        node = _judge(stage, upstream, force, checks, predicted)
+        node = _judged(stage, upstream, force, checks, predicted)
         if node.state is not State.UP_TO_DATE:
             on_work()
         nodes[node.name] = node
     return Plan(nodes, (), {stage.addressing: stage for stage in steps})
+
+
+def _judged(
+    stage: "Stage",
+    upstream: list[tuple[Node, "Stage"]],
+    force: bool,
+    checks: StageChecks,
+    predicted: PredictedOutputs,
+) -> Node:
+    """Judge a stage; what DVC cannot read of it is that stage's failure, when its turn comes, and no other's."""
+    try:
+        return _judge(stage, upstream, force, checks, predicted)
+    except UserError:
+        raise
+    except Exception as error:
+        needs = tuple(need.name for need, _ in upstream)
+        waits = any(need.state is not State.UP_TO_DATE for need, _ in upstream)
+        return Node(stage.addressing, State.WAITING if waits else State.STALE, (in_one_line(error),), needs)
 
 
 def _judge(
@@ -202,6 +221,8 @@ def _input_changes(
 
 
 def _writes(stage: "Stage", dep: "Dependency") -> bool:
+    if dep.fs_path is None:  # a data set of dvc.yaml, or a query of a database
+        return False
     return any(dep.fs.overlaps(dep.fs_path, out.fs_path) for out in stage.outs)
 
 
@@ -212,7 +233,10 @@ def _will_be_restored(dep: "Dependency", writers: list[tuple[Node, "Stage"]]) ->
 
 
 def judge_now(stage: "Stage", checks: StageChecks | None = None) -> Node:
-    """Judge a stage whose upstream stages have ended, by the workspace unless other checks are given."""
+    """Judge a stage whose upstream stages have ended, by the workspace unless other checks are given.
+
+    Raises what DVC raises for what it cannot read of the stage.
+    """
     return _judge(stage, [], force=False, checks=checks or StageChecks())
 
 
@@ -220,8 +244,7 @@ def missing_sources(stage: "Stage") -> list["Dependency"]:
     """Return the stage's local dependencies that do not exist and that no stage writes."""
     if stage.frozen or not stage.cmd:
         return []
-    recorded = [dep for dep in stage.deps if dep.protocol == "local" and not dep.exists]
-    return [dep for dep in recorded if is_params(dep) or _is_source(dep)]
+    return [dep for dep in stage.deps if dep.protocol == "local" and not dep.exists and _is_source(dep)]
 
 
 def _is_source(dep: "Dependency") -> bool:

@@ -1,7 +1,6 @@
 """The event loop of a run: submit ready stages and process their outcomes; it is the only writer of DVC's state."""
 
 import signal
-import sqlite3
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
+from dvcfleet.errors import in_one_line
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
@@ -123,8 +123,6 @@ class Run:
 
     def _start(self, name: str, share: Allocation) -> None:
         """Settle a stage, or submit its job with its share of the pool."""
-        from dvc.exceptions import DvcException
-
         stage = self.plan.stages[name]
         if name not in self._jobs:
             try:
@@ -133,8 +131,8 @@ class Run:
                     self._record(stage)
                 elif result is None:
                     self._jobs[name] = self.workspace.job(stage, replace(self.resources[name], threads=share.threads))
-            except (DvcException, OSError, sqlite3.Error) as error:
-                result, why = Result.FAILED, str(error)
+            except Exception as error:  # whatever a stage throws, only that stage fails
+                result, why = Result.FAILED, in_one_line(error)
             if result is not None:
                 self._end(Ending(name, result, why))
                 return
@@ -154,8 +152,6 @@ class Run:
         self._finish(outcome)
 
     def _finish(self, outcome: Outcome) -> None:
-        from dvc.exceptions import DvcException
-
         if outcome.lost and not self.stopping and self._losses[outcome.name] < LOSSES:
             self._losses[outcome.name] += 1
             self._ready.add(outcome.name)
@@ -165,8 +161,8 @@ class Run:
         if outcome.exit_code == 0 and not outcome.lost:
             try:
                 store = self.workspace.storing(self.plan.stages[outcome.name], outcome)
-            except (DvcException, OSError) as error:
-                outcome = replace(outcome, exit_code=1, why=str(error))
+            except Exception as error:
+                outcome = replace(outcome, exit_code=1, why=in_one_line(error))
         if store:
             self._storing[outcome.name] = outcome, self._threads.submit(store)
         else:
@@ -188,8 +184,6 @@ class Run:
 
     def _settle(self, outcome: Outcome, stored: Future[None] | None) -> tuple[Result, str]:
         """Store a successful stage's outputs; return its result, and the reason if it failed."""
-        from dvc.exceptions import DvcException
-
         # When the run is being stopped, a command that failed was most likely stopped by the same Ctrl-C.
         if self.stopping and outcome.exit_code != 0:
             return Result.STOPPED, "stopped before it ended"
@@ -204,8 +198,8 @@ class Run:
             if stored:
                 stored.result()
             self._record(stage, self.workspace.keep(stage, outcome))
-        except (DvcException, OSError, sqlite3.Error) as error:
-            return Result.FAILED, str(error)
+        except Exception as error:
+            return Result.FAILED, in_one_line(error)
         return (Result.RESTORED if outcome.restored else Result.DONE), ""
 
     def _record(self, stage: "Stage", entry: dict[str, Any] | None = None) -> None:

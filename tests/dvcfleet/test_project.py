@@ -17,8 +17,7 @@ ROOT = Path(__file__).parents[2]
     [
         ("no_such_module:PROJECT", "No module named 'no_such_module'"),
         ("dvcfleet.project:NO_SUCH_NAME", "has no attribute 'NO_SUCH_NAME'"),
-        ("dvcfleet.project", "cannot be loaded"),
-        ("", "cannot be loaded"),
+        ("tests.dvcfleet.no_project:PROJECT", "cannot be loaded (KeyError: 'this module cannot be imported')"),
     ],
 )
 def test_a_project_that_cannot_be_loaded_is_the_users_mistake(toy: Make, declared: str, said: str) -> None:
@@ -30,10 +29,34 @@ def test_a_project_that_cannot_be_loaded_is_the_users_mistake(toy: Make, declare
         assert said in text
 
 
-def test_a_broken_pyproject_is_the_users_mistake(toy: Make) -> None:
-    code, text = toy(CHAIN, CHAIN_FILES | {"pyproject.toml": "[tool\n"}).run()
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tool.dvcfleet]\nproject = \n", "cannot be read as TOML"),
+        ("[tool]\ndvcfleet = ['flows:PROJECT']\n", "tool.dvcfleet should be a table with project"),
+        ("[tool]\ndvcfleet = 'flows:PROJECT'\n", "tool.dvcfleet should be a table with project"),
+        (
+            "[tool.dvcfleet]\nproject = ['flows']\n",
+            """tool.dvcfleet.project should be "module:object", got ['flows']""",
+        ),
+        ("[tool.dvcfleet]\nproject = 'flows'\n", """tool.dvcfleet.project should be "module:object", got 'flows'"""),
+        ("[tool.dvcfleet]\nprojects = 'flows:PROJECT'\n", "tool.dvcfleet.projects: unknown; there is project"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_by_name(toy: Make, text: str, said: str) -> None:
+    code, printed = toy(CHAIN, CHAIN_FILES | {"pyproject.toml": text}).run(dry_run=True)
     assert code == 2
-    assert "pyproject.toml: cannot be read as TOML" in text
+    assert "pyproject.toml: " in printed
+    assert said in printed
+
+
+@pytest.mark.parametrize("text", ["<<<<<<< HEAD\n", "tool = 'a string'\n", "[tool.other]\na = 1\n", "# \xff\n"])
+def test_a_pyproject_of_somebody_elses_is_ignored_in_any_form(toy: Make, text: str) -> None:
+    source = toy("stages: {a: {cmd: cat source > a.txt, deps: [source], outs: [a.txt]}}", {"source": ""})
+    (source.path / "pyproject.toml").write_text(text, encoding="latin-1")
+    code, printed = source.run()
+    assert code == 0
+    assert printed.count("pyproject.toml: cannot be read as TOML") == (text == "<<<<<<< HEAD\n")
 
 
 @pytest.mark.slow

@@ -1,20 +1,25 @@
-"""Remove incomplete files of a killed run, before the next run reads them.
+"""Keep what a run says true when it is killed or the machine goes down, and clean up before the next run reads it.
 
-Nearly all files are written under a temporary name first, and a kill leaves only that one: mostly harmless, unless a
-stage reads the whole folder. If the machine crashed, complete files may have lost their content too.
+A run syncs its file systems before dvc.lock names what it wrote, and then notes the moment in `synced`. If a run did
+not end (`at-work` is there), or the machine went down since that moment, all that was written later may be empty or
+hold other bytes, and is compared with its hash before anything uses it; temporary files are removed.
 DVC's cache may be shared with other users and machines: only this workspace's own files are removed there.
 """
 
-import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dvcfleet.dvc_adapter.run_cache import run_cache_folder, temporary_mark
+from dvcfleet.disk import sync_file_systems, sync_names, write_durably
+from dvcfleet.dvc_adapter.listings import forget_hashes
+from dvcfleet.dvc_adapter.objects import is_torn, listing_at
+from dvcfleet.dvc_adapter.run_cache import is_damaged_entry, run_cache_folder, temporary_mark
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -22,25 +27,70 @@ if TYPE_CHECKING:
 _TEMPORARY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names them
 _HASH = re.compile(r"\b[0-9a-f]{32}(?:\.dir)?\b")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+# Of how long before a sync began what was written is taken to be written later: file systems stamp with a coarse clock.
+_MARGIN_S = 1.0
+
+
+@dataclass(frozen=True)
+class _Sync:
+    """The last moment (seconds since the epoch) before which all that was written is on the disk, in which boot."""
+
+    boot: str
+    moment: float
+
+
+def sync(repo: "Repo", state: Path) -> None:
+    """Wait until all that was written to the repository's file systems is on the disk; note it in the folder `state`.
+
+    Raises OSError if it could not be written.
+    """
+    _sync(repo, state, {os.path.dirname(out.fs_path) for out in repo.index.outs if out.protocol == "local"})
+
+
+def _sync(repo: "Repo", state: Path, folders: set[str]) -> None:
+    last = _Sync(_boot(), time.time() - _MARGIN_S)
+    sync_file_systems({repo.root_dir, repo.scm.root_dir, repo.cache.local.path, *folders})
+    write_durably(state / "synced", json.dumps(asdict(last)))
 
 
 @contextmanager
 def crash_recovery(repo: "Repo", state: Path) -> Iterator[None]:
-    """Clean up after a killed run, and mark in the folder `state` that a run is active until the block ends.
+    """Clean up after a killed run or a crash, and mark in the folder `state` that a run is active until the block ends.
 
-    Only the holder of the repository's write lock may call this.
+    Whoever writes to DVC's state in the block calls `sync` at its end; after an exception that is done here. Only the
+    holder of the repository's write lock may call this.
     """
     note = state / "at-work"
-    if note.exists():
+    is_unsure = note.exists()
+    if is_unsure:
         _remove_own_temporaries(repo)
         _remove_temporaries_beside_outputs(repo)
-        if note.read_text() != _boot():
-            _remove_torn_objects(repo, state, note.stat().st_mtime)
-    note.write_text(_boot())
+    last = _last_sync(state)
+    if is_unsure or (last and last.boot != _boot()):
+        _check_since(repo, state, last.moment if last else 0.0)
+    elif not last:
+        _sync(repo, state, set())
+    write_durably(note, _boot())
     try:
         yield
+    except BaseException:
+        is_unsure = True
+        raise
     finally:
+        if is_unsure:
+            _sync(repo, state, set())
         note.unlink(missing_ok=True)
+        sync_names(state)
+
+
+def _last_sync(state: Path) -> _Sync | None:
+    """Return the last sync that was noted; None if there was none."""
+    try:
+        return _Sync(**json.loads((state / "synced").read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError):
+        return _Sync("", 0.0)
 
 
 def _remove_own_temporaries(repo: "Repo") -> None:
@@ -61,17 +111,26 @@ def _remove_temporaries_beside_outputs(repo: "Repo") -> None:
             os.unlink(os.path.join(folder, name))
 
 
-def _remove_torn_objects(repo: "Repo", state: Path, since: float) -> None:
-    """Remove objects from DVC's cache that were written after `since` and whose content does not match their name.
+def _check_since(repo: "Repo", state: Path, since: float) -> None:
+    """Remove what was written to DVC's cache and run cache after `since` and is torn.
 
-    In a cache outside the repository, only objects that this workspace refers to.
+    Inputs and outputs that were written after it are hashed again. In a cache outside the repository, only objects that
+    this workspace refers to are removed.
     """
     cache = Path(repo.cache.local.path)
     is_own = cache.is_relative_to(repo.root_dir)
     named = cache.glob("[0-9a-f][0-9a-f]/*") if is_own else _objects_named_by(repo, state, cache)
     for path in named:
-        if path.is_file() and path.stat().st_ctime >= since and _md5(path) != _named(path):
+        if _is_later(path, since) and is_torn(path):
             path.unlink()
+    for path in Path(run_cache_folder(repo)).glob("??/*/*") if is_own else ():
+        if _is_later(path, since) and is_damaged_entry(path):
+            path.unlink()
+    forget_hashes(repo, [str(path) for path in _files_of_stages(repo) if _is_later(path, since)])
+
+
+def _is_later(path: Path, since: float) -> bool:
+    return path.is_file() and path.stat().st_ctime >= since
 
 
 def _objects_named_by(repo: "Repo", state: Path, cache: Path) -> list[Path]:
@@ -81,19 +140,18 @@ def _objects_named_by(repo: "Repo", state: Path, cache: Path) -> list[Path]:
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in sources if path.is_file()]
     hashes = {found for text in texts for found in _HASH.findall(text)}
     for folder in [each for each in hashes if each.endswith(".dir")]:
-        listing = cache / folder[:2] / folder[2:]
-        if listing.is_file() and _md5(listing) == _named(listing):
-            hashes.update(entry["md5"] for entry in json.loads(listing.read_text()))
+        hashes.update((listing_at(cache / folder[:2] / folder[2:]) or {}).values())
     return [cache / each[:2] / each[2:] for each in sorted(hashes)]
 
 
-def _named(path: Path) -> str:
-    return path.parent.name + path.name.removesuffix(".dir")
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
+def _files_of_stages(repo: "Repo") -> Iterator[Path]:
+    """Find the files of this workspace that stages read and write."""
+    items = {item.fs_path for item in (*repo.index.deps, *repo.index.outs) if item.protocol == "local"}
+    for path in items:
+        if os.path.isfile(path):
+            yield Path(path)
+        for folder, _, names in os.walk(path):
+            yield from (Path(folder, name) for name in names)
 
 
 def _boot() -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from dvcfleet.console import Progress, exit_code, rows, show_orphans, show_plan, show_summary
+from dvcfleet.crash_recovery import sync
 from dvcfleet.dvc_adapter.internals import check_fast_paths
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
@@ -165,6 +166,8 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
     if code == 0:
         keep_experiment(repo, run_name(repo), console)
         forget_run_name(repo)
+    sync(repo, state_folder(repo))
+    if code == 0:
         project.after_running(endings.keys(), partial(console.print, markup=False))
     return code
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.disk import write_durably
 from dvcfleet.errors import UserError
 from dvcfleet.repository import state_folder
 
@@ -41,7 +42,7 @@ def run_name(repo: "Repo") -> str:
         name = generate_slug(2)
     if not _EXPERIMENT_NAME.fullmatch(name):
         raise UserError(f"{RUN_NAME_VARIABLE}: {name!r} cannot name a DVC experiment; use letters, digits, - and _")
-    _file(repo).write_text(json.dumps({"name": name}))
+    write_durably(_file(repo), json.dumps({"name": name}))
     return name
 
 

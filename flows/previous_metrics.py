@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.disk import write_durably
 from dvcfleet.planning.plan import Plan, State
 
 _NUMBERS = Path("metrics.json")
@@ -20,9 +21,7 @@ def keep_previous_metrics(folder: Path, plan: Plan, run: str) -> None:
     if kept.get("run") != run:
         kept = {"run": run, "numbers": _read(_NUMBERS), "causes": {}}
     kept["causes"] |= _causes(plan)
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(kept))
-    draft.replace(path)
+    write_durably(path, json.dumps(kept))
 
 
 def kept_metrics(folder: Path) -> dict[str, Any]:

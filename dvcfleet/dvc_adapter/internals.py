@@ -68,7 +68,7 @@ DVC = FastPaths(
     {
         "hash_file": (("dvc_data.hashfile.hash:hash_file", "dvc_data.hashfile.obj:HashFile"), "hashing files"),
         "store_file": (
-            ("dvc_data.hashfile.db.local:LocalHashFileDB", "dvc_objects.fs.utils:umask", "repo:state.links"),
+            ("dvc_objects.fs.utils:umask", "repo:state.links"),
             "storing outputs",
         ),
         "run_cache": (("repo:stage_cache.cache_dir", "repo:cache.legacy.move"), "using the run cache"),

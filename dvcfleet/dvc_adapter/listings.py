@@ -36,6 +36,14 @@ def folder_hash(files: Iterable[tuple[tuple[str, ...], str]]) -> str:
     return str(tree.hash_info.value)
 
 
+def forget_hashes(repo: "Repo", paths: Iterable[str]) -> None:
+    """Make DVC's state database hash these files of the workspace again, even if they look unchanged."""
+    from dvc_data.hashfile.hash_info import HashInfo
+
+    nothing = {"ino": 0, "mtime": 0, "size": 0}
+    repo.state.save_many([(path, HashInfo("md5", ""), nothing) for path in paths], repo.fs)
+
+
 def file_hash(repo: "Repo", path: str) -> str:
     """Return the md5 of a file of the workspace, from DVC's state database if the file has not changed."""
     from dvc_data.hashfile.hash import hash_file

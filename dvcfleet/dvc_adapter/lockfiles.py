@@ -1,7 +1,7 @@
 """Write dvc.lock files: many entries at a time, atomically, and without losing entries if the run is killed.
 
-An entry is written to a journal as soon as its stage ends, and to dvc.lock with the next group. A run that finds a
-journal first writes its entries to dvc.lock.
+An entry is written to a journal as soon as its stage ends, and to dvc.lock with the next group, once the files that the
+group names are on the disk. A run that finds a journal first writes its entries to dvc.lock.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.disk import write_durably
 from dvcfleet.dvc_adapter.lock_entries import join_lock, lock_entry, numbered, split_lock
 from dvcfleet.dvc_adapter.stages import lock_entry_of
 
@@ -25,21 +26,29 @@ if TYPE_CHECKING:
 # Write a group after this many times the duration of the last write: writing then takes a few percent of the time.
 _PATIENCE = 20
 _SHORTEST_WAIT_S = 2.0
+# But not later than this: a crash of the machine loses the stages that ended since the last write.
+_LONGEST_WAIT_S = 60.0
 
 
 class LockFiles:
     """The entries of a repository's dvc.lock files, as this run changes them.
 
     `order` returns, per lock file, the order of the entries, that of `dvc repro`, so that both write the same file; it
-    is called at the first write. `track` is called with each file written.
+    is called at the first write. `track` is called with each file written, `sync` before a group is written: it returns
+    when the outputs are on the disk.
     """
 
     def __init__(
-        self, journal: Path, order: Callable[[], dict[str, list[str]]], track: Callable[[str], object]
+        self,
+        journal: Path,
+        order: Callable[[], dict[str, list[str]]],
+        track: Callable[[str], object],
+        sync: Callable[[], object],
     ) -> None:
         self._journal = journal
         self._order = cache(order)
         self._track = track
+        self.sync = sync
         self._digests: dict[str, str] = {}
         self._pending: dict[str, dict[str, Any]] = defaultdict(dict)
         self._wait_s = _SHORTEST_WAIT_S
@@ -64,7 +73,7 @@ class LockFiles:
         return entries
 
     def record(self, stage: "PipelineStage", entry: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Record and return the entry of a stage whose outputs are in the cache; write the group if it is due."""
+        """Record and return the entry of a stage whose outputs are in the cache."""
         path, name = lock_path(stage), stage.name
         entry = entry or lock_entry_of(stage)
         self._pending[path][name] = entry
@@ -78,20 +87,25 @@ class LockFiles:
             self.flush()
             return entry
         _append_line(self._journal, text)
-        if time.monotonic() - self._written_at > self._wait_s:
-            self.flush()
         return entry
 
+    def flush_if_due(self) -> None:
+        """Write the group of entries if the last one was written long enough ago."""
+        if self._pending and time.monotonic() - self._written_at > self._wait_s:
+            self.flush()
+
     def flush(self) -> None:
-        """Write all entries recorded so far."""
+        """Write all entries recorded so far, when the files that they name are on the disk."""
         started = time.monotonic()
+        if self._pending:
+            self.sync()
         for path, entries in self._pending.items():
             self._rewrite(path, entries, ())
         self._pending.clear()
         self._digests.clear()
         self._journal.unlink(missing_ok=True)
         self._written_at = time.monotonic()
-        self._idle_s = _PATIENCE * (self._written_at - started)
+        self._idle_s = min(_PATIENCE * (self._written_at - started), _LONGEST_WAIT_S)
         self._wait_s = max(_SHORTEST_WAIT_S, self._idle_s)
 
     def until_due_s(self) -> float:
@@ -120,7 +134,7 @@ class LockFiles:
             self._written[path] = after, joined
         if after == before:
             return
-        _replace(path, after)
+        write_durably(Path(path), after)
         self._track(os.path.relpath(path))
 
     def _joined(
@@ -175,18 +189,3 @@ def _append_line(path: Path, text: str) -> None:
 
 def _digest(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.exists(path) else ""
-
-
-def _replace(path: str, text: str) -> None:
-    """Replace a file atomically."""
-    temporary = path + ".new"
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        # Free the space: the disk may be full.
-        Path(temporary).unlink(missing_ok=True)
-        raise

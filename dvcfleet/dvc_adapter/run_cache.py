@@ -10,12 +10,14 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
-from dvcfleet.dvc_adapter.lock_entries import write_yaml
+from dvcfleet.dvc_adapter.lock_entries import write_yaml, yaml_text
+from dvcfleet.dvc_adapter.objects import has_whole
 from dvcfleet.dvc_adapter.stages import lock_entry_of, may_restore
-from dvcfleet.dvc_adapter.storing import save_inputs
+from dvcfleet.dvc_adapter.storing import make_room, save_inputs
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -87,7 +89,18 @@ def save_run(stage: "Stage", entry: dict[str, Any]) -> None:
     if all(out.use_cache for out in stage.outs):
         _write_entry(stage, entry)
     else:
+        _remove_damaged_entry(stage, entry)
+        for out in stage.outs:
+            if not out.use_cache:
+                make_room(out)
         stage.repo.stage_cache.save(stage)
+
+
+@otherwise("run_cache", lambda stage, entry: None)
+def _remove_damaged_entry(stage: "Stage", entry: dict[str, Any]) -> None:
+    path = Path(_folder(stage, entry), entry_hash(entry))
+    if path.exists() and is_damaged_entry(path):
+        path.unlink()
 
 
 @otherwise("run_cache", lambda stage, entry: stage.repo.stage_cache.save(stage))
@@ -96,20 +109,54 @@ def _write_entry(stage: "Stage", entry: dict[str, Any]) -> None:
         return
     cache = stage.repo.cache.legacy
     folder = _folder(stage, entry)
-    path = os.path.join(folder, entry_hash(entry))
-    if os.path.exists(path):
+    path = Path(folder, entry_hash(entry))
+    if path.exists() and path.read_bytes() == yaml_text(entry).encode():
         return
     cache.makedirs(folder)
     # Not in that folder: another user of a shared cache would take it for the newest entry.
     temporary = os.path.join(run_cache_folder(stage.repo), f"{temporary_mark(stage.repo)}{os.getpid()}.tmp")
     write_yaml(temporary, entry)
-    cache.move(temporary, path)
+    cache.move(temporary, str(path))
 
 
 @otherwise("run_cache", lambda stage: True)
 def _may_have_run(stage: "Stage") -> bool:
-    """Tell whether the run cache has a folder for a stage's command and inputs: a fast test before DVC's own."""
-    return _fits(stage) and os.path.isdir(_folder(stage, lock_entry_of(stage)))
+    """Tell whether the run cache has an entry for a stage's command and inputs that is whole, as are its outputs.
+
+    A fast test before DVC's own, which takes the newest entry, and trusts what has the right name.
+    """
+    if not _fits(stage):
+        return False
+    path = _newest(_folder(stage, lock_entry_of(stage)))
+    entry = path and _entry_at(path)
+    return bool(entry) and all(_is_stored(stage.repo, out) for out in entry.get("outs", ()))
+
+
+def _newest(folder: str) -> Path | None:
+    try:
+        return max(Path(folder).iterdir(), key=os.path.getmtime, default=None)
+    except FileNotFoundError:
+        return None
+
+
+def _is_stored(repo: "Repo", out: dict[str, Any]) -> bool:
+    """Tell whether DVC's cache has an output of an entry, with the size that the entry gives."""
+    is_legacy = "hash" not in out  # of DVC 2
+    cache = repo.cache.legacy if is_legacy else repo.cache.local
+    return "md5" in out and has_whole(cache, out["md5"], out.get("size"))
+
+
+def is_damaged_entry(path: Path) -> bool:
+    """Tell whether a file of a run cache is not the entry that its name says."""
+    return _entry_at(path) is None
+
+
+def _entry_at(path: Path) -> dict[str, Any] | None:
+    entry = parse_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))
+    try:
+        return entry if entry is not None and entry_hash(entry) == path.name else None
+    except TypeError:  # a value that no entry has, such as a date
+        return None
 
 
 def _folder(stage: "Stage", entry: dict[str, Any]) -> str:

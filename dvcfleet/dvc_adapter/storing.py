@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
+from dvcfleet.dvc_adapter.objects import is_local, is_shared, object_size, remove_torn
 
 if TYPE_CHECKING:
     from dvc.output import Output
@@ -54,16 +55,31 @@ def is_as_noted(item: "Output") -> bool:
     from dvc.output import Output
 
     info = _file_info(item) if item.hash_info and type(item) in (Dependency, Output) else None
-    if info is None or (item.use_cache and not _is_local(item)):
+    if info is None or (item.use_cache and not is_local(item.cache)):
         return False
-    _, now = _hash_of(item, info)
-    return now == item.hash_info and (not item.use_cache or bool(item.cache.oids_exist([now.value])))
+    meta, now = _hash_of(item, info)
+    if now != item.hash_info or not item.use_cache:
+        return bool(now == item.hash_info)
+    return bool(item.cache.oids_exist([now.value])) and object_size(item.cache, now.value) == meta.size
 
 
 def _save_and_commit(out: "Output") -> None:
     with _ONE_AT_A_TIME:
         out.save()
+        if out.use_cache:
+            make_room(out)
         out.commit()
+
+
+def make_room(out: "Output") -> None:
+    """Remove what DVC would take for an output's content and is not, from its cache, before the output is stored."""
+    from dvc_data.hashfile.tree import Tree
+
+    files = ((meta, info) for _, meta, info in out.obj) if isinstance(out.obj, Tree) else [(out.meta, out.hash_info)]
+    sizes = {info.value: meta.size if meta else None for meta, info in files}
+    if out.hash_info.isdir:
+        sizes[out.hash_info.value] = None
+    remove_torn(out.cache, sizes, suspect=is_shared(out))
 
 
 @otherwise("store_file", _save_and_commit)
@@ -79,6 +95,7 @@ def save_output(out: "Output") -> None:
     out.verify_metric()
     _note_hash(out, info)
     oid = out.hash_info.value
+    make_room(out)
     if not out.cache.oids_exist([oid]):
         out.cache.add(out.fs_path, out.fs, oid, check_exists=False)
     _set_mode(out, info)
@@ -109,15 +126,9 @@ def _file_info(item: "Output") -> dict[str, Any] | None:
     return info if info["type"] == "file" else None
 
 
-def _is_local(out: "Output") -> bool:
-    from dvc_data.hashfile.db.local import LocalHashFileDB
-
-    return type(out.cache) is LocalHashFileDB
-
-
 def _copies(out: "Output") -> bool:
     """Tell whether files are copied into and out of the cache, not linked."""
-    return _is_local(out) and set(out.cache.cache_types) <= {"reflink", "copy"}
+    return is_local(out.cache) and set(out.cache.cache_types) <= {"reflink", "copy"}
 
 
 def _hash_of(item: "Output", info: dict[str, Any]) -> tuple["Meta", "HashInfo"]:

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.dvc_adapter.objects import remove_torn_of
 from dvcfleet.dvc_adapter.repositories import forget_ignored, tracked_paths
 from dvcfleet.dvc_adapter.run_cache import save_run
 from dvcfleet.dvc_adapter.stages import lock_entry_of
@@ -59,7 +60,9 @@ class LocalWorkspace:
             self.hide_from_git(stage)
             return Result.RESTORED, why
         if not stage.cmd or stage.frozen:
-            # An import, or data added by `dvc add`: DVC does it.
+            # An import, or data added by `dvc add`: DVC does it, and trusts objects that have the right name.
+            for out in stage.outs:
+                remove_torn_of(out)
             stage.reproduce()
             return Result.DONE, why
         _clear_outs(stage)

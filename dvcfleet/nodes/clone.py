@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.internals import under_git
+from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.errors import UserError
 from dvcfleet.repository import STATE_FOLDER, opened, write_lock
@@ -160,7 +161,7 @@ def _unsaved(repo: "Repo") -> Iterator[str]:
     yield from (path for paths in staged.values() for path in paths)
     yield from (*unstaged, *untracked)
     for out in (out for out in repo.index.outs if out.protocol == "local" and out.exists):
-        if out.changed_checksum() or (out.use_cache and out.changed_cache()):
+        if out.changed_checksum() or (out.use_cache and not in_cache(out)):
             yield os.path.relpath(out.fs_path, repo.root_dir)
     outputs, tracked = repo.index.outs_trie, tracked_paths(repo)
     deps = [dep for stage in repo.index.stages for dep in stage.deps if dep.protocol == "local"]

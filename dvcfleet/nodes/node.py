@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.run_cache import run_key as run_cache_key
 from dvcfleet.dvc_adapter.stages import load_stage, lock_entry_of, locked_stage, may_restore
@@ -156,7 +157,7 @@ class NodeStage:
         return found
 
     def _fetch(self, outs: list["Output"]) -> None:
-        lacking = [out for out in outs if out.changed_cache()]
+        lacking = [out for out in outs if not in_cache(out)]
         if lacking:
             self.tell(f"fetching {', '.join(map(_path_of, lacking))}")
             self.store.fetch(lacking)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dvcfleet.dvc_adapter.lock_entries import write_yaml
+from dvcfleet.dvc_adapter.objects import in_cache, remove_torn, remove_torn_of
 from dvcfleet.dvc_adapter.run_cache import entry_hash, parse_entry
 from dvcfleet.errors import UserError
 from dvcfleet.repository import state_folder
@@ -98,9 +99,11 @@ class ObjectStore:
         """Copy the outputs that DVC's cache lacks into it. Raises MissingError if the remote also lacks one."""
 
         def fetch_all() -> None:
+            for out in outs:
+                remove_torn_of(out)
             self._transfer("fetched", self._repo.cloud.pull, _objects(outs))
             for out in outs:
-                if out.changed_cache():
+                if not in_cache(out):
                     raise MissingError(f"the DVC remote {self._remote.name} does not hold {out} ({out.hash_info})")
 
         self._with_mark("give inputs", fetch_all)
@@ -113,6 +116,7 @@ class ObjectStore:
             if not self._repo.cache.local.exists(folder.value):
                 raise MissingError(f"the DVC remote {self._remote.name} does not hold the listing {folder.value}")
 
+        remove_torn(self._repo.cache.local, {folder.value: None})
         if not self._repo.cache.local.exists(folder.value):
             self._with_mark("give the listing of a folder", fetch_it)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.listings import file_hash, folder_hash, load_listing, outputs_trie
+from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stages import is_params
 from dvcfleet.nodes.object_store import ObjectStore
@@ -91,7 +92,7 @@ class RecordedHashes:
         # Uncached outputs are files of this machine; data added by `dvc add` may have been edited here.
         if not out.use_cache or (not out.stage.cmd and out.exists):
             return output_reasons(out)
-        if out.hash_info.value in self.held or not out.changed_cache():
+        if out.hash_info.value in self.held or in_cache(out):
             return []
         return [f"output {out} is neither in the cache nor on the DVC remote"]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import as_copies
 from dvcfleet.dvc_adapter.stages import fill_from_lock, is_params, locked_stage, own_meta
 from dvcfleet.errors import UserError
@@ -74,7 +75,7 @@ class NodeWorkspace:
         if stays(stage):
             self._fetch(inputs)
             return self.local.prepare(stage, replace(node, state=State.STALE, must_run=True, outputs_known=False))
-        persisted = [out for out in stage.outs if out.persist and out.hash_info and not out.changed_cache()]
+        persisted = [out for out in stage.outs if out.persist and out.hash_info and in_cache(out)]
         self._push([*inputs, *persisted])
         for out in stage.outs:
             # Otherwise DVC would treat the old content as a changed output.
@@ -115,7 +116,7 @@ class NodeWorkspace:
     def finish(self, pull: bool) -> None:
         """Push this machine's own outputs; with `pull`, fetch all outputs of the run's stages."""
         outs = [out for stage in self.local.plan.stages.values() for out in stage.outs if out.hash_info]
-        mine = [out for out in outs if out.use_cache and not self._is_held(out) and not out.changed_cache()]
+        mine = [out for out in outs if out.use_cache and not self._is_held(out) and in_cache(out)]
         self._push(mine)
         if pull:
             self._fetch(out for out in outs if out.use_cache and self._is_held(out))
@@ -138,7 +139,7 @@ class NodeWorkspace:
         lacking = [out for out in outs if not out.exists or out.changed_checksum()]
         cached = [out for out in lacking if out.use_cache]
         uncached = self._as_cached([out for out in lacking if not out.use_cache])
-        self.recorded.store.fetch([out for out in cached + uncached if out.changed_cache()])
+        self.recorded.store.fetch([out for out in cached + uncached if not in_cache(out)])
         for out in cached:
             out.checkout(force=True)
             self.local.hide_from_git(out.stage)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from dvcfleet.crash_recovery import sync
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, lock_path
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import stage_graph
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 
 def recovered_lock_files(repo: "Repo") -> LockFiles:
     """Return the lock files after writing a killed run's journal into them."""
-    locks = LockFiles(state_folder(repo) / "journal", lambda: _lock_order(repo), repo.scm_context.track_file)
+    state = state_folder(repo)
+    locks = LockFiles(
+        state / "journal", lambda: _lock_order(repo), repo.scm_context.track_file, lambda: sync(repo, state)
+    )
     if locks.recover():
         forget_index(repo)
     return locks

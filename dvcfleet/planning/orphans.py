@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, read_lock
+from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import locked_stage
 
@@ -111,7 +112,7 @@ def remove_outputs(repo: "Repo", orphan: Orphan) -> list[str]:
     for out in _lone_outs(repo, orphan.dvc_yaml, orphan.entry):
         if not out.exists:
             continue
-        if out.changed_cache() or out.workspace_status():
+        if not in_cache(out) or out.workspace_status():
             left.append(str(out))
             continue
         out.remove(ignore_remove=True)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.dvc_adapter.objects import outputs_in_cache
 from dvcfleet.dvc_adapter.run_cache import in_run_cache
 from dvcfleet.dvc_adapter.stages import stage_graph
 from dvcfleet.errors import UserError, in_one_line
@@ -58,7 +59,7 @@ class StageChecks:
     dependency: Callable[["Dependency"], list[str]] = dependency_reasons
     output: Callable[["Output"], list[str]] = output_reasons
     ran_before: Callable[["Stage"], bool] = in_run_cache
-    cached: Callable[["Stage"], bool] = lambda stage: bool(stage.outs_cached())
+    cached: Callable[["Stage"], bool] = outputs_in_cache
 
 
 ChecksFor = Callable[[Sequence["Stage"]], StageChecks]

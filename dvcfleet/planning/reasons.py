@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import dpath
 
+from dvcfleet.dvc_adapter.objects import is_whole
 from dvcfleet.dvc_adapter.stages import is_params, load_params
 from dvcfleet.dvc_adapter.storing import is_as_noted
 
@@ -65,7 +66,10 @@ def output_reasons(out: "Output") -> list[str]:
     """Return how an output in the workspace differs from what the stage last wrote; empty if it does not."""
     if is_as_noted(out):
         return []
-    return [f"output {out} {_WORDS.get(word, word)}" for word in out.status().values()]
+    words = list(out.status().values())
+    if not words and out.use_cache and not is_whole(out):
+        words = ["not in cache"]
+    return [f"output {out} {_WORDS.get(word, word)}" for word in words]
 
 
 def _has_its_values(dep: "ParamsDependency") -> bool:

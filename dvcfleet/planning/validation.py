@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.disk import write_durably
 from dvcfleet.errors import UserError
 from dvcfleet.project import project_of
 from dvcfleet.repository import state_folder
@@ -31,7 +32,9 @@ def is_validated(repo: "Repo") -> bool:
 
 def note_validated(repo: "Repo") -> None:
     """Remember that the project's files in their present state are valid."""
-    _note(repo).write_text(project_of(Path(repo.root_dir)).digest())
+    digest, note = project_of(Path(repo.root_dir)).digest(), _note(repo)
+    if not note.is_file() or note.read_bytes() != digest.encode():
+        write_durably(note, digest)
 
 
 def _note(repo: "Repo") -> Path:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dvcfleet.errors import UserError
 
@@ -72,18 +72,6 @@ def folder_hash(listing: dict[str, str]) -> str:
     """Return DVC's hash of a folder: that of the listing of its files, with the suffix `.dir`."""
     entries = [{"md5": value, "relpath": name} for name, value in sorted(listing.items())]
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
-
-
-def cached_listing(out: "Output", value: str) -> dict[str, str] | None:
-    """Return a folder's recorded listing from DVC's cache; None if it is missing or damaged."""
-    try:
-        content = Path(out.cache.oid_to_path(value)).read_bytes()
-    except OSError:
-        return None
-    if hashlib.md5(content).hexdigest() + ".dir" != value:
-        return None
-    entries: list[dict[str, Any]] = json.loads(content)
-    return {entry["relpath"]: entry["md5"] for entry in entries}
 
 
 def is_checked(item: "Output") -> bool:

@@ -6,16 +6,20 @@ adds files that a plot reads to git, even if they are a stage's outputs. Here th
 git index, as fast as git can, and the workspace does not change.
 """
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dvcfleet.disk import sync_file_systems
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_path
 from dvcfleet.dvc_adapter.repositories import experiment_ref
@@ -25,6 +29,9 @@ from dvcfleet.repository import state_folder
 if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
+
+
+_OBJECT = re.compile("[0-9a-f]{38}|[0-9a-f]{62}")
 
 
 class NotSavedError(Exception):
@@ -48,16 +55,56 @@ def save_experiment(repo: "Repo", name: str) -> str | None:
     if not under_git(repo) or repo.scm.no_commits:
         return None
     head = repo.scm.get_rev()
+    objects = _git_path(repo, "objects")
+    commit = _commit_whole(repo, head, name, objects)
+    sync_file_systems([objects])
+    _git(repo, None, "-c", "core.fsync=reference", "update-ref", experiment_ref(head, name), commit)
+    return commit
+
+
+def _commit_whole(repo: "Repo", head: str, name: str, objects: Path) -> str:
+    """Commit the workspace, and again if a crash of the machine had torn objects that git took for written."""
+    try:
+        commit = _commit(repo, head, name)
+        listed = _git(repo, None, "rev-list", "--objects", "--no-object-names", commit, f"^{head}").split()
+        if not _remove_torn(objects / each[:2] / each[2:] for each in listed):
+            return commit
+    except NotSavedError:
+        if not _remove_torn(objects.glob("[0-9a-f][0-9a-f]/*")):
+            raise
+    return _commit(repo, head, name)
+
+
+def _remove_torn(objects: Iterable[Path]) -> int:
+    """Remove those of git's loose objects that do not hold what their names say; return their number."""
+    torn = [path for path in objects if path.is_file() and _OBJECT.fullmatch(path.name) and _is_torn(path)]
+    for path in torn:
+        path.unlink()
+    return len(torn)
+
+
+def _is_torn(path: Path) -> bool:
+    name = path.parent.name + path.name
+    try:
+        content = zlib.decompress(path.read_bytes())
+    except zlib.error:
+        return True
+    return hashlib.new("sha1" if len(name) == 40 else "sha256", content).hexdigest() != name
+
+
+def _commit(repo: "Repo", head: str, name: str) -> str:
     with tempfile.TemporaryDirectory(dir=state_folder(repo)) as folder:
         index = Path(folder) / "index"
         # A copy of git's index: git then does not read unchanged files again.
-        shutil.copyfile(Path(repo.root_dir, _git(repo, None, "rev-parse", "--git-path", "index")), index)
+        shutil.copyfile(_git_path(repo, "index"), index)
         _git(repo, index, "add", "--update", "--", ":/")
         _git(repo, index, "update-index", "--add", "-z", "--stdin", given="\0".join(_described_by(repo)))
         tree = _git(repo, index, "write-tree")
-    commit = _git(repo, None, "commit-tree", tree, "-p", head, "-m", f"run {name}")
-    _git(repo, None, "update-ref", experiment_ref(head, name), commit)
-    return commit
+    return _git(repo, None, "commit-tree", tree, "-p", head, "-m", f"run {name}")
+
+
+def _git_path(repo: "Repo", name: str) -> Path:
+    return Path(repo.root_dir, _git(repo, None, "rev-parse", "--git-path", name))
 
 
 def _described_by(repo: "Repo") -> list[str]:

@@ -19,6 +19,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.disk import write_durably
 from dvcfleet.messages import Start
 
 if TYPE_CHECKING:
@@ -181,12 +182,10 @@ def keep_environment(folder: Path, described: Mapping[str, Any]) -> str:
     text = json.dumps(described, indent=2, sort_keys=True) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
     path = folder / ENVIRONMENTS / f"{digest}.json"
-    if not path.exists():
-        with suppress(OSError):
+    with suppress(OSError):
+        if not path.exists() or path.read_bytes() != text.encode():
             path.parent.mkdir(exist_ok=True)
-            temporary = path.with_suffix(f".{os.getpid()}")
-            temporary.write_text(text)
-            temporary.replace(path)
+            write_durably(path, text)
     return digest
 
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
+from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.stages import set_params, varies
 from dvcfleet.errors import UserError
 from dvcfleet.project import Project, project_of
-from dvcfleet.provenance.contents import cached_listing, name_of
+from dvcfleet.provenance.contents import name_of
 from dvcfleet.provenance.findings import Finding, Kind, some
 from dvcfleet.provenance.ledger import git
 from dvcfleet.provenance.metrics import differences

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.stages import is_params
 from dvcfleet.planning.reasons import dependency_reasons
-from dvcfleet.provenance.contents import Contents, cached_listing, is_checked, name_of
+from dvcfleet.provenance.contents import Contents, is_checked, name_of
 from dvcfleet.provenance.findings import Finding, Kind, some
 from dvcfleet.provenance.inputs import check_inputs
 from dvcfleet.provenance.tree import Lineage, Step

@@ -71,6 +71,7 @@ class Run:
                     if outcome := self._next_outcome():
                         self._take(outcome)
                     self._take_stored()
+                    self.locks.flush_if_due()
             except KeyboardInterrupt:
                 self._stop()
             finally:
@@ -206,6 +207,7 @@ class Run:
         if hasattr(stage, "name"):
             self._entries[stage.addressing] = self.locks.record(stage, entry)
         else:
+            self.locks.sync()  # before the .dvc file names them
             stage.dump(update_pipeline=False)
 
     def _end(self, ending: Ending) -> None:
@@ -214,6 +216,7 @@ class Run:
         for each in endings:
             if each.name not in self.endings:
                 endings += self._note(replace(each, why=masked(each.why)))
+        self.locks.flush_if_due()
 
     def _note(self, ending: Ending) -> list[Ending]:
         """Record how one stage ended; return the endings of the stages that this blocks."""

@@ -10,7 +10,7 @@ PACKAGES = ("dvc", "dvc_data", "dvc_objects", "scmrepo")
 # For each fast path one of its internals, as a pattern that finds all uses within DVC.
 FAST = {
     "hash_file": r"\bhash_file\b",
-    "store_file": r"\bLocalHashFileDB\b",
+    "store_file": r"(?<!os\.)\bumask\b",
     "run_cache": r"(?<=self\.)cache_dir\b",
     "links_table": r"(?<=state\.)links\b|(?<=self\.)links\b",
     "shell_command": r"\b_make_cmd\b",

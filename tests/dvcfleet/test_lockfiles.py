@@ -19,7 +19,9 @@ def done(toy: Make) -> Toy:
 
 
 def make(folder: Path, order: tuple[str, ...] = ()) -> LockFiles:
-    return LockFiles(folder / "journal", lambda: {str(folder / "dvc.lock"): list(order)}, lambda path: None)
+    return LockFiles(
+        folder / "journal", lambda: {str(folder / "dvc.lock"): list(order)}, lambda path: None, lambda: None
+    )
 
 
 @pytest.fixture

@@ -1,0 +1,65 @@
+"""Put what was written on the disk: all of a file system at once, or a small file by itself."""
+
+import ctypes
+import os
+from collections.abc import Iterable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def sync_file_systems(folders: Iterable[str | Path]) -> None:
+    """Wait until all that was written to the file systems of these folders is on the disk; raise OSError if it failed.
+
+    A folder that does not exist stands for the nearest one above it that does.
+    """
+    devices: dict[int, Path] = {}
+    for folder in folders:
+        there = next(path for path in (Path(folder), *Path(folder).parents) if path.is_dir())
+        devices.setdefault(there.stat().st_dev, there)
+    for there in devices.values():
+        with _opened(there) as descriptor:
+            _sync_file_system(descriptor)
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Write a small text file, whole or not at all; it and its name are on the disk when this returns."""
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        # Free the space: the disk may be full.
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    sync_names(path.parent)
+
+
+def sync_names(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk: of files that were made, renamed or removed there."""
+    with _opened(folder) as descriptor:
+        os.fsync(descriptor)
+
+
+@contextmanager
+def _opened(folder: Path) -> "Iterator[int]":
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file_system(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "syncfs"):  # on Linux only
+        os.sync()
+    elif libc.syncfs(descriptor):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,0 +1,119 @@
+"""Whether objects in DVC's cache are whole: DVC itself trusts an object that has the right name.
+
+After a crash of the machine, an object may be empty or end too early. Its size says so, which dvc.lock has for a file,
+and for all files of a folder together. An object whose size is right may still hold other bytes: those that were
+written shortly before the crash are removed by `dvcfleet.crash_recovery`.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.stage import Stage
+
+# After this time, an object that another process is just linking has its content.
+_LINKING_S = 0.1
+
+
+def is_torn(path: Path) -> bool:
+    """Tell whether the content of an object is another than its name says; its path ends in the md5."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest() != path.parent.name + path.name.removesuffix(".dir")
+
+
+def in_cache(out: "Output") -> bool:
+    """Tell whether DVC's cache has all of an output, with the sizes that dvc.lock gives."""
+    return not out.changed_cache() and is_whole(out)
+
+
+def outputs_in_cache(stage: "Stage") -> bool:
+    """Tell whether all outputs of a stage can be checked out; those that DVC does not cache, whether they are there."""
+    return bool(stage.outs_cached()) and all(is_whole(out) for out in stage.outs if out.use_cache)
+
+
+def is_whole(out: "Output") -> bool:
+    """Tell whether the objects of an output that DVC found in its cache have the sizes that dvc.lock gives."""
+    if not out.hash_info or out.files:
+        return True
+    return has_whole(out.cache, out.hash_info.value, out.meta.size)
+
+
+def has_whole(cache: Any, value: str, size: int | None) -> bool:
+    """Tell whether a cache has a file or folder of this hash and size; None: any size.
+
+    Of a cache that is not on this machine it is not asked.
+    """
+    if not is_local(cache):
+        return True
+    listing = listing_at(Path(cache.oid_to_path(value))) if value.endswith(".dir") else {"": value}
+    sizes = [None] if listing is None else [object_size(cache, oid) for oid in listing.values()]
+    return None not in sizes and size in (None, sum(each or 0 for each in sizes))
+
+
+def object_size(cache: Any, oid: str) -> int | None:
+    """Return the size of an object; None if it is missing."""
+    try:
+        return os.stat(cache.oid_to_path(oid)).st_size
+    except OSError:
+        return None
+
+
+def is_local(cache: Any) -> bool:
+    """Tell whether a cache is a folder of this machine."""
+    return bool(cache.fs.protocol == "local")
+
+
+def remove_torn(cache: Any, sizes: Mapping[str, int | None], *, suspect: bool = False) -> None:
+    """Remove the objects from a cache whose size differs from the given one, and whose content is not what they name.
+
+    With `suspect`, or if no size is given, those of the right size are read too. Raises OSError.
+    """
+    if not is_local(cache) or cache.hash_name != "md5":
+        return
+    for oid, size in sizes.items():
+        found = object_size(cache, oid)
+        if found is None or (found == size and not suspect):
+            continue
+        path = Path(cache.oid_to_path(oid))
+        if is_torn(path):
+            time.sleep(_LINKING_S)
+            if path.exists() and is_torn(path):
+                path.unlink()
+
+
+def remove_torn_of(out: "Output") -> None:
+    """Remove the torn objects of an output, so that DVC does not take them for its content."""
+    if not out.hash_info or out.files or is_whole(out):
+        return
+    value, is_folder = out.hash_info.value, out.hash_info.isdir
+    listing = (cached_listing(out, value) if is_folder else None) or {}
+    remove_torn(out.cache, dict.fromkeys(listing.values()))
+    remove_torn(out.cache, {value: None if is_folder else out.meta.size})
+
+
+def is_shared(out: "Output") -> bool:
+    """Tell whether an output's cache is outside the repository: others write to it, who may not have synced it."""
+    return not Path(out.cache.path).is_relative_to(out.repo.root_dir)
+
+
+def cached_listing(out: "Output", value: str) -> dict[str, str] | None:
+    """Return a folder's recorded listing from DVC's cache; None if it is missing or damaged."""
+    return listing_at(Path(out.cache.oid_to_path(value)))
+
+
+def listing_at(path: Path) -> dict[str, str] | None:
+    """Return the md5 of each file of a folder by its relative path; None if its listing is missing or damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if hashlib.md5(content).hexdigest() + ".dir" != path.parent.name + path.name:
+        return None
+    entries: list[dict[str, Any]] = json.loads(content)
+    return {entry["relpath"]: entry["md5"] for entry in entries}

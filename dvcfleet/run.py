@@ -54,6 +54,7 @@ class Options:
     force: bool
     pull: bool
     prune: bool
+    in_order: bool
 
 
 def run(
@@ -69,6 +70,7 @@ def run(
     pull: bool = False,
     busy: str = "refuse",
     prune: bool = False,
+    in_order: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run what is not up to date in the DVC repository at `repo`: all of its dvc.yaml, or the targets and their inputs.
@@ -76,7 +78,8 @@ def run(
     `profile`, a name in profiles.yaml, says where; `runner`, `address` and `workers` override it. `pull` fetches the
     results of nodes with their own clones at the end. `busy` says what to do while another process writes to the
     repository: `refuse`, `wait` or `skip`. `prune` removes the outputs of stages that are no longer in dvc.yaml from
-    the workspace. Prints progress and a summary. Returns the exit code: 0 success, 1 failure, 2 the user's mistake, 75
+    the workspace. `in_order` runs one stage at a time in the order of `dvc repro`, and none after one that failed.
+    Prints progress and a summary. Returns the exit code: 0 success, 1 failure, 2 the user's mistake, 75
     another process writes to the repository, 130 stopped by Ctrl-C, 143 by SIGTERM. Raises ProjectError for a mistake
     that the repository's project finds, and SkippedError for a skipped run.
     """
@@ -95,7 +98,7 @@ def run(
             refuse_node(Path(dvc_repo.root_dir))
             check_fast_paths(dvc_repo, partial(_warn, console))
             place = choose_placement(Path(dvc_repo.root_dir), profile, **said)
-            options = Options(tuple(targets), force, pull, prune)
+            options = Options(tuple(targets), force, pull, prune, in_order)
             return _run_locked(dvc_repo, lock, options, place, stop, console)
     except ProjectError:
         raise
@@ -159,7 +162,9 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
         resources = {node.name: place.resources(found.stages[node.name]) for node in found.work}
         project.check_gpus({name: each.gpus for name, each in resources.items()})
         with lock.released():
-            endings = _run_flow(repo, found, workspace, services, (lock, locks), place, resources, stop, console)
+            endings = _run_flow(
+                repo, found, workspace, services, (lock, locks), place, options, resources, stop, console
+            )
         if not any(ending.result is Result.STOPPED for ending in endings.values()):
             workspace.finish(options.pull)
     code = stop.exit_code or exit_code(endings.values())
@@ -179,6 +184,7 @@ def _run_flow(
     services: Services,
     locks: tuple[DvcLock, LockFiles],
     place: Placement,
+    options: Options,
     resources: dict[str, Resources],
     stop: Stop,
     console: Console,
@@ -200,7 +206,21 @@ def _run_flow(
                 ledger = Ledger(state_folder(repo), name, flow_run_id)
                 restorable = [node.name for node in plan.work if node.state is State.RESTORABLE]
                 durations = Durations(seconds_before(state_folder(repo)), restorable)
-                run = Run(plan, *locks, workspace, executor, pool, resources, progress, ledger, durations)
+                # With one worker no order is quicker, and DVC's may be what the stages need.
+                in_order = options.in_order or place.workers == 1
+                run = Run(
+                    plan,
+                    *locks,
+                    workspace,
+                    executor,
+                    pool,
+                    resources,
+                    progress,
+                    ledger,
+                    durations,
+                    in_order=in_order,
+                    halts=options.in_order,
+                )
                 # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                 execute = stop.on_signals()(run.execute)
                 told = run_flow(name, runner.task_runner, execute, rows)

@@ -38,7 +38,8 @@ class Run:
     """One run of a plan: the executor runs its stages' jobs in the workspace, in parallel as far as the pool allows.
 
     `resources` are those requested by each stage that may run, `durations` what stages are expected to take. DVC's
-    `lock` is held while DVC's state is read or written.
+    `lock` is held while DVC's state is read or written. With `in_order` stages run one at a time in the plan's order,
+    that of `dvc repro`; with `halts` none starts after one has failed.
     """
 
     plan: Plan
@@ -51,6 +52,8 @@ class Run:
     watcher: Watcher
     ledger: Ledger
     durations: Durations
+    in_order: bool = False
+    halts: bool = False
     endings: dict[str, Ending] = field(default_factory=dict)
     _waiting: dict[str, set[str]] = field(default_factory=dict)
     _readers: dict[str, list[str]] = field(default_factory=dict)
@@ -111,7 +114,7 @@ class Run:
             elif node.state is State.BLOCKED:
                 self._end(Ending(node.name, Result.BLOCKED, "; ".join(node.reasons)))
         needs = {node.name: node.needs for node in nodes}
-        self._ready = ReadyStages(needs, self.resources, self.durations, self.pool)
+        self._ready = ReadyStages(needs, self.resources, self.durations, self.pool, in_order=self.in_order)
         for name, upstream in self._waiting.items():
             upstream.difference_update(self.endings)
             if not upstream and name not in self.endings:
@@ -119,11 +122,17 @@ class Run:
 
     def _start_ready(self) -> None:
         """Settle ready stages that need not run, and submit the others while the pool has resources for them."""
+        if self.in_order and (self.pool.given or self._storing):
+            return
         for name, share in self._ready.startable():
             self._start(name, share)
+            if self.in_order and self.pool.given:
+                return
 
     def _start(self, name: str, share: Allocation) -> None:
         """Settle a stage, or submit its job with its share of the pool."""
+        if name in self.endings:
+            return
         stage = self.plan.stages[name]
         if name not in self._jobs:
             try:
@@ -148,8 +157,8 @@ class Run:
 
     def _take(self, outcome: Outcome) -> None:
         self.pool.take_back(outcome.name)
-        # Start others before this one's outputs are stored.
-        self._start_ready()
+        if not self.in_order:  # start others before this one's outputs are stored
+            self._start_ready()
         self._finish(outcome)
 
     def _finish(self, outcome: Outcome) -> None:
@@ -227,6 +236,8 @@ class Run:
         if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
             self.ledger.note(ending, self._entries.get(ending.name))
         readers = self._readers[ending.name]
+        if ending.result is Result.FAILED and self.halts:
+            return [Ending(name, Result.BLOCKED, f"{ending.name} failed before it") for name in self.plan.nodes]
         if ending.result not in (Result.DONE, Result.RESTORED, Result.UP_TO_DATE):
             return [Ending(reader, Result.BLOCKED, f"{ending.name} {ending.result}") for reader in readers]
         for reader in readers:

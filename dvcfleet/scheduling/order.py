@@ -56,6 +56,7 @@ class ReadyStages:
     """The stages that are ready, in the order in which they start.
 
     `needs`: all stages of the plan with those they read from, in topological order; `resources`: of those that may run.
+    `in_order`: they start in that order, not the longest path first.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class ReadyStages:
         durations: Durations,
         pool: ResourcePool,
         clock: Callable[[], float] = time.monotonic,
+        in_order: bool = False,
     ) -> None:
+        self._in_order = in_order
         self._needs, self._resources, self._durations, self._pool, self._clock = (
             needs,
             resources,
@@ -179,6 +182,8 @@ class ReadyStages:
 
     def _rank(self, name: str) -> tuple[float, ...]:
         """The longest path first; of equal ones the stage that most others wait for, and the larger request."""
+        if self._in_order:
+            return (self._numbers[name],)
         wanted = self._resources[name]
         return (-self._paths[name], -self._followers[name], -wanted.gpus, -wanted.threads, self._numbers[name])
 

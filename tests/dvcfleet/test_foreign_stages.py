@@ -49,8 +49,8 @@ def odd(toy: Make) -> Toy:
 
 def test_parameters_that_dvc_cannot_read_fail_their_own_stage_with_dvcs_words(odd: Toy, toy: Make) -> None:
     theirs = toy.copy_of(odd)
-    with chdir(theirs.path):
-        said = subprocess.run([sys.executable, "-m", "dvc", "repro", "-k"], capture_output=True, text=True, check=False).stderr
+    repro = [sys.executable, "-m", "dvc", "repro", "-k"]
+    said = subprocess.run(repro, cwd=theirs.path, capture_output=True, text=True, check=False).stderr
     code, text = odd.run()
     assert code == 1
     for name, why in FAILING.items():

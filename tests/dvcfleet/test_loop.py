@@ -52,7 +52,7 @@ stages:
 @pytest.mark.slow
 def test_while_a_large_output_is_stored_other_stages_are_started_and_taken(toy: Make) -> None:
     large = toy(LARGE, {"source": ""})
-    code, text = large.run(workers=1)
+    code, text = large.run(workers=2)
     assert code == 0, text
     assert text.index("] three done") < text.index("] large done")
     assert large.settled()

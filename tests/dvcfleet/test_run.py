@@ -19,6 +19,7 @@ from dvcfleet.errors import BUSY_EXIT_CODE
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.scheduling.resource_pool import memory_here
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+from tests.tiny import dvc
 from tests.waiting import wait_until
 
 # Two values of j for each i: seven stages, two of them from a map, four from a matrix over a map and a list.
@@ -609,3 +610,30 @@ def _kill_a_pool_process_when(path: Path) -> None:
         time.sleep(0.05)
     pool = [each for each in psutil.Process().children() if "multiprocessing.spawn" in " ".join(each.cmdline())]
     pool[0].kill()
+
+
+ORDERED = """
+stages:
+  setup: {cmd: "echo setup >> log; sleep 0.3; mkdir -p tools; cat source > tools/x", deps: [source]}
+  use: {cmd: "echo use >> log; cat tools/x > use.txt", deps: [source], outs: [use.txt]}
+  long: {cmd: "echo long >> log; cat use.txt > long.txt", deps: [use.txt], outs: [long.txt]}
+  last: {cmd: "echo last >> log; cat tools/x > last.txt", deps: [source], outs: [last.txt]}
+"""
+
+
+@pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 2, "in_order": True}])
+def test_stages_run_one_at_a_time_in_dvcs_order(toy: Make, options: dict[str, Any]) -> None:
+    ordered = toy(ORDERED, {"source": "s"})
+    theirs = toy.copy_of(ordered)
+    dvc(theirs.path, "repro", "-q")
+    assert ordered.run(**options)[0] == 0
+    assert ordered.ran() == theirs.ran() == ["setup", "use", "long", "last"]
+    assert ordered.read("dvc.lock") == theirs.read("dvc.lock")
+
+
+def test_in_order_nothing_starts_after_a_failure(toy: Make) -> None:
+    failing = toy(ORDERED.replace("cat source > tools/x", "exit 3"), {"source": "s"})
+    code, text = failing.run(in_order=True)
+    assert (code, failing.ran()) == (1, ["setup"])
+    for name in ("use", "long", "last"):
+        assert f"{name} blocked: setup failed" in text

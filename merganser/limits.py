@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,35 @@ VALUES = 100_000  # in a YAML file with its aliases expanded
 _STORE = re.compile(r"/(blobs/[0-9a-f]{40,64}|(files/md5/)?[0-9a-f]{2}/[0-9a-f]{30})$")
 
 
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is no plain file, by its kind: to open a named pipe waits for ever, and a device may have no end.
+
+    Raises FileNotFoundError where there is nothing.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{path}: {_KINDS[stat.S_IFMT(mode)]}, where a file is expected; put a plain file there")
+
+
+def check_files(folder: Path) -> None:
+    """Refuse a folder with a named pipe, a socket or a device in it: what is read of it is not ours alone to say."""
+    for path in sorted(folder.rglob("*")):
+        if path.exists() and not path.is_dir():
+            check_file(path)
+
+
 def read_small(path: Path, limit: int = SMALL) -> bytes:
-    """Read a file; raise InputError if it is larger than `limit` bytes."""
+    """Read a file; raise InputError if it is larger than `limit` bytes, or no plain file."""
+    check_file(path)
     with path.open("rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:

@@ -4,7 +4,7 @@ against the labels.
 A kind is a module of `merganser/evaluation/kinds/`, found by its file name; params.yaml names it as `kind` of a task.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -34,6 +34,9 @@ class Kind(Protocol):
 
         It is called before any work too, when the splits have columns and no rows.
         """
+
+    def columns(self, settings: Any) -> Collection[str] | None:
+        """Name the columns that are read, whether a data set has them or not: no other is decoded; None for all."""
 
     def classes(self, features: Mapping[str, Any], settings: Any) -> list[str]:
         """Name the classes by their labels, from the features of a data set; none for a kind without classes."""

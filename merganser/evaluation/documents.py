@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from merganser.evaluation.named_files import opens_files
+
 MEMBER, DOCUMENT = "member", "document"  # the columns
 
 
@@ -29,5 +31,11 @@ def of_group(members: Mapping[str, Iterable[Mapping[str, Any]]]) -> Any:
 
 
 def to_json(rows: Iterable[Any]) -> list[str]:
-    """Write each row as JSON; raise TypeError where one holds what is no text, number or list."""
+    """Write each row as JSON; raise TypeError where one holds what is no text, number or list.
+
+    What would be decoded from files is refused by its column, and never decoded.
+    """
+    for column, feature in getattr(rows, "features", {}).items():
+        if opens_files(feature):
+            raise TypeError(f"the column {column!r} is {feature}")
     return [json.dumps(row) for row in rows]

@@ -68,7 +68,7 @@ class Evaluator:
         Returns the number of examples, and of those that were left out for they have no label. `examples`: at most so
         many are taken, of each class its share.
         """
-        whole = open_split(data, split, where)
+        whole = open_split(data, split, where, self.kind.columns(self.settings))
         rows = labelled(whole) if getattr(self.settings, "unlabelled", None) == "drop" else whole
         if not len(rows):
             raise InputError(f"{where}: no example of {split} has a label; name another split")

@@ -1,7 +1,6 @@
 """Image data sets as `datasets` saves them."""
 
-import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,18 @@ def check_images(splits: Mapping[str, Any], source: Path) -> None:
         image = rows.features["image"]
         if not isinstance(image, Image) and not (isinstance(image, Array3D) and image.dtype == "uint8"):
             raise InputError(f"{source}: split {split}: image is {image}; expected Image or a uint8 Array3D")
+        if isinstance(image, Image) and any(_lacks(chunk) for chunk in rows.data.column("image").chunks):
+            raise InputError(
+                f"{source}: split {split}: the column 'image' has examples without a picture; leave them out"
+            )
 
 
-def check_pictures(splits: Mapping[str, Any], source: Path, stores: Collection[str | Path] = ()) -> None:
-    """Refuse pictures that are not in the data set but only named in it: any file and address could be read so.
+def _lacks(pictures: Any) -> bool:
+    """Tell whether an Arrow array of pictures has one that has neither bytes nor a name."""
+    from pyarrow import compute  # type: ignore[import-untyped]
 
-    `stores`: folders in which a named picture may lie, those into which the data set was downloaded.
-    """
-    from datasets import Image
-
-    own = [os.path.realpath(store) for store in stores]
-    for split, rows in splits.items():
-        columns = [name for name, feature in rows.features.items() if isinstance(feature, Image)]
-        for chunk in (chunk for column in columns for chunk in rows.data.column(column).chunks):
-            named = chunk.filter(chunk.field("bytes").is_null()).field("path")
-            for path in named.to_pylist():
-                if not any(Path(os.path.realpath(path or "")).is_relative_to(store) for store in own):
-                    raise InputError(f"{source}: split {split} only names the picture {path!r}; save it with its bytes")
+    without = compute.and_(pictures.field("bytes").is_null(), pictures.field("path").is_null())
+    return pictures.null_count > 0 or bool(compute.any(without).as_py())
 
 
 def batches(rows: Any, size: int) -> Iterator[Mapping[str, Any]]:

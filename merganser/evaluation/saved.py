@@ -1,13 +1,18 @@
 """Data sets as `datasets` saves them: a folder a split."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from merganser.errors import InputError
+from merganser.evaluation.arrow_files import check_arrow_files, check_values
+from merganser.evaluation.named_files import check_named_files
 from merganser.limits import check_plain, parse_json, read_small
 
 SPLITS = "dataset_dict.json"
 INFORMATION = "dataset_info.json"  # of a split: its columns and their features
+STATE = "state.json"  # of a split: its files
+INFORMATION_LIMIT = 2**25  # bytes: it names the classes, and the files that it was made of
 
 
 def check_saved(folder: Path) -> None:
@@ -26,9 +31,8 @@ def read_headers(folder: Path) -> dict[str, Any]:
     check_saved(folder)
     headers = {}
     for split in _splits(folder):
-        check_plain(split, folder / SPLITS)
         try:
-            features = DatasetInfo.from_directory(str(folder / split)).features
+            features = DatasetInfo.from_dict(_information(folder / split)).features
             table = features.arrow_schema.empty_table()
             headers[split] = Dataset(table, info=DatasetInfo(features=features))
         except Exception as error:  # of a file that is cut off or edited, `datasets` raises a dozen kinds
@@ -37,13 +41,20 @@ def read_headers(folder: Path) -> dict[str, Any]:
     return headers
 
 
+def _information(split: Path) -> dict[str, Any]:
+    return dict(parse_json(read_small(split / INFORMATION, INFORMATION_LIMIT)))
+
+
 def load_saved(folder: Path) -> Any:
     """Open a saved data set or one of its splits, memory-mapped; raise InputError when it is not whole."""
     from datasets import load_from_disk
 
     try:
-        _check_names(folder)
-        return load_from_disk(folder)
+        splits = [folder / split for split in _splits(folder)] if (folder / SPLITS).is_file() else [folder]
+        check_arrow_files([split / name for split in splits for name in _files(split)])
+        for split in splits:
+            _information(split)  # `datasets` would read one of any size
+        return load_from_disk(folder).with_format(None)  # a format of the file's own would convert what is read
     except InputError:
         raise
     except Exception as error:  # of a file that is cut off or edited, `datasets` and Arrow raise a dozen kinds
@@ -53,27 +64,43 @@ def load_saved(folder: Path) -> Any:
         ) from error
 
 
-def _check_names(folder: Path) -> None:
-    """Refuse splits and files that lie elsewhere: `datasets` would follow them."""
-    if (folder / SPLITS).is_file():
-        for split in _splits(folder):
-            check_plain(split, folder / SPLITS)
-    for state in sorted(folder.glob("state.json")) + sorted(folder.glob("*/state.json")):
-        for file in parse_json(read_small(state))["_data_files"]:
-            check_plain(file["filename"], state)
+def _files(split: Path) -> list[str]:
+    """Name the files of a split; refuse those that lie elsewhere, or come twice: `datasets` would follow them."""
+    files = [str(file["filename"]) for file in parse_json(read_small(split / STATE))["_data_files"]]
+    for file in files:
+        check_plain(file, split / STATE)
+    if len(set(files)) < len(files):
+        raise InputError(f"{split / STATE}: names a file twice; save the data set again")
+    return files
 
 
-def open_split(folder: Path, split: str, where: str = "evaluation.split") -> Any:
-    """Open one split of a saved data set; `where` the split is declared."""
+def check_content(splits: Any, source: Path, stores: Collection[str | Path] = ()) -> None:
+    """Refuse damaged values, and files that are only named; `stores`: folders that named files may lie in."""
+    for rows in splits.values():
+        check_values(rows.data.table, source)
+    check_named_files(splits, source, stores)
+
+
+def open_split(
+    folder: Path, split: str, where: str = "evaluation.split", columns: Collection[str] | None = None
+) -> Any:
+    """Open one split of a saved data set, those of some columns that it has; `where` the split is declared."""
     splits = _splits(folder)
     if split not in splits:
         raise InputError(f"{where}: {folder} has no split {split!r}; it has {', '.join(splits)}")
-    return load_saved(folder / split)
+    rows = chosen(load_saved(folder / split), columns)
+    check_content({split: rows}, folder)
+    return rows
+
+
+def chosen(rows: Any, columns: Collection[str] | None) -> Any:
+    """Return a split with those of some columns that it has; with all of them for None."""
+    return rows if columns is None else rows.select_columns([name for name in rows.column_names if name in columns])
 
 
 def features_of(folder: Path) -> Any:
     """Return the features of a saved data set's columns; raise InputError when there is no data set."""
-    return load_saved(folder / _splits(folder)[0]).features
+    return next(iter(read_headers(folder).values())).features
 
 
 def _splits(folder: Path) -> list[str]:
@@ -83,4 +110,6 @@ def _splits(folder: Path) -> list[str]:
         splits: list[str] = [str(split) for split in parse_json(read_small(folder / SPLITS))["splits"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / SPLITS}: does not list the splits ({error}); fetch it again") from error
+    for split in splits:
+        check_plain(split, folder / SPLITS)
     return splits

@@ -15,13 +15,13 @@ from typing import Any, Literal
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation.documents import of_group
-from merganser.evaluation.images import check_pictures
-from merganser.evaluation.saved import check_saved, load_saved
+from merganser.evaluation.saved import check_content, check_saved, load_saved
 from merganser.hashes import sha256_of
-from merganser.limits import check_link, parse_json, read_small
+from merganser.limits import check_file, check_link, parse_json, read_small
 from merganser.sources.columns import rename_columns
 from merganser.sources.hub import download, hub_errors, missing, refusal
 from merganser.sources.hub_caches import data_set_cache, hub_cache, in_hub_cache
+from merganser.sources.hub_data import load_checked
 from merganser.sources.installing import install_model, install_open_clip, set_padding
 from merganser.sources.pointers import (
     GroupPointer,
@@ -116,19 +116,23 @@ def _told(pointer: Pointer) -> dict[str, Any]:
 
 def _copy_saved_data_set(source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str]) -> None:
     check_saved(source)
+    paths = sorted(source.rglob("*"))
+    for path in paths:
+        check_link(path, source)
+        if not path.is_dir():
+            check_file(path)
     loaded = load_saved(source)
+    check_content(loaded, source)
     renamed = rename_columns(loaded, columns, source)
     check(renamed, source)
-    check_pictures(loaded, source)
     if columns:
         _save(renamed, folder)
         return
-    for path in sorted(source.rglob("*")):
+    for path in paths:
         target = folder / path.relative_to(source)
-        check_link(path, source)
         if path.is_dir():
             target.mkdir()
-        elif path.is_file() and path != source / DESCRIPTION:
+        elif path != source / DESCRIPTION:
             shutil.copyfile(path, target)
 
 
@@ -145,25 +149,23 @@ def _save_hub_data_set(
         raise InputError(f"{source}: {error}") from error
     renamed = rename_columns(whole, columns, source)
     check(renamed, source)
-    check_pictures(whole, source, (data_set_cache(), hub_cache()))
     _save(renamed, folder)
 
 
 def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
     """Load the splits that are taken of a repository's data set, by configuration; '' where none or one is named."""
-    from datasets import DatasetDict, load_dataset
+    from datasets import DatasetDict
     from datasets.exceptions import DatasetNotFoundError
 
-    revision, cache = pinned(pointer, source), data_set_cache()
+    revision = pinned(pointer, source)
     names = {name: name for name in pointer.name} if isinstance(pointer.name, list) else {"": pointer.name}
     try:
         with in_hub_cache():
-            loaded = {
-                key: load_dataset(pointer.hub, name, revision=revision, cache_dir=str(cache))
-                for key, name in names.items()
-            }
+            loaded = {key: load_checked(pointer, name, revision, source) for key, name in names.items()}
     except (DatasetNotFoundError, *hub_errors()) as error:
         raise InputError(missing(source, pointer.hub, revision, error)) from error
+    except InputError:
+        raise
     except (RuntimeError, ValueError) as error:  # a data set that comes with a script, an unknown configuration
         raise InputError(f"{source}: {pointer.hub} cannot be loaded as a data set: {error}") from error
     except OSError as error:
@@ -180,8 +182,18 @@ def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
             if own not in splits:
                 has = f"it has {', '.join(splits)}{did_you_mean(own, splits)}"
                 raise InputError(f"{source}: splits: {pointer.hub} has no split {own!r}; {has}")
+        check_content(splits, source, _stores(pointer))
         taken[key] = DatasetDict({split: _marked(splits[own], key) for split, own in chosen.items()})
     return taken
+
+
+def _stores(pointer: HubPointer) -> tuple[Path, Path]:
+    """Return the folders into which a repository's files are downloaded, and archives unpacked."""
+    from datasets import config
+    from huggingface_hub.file_download import repo_folder_name
+
+    own = repo_folder_name(repo_id=pointer.hub, repo_type="dataset")
+    return hub_cache() / own, data_set_cache() / config.DOWNLOADED_DATASETS_DIR
 
 
 def _marked(rows: Any, configuration: str) -> Any:

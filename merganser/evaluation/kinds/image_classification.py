@@ -1,6 +1,6 @@
 """Pictures of one class each: the class with the highest score is compared with the label."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +34,11 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
     """Refuse a data set without an `image` column (pictures or uint8 arrays) or a `label` with class names."""
     check_labels(splits, settings.classes, source)
     check_images(splits, source)
+
+
+def columns(settings: Settings) -> Collection[str] | None:
+    """Name the columns that are read."""
+    return ("image", "label")
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:

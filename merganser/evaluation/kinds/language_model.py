@@ -8,7 +8,7 @@ the metric is of all their questions together, as of lm-eval's own groups, which
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -115,6 +115,11 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
             raise InputError(f"data.group: split {split} of {source} has {', '.join(others)} too; name a task for each")
         for member, document in firsts.items():  # a template can only be tried on one
             open_task(tasks[member], "exact_match", [json.loads(document)])
+
+
+def columns(settings: Settings) -> Collection[str] | None:
+    """Name the columns of a group; None for one data set, of which lm-eval's templates may read any."""
+    return (MEMBER, DOCUMENT) if settings.group else None
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:

@@ -1,6 +1,6 @@
 """Texts, or pairs of texts, of one number each: the head's one output against the number in the column `label`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results, compare
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.texts import LABEL, TextSettings, check_texts, encode_rows, logits_of
+from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
 from merganser.models import Network, TakesTexts
 
 METRICS = ("spearman", "pearson")
@@ -34,6 +34,11 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
         kind = "classes" if isinstance(feature, ClassLabel) else str(getattr(feature, "dtype", feature))
         if not kind.startswith(NUMBERS):
             raise InputError(f"{source}: split {split}: the label column holds {kind}, no numbers")
+
+
+def columns(settings: Settings) -> Collection[str] | None:
+    """Name the columns that are read."""
+    return (TEXT, PAIR, LABEL)
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:

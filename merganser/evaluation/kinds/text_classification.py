@@ -1,6 +1,6 @@
 """Texts, or pairs of texts, of one class each: the class with the highest output of the head against the label."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,7 +13,7 @@ from merganser.evaluation.examples import Results, compare
 from merganser.evaluation.labels import WORDS, check_labels, label_names
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.settings import Text
-from merganser.evaluation.texts import LABEL, TextSettings, check_texts, encode_rows, logits_of
+from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
 from merganser.models import Network, TakesTexts
 
 METRICS = ("accuracy", "matthews", "f1", "macro_f1")
@@ -57,6 +57,11 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
             raise InputError(f"{source}: split {split}: the label column holds words; {remedy}")
     may_lack = settings.unlabelled == "drop"
     check_labels(splits, settings.names, source, settings.labels, some_unlabelled=may_lack)
+
+
+def columns(settings: Settings) -> Collection[str] | None:
+    """Name the columns that are read."""
+    return (TEXT, PAIR, LABEL)
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:

@@ -4,7 +4,7 @@ The prompt is a template over the data's columns. The right answer is the text i
 `answers` which the column `label` numbers. Numbers in `answer` are written with one decimal, as STS-B's are for T5.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results, compare
+from merganser.evaluation.named_files import opens_files
 from merganser.evaluation.packed_texts import pack, unpack
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.settings import KindSettings, Text
@@ -69,10 +70,11 @@ def columns_of(prompt: str) -> list[str]:
 def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Refuse a data set without the prompt's columns or the right answers."""
     for split, rows in splits.items():
-        wanted = [*columns_of(settings.prompt), "answer" if settings.answers is None else "label"]
-        missing = [name for name in wanted if name not in rows.column_names]
+        missing = [name for name in columns(settings) if name not in rows.column_names]
         if missing:
             raise InputError(f"{source}: split {split} has no column {missing[0]!r}; it has {rows.column_names}")
+        if media := [name for name in columns(settings) if opens_files(rows.features[name])]:
+            raise InputError(f"{source}: split {split}: the column {media[0]!r} holds no texts")
         if settings.answers is not None:
             _check_labels(rows, len(settings.answers), f"{source}: split {split}")
 
@@ -81,6 +83,11 @@ def _check_labels(rows: Any, count: int, where: str) -> None:
     for label in rows.data.column("label").unique().to_pylist():
         if label != UNLABELLED and (not isinstance(label, int) or not 0 <= label < count):
             raise InputError(f"{where} has the label {label!r}, data.answers gives {count} answers")
+
+
+def columns(settings: Settings) -> Collection[str]:
+    """Name the columns that are read: those of the prompt, and that of the right answer."""
+    return (*columns_of(settings.prompt), "answer" if settings.answers is None else "label")
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:

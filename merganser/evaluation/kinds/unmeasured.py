@@ -1,6 +1,6 @@
 """No data: the task's model is merged with the others, and not measured."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,11 @@ class Settings(KindSettings):
 
 def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Accept anything: nothing is read."""
+
+
+def columns(settings: Settings) -> Collection[str] | None:
+    """Return no columns."""
+    return ()
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:

@@ -1,0 +1,169 @@
+"""Data sets of a hub, looked at before `datasets` loads them: whose files they are, and how much is in them.
+
+A repository's card may name files of this machine and addresses as its data, and a small file may expand without end.
+"""
+
+import bz2
+import glob
+import gzip
+import lzma
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from merganser.errors import InputError
+from merganser.evaluation.arrow_files import EXPANDED, ROWS_A_BYTE, SPARE, check_arrow_files
+from merganser.limits import parse_yaml, read_small
+from merganser.sources.hub_caches import data_set_cache
+from merganser.sources.pointers import HubPointer
+
+CARD, STANDALONE = "README.md", ".huggingface.yaml"  # where a data set's configurations name their files
+CARD_LIMIT = 2**25  # bytes: it names the classes of each configuration
+FORMATS = ("parquet", "csv", "json", "text", "arrow", "imagefolder", "webdataset")  # as `datasets` calls them
+MAGIC: dict[bytes, Callable[[Path], IO[bytes]]] = {
+    b"\x1f\x8b": gzip.open,  # type: ignore[dict-item]
+    b"BZh": bz2.open,  # type: ignore[dict-item]
+    b"\xfd7zXZ": lzma.open,  # type: ignore[dict-item]
+}
+OTHER_MAGIC = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"7z\xbc\xaf\x27\x1c", b"Rar!")  # zstd, lz4, 7z, rar
+ZIP = b"PK\x03\x04"
+BLOCK = 2**20
+
+
+def load_checked(pointer: HubPointer, name: str | None, revision: str, source: Path) -> Any:
+    """Load a data set of a hub by `datasets`; raise InputError where its files are not its own, or expand too much.
+
+    Downloads go to the cache in use. Raises what `datasets` and the hub's client raise.
+    """
+    from datasets import load_dataset_builder
+
+    _check_card(pointer, revision, source)
+    builder = load_dataset_builder(pointer.hub, name, revision=revision, cache_dir=str(data_set_cache()))
+    form = type(builder).__module__.rpartition(".")[2]
+    if form not in FORMATS:
+        raise InputError(f"{source}: {pointer.hub} is stored as {form}; data sets are read as {', '.join(FORMATS)}")
+    _check_files(_download(builder, pointer, revision, source))
+    builder.download_and_prepare()
+    return builder.as_dataset()
+
+
+def _check_card(pointer: HubPointer, revision: str, source: Path) -> None:
+    """Refuse configurations whose files are named by a path from the root, or by an address."""
+    from huggingface_hub import DatasetCard, HfApi
+    from huggingface_hub.errors import EntryNotFoundError
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    for name in (CARD, STANDALONE):
+        try:
+            path = Path(api.hf_hub_download(pointer.hub, name, repo_type="dataset", revision=revision))
+        except EntryNotFoundError:
+            continue
+        text = read_small(path, CARD_LIMIT).decode(errors="replace")
+        content = (
+            DatasetCard(text, ignore_metadata_errors=True).data.to_dict() if name == CARD else parse_yaml(text, name)
+        )
+        configurations = content.get("configs") if isinstance(content, Mapping) else None
+        for text in _texts(configurations):
+            if text.startswith(("/", "~")) or "::" in text or "://" in text or ".." in Path(text).parts:
+                raise InputError(f"{source}: {name} of {pointer.hub} names {text!r}, which is no file of its own")
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """Give the texts in a configuration that name files: those under `data_files` and `data_dir`."""
+    for each in content if isinstance(content, list) else []:
+        if isinstance(each, Mapping):
+            for key in ("data_files", "data_dir"):
+                yield from _leaves(each.get(key))
+
+
+def _leaves(content: Any) -> Iterator[str]:
+    inner = content.values() if isinstance(content, Mapping) else content if isinstance(content, list) else ()
+    for each in inner:
+        yield from _leaves(each)
+    if isinstance(content, str):
+        yield content
+
+
+def _download(builder: Any, pointer: HubPointer, revision: str, source: Path) -> list[Path]:
+    """Download a data set's files into the hub's own cache, where `datasets` finds them."""
+    from huggingface_hub import snapshot_download
+
+    files = [str(file) for split in (builder.config.data_files or {}).values() for file in split]
+    names = []
+    for file in files:
+        place, _, name = file.removeprefix("hf://datasets/").partition(f"@{revision}/")
+        if not file.startswith("hf://") or place != pointer.hub or not name:
+            raise InputError(f"{source}: {pointer.hub} names {file!r}, which is no file of its own at its commit")
+        names.append(name)
+    wanted = [glob.escape(name) for name in names]
+    endpoint = os.environ.get("HF_ENDPOINT")
+    folder = Path(
+        snapshot_download(
+            pointer.hub, repo_type="dataset", revision=revision, allow_patterns=wanted or [CARD], endpoint=endpoint
+        )
+    )
+    return [folder / name for name in names]
+
+
+def _check_files(files: list[Path]) -> None:
+    """Refuse files that would expand to more than they can hold."""
+    for path in files:
+        with path.open("rb") as file:
+            start = file.read(8)
+        if path.suffix == ".parquet":
+            _check_parquet(path)
+        elif path.suffix == ".arrow":
+            check_arrow_files([path])
+        elif start.startswith(OTHER_MAGIC):
+            raise InputError(f"{path.name}: is compressed in a way that is not read; gzip and zip are")
+        elif start.startswith((ZIP, *MAGIC)):
+            _check_archive(path, start)
+
+
+def _check_parquet(path: Path) -> None:
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.parquet  # type: ignore[import-untyped]
+
+    size = path.stat().st_size
+    try:
+        found = pyarrow.parquet.read_metadata(path)
+        expanded = sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{path.name}: not a whole Parquet file ({error}); fetch it again") from error
+    if found.num_rows > EXPANDED * ROWS_A_BYTE * size:
+        raise InputError(f"{path.name}: announces {found.num_rows} rows in {size} bytes")
+    _check_size(path.name, size, expanded)
+
+
+def _check_archive(path: Path, start: bytes) -> None:
+    """Expand an archive, and keep nothing, until it is more than it may be."""
+    size, expanded = path.stat().st_size, 0
+    try:
+        for part in _parts(path, start):
+            while block := part.read(BLOCK):
+                expanded += len(block)
+                _check_size(path.name, size, expanded)
+    except (OSError, EOFError, ValueError, lzma.LZMAError, zipfile.BadZipFile, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path.name}: not a whole archive ({error}); fetch it again") from error
+
+
+def _parts(path: Path, start: bytes) -> Iterator[IO[bytes]]:
+    if start.startswith(ZIP):
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                with archive.open(member) as part:
+                    yield part
+        return
+    opened = next(way for magic, way in MAGIC.items() if start.startswith(magic))
+    with opened(path) as part:
+        yield part
+
+
+def _check_size(name: str, size: int, expanded: int) -> None:
+    if not 0 <= expanded <= EXPANDED * size + SPARE:
+        said = f"{EXPANDED} times as many and {SPARE >> 20} MiB"
+        raise InputError(f"{name}: expands {size} bytes to {expanded}, more than {said}; it is not read")

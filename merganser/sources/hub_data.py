@@ -30,6 +30,7 @@ MAGIC: dict[bytes, Callable[[Path], IO[bytes]]] = {
 OTHER_MAGIC = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"7z\xbc\xaf\x27\x1c", b"Rar!")  # zstd, lz4, 7z, rar
 ZIP = b"PK\x03\x04"
 BLOCK = 2**20
+TEXTS, ROWS = 2**16, 32  # rows of a Parquet file that are looked at at a time: of a dictionary's texts, and others
 
 
 def load_checked(pointer: HubPointer, name: str | None, revision: str, source: Path) -> Any:
@@ -123,18 +124,46 @@ def _check_files(files: list[Path]) -> None:
 
 
 def _check_parquet(path: Path) -> None:
+    """Refuse a Parquet file by what its footer announces, then by its values, a few rows at a time.
+
+    A value of a dictionary page may stand in any number of rows; it is counted in each, and copied only where it is
+    nested, for so many rows as are looked at at a time.
+    """
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.parquet  # type: ignore[import-untyped]
 
-    size = path.stat().st_size
+    size, expanded = path.stat().st_size, 0
     try:
         found = pyarrow.parquet.read_metadata(path)
-        expanded = sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))
+        if found.num_rows > EXPANDED * ROWS_A_BYTE * size:
+            raise InputError(f"{path.name}: announces {found.num_rows} rows in {size} bytes; it is not read")
+        _check_size(path.name, size, sum(found.row_group(i).total_byte_size for i in range(found.num_row_groups)))
+        schema = [found.schema.column(number) for number in range(len(found.schema))]
+        texts = [each.path for each in schema if each.physical_type == "BYTE_ARRAY" and "." not in each.path]
+        others = [each.path for each in schema if each.path not in texts]
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
+            for columns, rows in ((texts, TEXTS), (others, ROWS)):
+                for batch in file.iter_batches(rows, columns=columns, use_threads=False) if columns else ():
+                    expanded += sum(_bytes_of(column) for column in batch.columns)
+                    _check_size(path.name, size, expanded)
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path.name}: not a whole Parquet file ({error}); fetch it again") from error
-    if found.num_rows > EXPANDED * ROWS_A_BYTE * size:
-        raise InputError(f"{path.name}: announces {found.num_rows} rows in {size} bytes")
-    _check_size(path.name, size, expanded)
+
+
+def _bytes_of(array: Any) -> int:
+    """Count the bytes of an Arrow array's values once those of a dictionary are written out."""
+    import pyarrow
+    from pyarrow import compute
+
+    kind = array.type
+    if pyarrow.types.is_dictionary(kind):
+        lengths = compute.binary_length(array.dictionary).take(array.indices)
+        return int(compute.sum(lengths).as_py() or 0)
+    if pyarrow.types.is_struct(kind):
+        return sum(_bytes_of(inner) for inner in array.flatten())
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        return _bytes_of(array.flatten())
+    return int(array.nbytes)
 
 
 def _check_archive(path: Path, start: bytes) -> None:

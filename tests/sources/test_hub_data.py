@@ -27,7 +27,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     (tmp_path / "rows").mkdir()
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with serve({"datasets/org/rows": tmp_path / "rows"}) as served:
+    with serve({"datasets/org/rows": tmp_path / "rows"}, COMMIT) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.url)
         monkeypatch.setattr(datasets.config, "HF_ENDPOINT", served.url)
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")

@@ -2,9 +2,11 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
-from dvcfleet.errors import UserError
+from dvcfleet.failures import boundary
+from dvcfleet.repository import existing_state_folder
 from dvcfleet.run import run
 
 
@@ -14,11 +16,8 @@ def main() -> int:
     parser.add_argument("--profile", metavar="NAME", help="where to run, by a name of profiles.yaml")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help="only these and what they need")
     told = parser.parse_args()
-    try:
+    with boundary(state_folder=partial(existing_state_folder, Path())):
         return run(told.stages, repo=Path(), profile=told.profile)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
 
 
 if __name__ == "__main__":

@@ -36,6 +36,14 @@ class BusyError(UserError):
         self.who = who
 
 
+class FailedError(Exception):
+    """Something failed that is no mistake of the user's; the message says what, where, and what to do."""
+
+
+class DamagedError(FailedError):
+    """A file is damaged, and nothing can make it anew by itself; the message names it and says what to do."""
+
+
 class SkippedError(Exception):
     """The run was skipped, as `busy` says, because another process writes to the repository."""
 

@@ -17,6 +17,7 @@ from dvcfleet.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+    from dvc.stage import Stage
 
     from dvcfleet.planning.plan import Plan
     from dvcfleet.provenance.findings import Finding
@@ -62,6 +63,9 @@ class Project(Protocol):
 
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Update files that stages read and no stage writes, such as pointers to a branch of a source."""
+
+    def distrusted(self, stages: "Sequence[Stage]") -> Mapping[str, str]:
+        """Return why stages whose outputs DVC has must run all the same, by their names; called at each plan."""
 
     def is_download(self, path: Path) -> bool:
         """Tell whether a file that a stage reads names what the stage downloads."""
@@ -122,6 +126,10 @@ class AnyRepository:
 
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Do nothing."""
+
+    def distrusted(self, stages: "Sequence[Stage]") -> Mapping[str, str]:
+        """Return no stages: all outputs are trusted."""
+        return {}
 
     def is_download(self, path: Path) -> bool:
         """Return False: nothing is known to be downloaded."""

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, chdir, closing, contextmanager
+from contextlib import ExitStack, chdir, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -60,6 +60,12 @@ def state_folder(repo: "Repo") -> Path:
     if not ignore.exists():
         ignore.write_text("*\n")
     return folder
+
+
+def existing_state_folder(path: Path) -> Path | None:
+    """Return the state folder of the repository around a path; None if there is none."""
+    folder = path.resolve()
+    return next((each / STATE_FOLDER for each in (folder, *folder.parents) if (each / STATE_FOLDER).is_dir()), None)
 
 
 def refuse(busy: BusyError) -> None:
@@ -151,8 +157,9 @@ def _lock_or_name(file: TextIO) -> None:
             return
         except BlockingIOError:
             file.seek(0)
-            text = file.read()
-        holder = json.loads(text) if text.endswith("}") else {"pid": "unknown", "since": "just now"}
+            holder = {"pid": "unknown", "since": "just now"}
+            with suppress(ValueError, TypeError):
+                holder |= json.loads(file.read())
         if time.monotonic() > end or _alive(holder["pid"]):
             who = f"another run is at work in this repository (process {holder['pid']}, since {holder['since']})"
             raise BusyError(who, "wait for it to end, or stop it and run again")

@@ -1,7 +1,6 @@
 """Run the stages of a DVC repository that are not up to date, in parallel, as one Prefect flow run."""
 
 import signal
-import sqlite3
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,13 +15,14 @@ from dvcfleet.crash_recovery import sync
 from dvcfleet.dvc_adapter.internals import check_fast_paths
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
-from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, UserError
+from dvcfleet.errors import FailedError, SkippedError, UserError
 from dvcfleet.execution.workspace import LocalWorkspace
 from dvcfleet.executors.opening import open_runner
 from dvcfleet.executors.profiles import Placement, check_stages, choose_placement
+from dvcfleet.failures import failure_of
 from dvcfleet.messages import Ending, Result
 from dvcfleet.nodes.clone import refuse_node
-from dvcfleet.nodes.object_store import AwayError, MissingError, ObjectStore, has_remote
+from dvcfleet.nodes.object_store import ObjectStore, has_remote
 from dvcfleet.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.nodes.workspace import NodeWorkspace
 from dvcfleet.planning.lock_files import recovered_lock_files
@@ -30,11 +30,10 @@ from dvcfleet.planning.orphans import find_orphans, prune_orphans
 from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, plan, workspace_checks
 from dvcfleet.planning.resources import Resources
 from dvcfleet.planning.validation import ProjectError, is_validated, note_validated, validate
-from dvcfleet.prefect_adapter.server import StartError
 from dvcfleet.project import note_of_unread, project_of
 from dvcfleet.provenance.experiments import keep_experiment
 from dvcfleet.provenance.ledger import Ledger
-from dvcfleet.repository import opened, state_folder, when_busy, write_lock
+from dvcfleet.repository import existing_state_folder, opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import RUN_NAME_VARIABLE, forget_run_name, is_begun, run_name
 from dvcfleet.scheduling.durations import Durations, seconds_before
 from dvcfleet.scheduling.loop import Run
@@ -100,26 +99,17 @@ def run(
             place = choose_placement(Path(dvc_repo.root_dir), profile, **said)
             options = Options(tuple(targets), force, pull, prune, in_order)
             return _run_locked(dvc_repo, lock, options, place, stop, console)
-    except ProjectError:
+    except (ProjectError, SkippedError):
         raise
-    except BusyError as error:
-        console.print(str(error), style="red", markup=False)
-        return BUSY_EXIT_CODE
-    except UserError as error:
-        console.print(str(error), style="red", markup=False)
-        return 2
-    except (StartError, AwayError, MissingError) as error:
-        console.print(str(error), style="red", markup=False)
-        return 1
-    except (OSError, sqlite3.Error) as error:
-        # The disk is full or not writable: any write may be the first to fail.
-        console.print(
-            f"{error}: fix that and run the same command again; finished stages are kept", style="red", markup=False
-        )
-        return 1
     except KeyboardInterrupt:
         console.print("stopped before any stage was started")
         return stop.exit_code or 128 + signal.SIGINT
+    except Exception as error:
+        failure = failure_of(error, state_folder=partial(existing_state_folder, repo))
+        again = failure.code == 1 and not isinstance(error, FailedError)
+        more = ": fix that and run the same command again; finished stages are kept" if again else ""
+        console.print(f"{failure.message}{more}", style="red", markup=False)
+        return failure.code
 
 
 def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement, stop: Stop, console: Console) -> int:

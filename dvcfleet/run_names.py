@@ -26,8 +26,9 @@ def is_begun(repo: "Repo") -> bool:
 
 def begun_run(folder: Path) -> str | None:
     """Return the name of the run that did not succeed, from the repository's state folder; None if there is none."""
-    with suppress(FileNotFoundError, ValueError):  # a kill may have left it empty
-        return json.loads((folder / FILE).read_text())["name"]
+    with suppress(FileNotFoundError, ValueError, LookupError, TypeError, RecursionError):  # it may be damaged
+        name = json.loads((folder / FILE).read_text())["name"]
+        return name if isinstance(name, str) and _EXPERIMENT_NAME.fullmatch(name) else None
     return None
 
 

@@ -7,13 +7,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, SkippedError, UserError
+from dvcfleet.failures import boundary, is_a
 from dvcfleet.gc_thresholds import raised_gc_thresholds
+from dvcfleet.repository import existing_state_folder
 from flows import lineage_cli
 from merganser.command_line.app import add_commands, new_app
 from merganser.command_line.epilogs import EXIT_CODES, example
+from merganser.command_line.start import option
 from merganser.errors import ExtraError, InputError
 from merganser.extras import naming_extras
+from tasks.tracking import store_words
 
 app = new_app()
 app.add_typer(lineage_cli.app, name="lineage")
@@ -39,15 +42,20 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable
 
 
 def main() -> None:
-    """Run the command line; turn errors into messages and exit codes."""
-    try:
-        with raised_gc_thresholds(), naming_extras():
-            app()
-    except SkippedError as skipped:
-        print(skipped)
-    except (ExtraError, InputError, UserError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(BUSY_EXIT_CODE if isinstance(error, BusyError) else 2)
+    """Run the command line; every error ends in a line and an exit code."""
+    mistakes = (ExtraError, InputError)
+    with boundary(mistakes, mlflow_words, _state_folder), raised_gc_thresholds(), naming_extras():
+        app()
+
+
+def _state_folder() -> Path | None:
+    return existing_state_folder(Path(option(sys.argv[1:], "--repo") or "."))
+
+
+def mlflow_words(error: BaseException) -> str | None:
+    """Say what an error of MLflow's or of its database's means; None for other errors."""
+    known = is_a(error, "mlflow.exceptions.MlflowException", "sqlalchemy.exc.SQLAlchemyError")
+    return store_words(error) if known else None
 
 
 @app.command(epilog=example("merganser run --runner processes --workers 4", EXIT_CODES))

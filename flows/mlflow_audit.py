@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
 
+from dvcfleet.errors import FailedError
 from dvcfleet.provenance.findings import Finding
 from dvcfleet.provenance.tree import Lineage, Step, overlap, read_json
+from flows.lost_evidence import local_folder
 from merganser.config.loading import load_params
 from merganser.config.params import Params
-from merganser.errors import InputError
+from merganser.hashes import sha256_of
+from tasks.paths import REPORT
 from tasks.record import (
     COMPARISON,
     ENTRY,
     EXPERIMENT,
     MEAN,
     RECORDS,
-    STORE,
     Store,
     content_key,
     content_tags,
@@ -28,6 +31,7 @@ from tasks.record import (
     score_hashes,
     score_metrics,
 )
+from tasks.tracking import STORE, store_words
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -44,7 +48,7 @@ def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]
     """Find MLflow runs that are missing, or that differ from the metric files and parameters in the workspace.
 
     Runs in a Merganser project's folder. Receipts are skipped if `found` says that they, their metric files or their
-    parameters have changed. Raises InputError if MLflow does not answer.
+    parameters have changed. Raises FailedError if MLflow does not answer.
     """
     files = {name: _receipt_of(step) for name, step in lineage.steps.items() if not _is_touched(step, found)}
     receipts = {name: file for name, file in files.items() if file}
@@ -60,9 +64,10 @@ def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]
             ]
         params = load_params(Path("params.yaml"))
         findings = [one for stage, file in receipts.items() for one in _check_receipt(store, params, stage, file)]
-        return [*findings, *_check_summaries(store, params, receipts)]
-    except MlflowException as error:
-        raise InputError(f"MLflow cannot be asked about its runs: {error}") from error
+        findings += _check_summaries(store, params, receipts)
+        return [*findings, *_check_report(store, receipts, lineage, found)]
+    except (MlflowException, SQLAlchemyError) as error:
+        raise FailedError(store_words(error)) from error
 
 
 def _receipt_of(step: Step) -> Path | None:
@@ -95,9 +100,7 @@ def _check_receipt(store: Store, params: Params, stage: str, file: Path) -> Iter
     run = _run(store, run_id)
     if run is None or run.info.lifecycle_stage != "active":
         state = "is deleted" if run else "is not there"
-        yield differs(
-            MlflowKind.NO_RUN, str(file), f"names MLflow run {run_id}, which {state}; remove the file, run again"
-        )
+        yield differs(MlflowKind.NO_RUN, str(file), f"names MLflow run {run_id}, which {state}; run again")
         return
     hashes = score_hashes(params, entry)
     expected = content_key(params, entry, hashes)
@@ -146,3 +149,34 @@ def _check_summaries(store: Store, params: Params, receipts: dict[str, Path]) ->
             if logged != value:
                 message = f"{name} is {logged!r}, the metric files say {value!r}"
                 yield Finding(MlflowKind.DIFFERS, f"run {parent.info.run_id}", message, (stage,))
+
+
+def _check_report(
+    store: Store, receipts: dict[str, Path], lineage: Lineage, found: Collection[Finding]
+) -> Iterator[Finding]:
+    """Compare the report with the copies of it that MLflow has; that of any run with one of its entries will do.
+
+    Copies elsewhere than in this folder are not read: they are a server's, or those of a folder that was moved.
+    """
+    steps = [step for step in lineage.steps.values() if any(item.path == str(REPORT) for item in step.outputs)]
+    if not steps or _is_touched(steps[0], found):
+        return
+    files = {path: sha256_of(path) for path in sorted(REPORT.rglob("*")) if path.is_file()}
+    entries = {f"{ENTRY}.{file.stem}": str((read_json(file) or {}).get("run_id")) for file in receipts.values()}
+    copies = []
+    for parent in store.client.search_runs([store.experiment], f"tags.`{COMPARISON}` != ''"):
+        if any(parent.data.tags.get(tag) == run for tag, run in entries.items()):
+            folder = local_folder(str(parent.info.artifact_uri))
+            if not (folder and folder.is_relative_to(Path.cwd())):
+                return
+            copies.append([folder / path for path, digest in files.items() if _sha256(folder / path) != digest])
+    if copies and (differing := min(copies, key=len)):
+        name = os.path.relpath(differing[0])
+        yield Finding(MlflowKind.DIFFERS, name, "not the report's file; remove it, run again", (steps[0].stage,))
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        return sha256_of(path)
+    except OSError:
+        return None

@@ -1,11 +1,13 @@
 """The metrics before a run, and why its stages ran: with them the report shows what changed since the last run."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from dvcfleet.disk import write_durably
 from dvcfleet.planning.plan import Plan, State
+from dvcfleet.provenance.tree import read_json
 
 _NUMBERS = Path("metrics.json")
 _NAME = "previous_metrics.json"  # tasks.report reads it
@@ -17,16 +19,16 @@ def keep_previous_metrics(folder: Path, plan: Plan, run: str) -> None:
     A run that is continued after a failure or a kill keeps the metrics of its first start.
     """
     path = folder / _NAME
-    kept = _read(path)
+    kept = _kept(path)
     if kept.get("run") != run:
-        kept = {"run": run, "numbers": _read(_NUMBERS), "causes": {}}
+        kept = {"run": run, "numbers": read_json(_NUMBERS) or {}, "causes": {}}
     kept["causes"] |= _causes(plan)
     write_durably(path, json.dumps(kept))
 
 
 def kept_metrics(folder: Path) -> dict[str, Any]:
     """Return the metrics before the run, by entry; empty if there were none."""
-    return dict(_read(folder / _NAME).get("numbers", {}))
+    return dict(_kept(folder / _NAME).get("numbers", {}))
 
 
 def _causes(plan: Plan) -> dict[str, list[str]]:
@@ -35,5 +37,15 @@ def _causes(plan: Plan) -> dict[str, list[str]]:
     return {node.name: list(node.reasons) for node in changed}
 
 
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text()) if path.is_file() else {}
+def _kept(path: Path) -> dict[str, Any]:
+    """Read what was saved; nothing if it is damaged, as a power cut may leave it: then no change is said."""
+    found = read_json(path)
+    if found and _is_table(found.get("numbers")) and isinstance(found.get("causes"), dict):
+        return found
+    if path.exists():
+        print(f"{path} was damaged: the report says of no change since the last run", file=sys.stderr)
+    return {}
+
+
+def _is_table(numbers: Any) -> bool:
+    return isinstance(numbers, dict) and all(isinstance(values, dict) for values in numbers.values())

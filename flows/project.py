@@ -15,6 +15,7 @@ from merganser.errors import InputError
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+    from dvc.stage import Stage
 
     from dvcfleet.planning.plan import Plan
     from dvcfleet.provenance.findings import Finding
@@ -107,6 +108,12 @@ class Merganser:
             follow_sources(say)
         except InputError as error:
             raise UserError(str(error)) from error
+
+    def distrusted(self, stages: "Sequence[Stage]") -> Mapping[str, str]:
+        """Return the stages whose results MLflow has no record of any more."""
+        from flows.lost_evidence import lost_evidence
+
+        return lost_evidence(stages)
 
     def is_download(self, path: Path) -> bool:
         """Tell whether a source is a file that names a model or data on a hub."""

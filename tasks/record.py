@@ -30,12 +30,12 @@ from merganser.report.scores import Scores, read_json, read_metrics, read_scores
 from merganser.report.wording import wording_of
 from tasks.paths import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT
 from tasks.stage import run
+from tasks.tracking import ARTIFACTS, STORE, store_words
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 EXPERIMENT = "merganser"
-STORE, ARTIFACTS = Path("mlflow.db"), Path("mlartifacts")
 LOCK = Path(".dvcfleet/mlflow.lock")
 BATCH = 1000  # metrics that MLflow takes at once
 COMPARISON, CONTENT, ENTRY = "merganser.comparison", "merganser.content", "merganser.entry"
@@ -314,10 +314,7 @@ def _stored() -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError) as error:
-        where = os.environ.get("MLFLOW_TRACKING_URI", STORE)
-        reason = str(error).partition("\n")[0]
-        said = f"MLflow's store {where} is locked or away ({reason}): run again when it is back; the scores are kept"
-        sys.exit(masked(said))
+        sys.exit(store_words(error))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ _PATIENCE = 20
 _SHORTEST_WAIT_S = 2.0
 # But not later than this: a crash of the machine loses the stages that ended since the last write.
 _LONGEST_WAIT_S = 60.0
+_LINE = {"path": str, "name": str, "entry": dict, "before": str}  # what a line of the journal holds
 
 
 class LockFiles:
@@ -121,8 +122,10 @@ class LockFiles:
             return
         for line in self._journal.read_text(errors="replace").splitlines():
             # A kill or a full disk may have truncated a line; its stage is then run or restored again.
-            with suppress(ValueError):
-                yield json.loads(line)
+            with suppress(ValueError, RecursionError):
+                found = json.loads(line)
+                if isinstance(found, dict) and {key: type(found.get(key)) for key in _LINE} == _LINE:
+                    yield found
 
     def _rewrite(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> None:
         before = Path(path).read_text(encoding="utf-8") if os.path.exists(path) else join_lock(())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dvcfleet.dvc_adapter.lock_entries import write_yaml
 from dvcfleet.dvc_adapter.objects import in_cache, remove_torn, remove_torn_of
 from dvcfleet.dvc_adapter.run_cache import entry_hash, parse_entry
-from dvcfleet.errors import UserError
+from dvcfleet.errors import FailedError, UserError
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ _LASTING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, err
 _RUN_NAME = re.compile("[0-9a-f]{64}")
 
 
-class AwayError(OSError):
+class AwayError(FailedError, OSError):
     """The DVC remote does not answer."""
 
 
-class MissingError(OSError):
+class MissingError(FailedError, OSError):
     """The DVC remote answers, but does not hold the requested object."""
 
 

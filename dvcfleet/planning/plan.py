@@ -135,11 +135,14 @@ def make_plan(
     """
     graph, steps = stage_graph(repo, targets)
     checks = checks_for(steps)
-    predicted = PredictedOutputs(repo.root_dir, project_of(Path(repo.root_dir)).predict_outputs)
+    project = project_of(Path(repo.root_dir))
+    predicted, distrusted = PredictedOutputs(repo.root_dir, project.predict_outputs), project.distrusted(steps)
     nodes: dict[str, Node] = {}
     for stage in steps:
         upstream = [(nodes[up.addressing], up) for up in graph.successors(stage)]
         node = _judged(stage, upstream, force, checks, predicted)
+        if node.name in distrusted:
+            node = _distrusted(node, distrusted[node.name])
         if node.state is not State.UP_TO_DATE:
             on_work()
         nodes[node.name] = node
@@ -162,6 +165,13 @@ def _judged(
         needs = tuple(need.name for need, _ in upstream)
         waits = any(need.state is not State.UP_TO_DATE for need, _ in upstream)
         return Node(stage.addressing, State.WAITING if waits else State.STALE, (in_one_line(error),), needs)
+
+
+def _distrusted(node: Node, why: str) -> Node:
+    """Have a stage run whatever DVC has of it, unless it cannot; a reason of DVC's own goes first."""
+    if node.state is State.BLOCKED or node.must_run:
+        return node
+    return replace(node, state=State.STALE, reasons=(*node.reasons, why), outputs_known=False, must_run=True)
 
 
 def _judge(

@@ -27,7 +27,7 @@ def validate(repo: "Repo") -> None:
 def is_validated(repo: "Repo") -> bool:
     """Tell whether an earlier run found the project's files valid and they have not changed since."""
     digest, note = project_of(Path(repo.root_dir)).digest(), _note(repo)
-    return not digest or (note.is_file() and note.read_text() == digest)
+    return not digest or (note.is_file() and note.read_bytes() == digest.encode())
 
 
 def note_validated(repo: "Repo") -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.errors import FailedError
 from dvcfleet.prefect_adapter.database import is_current, make_database
 from dvcfleet.prefect_adapter.internals import SERVER, serve_by_command, server_app, wait_for_events
 
@@ -48,7 +49,7 @@ _FOR_ONE_RUN = {
 _FOR_SCHEDULES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
 
 
-class StartError(Exception):
+class StartError(FailedError):
     """The Prefect server did not start."""
 
 

@@ -1,6 +1,8 @@
 """Look up the lineage of a target, and audit it: compare it with what was recorded."""
 
+import os
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,8 @@ from dvcfleet.errors import UserError
 from dvcfleet.planning.orphans import find_orphans
 from dvcfleet.project import project_of
 from dvcfleet.provenance.contents import Contents
-from dvcfleet.provenance.findings import Finding, Kind
+from dvcfleet.provenance.findings import Finding, Kind, some
+from dvcfleet.provenance.ledger import environment_file
 from dvcfleet.provenance.rerun import Rerun, run_again
 from dvcfleet.provenance.targets import Target, find_target
 from dvcfleet.provenance.tree import Lineage, read_lineage
@@ -61,7 +64,7 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
         names = find_target(dvc_repo, text).stages if text else ()
         lineage = read_lineage(dvc_repo, names)
         contents = Contents(dvc_repo)
-        findings = verify(dvc_repo, lineage, contents)
+        findings = verify(dvc_repo, lineage, contents) + list(_lost_environments(state_folder(dvc_repo), lineage))
         if not text:
             findings += [
                 Finding(Kind.UNDECLARED, orphan.name, "dvc.lock has it, dvc.yaml does not; run --prune removes it")
@@ -73,3 +76,16 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
             findings += run_again(dvc_repo, lineage, names, again)
     seconds = round(time.monotonic() - started, 3)
     return Audit(tuple(findings), len(lineage.steps), contents.files, contents.size, seconds, runs)
+
+
+def _lost_environments(folder: Path, lineage: Lineage) -> Iterator[Finding]:
+    """Find descriptions of environments that are damaged."""
+    stages: dict[str, list[str]] = {}
+    for step in lineage.steps.values():
+        if step.execution and step.execution.environment not in lineage.environments:
+            stages.setdefault(step.execution.environment, []).append(step.stage)
+    for digest, names in stages.items():
+        path = environment_file(folder, digest)
+        if path.exists():
+            message = f"damaged: the environment in which {some(names)} ran is not known any more; remove it"
+            yield Finding(Kind.CHANGED, os.path.relpath(path), message, tuple(names))

@@ -109,13 +109,21 @@ def _append(path: Path, lines: bytes) -> None:
 
 
 def executions(folder: Path) -> Iterator[Execution]:
-    """Read a ledger's lines, oldest first; truncated lines are skipped."""
+    """Read a ledger's lines, oldest first; truncated and damaged lines are skipped."""
     path = folder / LEDGER
     for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            yield Execution(**json.loads(line))
-        except (ValueError, TypeError):
-            continue
+        with suppress(ValueError, TypeError, RecursionError):
+            execution = Execution(**json.loads(line))
+            if _is_sound(execution):
+                yield execution
+
+
+def _is_sound(execution: Execution) -> bool:
+    """Tell whether a line's values are of the right kinds; raise ValueError or TypeError if `began` is no time."""
+    words = (execution.stage, execution.result, execution.host, execution.run, execution.environment)
+    is_known = execution.entry is None or isinstance(execution.entry, str)
+    began = datetime.fromisoformat(execution.began)
+    return all(isinstance(each, str) for each in words) and is_known and bool(began.tzinfo) and execution.seconds >= 0
 
 
 def entry_digest(entry: Mapping[str, Any]) -> str:
@@ -179,17 +187,40 @@ def _first_after(path: Path, key: str) -> str | None:
 
 def keep_environment(folder: Path, described: Mapping[str, Any]) -> str:
     """Write an environment's description under its digest, unless the disk is full; return the digest."""
-    text = json.dumps(described, indent=2, sort_keys=True) + "\n"
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    path = folder / ENVIRONMENTS / f"{digest}.json"
-    with suppress(OSError):
-        if not path.exists() or path.read_bytes() != text.encode():
+    text, digest = _as_text(described)
+    path = environment_file(folder, digest)
+    if not _is_whole(path, digest):
+        with suppress(OSError):
             path.parent.mkdir(exist_ok=True)
             write_durably(path, text)
     return digest
 
 
 def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
-    """Return the description of an environment; None if it is missing."""
-    path = folder / ENVIRONMENTS / f"{digest}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    """Return the description of an environment; None if it is lost.
+
+    A file that is damaged is written anew if it described the environment of this process.
+    """
+    path = environment_file(folder, digest)
+    if not _is_whole(path, digest) and (not path.exists() or keep_environment(folder, environment()) != digest):
+        return None
+    found: dict[str, Any] | None = json.loads(path.read_text()) if _is_whole(path, digest) else None
+    return found
+
+
+def environment_file(folder: Path, digest: str) -> Path:
+    """Return the path of an environment's description."""
+    return folder / ENVIRONMENTS / f"{digest}.json"
+
+
+def _as_text(described: Mapping[str, Any]) -> tuple[str, str]:
+    text = json.dumps(described, indent=2, sort_keys=True) + "\n"
+    return text, hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    """Tell whether a file is there, with the bytes that its name is the digest of."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == digest
+    except OSError:
+        return False

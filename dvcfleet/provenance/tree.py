@@ -214,7 +214,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None if the file is missing or holds something else."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 

@@ -1,11 +1,11 @@
 """The command line of what needs no repository; `flows.cli` adds the rest to it."""
 
-import sys
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+from dvcfleet.failures import boundary
 from merganser.command_line.epilogs import EXIT_CODES, example
 from merganser.command_line.import_mergekit import import_mergekit
 from merganser.command_line.merge import merge, reconstruct
@@ -38,15 +38,11 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def main() -> None:
-    """Run the command line of what needs no repository; turn mistakes into messages and exit code 2."""
+    """Run the command line of what needs no repository; every error ends in a line and an exit code."""
     app = new_app()
     add_commands(app)
-    try:
-        with naming_extras():
-            app()
-    except (InputError, ExtraError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    with boundary((ExtraError, InputError)), naming_extras():
+        app()
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,220 @@
+"""The one place where every command ends: an error becomes a line that says what, where and what to do.
+
+Errors of libraries are recognised by their classes' names: importing the libraries takes seconds. An error that nobody
+foresaw leaves its traceback in a file, which the line names.
+"""
+
+import errno
+import io
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, FailedError, SkippedError, UserError
+from dvcfleet.secrets import masked, printable
+
+Words = Callable[[BaseException], str | None]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REMEDIES = {
+    errno.EACCES: "give this user the right to it",
+    errno.EPERM: "give this user the right to it",
+    errno.EROFS: "take a folder that can be written to",
+    errno.EISDIR: "a folder is in the place of a file: move it away",
+    errno.ENOTDIR: "a file is in the place of a folder: move it away",
+    errno.EEXIST: "something else is in its place: move it away",
+}
+_LITTLE_BYTES = 50_000_000  # free on a disk: databases, logs and temporary files may fail for it in words of their own
+_UNREADABLE = (
+    *(
+        "json.decoder.JSONDecodeError",
+        "builtins.UnicodeDecodeError",
+        "pickle.UnpicklingError",
+        "_pickle.UnpicklingError",
+    ),
+    *("yaml.error.YAMLError", "ruamel.yaml.error.YAMLError", "tomllib.TOMLDecodeError", "builtins.EOFError"),
+)
+_KEPT_TRACEBACKS = 20
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a command ends by an error: a line for the user, empty if there is nothing to say, and its exit code."""
+
+    message: str
+    code: int
+
+
+def nothing_known(error: BaseException) -> None:
+    """Know no errors besides those of the engine, the system and the libraries that the engine uses."""
+
+
+@contextmanager
+def boundary(
+    mistakes: tuple[type[Exception], ...] = (),
+    known: Words = nothing_known,
+    state_folder: Callable[[], Path | None] = lambda: None,
+) -> Iterator[None]:
+    """End the process by the line and the exit code of what the block raises.
+
+    `mistakes` and `known` are as in `failure_of`; `state_folder` returns where to keep a traceback.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # what cannot be written is to be said here, not at the interpreter's end
+    except SystemExit:
+        raise
+    except BaseException as error:
+        failure = failure_of(error, mistakes, known, state_folder)
+        if isinstance(error, OSError):
+            _drop_unwritten()
+        if failure.message:
+            print(failure.message, file=sys.stderr if failure.code else sys.stdout)
+        sys.exit(failure.code)
+
+
+def failure_of(
+    error: BaseException,
+    mistakes: tuple[type[Exception], ...] = (),
+    known: Words = nothing_known,
+    state_folder: Callable[[], Path | None] = lambda: None,
+) -> Failure:
+    """Return how a command ends by an error.
+
+    `mistakes` are further exceptions that mean a mistake of the user's; `known` returns what further libraries' errors
+    mean. The traceback of an error that nobody foresaw is kept in the folder that `state_folder` returns, else in the
+    system's temporary folder.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, BusyError):
+        return Failure(str(error), BUSY_EXIT_CODE)
+    if isinstance(error, (UserError, *mistakes)) or is_a(error, "dvc.exceptions.DvcException"):
+        return Failure(_shown(str(error)), 2)
+    if isinstance(error, SkippedError):
+        return Failure(str(error), 0)
+    if isinstance(error, KeyboardInterrupt):
+        return Failure("stopped", 128 + signal.SIGINT)
+    if isinstance(error, BrokenPipeError):
+        return Failure("", 1)  # who read the output wants no more of it
+    words = known(error) or _words(error) or _unforeseen(error, state_folder)
+    return Failure(_shown(words), 1)
+
+
+def is_a(error: BaseException, *names: str) -> bool:
+    """Tell whether an error's class, or one of its bases, has one of these full names."""
+    return any(f"{kind.__module__}.{kind.__qualname__}" in names for kind in type(error).__mro__)
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, else the name of its class."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def room_words(path: Path | None = None) -> str:
+    """Say how little is free on the disk of a path, by default the current folder; empty if there is enough."""
+    place = (path or Path()).absolute()
+    existing = next((each for each in (place, *place.parents) if each.exists()), Path("/"))
+    free = shutil.disk_usage(existing).free
+    return f"; {free // 1000:,} kB are free on the disk of {existing}: make room" if free < _LITTLE_BYTES else ""
+
+
+def _words(error: BaseException) -> str | None:
+    """Say what an error of the engine, the system, or a library of the engine's means; None if it is not known."""
+    if isinstance(error, FailedError):
+        return str(error)
+    if is_a(error, "httpx.HTTPError", "prefect.exceptions.PrefectException"):
+        return f"Prefect's server did not do what it was asked ({_first_line(error)}){room_words()}"
+    if isinstance(error, sqlite3.Error):
+        return f"{_file_at(error) or 'a database'}: {_first_line(error)}{room_words()}"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _is_lack_of_memory(str(error))):
+        return f"not enough memory ({_first_line(error)}): give it more, or do less at once"
+    if isinstance(error, OSError):
+        return _system_words(error)
+    if is_a(error, *_UNREADABLE) and (file := _file_at(error)):
+        return f"{file}: damaged, or of another format ({_first_line(error)})"
+    return None
+
+
+def _system_words(error: OSError) -> str:
+    if error.strerror is None or error.errno is None:
+        return str(error) or type(error).__name__
+    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    where = " and ".join(names)
+    text = f"{where}: {error.strerror}" if where else error.strerror
+    if error.errno in _FULL:
+        return f"{text}{room_words(Path(names[0]) if names else None) or ': make room'}"
+    remedy = _REMEDIES.get(error.errno)
+    return f"{text}: {remedy}" if remedy else text
+
+
+def _is_lack_of_memory(message: str) -> bool:
+    return any(words in message for words in ("can't allocate memory", "out of memory", "not enough memory"))
+
+
+def _file_at(error: BaseException) -> Path | None:
+    """Return the file that was being read when an error was raised, by the variables of the code that read it."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        for value in frame.f_locals.values():
+            directory = getattr(value, "_directory", None)  # a cache of diskcache
+            if isinstance(directory, str):
+                return Path(directory)
+            if isinstance(value, Path) and value.exists():
+                return value
+            if isinstance(value, io.IOBase) and isinstance(name := getattr(value, "name", None), str):
+                return Path(name)
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in sys.stdlib_module_names:
+            return None
+    return None
+
+
+def _unforeseen(error: BaseException, state_folder: Callable[[], Path | None]) -> str:
+    kind = type(error).__name__
+    file = _keep_traceback(error, state_folder)
+    kept = f"its traceback is in {file}" if file else "there is no place to keep its traceback"
+    return f"unexpected {kind}: {_first_line(error)}; {kept}{room_words()}"
+
+
+def _keep_traceback(error: BaseException, state_folder: Callable[[], Path | None]) -> Path | None:
+    """Write an error's traceback to a new file; return the file, None if none can be written."""
+    text = masked("".join(traceback.format_exception(error)))
+    with suppress(Exception):  # the state folder may be what is damaged
+        if state := state_folder():
+            return _written_in(state / "failures", text)
+    with suppress(OSError):
+        return _written_in(Path(tempfile.mkdtemp(prefix="failure-")), text)
+    return None
+
+
+def _written_in(folder: Path, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    for old in sorted(folder.glob("*.txt"))[:-_KEPT_TRACEBACKS]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def _drop_unwritten() -> None:
+    """Drop what standard output could not take: flushing it again would fail again."""
+    with suppress(OSError, ValueError, AttributeError):
+        try:
+            sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _shown(text: str) -> str:
+    return printable(masked(text))

@@ -1,0 +1,130 @@
+"""Results whose record in MLflow is gone: runs that receipts name, and the report's, found without importing MLflow."""
+
+import os
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
+
+from dvcfleet.errors import DamagedError
+from dvcfleet.provenance.tree import read_json
+from tasks.paths import RECORDS, REPORT
+from tasks.tracking import STORE, store_words
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.stage import Stage
+
+_WAIT_S = 1.0  # for a store that is being written; then its records are taken to be there
+_AT_ONCE = 500  # values in a query
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """The runs that a store holds of those that receipts name, and where each report with one of them is kept."""
+
+    runs: frozenset[str]
+    reports: frozenset[str]
+
+
+def lost_evidence(stages: Sequence["Stage"]) -> dict[str, str]:
+    """Return why stages are to record their results again, by their names; empty where all is there.
+
+    Runs in a Merganser project's folder. A tracking server is not asked: its database is its own. Raises DamagedError
+    if the store cannot be read.
+    """
+    store = _store()
+    receipts = dict(_receipts(stages))
+    if store is None or not receipts:
+        return {}
+    recorded = _recorded(store, receipts.values())
+    if recorded is None:
+        return {}
+    gone = f"MLflow's store {store} is gone" if not store.exists() else "MLflow has no run of it any more"
+    lost = {name: gone for name, run in receipts.items() if run not in recorded.runs}
+    if not lost and (why := _lack_of_report(recorded.reports)):
+        for stage in stages:
+            if any(_is_at(out, REPORT) and out.hash_info for out in stage.outs):
+                lost[stage.addressing] = why
+    return lost
+
+
+def _store() -> Path | None:
+    """Return the store's file; None for a server's."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri:
+        return STORE
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
+def _receipts(stages: Sequence["Stage"]) -> Iterator[tuple[str, str]]:
+    """Give the stages that have a receipt, in the workspace or in DVC's cache, and the run that it names."""
+    for stage in stages:
+        for out in stage.outs:
+            if out.hash_info and _is_at(out, RECORDS / Path(out.fs_path).name):
+                kept = Path(out.fs_path) if out.exists else Path(out.cache.oid_to_path(out.hash_info.value))
+                run = (read_json(kept) or {}).get("run_id")
+                if isinstance(run, str):
+                    yield stage.addressing, run
+
+
+def _is_at(out: "Output", path: Path) -> bool:
+    return out.protocol == "local" and out.fs_path == str(path.absolute())
+
+
+def _recorded(store: Path, runs: Collection[str]) -> _Recorded | None:
+    """Ask a store, which may not be there, for these runs; None if it is being written."""
+    if not store.exists():
+        return _Recorded(frozenset(), frozenset())
+    try:
+        uri = f"file:{quote(str(store))}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=_WAIT_S)) as connection:
+            return _asked(connection, list(runs))
+    except sqlite3.Error as error:
+        if "locked" in str(error) or "busy" in str(error):
+            return None
+        if "no such table" in str(error):  # an empty file is an empty store
+            return _Recorded(frozenset(), frozenset())
+        raise DamagedError(store_words(error)) from error
+
+
+def _asked(connection: sqlite3.Connection, runs: list[str]) -> _Recorded:
+    found: set[str] = set()
+    reports: set[str] = set()
+    for start in range(0, len(runs), _AT_ONCE):
+        some = runs[start : start + _AT_ONCE]
+        which = f"({', '.join('?' * len(some))})"
+        active = "runs.lifecycle_stage = 'active'"
+        found.update(
+            run
+            for (run,) in connection.execute(f"SELECT run_uuid FROM runs WHERE {active} AND run_uuid IN {which}", some)
+        )
+        # The run with the report has a tag for each entry, whose value is the entry's run.
+        joined = "SELECT runs.artifact_uri FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid"
+        reports.update(
+            place for (place,) in connection.execute(f"{joined} WHERE {active} AND tags.value IN {which}", some)
+        )
+    return _Recorded(frozenset(found), frozenset(reports))
+
+
+def _lack_of_report(reports: Collection[str]) -> str | None:
+    """Say why the report is to be recorded again; None if one of the places with reports has all of its files."""
+    if not reports:
+        return "MLflow has no run of it any more"
+    # Elsewhere than here: a store of another machine's, or of a folder that was moved.
+    folders = [folder for place in reports if (folder := local_folder(place)) and folder.is_relative_to(Path.cwd())]
+    if len(folders) < len(reports):
+        return None
+    names = [path.relative_to(REPORT) for path in REPORT.rglob("*") if path.is_file()]
+    if any(all((folder / REPORT / name).is_file() for name in names) for folder in folders):
+        return None
+    return f"MLflow's copy of it in {os.path.relpath(folders[0])} is not whole"
+
+
+def local_folder(uri: str) -> Path | None:
+    """Return the folder of an artifact location; None if it is not on this machine."""
+    parts = urlsplit(uri)
+    return Path(unquote(parts.path)) if parts.scheme in ("", "file") and not parts.netloc else None

@@ -2,6 +2,8 @@
 
 import os
 
+from dvcfleet.own_variables import set_own
+
 # Set before DVC and Prefect are imported: no usage reports, no check for newer versions, Prefect's logs go to its
 # server and not to the terminal, and calls to a server that does not answer time out soon.
 for _name, _value in {
@@ -12,4 +14,5 @@ for _name, _value in {
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
     "PREFECT_CLIENT_MAX_RETRIES": "3",
 }.items():
-    os.environ.setdefault(_name, _value)
+    if _name not in os.environ:
+        set_own(_name, _value)

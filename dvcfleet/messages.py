@@ -49,23 +49,28 @@ class Command:
 
 @dataclass(frozen=True)
 class Job:
-    """A stage's commands and everything that a worker needs to run them without DVC."""
+    """A stage's commands and everything that a worker needs to run them without DVC.
+
+    `environment`: variables to set in addition to the worker's. `root`: the repository's root. `run`: the run's name.
+    """
 
     name: str
     commands: tuple[Command, ...]
     folder: str
     environment: dict[str, str]
+    root: str
     # Outputs to remove before the commands run, so that a second attempt does not see the first one's.
     clear: tuple[str, ...] = ()
     resources: Resources = field(default_factory=Resources)
-    # Addresses of the cold and the warm fork server; None: the worker starts its own.
-    fork_servers: tuple[str, str] | None = None
+    # Addresses of the cold and the warm fork server, if there is one; None: the worker starts its own.
+    fork_servers: tuple[str, str | None] | None = None
     # For a node with its own clone.
     node: NodeWork | None = None
     # Whether it must run on the run's own machine.
     stays: bool = False
     # The cluster's name for the machine chosen for it; empty: the cluster chooses one.
     machine: str = ""
+    run: str = ""
 
 
 @dataclass(frozen=True)

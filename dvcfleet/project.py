@@ -43,14 +43,17 @@ class Project(Protocol):
 
     @property
     def preload(self) -> Sequence[str]:
-        """Name third-party modules that warm processes import once, before they run stages."""
+        """Name third-party modules that a warm process imports before it runs stages; without any there is none."""
 
     @property
     def elsewhere(self) -> Sequence[str]:
         """Name the variables that make stages write to services outside the repository; a rerun unsets them."""
 
-    def variables(self) -> Mapping[str, str]:
-        """Return environment variables for all stages; called on the machine that starts a stage."""
+    def variables(self, run: str) -> Mapping[str, str]:
+        """Return environment variables for all stages; called on the machine that starts a stage.
+
+        `run` is the run's name; empty where a cluster's worker starts a warm process, which serves many runs.
+        """
 
     def digest(self) -> str:
         """Return a cheap digest of what `validate` checks; while it does not change, `validate` is not called again."""
@@ -110,8 +113,8 @@ class AnyRepository:
     preload: Sequence[str] = ()
     elsewhere: Sequence[str] = ()
 
-    def variables(self) -> Mapping[str, str]:
-        """Return no variables."""
+    def variables(self, run: str) -> Mapping[str, str]:
+        """Return no variables: stages get the environment of the run, as under `dvc repro`."""
         return {}
 
     def digest(self) -> str:

@@ -34,7 +34,7 @@ from dvcfleet.project import note_of_unread, project_of
 from dvcfleet.provenance.experiments import keep_experiment
 from dvcfleet.provenance.ledger import Ledger
 from dvcfleet.repository import existing_state_folder, opened, state_folder, when_busy, write_lock
-from dvcfleet.run_names import RUN_NAME_VARIABLE, forget_run_name, is_begun, run_name
+from dvcfleet.run_names import forget_run_name, is_begun, run_name
 from dvcfleet.scheduling.durations import Durations, seconds_before
 from dvcfleet.scheduling.loop import Run
 from dvcfleet.scheduling.protocols import Workspace
@@ -181,14 +181,14 @@ def _run_flow(
 ) -> dict[str, Ending]:
     name = run_name(repo)
     project_of(Path(repo.root_dir)).before_running(state_folder(repo), plan, name)
-    servers = services.fork_servers(len(plan.work))
+    servers = services.fork_servers(len(plan.work), name)
     with services.prefect():
         from dvcfleet.prefect_adapter.flow import PrefectExecutor, flow_run_id, run_flow
 
         services.check_prefect(partial(_warn, console))
         with (
             open_runner(place.runner, place.workers, place.address) as runner,
-            PrefectExecutor(runner, servers, {RUN_NAME_VARIABLE: name}) as executor,
+            PrefectExecutor(runner, servers, name) as executor,
             repo.scm_context(quiet=True),
         ):
             pool = runner.pool(resources)

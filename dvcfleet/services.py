@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError
 from dvcfleet.execution.fork_client import ForkServers
+from dvcfleet.own_variables import set_own
 from dvcfleet.prefect_adapter.internals import PREFECT
 from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.project import project_of
@@ -33,10 +34,11 @@ class Services:
         """Start a Prefect server in the background, where the run needs its own; calling it again does nothing."""
         _ = self._server
 
-    def fork_servers(self, stages: int) -> ForkServers:
-        """Start the fork servers of this machine's stages in the background, for so many of them."""
+    def fork_servers(self, stages: int, run: str) -> ForkServers:
+        """Start the fork servers of this machine's stages in the background, for so many of them in this run."""
         root = Path(self._repo.root_dir)
-        servers = ForkServers(root, project_of(root).preload if stages > FEW else ())
+        project = project_of(root)
+        servers = ForkServers(root, project.preload if stages > FEW else (), project.variables(run))
         self._stack.callback(servers.stop)
         servers.addresses()
         return servers
@@ -53,8 +55,10 @@ class Services:
     def prefect(self) -> Iterator[None]:
         """Connect Prefect in this process to the run's server."""
         before = os.environ.get("PREFECT_API_URL")
-        # Before Prefect is imported, and for all threads and processes: without an address, each starts its own server.
-        os.environ["PREFECT_API_URL"] = api = self._server.api if self._server else os.environ["PREFECT_API_URL"]
+        api = self._server.api if self._server else os.environ["PREFECT_API_URL"]
+        if self._server:
+            # Before Prefect is imported, and for all threads and processes: without it, each starts its own server.
+            set_own("PREFECT_API_URL", api)
         try:
             with ExitStack() as stack:
                 # Prefect reads .env, prefect.toml and pyproject.toml of the current folder. The repository's are in

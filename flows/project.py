@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.errors import UserError
 from dvcfleet.project import Expected
 from dvcfleet.provenance.tree import Origin, TrackingRun, read_json
+from dvcfleet.run_names import RUN_NAME_VARIABLE
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,12 +59,17 @@ class Merganser:
         transformers = () if is_open_clip else TRANSFORMERS
         return (*PRELOAD, *transformers, *(LM_EVAL if "language_model" in kinds else ()))
 
-    def variables(self) -> Mapping[str, str]:
-        """Put the folder of Merganser's own interpreter first on the PATH; say which params.yaml was checked here."""
+    def variables(self, run: str) -> Mapping[str, str]:
+        """Put the folder of Merganser's own interpreter first on the PATH; say which params.yaml was checked here.
+
+        Libraries use one thread each, for as many stages run as there are cores; output is shown at once.
+        """
+        from dvcfleet.planning.resources import thread_variables
         from merganser.config.loading import CHECKED
 
-        path = os.environ.get("PATH", os.defpath)
-        return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), path]), CHECKED: self._checked}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        own = {"PATH": path, CHECKED: self._checked, RUN_NAME_VARIABLE: run, "PYTHONUNBUFFERED": "1"}
+        return own | thread_variables(1)
 
     def digest(self) -> str:
         """Return a digest of params.yaml."""

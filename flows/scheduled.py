@@ -13,6 +13,7 @@ from rich.console import Console
 
 from dvcfleet.errors import SkippedError, UserError
 from dvcfleet.gc_thresholds import raised_gc_thresholds
+from dvcfleet.own_variables import set_own
 from dvcfleet.run import run as run_stages
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 
@@ -55,7 +56,8 @@ def scheduled(
     The flow run fails if a stage failed, with the summary as its message. If `busy` is `skip` and another run is
     active, it completes and is named "Skipped".
     """
-    os.environ.setdefault(RUN_NAME_VARIABLE, flow_run.name)
+    if RUN_NAME_VARIABLE not in os.environ:
+        set_own(RUN_NAME_VARIABLE, flow_run.name or "")
     lines = LogLines()
     console = Console(file=lines, highlight=False, soft_wrap=True)
     try:

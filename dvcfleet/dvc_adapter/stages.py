@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.errors import UserError, did_you_mean
+from dvcfleet.own_variables import without_own
 
 if TYPE_CHECKING:
     from dvc.dependency import Dependency
@@ -137,12 +138,12 @@ def _shell_command(shell: str, line: str) -> list[str]:
     return list(_make_cmd(shell, line))
 
 
-@otherwise("command_environment", lambda: dict(os.environ))
+@otherwise("command_environment", lambda: without_own(os.environ))
 def command_environment() -> dict[str, str]:
-    """Return this process's environment for commands, without the variables that pyenv sets for its own."""
+    """Return the environment for commands: this process's, without what the engine and pyenv set for their own."""
     from dvc.utils import fix_env
 
-    return dict(fix_env(None))
+    return without_own(fix_env(None))
 
 
 def lock_entry_of(stage: "Stage") -> dict[str, Any]:

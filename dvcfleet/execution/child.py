@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
+from dvcfleet.own_variables import without_own
+
 _T = TypeVar("_T")
 
 _PR_SET_PDEATHSIG = 1
@@ -46,6 +48,8 @@ def become(request: dict[str, Any], loaded_at_start: Set[str]) -> NoReturn:
         os.dup2(source, target)
     os.close(nothing)
     os.close(request["output"])
+    for name in os.environ.keys() - without_own(os.environ).keys():
+        del os.environ[name]
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     module = request["module"]
@@ -54,8 +58,7 @@ def become(request: dict[str, Any], loaded_at_start: Set[str]) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         os.execvp(request["argv"][0], request["argv"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if os.environ.get("PYTHONUNBUFFERED"):
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=bool(os.environ.get("PYTHONUNBUFFERED")))  # type: ignore[union-attr]
     sys.argv = [module, *request["arguments"]]
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())
@@ -164,10 +167,10 @@ def _finalize(others: Set[str]) -> None:
         outer = left.keys() - inner or left.keys()  # all, if they refer to each other
         for each in [left.pop(key) for key in list(reversed(left)) if key in outer]:
             with suppress(BaseException):
-                type(each).__del__(each)
+                type(each).__del__(each)  # type: ignore[attr-defined]
 
 
-def _flush(file: io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom) -> None:
+def _flush(file: io.IOBase) -> None:
     with suppress(Exception):
         file.flush()
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from dvcfleet.dvc_adapter.stages import command_environment
 from dvcfleet.execution.output import Lines
-from dvcfleet.planning.resources import thread_variables
 from dvcfleet.project import project_of
 
 _POLL_S = 0.5
@@ -29,11 +28,11 @@ _LONGEST_FOLDER = 75
 class ForkServer:
     """A fork server for the repository at `root`, as a child process listening at `address`.
 
-    Its commands get the environment of this process; warm ones find the modules of `preload` imported already, with one
-    thread for each numerical library.
+    Its commands get the environment of this process; warm ones find the modules of `preload` imported already, under
+    these `variables`.
     """
 
-    def __init__(self, root: Path, preload: Sequence[str] = ()) -> None:
+    def __init__(self, root: Path, preload: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
         folder = tempfile.gettempdir()
         self._folder = tempfile.TemporaryDirectory(
             prefix="dvcfleet-", dir=folder if len(folder) <= _LONGEST_FOLDER else "/tmp", ignore_cleanup_errors=True
@@ -48,7 +47,7 @@ class ForkServer:
                 bufsize=0,
                 # So that this package is found also where it is not installed.
                 cwd=Path(__file__).parents[2],
-                env=command_environment() | thread_variables(1),
+                env=command_environment() | dict(variables or {}),
                 pass_fds=[listener.fileno()],
                 # This process handles the signals that a terminal sends to all of its processes.
                 start_new_session=True,
@@ -75,23 +74,28 @@ class ForkServer:
 
 
 class ForkServers:
-    """A cold fork server, for shell commands, and a warm one, for the repository at `root`; started on first use."""
+    """A cold fork server, for shell commands in the repository at `root`, and a warm one; started on first use.
 
-    def __init__(self, root: Path, preload: Sequence[str] = ()) -> None:
-        self._root, self._preload = root, preload
+    The warm one imports the modules of `preload` under these `variables`; without modules there is none.
+    """
+
+    def __init__(self, root: Path, preload: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
+        self._warm = (preload, dict(variables or {}))
+        self._root = root
         self._servers: dict[bool, ForkServer] = {}
         self._lock = threading.Lock()
 
-    def addresses(self) -> tuple[str, str]:
+    def addresses(self) -> tuple[str, str | None]:
         """Return the addresses of the cold and the warm server; a killed server is restarted."""
+        preload, variables = self._warm
         with self._lock:
-            for is_warm in (False, True):
+            for is_warm in (False, True) if preload else (False,):
                 server = self._servers.get(is_warm)
                 if server is None or not server.is_alive():
                     if server is not None:
                         server.stop()  # what is left of it
-                    self._servers[is_warm] = ForkServer(self._root, self._preload if is_warm else ())
-            return self._servers[False].address, self._servers[True].address
+                    self._servers[is_warm] = ForkServer(self._root, *((preload, variables) if is_warm else ()))
+            return self._servers[False].address, self._servers[True].address if preload else None
 
     def stop(self) -> None:
         """End the servers and all their commands; a second call does nothing."""
@@ -106,12 +110,13 @@ _OWN: dict[str, ForkServers] = {}
 _OWN_LOCK = threading.Lock()
 
 
-def own_fork_servers(root: str) -> tuple[str, str]:
+def own_fork_servers(root: str) -> tuple[str, str | None]:
     """Return the addresses of this process's own fork servers for a repository, which end with this process."""
     with _OWN_LOCK:
         servers = _OWN.get(root)
         if servers is None:
-            servers = _OWN[root] = ForkServers(Path(root), project_of(Path(root)).preload)
+            project = project_of(Path(root))
+            servers = _OWN[root] = ForkServers(Path(root), project.preload, project.variables(""))
     return servers.addresses()
 
 

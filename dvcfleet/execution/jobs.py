@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from dvcfleet.execution.fork_client import is_own_python, own_fork_servers, run_
 from dvcfleet.execution.output import Lines, log_path, logged
 from dvcfleet.executors.dask_tasks import as_task
 from dvcfleet.messages import Command, Job, Outcome
-from dvcfleet.planning.resources import Resources, thread_variables
+from dvcfleet.planning.resources import THREAD_VARIABLES, Resources, thread_variables
 from dvcfleet.project import project_of
 from dvcfleet.scheduling.resource_pool import own_gpus
 from dvcfleet.secrets import masked
@@ -39,7 +39,8 @@ def make_job(stage: "Stage", resources: Resources) -> Job:
         name=stage.addressing,
         commands=commands_of(stage),
         folder=stage.wdir,
-        environment=stage_environment(stage, resources.threads),
+        environment=stage_environment(stage, resources),
+        root=stage.repo.root_dir,
         clear=tuple(out.fs_path for out in stage.outs if not out.persist and out.protocol == "local"),
         resources=resources,
     )
@@ -69,10 +70,13 @@ def warm_command(line: str, root: Path) -> tuple[str, tuple[str, ...]] | None:
     return (module, tuple(words[3:])) if (root / f"{module.replace('.', '/')}.py").is_file() else None
 
 
-def stage_environment(stage: "Stage", threads: int) -> dict[str, str]:
-    """Return the variables to set for a stage's processes, in addition to the worker's."""
-    names = {"DVC_ROOT": stage.repo.root_dir, "DVC_STAGE": stage.addressing, "PYTHONUNBUFFERED": "1"}
-    return names | thread_variables(threads)
+def stage_environment(stage: "Stage", resources: Resources) -> dict[str, str]:
+    """Return the variables to set for a stage's processes, in addition to the worker's: those that DVC sets.
+
+    And those that limit libraries to the stage's threads, if it asks for a number of threads.
+    """
+    named = {"DVC_ROOT": os.environ.get("DVC_ROOT", stage.repo.root_dir), "DVC_STAGE": stage.addressing}
+    return named | (thread_variables(resources.threads) if resources.limits_threads else {})
 
 
 def run_job(job: Job, on_line: Callable[[str], None]) -> Outcome:
@@ -82,19 +86,31 @@ def run_job(job: Job, on_line: Callable[[str], None]) -> Outcome:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    root = job.environment["DVC_ROOT"]
-    job = replace(job, environment={**job.environment, **project_of(Path(root)).variables()})
-    with logged(log_path(Path(root), job.environment["DVC_STAGE"]), on_line) as log_line:
+    variables = project_of(Path(job.root)).variables(job.run)
+    job = replace(job, environment={**variables, **job.environment})
+    with logged(log_path(Path(job.root), job.name), on_line) as log_line:
         if job.fork_servers is not None:
-            return _run_commands(job, job.fork_servers, log_line)
+            return _run_commands(job, _fitting(job, variables, job.fork_servers), log_line)
         with as_task() as is_wanted, own_gpus(job.name, job.resources.gpus) as gpus:
             job = replace(job, environment=job.environment | gpus)
-            return _run_commands(job, own_fork_servers(root), log_line, is_wanted)
+            return _run_commands(job, _fitting(job, variables, own_fork_servers(job.root)), log_line, is_wanted)
+
+
+def _fitting(job: Job, variables: Mapping[str, str], servers: tuple[str, str | None]) -> tuple[str, str | None]:
+    """Return the fork servers that can run a job's commands: without a warm one whose libraries do not fit it.
+
+    They keep the number of threads that they were loaded with, and they are those of this process's interpreter.
+    """
+    cold, warm = servers
+    here = command_environment()
+    environment, loaded = here | job.environment, here | dict(variables)
+    is_same = all(environment.get(name) == loaded.get(name) for name in THREAD_VARIABLES)
+    return cold, warm if is_same and is_own_python(environment.get("PATH", os.defpath)) else None
 
 
 def _run_commands(
     job: Job,
-    fork_servers: tuple[str, str],
+    fork_servers: tuple[str, str | None],
     on_line: Callable[[str], None],
     is_wanted: Callable[[], bool] | None = None,
 ) -> Outcome:
@@ -102,9 +118,7 @@ def _run_commands(
     end = time.monotonic() + (job.resources.timeout_s or math.inf)
     is_limited = job.resources.timeout_s is not None or is_wanted is not None
     seconds, peak, lines = 0.0, 0, Lines(on_line)
-    is_own = is_own_python(job.environment.get("PATH") or command_environment().get("PATH", os.defpath))
-    # The libraries that a warm server has loaded keep the number of threads that they were loaded with.
-    can_be_warm = is_own and thread_variables(1).items() <= job.environment.items()
+    cold, warm = fork_servers
 
     def is_over() -> bool:
         return time.monotonic() > end or not (is_wanted is None or is_wanted())
@@ -114,9 +128,9 @@ def _run_commands(
 
     for command in job.commands:
         on_line(masked(f"> {command.line}"))
-        is_warm = bool(command.module) and can_be_warm
-        request = _request(job, command if is_warm else replace(command, module=None))
-        answer = run_command(fork_servers[is_warm], request, lines, is_over if is_limited else None)
+        server = warm if command.module and warm else cold
+        request = _request(job, command if server == warm else replace(command, module=None))
+        answer = run_command(server, request, lines, is_over if is_limited else None)
         if answer is None:
             return outcome(None, "the process that started its command died", lost=True)
         seconds, peak = seconds + answer["seconds"], max(peak, answer["peak_rss_bytes"])

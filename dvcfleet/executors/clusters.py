@@ -10,6 +10,7 @@ import psutil  # type: ignore[import-untyped]
 
 from dvcfleet.errors import UserError
 from dvcfleet.executors.task_runners import Runner
+from dvcfleet.own_variables import set_own
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool
 
@@ -23,7 +24,8 @@ _RAY_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 def open_cluster(name: str, threads: int, workers: int | None, address: str | None) -> AbstractContextManager[Runner]:
     """Open Ray or Dask as `open_runner` does; raise UserError if it is not installed."""
     if name == "ray":  # before it is imported
-        os.environ.update(_RAY_SETTINGS | (_RAY_ON_LOOPBACK if _is_loopback(address) else {}))
+        for variable, value in (_RAY_SETTINGS | (_RAY_ON_LOOPBACK if _is_loopback(address) else {})).items():
+            set_own(variable, value)
     try:
         module = import_module(f"dvcfleet.executors.{name}_cluster")
     except ImportError as error:

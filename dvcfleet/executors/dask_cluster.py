@@ -22,6 +22,7 @@ from dvcfleet.executors.dask_scheduler import FreeTasks
 from dvcfleet.executors.dask_tasks import keys_at_work
 from dvcfleet.executors.frames import collect_no_garbage_while_listing_frames
 from dvcfleet.executors.task_runners import Local
+from dvcfleet.own_variables import set_own
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room, gpus_here, memory_here
 
@@ -48,7 +49,8 @@ class Declaration(WorkerPlugin):
     async def setup(self, worker: "Worker") -> None:
         """Declare the worker's threads, memory and GPUs as its resources; prevent a deadlock of Python's."""
         collect_no_garbage_while_listing_frames()
-        os.environ.update(self._environment)
+        for name, value in self._environment.items():
+            set_own(name, value)
         memory = worker.memory_manager.memory_limit or memory_here()
         has = {"threads": worker.state.nthreads, "memory": memory, "GPU": len(gpus_here())}
         more = {name: amount for name, amount in has.items() if name not in worker.state.total_resources}

@@ -98,7 +98,8 @@ class NodeWorkspace:
             persisted=tuple(self._entry(out) for out in stage.outs if out.persist and out.hash_info),
             forced=self.forced,
         )
-        return replace(make_job(stage, resources), node=work)
+        # The node has its own environment, and its own root.
+        return replace(make_job(stage, resources), environment={}, node=work)
 
     def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
         """Return a function that stores large outputs in this machine's cache; None if they are on a node."""

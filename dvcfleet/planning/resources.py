@@ -16,24 +16,28 @@ _BYTES = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _BYTES |= {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 # What numerical libraries read when they are loaded.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Resources:
-    """A stage's requested resources; by default one thread, no GPU, no memory or time limit, and one attempt."""
+    """A stage's requested resources; by default one thread, no GPU, no memory or time limit, and one attempt.
+
+    `limits_threads`: whether it asks for a number of threads, so that its libraries may use no more.
+    """
 
     threads: int = 1
     gpus: int = 0
     memory_bytes: int = 0
     retries: int = 0
     timeout_s: float | None = None
+    limits_threads: bool = False
 
 
 def thread_variables(threads: int) -> dict[str, str]:
     """Return the variables that limit numerical libraries to so many threads; what is set already stays as it is."""
-    return {name: os.environ.get(name, str(threads)) for name in _THREAD_VARIABLES}
+    return {name: os.environ.get(name, str(threads)) for name in THREAD_VARIABLES}
 
 
 def resources_of(stage: "Stage", more: Mapping[str, Any] | None = None) -> Resources:
@@ -56,6 +60,7 @@ def read_resources(meta: Mapping[str, Any], where: str) -> Resources:
         memory_bytes=round(_amount(resources.get("memory"), _BYTES, f"{where}.resources.memory", "8GB") or 0),
         retries=_whole(meta.get("retries", 0), 0, f"{where}.retries"),
         timeout_s=_amount(meta.get("timeout"), _SECONDS, f"{where}.timeout", "2h"),
+        limits_threads="threads" in resources,
     )
 
 

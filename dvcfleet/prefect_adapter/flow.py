@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -79,11 +79,11 @@ def stage_run(job: Job) -> Outcome:
 class PrefectExecutor:
     """Runs jobs as task runs of the current flow run; `fork_servers` start their processes unless the runner is remote.
 
-    `variables` are set for all commands.
+    `run` is the run's name.
     """
 
-    def __init__(self, runner: Runner, fork_servers: ForkServers, variables: Mapping[str, str]) -> None:
-        self._runner, self._fork_servers, self._variables = runner, fork_servers, dict(variables)
+    def __init__(self, runner: Runner, fork_servers: ForkServers, run: str) -> None:
+        self._runner, self._fork_servers, self._run = runner, fork_servers, run
         self._ended: SimpleQueue[tuple[PrefectFuture[Any], str, TaskRunner[Any]]] = SimpleQueue()
         self._at_work: dict[str, PrefectFuture[Any]] = {}
         self._renewed: TaskRunner[Any] | None = None
@@ -94,7 +94,7 @@ class PrefectExecutor:
         """Submit a job; `next_outcome` returns its outcome. Raises ExecutorLostError if the whole cluster was lost."""
         away = self._runner.remote and not job.stays
         fork_servers = None if away else self._fork_servers.addresses()
-        job = replace(job, fork_servers=fork_servers, environment=job.environment | self._variables)
+        job = replace(job, fork_servers=fork_servers, run=self._run)
         task_runner = self._home if job.stays else self._renewed or _flow_task_runner()
         try:
             with self._runner.requesting(job.resources, job.machine):

@@ -128,7 +128,7 @@ def warm_server(tiny: Tiny) -> Iterator[ForkServer]:
     before = dict(os.environ)
     os.environ.update(environment() | tiny.injection.variables)
     try:
-        server = ForkServer(tiny.path, MERGANSER.preload)
+        server = ForkServer(tiny.path, MERGANSER.preload, MERGANSER.variables(""))
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dvcfleet.own_variables import without_own
 from tests.dvcfleet.cluster import ROOT, started
 from tests.dvcfleet.toy import Make, Toy
 
@@ -61,6 +62,48 @@ def test_a_repository_with_packages_and_an_interpreter_of_its_own_runs_warm_and_
     assert foreign.read("warm.txt") == foreign.read("cold.txt") == f"then {sys.prefix} []\n"
     assert foreign.read("top.txt") == "then"
     assert foreign.settled()
+
+
+# What a command may see of how it was started, except what belongs to where its output goes.
+SEEN = """
+stages:
+  a:
+    cmd:
+      - env | sort > env
+      - umask > umask
+      - ulimit -a | grep -v "pending signals" > limits
+      - grep -E "^Sig(Blk|Ign|Cgt)|^CapEff|^NoNewPrivs" /proc/self/status > signals
+      - ls /proc/self/fd > descriptors
+      - ps -o ni= -p $$ > nice
+      - python -c "import os, sys; print(sorted(os.environ.items()), sys.argv, sys.path[:1], sys.flags)" > python
+    outs: [env, umask, limits, signals, descriptors, nice, python]
+"""
+SEEN_OUTS = ("env", "umask", "limits", "signals", "descriptors", "nice", "python")
+
+
+@pytest.mark.parametrize("root", [None, "/elsewhere"])
+def test_a_stage_gets_the_environment_that_dvc_repro_gives(toy: Make, root: str | None) -> None:
+    """Also where the run is itself the command of a stage of another repository."""
+    foreign = toy(SEEN, {})
+    environment = without_own(os.environ) | {
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "1",
+        "A_NAME": "of theirs",
+    }
+    environment |= {"DVC_ROOT": root, "DVC_STAGE": "outer"} if root else {}
+    seen = []
+    for command in (["-m", "dvc", "repro", "--force"], ["-m", "flows", "run", "--force"]):
+        subprocess.run(
+            [sys.executable, *command],
+            cwd=foreign.path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            check=True,
+            umask=0o27,
+        )
+        seen.append({out: foreign.read(out) for out in SEEN_OUTS})
+    assert seen[1] == seen[0]
+    assert "DVC_STAGE=a\n" in seen[0]["env"]
 
 
 # The project asks for modules to be imported once: one from outside, and one that is the repository's own.

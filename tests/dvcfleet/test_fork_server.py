@@ -171,7 +171,7 @@ def test_what_ignores_sigterm_is_killed_with_all_below_it(server: ForkServer, tm
 
 def test_stopping_both_servers_takes_one_grace(tmp_path: Path) -> None:
     (tmp_path / "deaf.py").write_text(DEAF)
-    servers = ForkServers(tmp_path)
+    servers = ForkServers(tmp_path, ["xmlrpc.client"])
     connections = []
     for number, address in enumerate(servers.addresses()):
         with socket.socket(socket.AF_UNIX) as connection, open(tmp_path / f"out{number}", "w") as out:

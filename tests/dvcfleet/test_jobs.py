@@ -17,6 +17,7 @@ from dvcfleet.execution.fork_client import ForkServers
 from dvcfleet.execution.jobs import run_job, warm_command
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import Resources, thread_variables
+from dvcfleet.project import AnyRepository
 from tests.dvcfleet.cluster import wait_until
 
 MODULE = """
@@ -43,6 +44,16 @@ if kind == "late":
 """
 
 
+class OneThread(AnyRepository):
+    """A project whose stages use one thread unless they ask for more."""
+
+    def variables(self, run: str) -> dict[str, str]:
+        return thread_variables(1)
+
+
+PROJECT = OneThread()
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository's root with one module to run."""
@@ -50,24 +61,25 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tasks").mkdir()
     (folder / "tasks/__init__.py").touch()
     (folder / "tasks/say.py").write_text(MODULE)
+    (folder / "pyproject.toml").write_text(f'[tool.dvcfleet]\nproject = "{__name__}:PROJECT"\n')
     return folder
 
 
 @pytest.fixture(scope="module")
-def addresses(root: Path) -> Iterator[tuple[str, str]]:
-    servers = ForkServers(root, ["xmlrpc.client", "no_such_module"])
+def addresses(root: Path) -> Iterator[tuple[str, str | None]]:
+    servers = ForkServers(root, ["xmlrpc.client", "no_such_module"], PROJECT.variables(""))
     yield servers.addresses()
     servers.stop()
 
 
 @pytest.fixture
-def job(root: Path, addresses: tuple[str, str]) -> Job:
+def job(root: Path, addresses: tuple[str, str | None]) -> Job:
     return job_of(root, addresses)
 
 
-def job_of(root: Path, addresses: tuple[str, str], threads: int = 1) -> Job:
+def job_of(root: Path, addresses: tuple[str, str | None], threads: int = 1) -> Job:
     environment = {"DVC_STAGE": "a", "DVC_ROOT": str(root), "PATH": path_with(Path(sys.executable).parent)}
-    return Job("a", (), str(root), environment | thread_variables(threads), fork_servers=addresses)
+    return Job("a", (), str(root), environment | thread_variables(threads), str(root), fork_servers=addresses)
 
 
 def path_with(folder: Path) -> str:
@@ -199,7 +211,7 @@ def test_a_commands_libraries_have_as_many_threads_as_its_stage_asks_for(
         "import sys; print('scipy.linalg' in sys.modules); import scipy.linalg, threadpoolctl\n"
         "print(*{pool['num_threads'] for pool in threadpoolctl.threadpool_info()})"
     )
-    servers = ForkServers(root, ["scipy.linalg"])
+    servers = ForkServers(root, ["scipy.linalg"], PROJECT.variables(""))
     try:
         lines = run(job_of(root, servers.addresses(), threads), python("tasks.threads", root))[1]
     finally:
@@ -274,7 +286,7 @@ def test_what_an_earlier_attempt_left_is_cleared(root: Path, job: Job) -> None:
 
 
 def test_a_fork_server_that_is_gone_stops_its_commands(root: Path, job: Job) -> None:
-    servers = ForkServers(root)
+    servers = ForkServers(root, ["xmlrpc.client"])
     gone = servers.addresses()
     servers.stop()
     servers.stop()
@@ -283,7 +295,7 @@ def test_a_fork_server_that_is_gone_stops_its_commands(root: Path, job: Job) -> 
 
 
 def test_a_fork_server_that_was_killed_is_started_again(root: Path, job: Job) -> None:
-    servers = ForkServers(root)
+    servers = ForkServers(root, ["xmlrpc.client"])
     first = servers.addresses()
     assert servers.addresses() == first
     kill_server(first[0])
@@ -295,7 +307,7 @@ def test_a_fork_server_that_was_killed_is_started_again(root: Path, job: Job) ->
 
 
 def test_a_fork_server_that_lost_a_command_is_not_asked_again(root: Path, job: Job) -> None:
-    servers = ForkServers(root)
+    servers = ForkServers(root, ["xmlrpc.client"])
     first = servers.addresses()
     outcome, _ = run(replace(job, fork_servers=first), shell("kill -9 $PPID; sleep 60"))
     assert outcome.lost
@@ -335,7 +347,7 @@ def test_a_timeout_ends_a_command_and_all_below_it(root: Path, job: Job) -> None
 def test_what_ends_well_when_told_to_end_is_no_success(root: Path, job: Job) -> None:
     obliging = shell("trap 'exit 0' TERM; touch begun; sleep 60 & wait")
     assert run(replace(job, resources=Resources(timeout_s=1)), obliging)[0].exit_code == 124
-    servers = ForkServers(root)
+    servers = ForkServers(root, ["xmlrpc.client"])
     (root / "begun").unlink()
     stop = threading.Thread(target=lambda: (wait_until((root / "begun").exists), servers.stop()))
     stop.start()

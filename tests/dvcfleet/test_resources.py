@@ -13,7 +13,7 @@ def test_a_stage_that_asks_for_nothing_gets_one_thread_one_attempt_and_all_the_t
 
 def test_all_that_a_meta_can_ask_for_is_read() -> None:
     meta = {"resources": {"gpus": 1, "memory": "8GB", "threads": 2}, "retries": 2, "timeout": "2h", "owner": "me"}
-    assert read_resources(meta, "meta") == Resources(2, 1, 8_000_000_000, 2, 7200.0)
+    assert read_resources(meta, "meta") == Resources(2, 1, 8_000_000_000, 2, 7200.0, limits_threads=True)
 
 
 @pytest.mark.parametrize(

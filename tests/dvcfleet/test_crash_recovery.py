@@ -1,10 +1,14 @@
 """What a killed run left is out of the way when the next one begins."""
 
+import json
 import os
 import time
+from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from dvc.repo import Repo
 
 from dvcfleet.dvc_adapter.run_cache import temporary_mark
 from dvcfleet.repository import opened, write_lock
@@ -76,6 +80,108 @@ def test_objects_that_lost_their_content_with_the_machine_are_made_again(chain: 
     assert chain.settled()
 
 
+def test_bytes_that_changed_behind_the_size_and_the_time_of_a_file_are_found_after_a_crash(chain: Toy) -> None:
+    chain.ran()
+    before = content(chain.path)
+    for path in (object_of(chain, "cut.txt"), chain.path / "cut.txt"):
+        overwrite(path, b"xyz")
+    at_work(chain, boot_id())
+    assert chain.run()[0] == 0
+    assert chain.ran() == ["cut"]
+    assert content(chain.path) == before
+    assert_cache_is_whole(chain.path)
+
+
+def test_what_dvc_wrote_before_the_machine_went_down_is_checked_too(chain: Toy) -> None:
+    (chain.path / ".dvcfleet/synced").write_text(json.dumps({"boot": "another", "moment": time.time() - 1}))
+    overwrite(object_of(chain, "cut.txt"), b"xyz")
+    (chain.path / "cut.txt").unlink()
+    assert chain.run()[0] == 0
+    assert chain.read("cut.txt") == "abc"
+
+
+def object_of(toy: Toy, name: str) -> Path:
+    """The object of a file in DVC's cache."""
+    with chdir(toy.path), Repo() as repo:
+        out = next(out for out in repo.index.outs if str(out) == name)
+        return Path(out.cache.oid_to_path(out.hash_info.value))
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Write into a file as it lies, and leave its times as they were."""
+    info = path.stat()
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.truncate(len(data))
+        file.write(data)
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+    path.chmod(info.st_mode)
+
+
+def empty_file(toy: Toy) -> list[str]:
+    """Tear a file's object, as if by a crash of which nobody knows; the stages that have to run for it."""
+    overwrite(object_of(toy, "cut.txt"), b"")
+    return ["cut"]
+
+
+def half_listing(toy: Toy) -> list[str]:
+    listing = object_of(toy, "turned")
+    overwrite(listing, listing.read_bytes()[:-20])
+    return ["turn"]
+
+
+def listed_file(toy: Toy) -> list[str]:
+    entry = json.loads(object_of(toy, "turned").read_text())[0]
+    overwrite(toy.path / ".dvc/cache/files/md5" / entry["md5"][:2] / entry["md5"][2:], b"")
+    return ["turn"]
+
+
+@pytest.mark.parametrize("tear", [empty_file, half_listing, listed_file])
+@pytest.mark.parametrize("is_there", [False, True], ids=["lost", "there"])
+def test_what_is_torn_is_neither_restored_nor_taken_for_stored(
+    chain: Toy, tear: Callable[[Toy], list[str]], is_there: bool
+) -> None:
+    chain.ran()
+    before = content(chain.path)
+    runs = tear(chain)
+    if not is_there:
+        (chain.path / "cut.txt").unlink()
+        (chain.path / "turned/text").unlink()
+    code, text = chain.run()
+    assert code == 0, text
+    assert chain.ran() == runs
+    assert content(chain.path) == before
+    assert_cache_is_whole(chain.path)
+    assert chain.settled()
+
+
+@pytest.mark.parametrize("links", ["hardlink", "symlink"])
+def test_a_torn_object_that_is_linked_to_is_replaced(toy: Make, links: str) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    chain.write(".dvc/config", f"[cache]\n    type = {links}\n")
+    assert chain.run()[0] == 0
+    empty_file(chain)
+    listed_file(chain)
+    assert chain.run()[0] == 0
+    assert (chain.read("cut.txt"), chain.read("end.txt")) == ("abc", "cba")
+    assert_cache_is_whole(chain.path)
+    assert chain.settled()
+
+
+def test_an_entry_of_the_run_cache_that_lost_its_end_is_not_restored_but_written_again(toy: Make) -> None:
+    script = "stages: {a: {cmd: 'echo a >> log; echo 1 > x; chmod 755 x', deps: [source], outs: [x]}}"
+    made = toy.ran(script, {"source": "s"})
+    entry = next(path for path in (made.path / ".dvc/cache/runs").glob("*/*/*"))
+    whole = entry.read_bytes()
+    overwrite(entry, whole[: whole.index(b"    isexec") if b"    isexec" in whole else whole.index(b"  isexec")])
+    (made.path / "dvc.lock").unlink()
+    made.ran()
+    code, text = made.run()
+    assert code == 0, text
+    assert made.ran() == ["a"]
+    assert entry.read_bytes() == whole
+
+
 @pytest.fixture
 def shared(toy: Make, tmp_path: Path) -> tuple[Toy, Toy, Path]:
     """Two repositories that ran the same stages with one cache between them; the cache."""
@@ -122,6 +228,16 @@ def test_in_a_shared_cache_only_ones_own_torn_objects_are_removed(shared: tuple[
     mine = {path for path, content in tear.items() if content in (b"abc", b"cba")}
     assert len(mine) == 2
     assert {path for path in tear if path.exists() and path.read_bytes() != b""} == mine
+
+
+def test_an_object_of_another_users_that_holds_other_bytes_is_not_taken_for_stored(
+    shared: tuple[Toy, Toy, Path],
+) -> None:
+    ours, _, cache = shared
+    torn = cache / "files/md5/90/0150983cd24fb0d6963f7d28e17f72"  # of abc
+    overwrite(torn, b"xyz")
+    assert ours.run(force=True)[0] == 0
+    assert torn.read_bytes() == b"abc"
 
 
 def test_a_list_of_locks_that_a_kill_left_half_written_does_not_stand_in_the_way(chain: Toy) -> None:

@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 import subprocess
 from contextlib import chdir
 from pathlib import Path
@@ -69,6 +71,20 @@ def test_a_run_is_an_experiment_that_dvc_shows_with_its_params_and_metrics(
     assert found["params"]["params.yaml"]["data"] == {"score": {"by": "width"}}
     assert found["metrics"]["scores/size.json"]["data"] == {"size": 3}
     assert found["outs"]["cut.txt"]["hash"]
+
+
+def test_objects_of_gits_that_a_crash_left_empty_or_half_are_written_again(toy: Make) -> None:
+    made = committed(toy(SCORED, SCORED_FILES))
+    at_start = set((made.path / ".git/objects").glob("??/*"))
+    assert made.run()[0] == 0
+    for number, path in enumerate(sorted(set((made.path / ".git/objects").glob("??/*")) - at_start)):
+        path.chmod(0o644)
+        os.truncate(path, path.stat().st_size // 2 if number % 2 else 0)
+    shutil.rmtree(made.path / ".git/refs/exps")
+    code, said = made.run(force=True)
+    assert (code, "saved as the DVC experiment" in said) == (0, True), said
+    git(made, "fsck", "--full")
+    assert len(experiments(made)) == 1
 
 
 def test_saving_changes_neither_the_workspace_nor_gits_index_nor_the_branch(

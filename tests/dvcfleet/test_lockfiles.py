@@ -46,6 +46,20 @@ def test_entries_recorded_before_a_kill_are_recovered(done: Toy, stages: dict[st
     assert make(done.path, order).recover() == 0
 
 
+def test_files_are_synced_before_dvc_lock_names_them(done: Toy, stages: dict[str, Any]) -> None:
+    lock, seen = done.path / "dvc.lock", list[list[str]]()
+    locks = LockFiles(
+        done.path / "journal", dict, lambda path: None, lambda: seen.append(list(load_yaml(str(lock))["stages"]))
+    )
+    locks.forget(str(lock), ["turn", "end"])
+    locks.record(stages["turn"])
+    locks.record(stages["end"])
+    assert seen == []
+    locks.flush()
+    assert seen == [["cut"]]
+    assert list(load_yaml(str(lock))["stages"]) == ["cut", "turn", "end"]
+
+
 def test_a_line_cut_off_by_the_kill_is_left_out(done: Toy, stages: dict[str, Any]) -> None:
     lock, journal = done.path / "dvc.lock", done.path / "journal"
     killed = make(done.path)

@@ -16,6 +16,7 @@ from merganser.command_line.epilogs import EXIT_CODES, example
 from merganser.command_line.start import option
 from merganser.errors import ExtraError, InputError
 from merganser.extras import naming_extras
+from merganser.outputs import write_whole
 from tasks.tracking import store_words
 
 app = new_app()
@@ -169,7 +170,7 @@ def report(
     root = root_of(repo)
     text = paper_table(root, errors=errors) if tex else "".join(f"{line}\n" for line in report_lines(root))
     if out:
-        out.write_text(text, encoding="utf-8")
+        write_whole(out, text)
     else:
         print(text, end="")
 

@@ -102,8 +102,9 @@ def merge(
     from merganser.checkpoints.reading import open_checkpoint
     from merganser.checkpoints.shards import parse_size
     from merganser.config.recipes import checked_recipe
+    from merganser.outputs import refuse_existing
     from merganser.progress import unwatched
-    from merganser.standalone.merge import merge_by, refuse_existing
+    from merganser.standalone.merge import merge_by
     from merganser.workers import threads_wanted
 
     recipe = checked_recipe(

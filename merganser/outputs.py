@@ -1,26 +1,42 @@
-"""Files and folders that appear whole or not at all."""
+"""Files and folders that appear whole or not at all, whoever else writes to the same name."""
 
+import errno
+import fcntl
+import glob
 import json
 import os
+import re
+import secrets
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from merganser.errors import InputError
+
+PARTIAL, LOCK = "partial", "lock"  # what the names end in of what is being written, and of whom it is written by
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes its name only when whole and synced; never write into an existing file."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with temporary.open("wb") as file:
+    """Open a temporary file that takes its name only when whole and synced; never write into an existing file.
+
+    Of several writers each waits for the one before.
+    """
+    temporary = path.with_name(f".{path.name}.{PARTIAL}")
+    descriptor, _ = _opened_alone(temporary, fcntl.LOCK_EX)
+    with os.fdopen(descriptor, "wb") as file:
+        try:
+            file.truncate()
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -32,9 +48,9 @@ def write_json(path: Path, content: Any) -> None:
 
 @contextmanager
 def fresh_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder that takes the place of `path` when the block ends well."""
+    """Give an empty folder that takes the place of `path`, an output of a stage, when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{PARTIAL}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
@@ -44,3 +60,146 @@ def fresh_folder(path: Path) -> Iterator[Path]:
         partial.rename(path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder that takes a name of the user's when the block ends well, and is on the disk then.
+
+    Raises InputError where the name is taken, at the start or at the end, or another process writes to it.
+    """
+    with new_output(path) as place:
+        partial = place.with_name(f".{place.name}.{PARTIAL}-{secrets.token_hex(4)}")
+        with _said_of(path):
+            partial.mkdir()
+        try:
+            yield partial
+            _sync_tree(partial)
+            refuse_existing(path)
+            with _said_of(path):
+                partial.rename(place)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def new_output(path: Path) -> Iterator[Path]:
+    """Let this process alone write a new file or folder; give its place, links resolved. It is on the disk at the end.
+
+    What a killed writer left beside it is removed. Raises InputError where the name is taken, or another process
+    writes to it.
+    """
+    with one_writer(path) as place:
+        refuse_existing(path)
+        yield place
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text of the user's, whole or not at all, in place of what was there; a device or pipe is written into.
+
+    Raises InputError where another process writes it, and where nothing can be written.
+    """
+    if path.exists() and not path.is_file():
+        with _said_of(path):
+            path.write_text(text, encoding="utf-8")
+        return
+    with one_writer(path) as place, _said_of(path), replacing(place) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def one_writer(path: Path) -> Iterator[Path]:
+    """Let this process alone write to a name of the user's; give its place, links resolved.
+
+    The lock, on a file beside it, ends with the process, however that ends. Raises InputError naming the process that
+    has it, and where nothing can be written.
+    """
+    place = Path(os.path.realpath(path))
+    lock, above = place.with_name(f".{place.name}.{LOCK}"), place.parent
+    made = [folder for folder in (above, *above.parents) if not folder.exists()]
+    with _said_of(path):
+        above.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor, is_alone = _opened_alone(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"{path}: {_writer(lock)} is writing it; wait until it ends, or name another") from error
+    try:
+        os.ftruncate(descriptor, 0)  # of one that was killed
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        for left in above.glob(glob.escape(f".{place.name}.{PARTIAL}") + "*") if is_alone else ():
+            _remove(left)
+        yield place
+        for folder in (above, *(folder.parent for folder in made)):
+            _sync(folder)
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def refuse_existing(out: Path) -> None:
+    """Never write over what is there: an output is a new name, or an empty folder."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: is there already and not empty; name a new one, or remove it first")
+
+
+def _opened_alone(path: Path, how: int) -> tuple[int, bool]:
+    """Open a file to write, made if need be, with the lock on it; raise BlockingIOError where another has it.
+
+    Where the file system has no locks it is opened all the same, and False says so.
+    """
+    while True:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(descriptor, how)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise
+        except OSError:
+            return descriptor, False
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
+                return descriptor, True
+        os.close(descriptor)  # who had the lock renamed or removed the file
+
+
+def _writer(lock: Path) -> str:
+    """Name the process that holds a lock, as far as it has written who it is."""
+    with suppress(OSError), lock.open("rb") as file:
+        if found := re.fullmatch(rb"(\d{1,20})\n", file.read(32)):
+            return f"process {found[1].decode()}"
+    return "another process"
+
+
+@contextmanager
+def _said_of(path: Path) -> Iterator[None]:
+    """Raise InputError where a name cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); name another place") from error
+
+
+def _sync_tree(folder: Path) -> None:
+    """Have the disk hold a folder's files, and the folders themselves."""
+    for inside, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            if stat.S_ISREG(os.lstat(os.path.join(inside, name)).st_mode):
+                _sync(Path(inside, name))
+        _sync(Path(inside))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of a file system that cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()

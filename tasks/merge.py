@@ -25,6 +25,7 @@ from merganser.merging.entry import as_taken, merge_entry
 from merganser.merging.method import Method
 from merganser.merging.usage import usage
 from merganser.models.device import usable
+from merganser.outputs import fresh_folder
 from merganser.routed import BOTTLENECKS, ROUTER
 from merganser.workers import threads_wanted
 from tasks.beside import COST
@@ -134,19 +135,20 @@ def main(argv: list[str]) -> None:
             source = opened(inner, start, tasks, seed)
         else:
             source = open_source(inner, tasks, seed, entry.embedding, entry.learned, part)
-        merge_entry(
-            method,
-            values,
-            source,
-            base,
-            out,
-            profile if first else None,
-            partial(card_of, key, params, method, values, seed),
-            device,
-            threads_wanted(),
-            additions=additions,
-            noted=noted,
-        )
+        with fresh_folder(out) as folder:
+            merge_entry(
+                method,
+                values,
+                source,
+                base,
+                folder,
+                profile if first else None,
+                partial(card_of, key, params, method, values, seed),
+                device,
+                threads_wanted(),
+                additions=additions,
+                noted=noted,
+            )
 
 
 if __name__ == "__main__":

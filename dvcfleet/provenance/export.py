@@ -1,5 +1,6 @@
 """Export lineage to other tools, in the format that the file's suffix selects."""
 
+import fcntl
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,7 +23,8 @@ KINDS: dict[str, tuple[str, Callable[[Lineage], str]]] = {
 def export(repo: Path, path: Path, target: str | None = None) -> str:
     """Write the lineage of everything, or of one target, to a new file, atomically; return a description of it.
 
-    Raises UserError for an unknown suffix, for a file that already exists, and if nothing has run yet.
+    Raises UserError for an unknown suffix, for a file that already exists or that another process is writing, and if
+    nothing has run yet.
     """
     _check(path)
     lineage = _read(repo, target)
@@ -30,12 +32,7 @@ def export(repo: Path, path: Path, target: str | None = None) -> str:
         raise UserError("nothing has run yet; the next run runs it")
     kind, write = KINDS[path.suffix]
     text = write(lineage)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    _write_new(path, text)
     return f"{kind} of {len(lineage.steps)} stages"
 
 
@@ -43,10 +40,43 @@ def _check(path: Path) -> None:
     if path.suffix not in KINDS:
         known = " or ".join(f"{suffix} ({kind})" for suffix, (kind, _) in KINDS.items())
         raise UserError(f"{path}: the name must end in {known}")
-    if path.exists():
-        raise UserError(f"{path}: exists already; name a new file, or remove it first")
+    _refuse_existing(path)
     if not path.parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise UserError(f"{path}: exists already; name a new file, or remove it first")
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that is on the disk when it has its name, and is of one process, whichever others write there."""
+    # The lock too, which a kill releases; the next one writes over it.
+    partial = path.with_name(f".{path.name}.partial")
+    with open(partial, "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = partial.exists() and os.path.samestat(os.fstat(file.fileno()), partial.stat())
+        except BlockingIOError:
+            is_ours = False
+        if not is_ours:
+            raise UserError(f"{path}: another process is writing it; wait until it ends, or name another file")
+        try:
+            _refuse_existing(path)
+            file.truncate(0)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink()
+            raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _read(repo: Path, target: str | None) -> Lineage:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from merganser.outputs import refuse_existing
+
 
 def import_mergekit(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A configuration of mergekit, such as config.yml.")],
@@ -15,7 +17,6 @@ def import_mergekit(
 ) -> None:
     """Turn a configuration of mergekit into merge.yaml, which `merganser merge` does, and params.yaml, to compare."""
     from merganser.config.recipes import RECIPE
-    from merganser.standalone.merge import refuse_existing
     from merganser.standalone.mergekit.importing import PARAMS, imported, write_imported
 
     out = out or Path(config.stem)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from merganser.errors import InputError
+from merganser.outputs import refuse_existing
 
 if TYPE_CHECKING:
     from merganser.config.recipes import Recipe
@@ -97,7 +98,7 @@ def merge(
     if out is None:
         raise InputError("--out: say which new folder the merged checkpoint goes into")
     from merganser.command_line.progress import progress_bar
-    from merganser.standalone.merge import merge_by, refuse_existing
+    from merganser.standalone.merge import merge_by
     from merganser.workers import threads_wanted
 
     refuse_existing(out)
@@ -157,7 +158,6 @@ def reconstruct(
 ) -> None:
     """Write a task's own model, the shared part plus its overlay, with its head and configuration."""
     from merganser.standalone import merged_adapter, reconstruct
-    from merganser.standalone.merge import refuse_existing
 
     refuse_existing(out)
     if as_adapter and task is None:

@@ -19,7 +19,7 @@ from merganser.inputs.factors import FactorSettings
 from merganser.inputs.layers import LayerSource
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
-from merganser.outputs import fresh_folder, write_json
+from merganser.outputs import write_json
 from merganser.overlays import FILE
 from merganser.progress import Progress, unwatched
 from merganser.routed import BLOCK_ROUTERS, BOTTLENECKS, GATES, ROUTER
@@ -32,7 +32,7 @@ def merge_entry(
     values: dict[str, Any],
     source: LayerSource,
     base: Path,
-    out: Path,
+    folder: Path,
     profile: Path | None,
     texts: Callable[[], Mapping[str, str]],
     device: str = "cpu",
@@ -42,7 +42,7 @@ def merge_entry(
     noted: Mapping[str, Any] | None = None,
     progress: Progress = unwatched,
 ) -> None:
-    """Merge a source's layers onto the base into a fresh folder, with its card and what stands beside the base.
+    """Merge a source's layers onto the base into an empty folder, with its card and what stands beside the base.
 
     `texts`: makes the text files beside the weights, such as the card, once these are written.
     `additions`: small files of the tasks' own that are kept with it. `noted`: more for the profile: the losses by
@@ -51,21 +51,20 @@ def merge_entry(
     """
     start_wall, start_cpu = time.perf_counter(), time.process_time()
     checkpoint = open_for_merging(base)
-    with fresh_folder(out) as folder:
-        merge(method, values, source, checkpoint, folder, choose_device(device), threads, output, progress)
-        copy_companions(base, folder)
-        output.declare(folder)
-        for path in additions:
-            shutil.copyfile(path, folder / path.name)
-        if method.gated:
-            write_gates(folder, values["k_gate"])
-        if method.blended and source.learned:
-            write_block_routers(folder, source.learned.values, source.tasks)
-        for name, text in texts().items():
-            (folder / name).write_text(text, encoding="utf-8")
+    merge(method, values, source, checkpoint, folder, choose_device(device), threads, output, progress)
+    copy_companions(base, folder)
+    output.declare(folder)
+    for path in additions:
+        shutil.copyfile(path, folder / path.name)
+    if method.gated:
+        write_gates(folder, values["k_gate"])
+    if method.blended and source.learned:
+        write_block_routers(folder, source.learned.values, source.tasks)
+    for name, text in texts().items():
+        (folder / name).write_text(text, encoding="utf-8")
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
-        rate = {"amr": additional_memory_rate(out, checkpoint, source)}
+        rate = {"amr": additional_memory_rate(folder, checkpoint, source)}
         write_json(profile, times | _usage() | rate | {"device": _device_name(device)} | dict(noted or {}))
 
 

@@ -29,6 +29,7 @@ from merganser.merging.driver import choose_device
 from merganser.merging.entry import as_taken, merge_entry
 from merganser.merging.method import Method
 from merganser.models import embed_classes, text_family_of
+from merganser.outputs import new_folder
 from merganser.progress import Progress, unwatched
 from merganser.sources.named import fetch_named
 from merganser.sources.pointers import HubPointer
@@ -94,9 +95,12 @@ def merge_checkpoints(
         if path is not None:
             refuse_code(path)
     how = _How(rules or ParameterRules(), device, threads, seed, progress)
-    out.parent.mkdir(parents=True, exist_ok=True)
     given = {BASE: base, **models} if base else dict(models)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as made, ThreadPoolExecutor(1) as reader:
+    with (
+        new_folder(out) as written,
+        tempfile.TemporaryDirectory(prefix=".made-", dir=written) as made,
+        ThreadPoolExecutor(1) as reader,
+    ):
         folder = Path(made)
         base = start = base or _mean_of(models, folder / "base", progress)
         if merged:
@@ -116,7 +120,7 @@ def merge_checkpoints(
             }
 
         merge_entry(
-            method, filled, source, start, out, profile, texts, device, threads, output=output, progress=progress
+            method, filled, source, start, written, profile, texts, device, threads, output=output, progress=progress
         )
         return notes + _notes(base)
 
@@ -125,6 +129,7 @@ def _merged_start(method: Method, base: Path, models: Mapping[str, Path], out: P
     """Merge the models by a method with its defaults, for difference vectors to start from."""
     values = method.validate(method.name, {})
     source, _ = _open(method, values, base, base, models, how)
+    out.mkdir()
     merge_entry(method, values, source, base, out, None, dict, how.device, how.threads, progress=how.progress)
     return out
 
@@ -164,12 +169,6 @@ def merge_by(
         progress=progress,
         pointers=pointers,
     )
-
-
-def refuse_existing(out: Path) -> None:
-    """Never write over what is there: an output is a new name, or an empty folder."""
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise InputError(f"{out}: is there already and not empty; name a new one, or remove it first")
 
 
 def _open(

@@ -14,7 +14,7 @@ from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import is_transposed
 from merganser.config.recipes import RECIPE, Recipe, check_unchanged, path_of, read_recipe
 from merganser.errors import InputError
-from merganser.outputs import fresh_folder
+from merganser.outputs import new_folder
 
 ROUNDINGS = 4  # of the merged weights to their dtype: what a sum of low-rank updates may differ from the merge
 
@@ -38,7 +38,7 @@ def write_merged_adapter(merged: Path, out: Path) -> None:
     turned = {is_transposed(base, name) for name in updates}
     if len(turned) != 1:
         raise InputError(f"{merged}: no maps that an adapter changes, or of both orientations; PEFT has none of these")
-    with fresh_folder(out) as folder:
+    with new_folder(out) as folder:
         shapes = {name: base.spec(name).shape for name in updates}
         write_adapter(folder, updates, shapes, turned.pop(), recipe.base.hub or str(path))
 

@@ -22,7 +22,7 @@ from merganser.checkpoints.views import View, is_transposed, stored_specs
 from merganser.checkpoints.writing import write_model
 from merganser.config.recipes import RECIPE, check_unchanged, path_of, read_recipe
 from merganser.errors import InputError, did_you_mean
-from merganser.outputs import fresh_folder
+from merganser.outputs import new_folder, new_output
 from merganser.overlays import FILE, LowRank, OverlayFile, open_overlays, task_model, write_task_model
 from merganser.routed import GATES, check_one_model
 
@@ -48,10 +48,11 @@ def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
     """
     opened_parts(merged, task)
     if out.suffix == SINGLE:
-        write_task_model(merged, task, out)
+        with new_output(out) as place:
+            write_task_model(merged, task, place)
         return []
     own = _own(merged, task)
-    with fresh_folder(out) as folder:
+    with new_folder(out) as folder:
         copy_companions(merged, folder)
         (folder / GATES).unlink(missing_ok=True)
         _write_weights(merged, task, own, folder)
@@ -151,7 +152,7 @@ def write_adapter_of(merged: Path, task: str, out: Path) -> None:
     if len(turned) > 1:
         raise InputError(f"{merged}: some maps are stored as in x out, others not; PEFT has no adapter for both")
     updates = {name: (part.u.float() * part.s, part.vh.float()) for name, part in parts.items()}
-    with fresh_folder(out) as folder:
+    with new_folder(out) as folder:
         write_adapter(folder, updates, {name: shared.spec(name).shape for name in parts}, turned.pop(), str(merged))
 
 

@@ -1,5 +1,6 @@
 """Lineage as other tools read it, by their own libraries, from real runs."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -237,6 +238,20 @@ def test_a_file_that_cannot_be_written_is_refused(name: str, problem: str, ran: 
     with pytest.raises(UserError, match=problem):
         export(ran.path, ran.path / name)
     assert ran.read("there.json") == "mine"
+
+
+def test_of_two_exports_to_one_file_the_second_is_refused_and_a_killed_one_leaves_nothing(ran: Toy) -> None:
+    file, partial = ran.path / "all.json", ran.path / ".all.json.partial"
+    with open(partial, "w") as other:
+        other.write("half of it")
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match=r"all\.json: another process is writing it"):
+            export(ran.path, file)
+    assert not file.exists()
+    export(ran.path, file)
+    json.loads(file.read_text())
+    assert not partial.exists()
 
 
 def test_where_nothing_ran_there_is_nothing_to_export(toy: Make, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A task's own model out of a merge: a folder that loads, with the task's head and configuration."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.output import Output
 from merganser.errors import InputError
+from merganser.outputs import one_writer
 from merganser.overlays import task_model
 from merganser.standalone.merge import merge_checkpoints
 from merganser.standalone.merged_adapter import write_merged_adapter
@@ -48,6 +50,19 @@ def test_a_task_has_its_own_head_and_configuration(merged: Path, tmp_path: Path)
         torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-6)
     assert torch.equal(ours["classifier.out_proj.weight"], theirs["classifier.out_proj.weight"])
     load(tiny("roberta"), merged / "one")
+
+
+def test_an_output_that_another_process_writes_is_refused(merged: Path, tmp_path: Path) -> None:
+    out, file, base = tmp_path / "own", tmp_path / "own.safetensors", merged / "base"
+    with one_writer(out), one_writer(file):
+        for write in (
+            lambda: write_model_of(merged / "out", "task1", out),
+            lambda: write_model_of(merged / "out", "task1", file),
+            lambda: merge_checkpoints("average", {}, base, {"a": merged / "task0"}, out, device="cpu"),
+        ):
+            with pytest.raises(InputError, match=f"process {os.getpid()} is writing it"):
+                write()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_task_has_its_own_names_shards_and_dtype(merged: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.params import NAME
 from merganser.config.recipes import RECIPE, Recipe, Source
 from merganser.errors import InputError, did_you_mean
-from merganser.outputs import fresh_folder
+from merganser.outputs import new_folder
 from merganser.sources.named import COMMIT, hub_name
 from merganser.standalone.mergekit.configuration import Configuration, Reference, read_configuration
 from merganser.standalone.mergekit.methods import IGNORED, PARAMETERS, Inputs, Kin, kin_of
@@ -154,7 +154,7 @@ def _dtype(rest: Mapping[str, Any]) -> str | None:
 
 def write_imported(found: Imported, config: Path, out: Path) -> None:
     """Write `merge.yaml`, the recipe, and `params.yaml`, for a comparison, into a new folder."""
-    with fresh_folder(out) as folder:
+    with new_folder(out) as folder:
         (folder / RECIPE).write_text(_recipe(found, out).text(), encoding="utf-8")
         about = ABOUT.format(name=config.name, recipe=out / RECIPE)
         (folder / PARAMS).write_text(about + _yaml(_params(found, out, folder)), encoding="utf-8")

@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO
 from merganser.errors import InputError
 
 PARTIAL, LOCK = "partial", "lock"  # what the names end in of what is being written, and of whom it is written by
+NAMELESS_S = 1.0
 
 
 @contextmanager
@@ -119,13 +121,8 @@ def one_writer(path: Path) -> Iterator[Path]:
     made = [folder for folder in (above, *above.parents) if not folder.exists()]
     with _said_of(path):
         above.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor, is_alone = _opened_alone(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"{path}: {_writer(lock)} is writing it; wait until it ends, or name another") from error
+        descriptor, is_alone = _locked(lock, path)
     try:
-        os.ftruncate(descriptor, 0)  # of one that was killed
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         for left in above.glob(glob.escape(f".{place.name}.{PARTIAL}") + "*") if is_alone else ():
             _remove(left)
         yield place
@@ -162,12 +159,32 @@ def _opened_alone(path: Path, how: int) -> tuple[int, bool]:
         os.close(descriptor)  # who had the lock renamed or removed the file
 
 
+def _locked(lock: Path, path: Path) -> tuple[int, bool]:
+    """Take a lock and write into it who has it; raise InputError naming the process that has it already.
+
+    Just after taking it that process has not yet written who it is: it is asked again until that moment has passed.
+    """
+    end = time.monotonic() + NAMELESS_S
+    while True:
+        try:
+            descriptor, is_alone = _opened_alone(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)  # of one that was killed
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            return descriptor, is_alone
+        except BlockingIOError as error:
+            who = _writer(lock)
+            if who or time.monotonic() > end:
+                who = f"process {who}" if who else "another process"
+                raise InputError(f"{path}: {who} is writing it; wait until it ends, or name another") from error
+        time.sleep(0.01)
+
+
 def _writer(lock: Path) -> str:
-    """Name the process that holds a lock, as far as it has written who it is."""
+    """Return the id of the process that holds a lock; nothing where it has not written it."""
     with suppress(OSError), lock.open("rb") as file:
         if found := re.fullmatch(rb"(\d{1,20})\n", file.read(32)):
-            return f"process {found[1].decode()}"
-    return "another process"
+            return found[1].decode()
+    return ""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The processes around a run: the fork servers, which start the stages' processes, and a Prefect server."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -54,35 +54,38 @@ class Services:
     @contextmanager
     def prefect(self) -> Iterator[None]:
         """Connect Prefect in this process to the run's server."""
-        before = os.environ.get("PREFECT_API_URL")
-        api = self._server.api if self._server else os.environ["PREFECT_API_URL"]
+        names = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
+        before = {name: os.environ[name] for name in names if name in os.environ}
+        environment = self._server.environment if self._server else before
         if self._server:
             # Before Prefect is imported, and for all threads and processes: without it, each starts its own server.
-            set_own("PREFECT_API_URL", api)
+            for name, value in environment.items():
+                set_own(name, value)
         try:
             with ExitStack() as stack:
                 # Prefect reads .env, prefect.toml and pyproject.toml of the current folder. The repository's are in
                 # whatever form, and for whatever server.
                 with chdir(state_folder(self._repo)):
-                    stack.enter_context(self._settings(api))
+                    stack.enter_context(self._settings(environment))
                 yield
         finally:
-            if before is None:
-                del os.environ["PREFECT_API_URL"]
+            for name in environment.keys() - before.keys():
+                del os.environ[name]
+            os.environ.update(before)
 
-    def _settings(self, api: str) -> AbstractContextManager[Any]:
+    def _settings(self, environment: Mapping[str, str]) -> AbstractContextManager[Any]:
         """Import Prefect, which takes a while, and wait for the server, which starts meanwhile; return its settings."""
-        from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+        from prefect import settings as known
 
         import dvcfleet.prefect_adapter.flow  # noqa: F401
 
-        settings: dict[Any, Any] = {PREFECT_API_URL: api}
+        settings: dict[Any, Any] = {getattr(known, name): value for name, value in environment.items()}
         if self._server:
             self._server.wait()
-            settings[PREFECT_CLIENT_MAX_RETRIES] = OWN_SERVER_RETRIES
+            settings[known.PREFECT_CLIENT_MAX_RETRIES] = OWN_SERVER_RETRIES
         else:
-            _check_server(api)
-        return temporary_settings(settings)
+            _check_server(environment["PREFECT_API_URL"])
+        return known.temporary_settings(settings)
 
     def check_prefect(self, say: Callable[[str], object]) -> None:
         """Report the internals that the installed Prefect lacks, in this process and in the run's own server."""

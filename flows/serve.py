@@ -75,15 +75,18 @@ def _schedule(item: dict[str, Any]) -> "Schedule":
 
 @contextmanager
 def _prefect(home: Path) -> Iterator[str]:
-    """Set the server's address for this process and its children; yield the address of its page."""
+    """Connect this process and its children to the server; yield the address of its page."""
     elsewhere = os.environ.get("PREFECT_API_URL")
     server = None if elsewhere else Server(home, page=True, schedules=True)
     try:
-        os.environ["PREFECT_API_URL"] = api = server.wait() if server else str(elsewhere)
-        from prefect.settings import PREFECT_API_URL, temporary_settings
+        if server:
+            server.wait()
+            os.environ.update(server.environment)
+        environment = server.environment if server else {"PREFECT_API_URL": str(elsewhere)}
+        from prefect import settings
 
-        with temporary_settings({PREFECT_API_URL: api}):
-            yield api.removesuffix("/api")
+        with settings.temporary_settings({getattr(settings, name): value for name, value in environment.items()}):
+            yield environment["PREFECT_API_URL"].removesuffix("/api")
     finally:
         if server:
             server.stop()

@@ -8,7 +8,6 @@ from typing import Any
 from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -16,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from dvcfleet.provenance.last_run import last_run
 from dvcfleet.repository import STATE_FOLDER
+from dvcfleet.web_guard import Guard
 from flows.answer import report_lines
 from merganser.errors import InputError
 from merganser.limits import read_yaml
@@ -38,9 +38,7 @@ def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
     routes: list[BaseRoute] = [Route("/", show), Route("/favicon.ico", lambda _: Response(status_code=204))]
     for path, folder in SERVED.items():
         routes += [Route(f"/{path}/", index), Mount(f"/{path}", StaticFiles(directory=root / folder, check_dir=False))]
-    # A page of another site whose name was made to lead here is refused.
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
-    return Starlette(routes=routes, middleware=[hosts])
+    return Starlette(routes=routes, middleware=[Middleware(Guard)])
 
 
 def describe(root: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from dvcfleet.guarded_uvicorn import NAME as GUARDED_PROTOCOL
 from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.repository import opened, state_folder
 from dvcfleet.secrets import masked
@@ -117,6 +118,7 @@ def _mlflow_page(root: Path) -> Iterator[Callable[[], str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "mlflow", *command],
         cwd=root,
+        env=os.environ | {"UVICORN_HTTP": GUARDED_PROTOCOL, "PYTHONPATH": os.pathsep.join(_import_paths())},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -128,6 +130,12 @@ def _mlflow_page(root: Path) -> Iterator[Callable[[], str]]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         process.wait()
+
+
+def _import_paths() -> Iterator[str]:
+    """Yield where Python looks for packages, this one first: it is found also where it is not installed."""
+    yield str(Path(__file__).parents[1])
+    yield from filter(None, [os.environ.get("PYTHONPATH")])
 
 
 def _free_port() -> int:

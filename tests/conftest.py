@@ -53,9 +53,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Prefect server for all tests that are not about the server's own life."""
-    with shared_prefect_server(tmp_path_factory) as api:
-        yield api
+    """A real Prefect server for all tests that are not about the server's own life; the environment has its secret."""
+    with shared_prefect_server(tmp_path_factory) as environment, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_API_AUTH_STRING", environment["PREFECT_API_AUTH_STRING"])
+        yield environment["PREFECT_API_URL"]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """What the tests of a session make once and share, whichever of its processes they run in."""
 
+import json
 import os
 import subprocess
 import time
@@ -40,20 +41,24 @@ def copy_repository(source: Path, target: Path) -> Path:
 
 
 @contextmanager
-def shared_prefect_server(factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Give the API of one Prefect server for all processes: the first that asks starts it, and waits for the others."""
+def shared_prefect_server(factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Give the address and the secret of one Prefect server for all processes, as variables.
+
+    The first process that asks starts it, and waits for the others.
+    """
     folder = shared_folder(factory)
-    lock, address, users = FileLock(folder / "prefect.lock"), folder / "prefect-api", folder / "prefect-users"
+    lock, address, users = FileLock(folder / "prefect.lock"), folder / "prefect.json", folder / "prefect-users"
     me, server = users / str(os.getpid()), None
     with lock:
         users.mkdir(exist_ok=True)
         me.touch()
         if not address.exists():
             server = Server(folder / f"prefect-{os.getpid()}")
-            address.write_text(server.wait())
-        api = address.read_text()
+            server.wait()
+            address.write_text(json.dumps(server.environment))
+        environment = json.loads(address.read_text())
     try:
-        yield api
+        yield environment
     finally:
         me.unlink()
         if server:

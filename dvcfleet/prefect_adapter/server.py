@@ -1,9 +1,11 @@
 """A Prefect server on loopback for the time of a run, as `python -m dvcfleet.prefect_adapter.server SOCKET`.
 
-Standard input is connected to the run: when the run dies, the server ends.
+Standard input is connected to the run: when the run dies, the server ends. It answers its own pages and those who have
+its secret, and no page of another server.
 """
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -19,6 +21,8 @@ from typing import Any
 from dvcfleet.errors import FailedError
 from dvcfleet.prefect_adapter.database import is_current, make_database
 from dvcfleet.prefect_adapter.internals import SERVER, serve_by_command, server_app, wait_for_events
+from dvcfleet.prefect_adapter.log_in import LogIn
+from dvcfleet.web_guard import Guard, own_origins
 
 START_LIMIT_S = 120.0
 _NOTE = "dvcfleet: "  # prefix of the lines in the server's log that are for the user
@@ -58,6 +62,8 @@ class Server:
 
     The constructor starts it in the background; call `wait` before use. It ends when it is stopped, or with this
     process. With `schedules` it also starts scheduled runs and runs automations, as an ordinary Prefect server does.
+    `environment` connects a client to it: its address, and the secret that it asks for. While it is up, the secret is
+    also in the file `secret`, for programs that this user starts.
     """
 
     def __init__(self, home: Path, page: bool = False, schedules: bool = False) -> None:
@@ -67,8 +73,12 @@ class Server:
         with socket.socket() as listener, self._log.open("wb") as log:
             listener.bind(("127.0.0.1", 0))
             listener.listen(128)
-            self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            self.api = f"{self.address}/api"
+            port = listener.getsockname()[1]
+            self.api = f"http://127.0.0.1:{port}/api"
+            password = f"dvcfleet:{secrets.token_urlsafe(32)}"  # user and password, as HTTP's basic authentication has
+            self.environment = {"PREFECT_API_URL": self.api, "PREFECT_API_AUTH_STRING": password}
+            self.secret = _secret_file(home, port)
+            _write_secret(self.secret, password)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dvcfleet.prefect_adapter.server", str(listener.fileno())],
                 stdin=subprocess.PIPE,
@@ -78,15 +88,17 @@ class Server:
                 env=os.environ
                 | _SETTINGS
                 | (_FOR_SCHEDULES if schedules else _FOR_ONE_RUN)
-                | self._own_settings(home, page),
+                | self.environment
+                | self._own_settings(home, page, port, password),
                 pass_fds=[listener.fileno()],
             )
 
-    def _own_settings(self, home: Path, page: bool) -> dict[str, str]:
+    def _own_settings(self, home: Path, page: bool, port: int, password: str) -> dict[str, str]:
         return {
             "PREFECT_HOME": str(home),
             "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
-            "PREFECT_API_URL": self.api,
+            "PREFECT_SERVER_API_AUTH_STRING": password,
+            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
             "PREFECT_UI_API_URL": self.api,
             "PREFECT_UI_STATIC_DIRECTORY": str(home / "page"),
             "PREFECT_SERVER_UI_ENABLED": str(page).lower(),
@@ -120,6 +132,17 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self.secret.unlink(missing_ok=True)
+
+
+def _secret_file(home: Path, port: int) -> Path:
+    return home / f"secret-{port}"
+
+
+def _write_secret(path: Path, password: str) -> None:
+    path.unlink(missing_ok=True)  # of a server that was killed
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(password)
 
 
 def main() -> None:
@@ -129,7 +152,8 @@ def main() -> None:
 
     for sent_to_all in (signal.SIGINT, signal.SIGTERM):  # the run must still report how it ended
         signal.signal(sent_to_all, signal.SIG_IGN)
-    _prepare_database(Path(os.environ["PREFECT_HOME"]) / "prefect.db")
+    home = Path(os.environ["PREFECT_HOME"])
+    _prepare_database(home / "prefect.db")
     # Imported modules live until exit: garbage collection would take a quarter of the start.
     gc.disable()
     SERVER.check(lambda line: print(f"{_NOTE}{line}", flush=True))
@@ -137,10 +161,12 @@ def main() -> None:
     gc.freeze()
     gc.enable()
     listener = socket.socket(fileno=int(sys.argv[1]))
+    secret = _secret_file(home, listener.getsockname()[1])
     if app is None:
         serve_by_command(listener, sys.stdin.buffer.read)
     else:
-        _serve(app, listener)
+        _serve(Guard(LogIn(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"])), listener)
+    secret.unlink(missing_ok=True)  # here too: the run may have been killed
 
 
 def _serve(app: Any, listener: socket.socket) -> None:

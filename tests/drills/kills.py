@@ -94,7 +94,9 @@ def prefect_server(home: Path) -> Iterator[None]:
     server = Server(home)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PREFECT_API_URL", server.wait())
+            server.wait()
+            for name, value in server.environment.items():
+                patch.setenv(name, value)
             yield
     finally:
         server.stop()

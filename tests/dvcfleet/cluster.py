@@ -57,6 +57,7 @@ def started(runner: str, prefect_api: str, threads: int = 2, gpus: int = 0) -> I
     code = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": code, "RAY_USAGE_STATS_ENABLED": "0"}
     environment |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PREFECT_API_URL": prefect_api}
+    environment.pop("PREFECT_API_AUTH_STRING", None)  # the run itself brings it
     cluster = Cluster(runner, f"127.0.0.1:{port}" if runner == "ray" else f"tcp://127.0.0.1:{port}")
     try:
         for number, command in enumerate(_commands(runner, port, folder, threads, gpus)):

@@ -1,5 +1,6 @@
 """The Prefect side of a run."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,11 +13,12 @@ from dvcfleet.messages import Ending, Result
 @pytest.fixture
 def run_flow(prefect_api: str) -> Iterator[Callable[..., Any]]:
     """Give the flow, on the shared server whatever Prefect read from the environment when it was imported."""
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     from dvcfleet.prefect_adapter.flow import run_flow
 
-    with temporary_settings({PREFECT_API_URL: prefect_api}):
+    secret = os.environ["PREFECT_API_AUTH_STRING"]
+    with temporary_settings({PREFECT_API_URL: prefect_api, PREFECT_API_AUTH_STRING: secret}):
         yield run_flow
 
 

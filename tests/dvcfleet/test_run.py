@@ -382,7 +382,9 @@ def test_the_flow_run_carries_names_logs_and_a_table(toy: Make, prefect_api: str
     match = re.search(r"run ([a-z-]+): 3 of 3", text)
     assert match
 
-    with httpx.Client(base_url=prefect_api) as api:
+    with httpx.Client(
+        base_url=prefect_api, auth=httpx.BasicAuth(*os.environ["PREFECT_API_AUTH_STRING"].split(":"))
+    ) as api:
 
         def ask(kind: str, filters: dict[str, Any]) -> list[dict[str, Any]]:
             return api.post(f"/{kind}/filter", json=filters).json()

@@ -23,11 +23,12 @@ POOL = "here"
 class Schedules:
     """A Prefect server that schedules, and a process worker's pool on it."""
 
-    def __init__(self, api: str, home: Path) -> None:
-        self.api = api
+    def __init__(self, server: Server, home: Path) -> None:
+        self.api = server.wait()
+        self._auth = httpx.BasicAuth(*server.environment["PREFECT_API_AUTH_STRING"].split(":"))
         self.environment = os.environ | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PREFECT_API_URL": api,
+            **server.environment,
             "PREFECT_HOME": str(home),
             "PREFECT_WORKER_QUERY_SECONDS": "1",
             "PREFECT_RUNNER_POLL_FREQUENCY": "1",
@@ -40,10 +41,10 @@ class Schedules:
 
     def post(self, path: str, content: dict[str, Any]) -> Any:
         """Ask the server something; again where its database was busy, as Prefect's own clients do."""
-        answer = httpx.post(f"{self.api}/{path}", json=content, timeout=30)
+        answer = httpx.post(f"{self.api}/{path}", json=content, timeout=30, auth=self._auth)
         while answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
             time.sleep(1)
-            answer = httpx.post(f"{self.api}/{path}", json=content, timeout=30)
+            answer = httpx.post(f"{self.api}/{path}", json=content, timeout=30, auth=self._auth)
         answer.raise_for_status()
         return answer.json() if answer.content else None
 
@@ -77,7 +78,8 @@ class Schedules:
         return self._ended({"deployments": {"name": {"any_": [deployment]}}}, within_s)
 
     def _id(self, deployment: str) -> str:
-        return str(httpx.get(f"{self.api}/deployments/name/merganser/{deployment}", timeout=30).json()["id"])
+        found = httpx.get(f"{self.api}/deployments/name/merganser/{deployment}", timeout=30, auth=self._auth)
+        return str(found.json()["id"])
 
     def _ended(self, filters: dict[str, Any], within_s: float) -> dict[str, Any]:
         def found() -> list[dict[str, Any]]:
@@ -110,7 +112,7 @@ def serving_schedules(home: Path) -> Iterator[Schedules]:
     """Start the server while the block lasts."""
     server = Server(home, schedules=True)
     try:
-        yield Schedules(server.wait(), home)
+        yield Schedules(server, home)
     finally:
         server.stop()
 

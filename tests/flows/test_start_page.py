@@ -62,8 +62,9 @@ def test_before_the_first_run_the_page_says_how_to_start(toy: Make) -> None:
     assert [link for link in links(page) if not link.startswith("http")] == []
 
 
-def test_a_name_of_another_site_is_refused(tmp_path: Path) -> None:
-    assert client(tmp_path).get("/", headers={"host": "elsewhere.example"}).status_code == 400
+def test_a_name_or_a_page_of_another_site_is_refused(tmp_path: Path) -> None:
+    for headers in ({"host": "elsewhere.example"}, {"origin": "http://elsewhere.example"}):
+        assert client(tmp_path).get("/", headers=headers).status_code == 403
 
 
 def test_nothing_beside_the_report_and_the_scores_is_served(finished: Path) -> None:

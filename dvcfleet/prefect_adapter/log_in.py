@@ -1,0 +1,76 @@
+"""Log the user's browser in to the pages of Prefect's server: they ask for the API's secret, and nobody types that."""
+
+import base64
+import os
+import socket
+import sys
+from http import HTTPStatus
+from pathlib import Path
+
+from dvcfleet.web_guard import App, Receive, Scope, Send, answer
+
+# Prefect's pages keep what was typed into their log-in form under this name; no other server's pages can read it.
+# The cookie holds nothing: it tells that the page's storage has the secret, so that Prefect's own page comes next.
+_PAGE = """<!doctype html>
+<html lang="en">
+<title>Prefect</title>
+<body>
+<script>
+  localStorage.setItem("prefect-password", "{secret}")
+  document.cookie = "{cookie}; max-age=10; path=/; samesite=lax"
+  if (document.cookie.includes("{cookie}")) location.reload()
+  else document.body.textContent = "Prefect's pages open here once this browser takes cookies."
+</script>
+"""
+
+
+class LogIn:
+    """An ASGI application that gives the secret of `app`, Prefect's server, to pages in a browser of this user."""
+
+    def __init__(self, app: App, secret: str) -> None:
+        self._app, self._secret = app, base64.b64encode(secret.encode()).decode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the first request for a page with one that stores the secret in the browser and asks again."""
+        if scope["type"] == "http" and not scope["path"].startswith("/api/") and scope["method"] == "GET":
+            headers, cookie = dict(scope["headers"]), f"dvcfleet-{scope['server'][1]}=1"
+            wants_page = b"text/html" in headers.get(b"accept", b"")
+            if wants_page and cookie.encode() not in headers.get(b"cookie", b"") and is_asked_by_own_user(scope):
+                page = _PAGE.format(secret=self._secret, cookie=cookie)
+                return await answer(send, HTTPStatus.OK, page, "text/html")
+        return await self._app(scope, receive, send)
+
+
+def is_asked_by_own_user(scope: Scope) -> bool:
+    """Tell whether a process of this user, or of root, is at the other end of a connection over loopback."""
+    client, server = tuple(scope["client"]), tuple(scope["server"])
+    owner = _owner_in_proc(client, server) if sys.platform == "linux" else _owner_among_processes(client, server)
+    return owner in (0, os.getuid())
+
+
+def _owner_in_proc(client: tuple[str, int], server: tuple[str, int]) -> int | None:
+    local, remote = (_as_in_proc(*end) for end in (client, server))
+    for table in filter(Path.exists, (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))):
+        for line in table.read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[1].endswith(local) and columns[2].endswith(remote):
+                return int(columns[7])
+    return None
+
+
+def _as_in_proc(host: str, port: int) -> str:
+    return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
+
+
+def _owner_among_processes(client: tuple[str, int], server: tuple[str, int]) -> int | None:
+    """Find the owner where the system has no such table, and tells of this user's processes alone."""
+    import psutil
+
+    for process in psutil.process_iter():
+        try:
+            ends = {(tuple(each.laddr), tuple(each.raddr)) for each in process.net_connections("tcp")}
+            if (client, server) in ends:
+                return process.uids().real
+        except psutil.Error:
+            continue
+    return None

@@ -1,0 +1,99 @@
+"""Guard a server on loopback from other web pages: a browser asks it in the name of any page that finds its port.
+
+A page cannot forge `Host`, `Origin` and `Sec-Fetch-...`: the browser writes them.
+"""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+Headers = list[tuple[bytes, bytes]]
+
+_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_OWN_FETCHES = (b"same-origin", b"none")  # of one of the server's own pages; by the user, who typed the address
+
+
+class Guard:
+    """An ASGI application that passes on to `app` what its own pages and programs ask, and refuses all else."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with 403 to a foreign Host or Origin, and to what another page embeds, fetches or posts."""
+        if scope["type"] not in ("http", "websocket"):
+            return await self._app(scope, receive, send)
+        if why := refusal(scope):
+            return await _refuse(scope, send, why)
+
+        async def send_apart(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_kept_apart(scope["server"][1])]
+            await send(message)
+
+        return await self._app(scope, receive, send_apart)
+
+
+def refusal(scope: Scope) -> str | None:
+    """Say why a request is refused; None if it is not."""
+    hosts, origins, fetched = [], [], {}
+    for name, value in scope["headers"]:
+        if name == b"host":
+            hosts.append(value)
+        elif name == b"origin":
+            origins.append(value)
+        elif name.startswith(b"sec-fetch-"):
+            fetched[name] = value
+    own_hosts, own = _own(scope["server"][1])
+    if len(hosts) != 1 or hosts[0] not in own_hosts:
+        return "its Host is not this server's"
+    if origins:
+        return None if own.issuperset(origins) else "its Origin is not one of this server's own pages"
+    if fetched.get(b"sec-fetch-site", b"none") in _OWN_FETCHES:
+        return None
+    # A link on another page leads here: the browser shows the answer in a window, and to nobody but the user.
+    is_link = (fetched.get(b"sec-fetch-mode"), fetched.get(b"sec-fetch-dest")) == (b"navigate", b"document")
+    return None if is_link and scope.get("method") == "GET" else "another site asks for it"
+
+
+def own_origins(port: int) -> list[str]:
+    """Return the origins of the pages that a server at a port of loopback serves."""
+    return [f"http://{name}:{port}" for name in _NAMES] + ([f"http://{name}" for name in _NAMES] if port == 80 else [])
+
+
+@lru_cache(maxsize=8)
+def _own(port: int) -> tuple[frozenset[bytes], frozenset[bytes]]:
+    origins = own_origins(port)
+    return frozenset(each.removeprefix("http://").encode() for each in origins), frozenset(map(str.encode, origins))
+
+
+@lru_cache(maxsize=8)
+def _kept_apart(port: int) -> Headers:
+    """Say that only the server's own pages frame, embed or hold its pages, and that these talk to nobody else."""
+    policy = f"frame-ancestors 'self'; connect-src 'self' blob: data: {' '.join(own_origins(port)[:2])}"
+    return [
+        (b"content-security-policy", policy.encode()),
+        (b"cross-origin-resource-policy", b"same-origin"),
+        (b"cross-origin-opener-policy", b"same-origin"),
+    ]
+
+
+async def answer(send: Send, status: HTTPStatus, text: str, kind: str) -> None:
+    """Send a whole answer, which no cache keeps."""
+    body = text.encode()
+    headers = {"content-type": f"{kind}; charset=utf-8", "content-length": str(len(body)), "cache-control": "no-store"}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": int(status), "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _refuse(scope: Scope, send: Send, why: str) -> None:
+    if scope["type"] == "websocket":
+        return await send({"type": "websocket.close", "code": 1008, "reason": why})
+    return await answer(send, HTTPStatus.FORBIDDEN, f"refused: {why}\n", "text/plain")

@@ -100,7 +100,7 @@ class Progress:
 
 def _in_words(ending: Ending) -> str:
     if ending.result is Result.DONE:
-        return f"done in {ending.seconds:.1f} s"
+        return f"done in {ending.seconds:.1f} s{f'; {ending.why}' if ending.why else ''}"
     return f"{ending.result}: {ending.why}" if ending.why else str(ending.result)
 
 

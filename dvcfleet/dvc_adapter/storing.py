@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from dvc_data.hashfile.meta import Meta
 
 
+# The states of a stage's inputs, in their order.
+Seen = list[list[tuple[object, ...]] | None]
+
 # DVC's own calls to store an output are not thread-safe.
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -35,6 +38,46 @@ def save_inputs(stage: "Stage", allow_missing: bool = False) -> None:
         except DependencyDoesNotExistError:
             if not allow_missing:
                 raise
+
+
+def inputs_seen(stage: "Stage") -> "Seen":
+    """Return what shows whether a stage's inputs change from now on; call it before their hashes are saved."""
+    return [_seen(dep.fs_path) if dep.protocol == "local" else None for dep in stage.deps]
+
+
+def save_changed_inputs(stage: "Stage", seen: "Seen") -> list[str]:
+    """Save the hashes of a stage's inputs again, as DVC does after its command; return the names of those that changed.
+
+    Raises DVC's error for an input that is gone. Inputs that are as they were `seen` are not hashed again.
+    """
+    changed = []
+    for dep, before in zip(stage.deps, seen, strict=True):
+        if before is None or _seen(dep.fs_path) != before:
+            hash_before = dep.hash_info
+            _save_input(dep)
+            if dep.hash_info != hash_before:
+                changed.append(str(dep))
+    return changed
+
+
+def _seen(path: str) -> list[tuple[object, ...]] | None:
+    """Return the state of a file, or of each file in a folder; None if it takes more to tell whether it changed."""
+    try:
+        if not os.path.isdir(path):
+            return [_stat_of(path)]
+        found: list[tuple[object, ...]] = []
+        for folder, folders, names in os.walk(path):
+            if any(os.path.islink(os.path.join(folder, name)) for name in folders):
+                return None
+            found += [(folder, name, *_stat_of(os.path.join(folder, name))) for name in sorted(names)]
+        return sorted(found, key=lambda each: each[:2])
+    except OSError:
+        return None
+
+
+def _stat_of(path: str) -> tuple[object, ...]:
+    info = os.stat(path)
+    return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode
 
 
 @otherwise("hash_file", lambda dep: dep.save())

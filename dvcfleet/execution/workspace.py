@@ -11,7 +11,7 @@ from dvcfleet.dvc_adapter.objects import remove_torn_of
 from dvcfleet.dvc_adapter.repositories import forget_ignored, tracked_paths
 from dvcfleet.dvc_adapter.run_cache import save_run
 from dvcfleet.dvc_adapter.stages import lock_entry_of
-from dvcfleet.dvc_adapter.storing import save_inputs, save_output, size_of
+from dvcfleet.dvc_adapter.storing import Seen, inputs_seen, save_changed_inputs, save_inputs, save_output, size_of
 from dvcfleet.execution.jobs import make_job
 from dvcfleet.execution.output import clear_log, log_path
 from dvcfleet.messages import Job, Outcome, Result
@@ -35,6 +35,9 @@ class LocalWorkspace:
     plan: Plan
     _neighbours: dict[str, list["Output"]] = field(default_factory=dict)
     _stored: set[str] = field(default_factory=set)
+    # The inputs of the stages that run, as they were before; and the names of those that had changed afterwards.
+    _seen: dict[str, Seen] = field(default_factory=dict)
+    _changed: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for stage in self.plan.stages.values():
@@ -70,6 +73,7 @@ class LocalWorkspace:
             stage.repo.stage_cache.restore(stage)
             self._keep(stage)
             return Result.RESTORED, why
+        self._seen[stage.addressing] = inputs_seen(stage)
         save_inputs(stage)
         return None, why
 
@@ -95,13 +99,18 @@ class LocalWorkspace:
 
         Returns the entry for dvc.lock; None for a .dvc file's stage.
         """
+        # What it wrote may be among its inputs, such as the bytecode of modules, and a user may have edited them.
+        self._changed[stage.addressing] = save_changed_inputs(stage, self._seen.pop(stage.addressing))
         return self._keep(stage)
+
+    def changed_inputs(self, stage: "Stage") -> list[str]:
+        """Return the names of a kept stage's inputs that changed while it ran."""
+        return self._changed.pop(stage.addressing, [])
 
     def finish(self, pull: bool) -> None:
         """Do nothing: everything is in the workspace."""
 
     def _keep(self, stage: "Stage") -> dict[str, Any] | None:
-        # Keep the hashes that its inputs had before it ran: it did not read what was edited since.
         if stage.addressing not in self._stored:
             self.hide_from_git(stage)
             self._store(stage)

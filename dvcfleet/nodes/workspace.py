@@ -114,6 +114,10 @@ class NodeWorkspace:
         self._fetch(out for out in stage.outs if not out.use_cache)
         return outcome.entry
 
+    def changed_inputs(self, stage: "Stage") -> list[str]:
+        """Return the names of a kept stage's inputs that changed here while it ran; on nodes they do not count."""
+        return self.local.changed_inputs(stage)
+
     def finish(self, pull: bool) -> None:
         """Push this machine's own outputs; with `pull`, fetch all outputs of the run's stages."""
         outs = [out for stage in self.local.plan.stages.values() for out in stage.outs if out.hash_info]

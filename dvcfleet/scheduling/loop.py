@@ -210,7 +210,9 @@ class Run:
             self._record(stage, self.workspace.keep(stage, outcome))
         except Exception as error:
             return Result.FAILED, in_one_line(error)
-        return (Result.RESTORED if outcome.restored else Result.DONE), ""
+        changed = ", ".join(self.workspace.changed_inputs(stage))
+        why = f"{changed} changed while it ran, and dvc.lock has its hash of afterwards, as after dvc repro"
+        return (Result.RESTORED if outcome.restored else Result.DONE), why if changed else ""
 
     def _record(self, stage: "Stage", entry: dict[str, Any] | None = None) -> None:
         if hasattr(stage, "name"):

@@ -39,6 +39,9 @@ class Workspace(Protocol):
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
         """Store the outputs of a successful stage; return its entry for dvc.lock, None for a .dvc file's stage."""
 
+    def changed_inputs(self, stage: "Stage") -> list[str]:
+        """Return the names of a kept stage's inputs that changed while it ran."""
+
     def finish(self, pull: bool) -> None:
         """Push or fetch outputs when all stages have ended; with `pull`, fetch all of them to this machine."""
 

@@ -7,6 +7,7 @@ from contextlib import chdir, closing
 from pathlib import Path
 
 import pytest
+from dvc.exceptions import ReproductionError
 from dvc.repo import Repo
 
 from tests.dvcfleet.toy import Make, Toy
@@ -89,3 +90,34 @@ def test_an_output_that_git_tracks_is_refused(toy: Make) -> None:
     assert code == 1
     assert "output 'x' is already tracked by SCM" in text
     assert "1 done, 1 failed" in text
+
+
+# Stages that change their own inputs: a folder that gains a file, one that loses one, a file, a parameter; and a link.
+CHANGE = """
+stages:
+  gains: {cmd: "echo 1 > src/new; echo 1 > gains", deps: [src], outs: [gains]}
+  loses: {cmd: "rm old/gone; touch old/stays; echo 1 > loses", deps: [old], outs: [loses]}
+  file: {cmd: "echo more >> text; echo 1 > file", deps: [text, other], outs: [file]}
+  back: {cmd: "cp same copy; rm same; mv copy same; echo 1 > back", deps: [same], outs: [back]}
+  params: {cmd: "echo 'x: 2' > own.yaml; echo 1 > params", params: [own.yaml: [x]], outs: [params]}
+  lost: {cmd: "rm lost.txt; echo 1 > lost", deps: [lost.txt], outs: [lost]}
+"""
+CHANGE_FILES = {
+    **dict.fromkeys(["src/a", "old/gone", "old/stays", "text", "other", "same", "lost.txt"], "1\n"),
+    "own.yaml": "x: 1\n",
+}
+
+
+def test_inputs_that_a_stage_changes_are_recorded_as_dvc_repro_records_them(toy: Make) -> None:
+    ours, theirs = toy(CHANGE, CHANGE_FILES, "ours"), toy(CHANGE, CHANGE_FILES, "theirs")
+    with chdir(theirs.path), Repo() as repo, pytest.raises(ReproductionError, match="failed to reproduce 'lost'"):
+        repo.reproduce(on_error="keep-going")
+    code, text = ours.run()
+    assert code == 1
+    said = [line.split("; ", 1)[1].split(" changed while")[0] for line in text.splitlines() if "changed while" in line]
+    assert sorted(said) == ["old", "own.yaml", "src", "text"]
+    assert "lost failed: dependency 'lost.txt' does not exist" in text
+    assert ours.read("dvc.lock") == theirs.read("dvc.lock")
+    runs = Path(".dvc/cache/runs")
+    assert files_below(ours.path / runs).keys() == files_below(theirs.path / runs).keys()
+    assert set(ours.states().values()) == {"up to date", "blocked"}

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dvcfleet.repository import STATE_FOLDER, opened
@@ -12,6 +13,7 @@ from flows.suites import EXAMPLES, IGNORED, PARAMS, check_name, use
 from merganser.config.loading import load_params
 from merganser.config.params import OWN_MODELS, Params
 from merganser.errors import InputError
+from merganser.outputs import PARTIAL, one_writer, refuse_existing
 
 LOCAL_CONFIG = Path(".dvc/config.local")
 OWN = (PARAMS, Path("dvc.lock"), IGNORED)  # what a comparison changes itself
@@ -21,11 +23,11 @@ def new(root: Path, folder: Path, suite: str | None = None) -> list[str]:
     """Start another comparison in a folder, on a branch of its name: a suite's, or this one's as it stands.
 
     Its code is that of the last commit; what either computes the other restores. Returns what there is to say.
-    Raises InputError where there is no commit, or the folder or the branch is taken.
+    It has its name once it is whole. Raises InputError where there is no commit, the folder or the branch is taken, or
+    another process starts one there.
     """
     folder, root = folder.absolute(), root.resolve()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is there already; name a folder that is not")
+    refuse_existing(folder)
     if folder.resolve().is_relative_to(root):
         raise InputError(
             f"{folder}: lies in this comparison, whose DVC would look for stages there; name another place"
@@ -35,20 +37,54 @@ def new(root: Path, folder: Path, suite: str | None = None) -> list[str]:
     if not _git(root, "cat-file", "-e", "HEAD:./.dvc/config").ok:
         raise InputError(f"{root}: git has no commit with .dvc/config, which another comparison starts from; commit it")
     branch = folder.name
-    made = _git(root, "worktree", "add", "-b", branch, str(folder))
-    if not made.ok:
-        raise InputError(f"{folder}: git refuses: {made.text}")
-    _share(root, folder)
+    with one_writer(folder) as place:
+        _forget_killed(root, place, branch)
+        refuse_existing(folder)
+        if _git(root, "show-ref", "--verify", f"refs/heads/{branch}").ok:
+            raise InputError(f"{folder}: git refuses: a branch named {branch!r} already exists")
+        draft = draft_of(place)
+        with _worktree(root, folder, draft):
+            _share(root, draft)
+            if suite is not None:
+                with opened(draft):
+                    use(draft, suite, force=True)
+            links = list(_link_sources(root, draft))
+            _do(folder, draft, "switch", "-q", "-c", branch)
+            if place.exists():
+                place.rmdir()
+            _do(folder, root, "worktree", "move", str(draft), str(place))
     said = [f"{folder}: on the git branch {branch}, with the DVC cache of {root}"]
-    with opened(folder):
-        if suite is not None:
-            use(folder, suite, force=True)
-    said += [
-        f"{link} leads to this comparison's, which neither git nor DVC keeps" for link in _link_sources(root, folder)
-    ]
+    said += [f"{link} leads to this comparison's, which neither git nor DVC keeps" for link in links]
     if missing := _uncommitted(root):
         said.append(f"its code is that of the last commit, without the changes here of {', '.join(missing)}")
     return said
+
+
+def draft_of(folder: Path) -> Path:
+    """Return where a comparison is made before it has its name."""
+    return folder.with_name(f".{folder.name}.{PARTIAL}")
+
+
+@contextmanager
+def _worktree(root: Path, folder: Path, draft: Path) -> Iterator[None]:
+    """Make a worktree of the last commit, on no branch; take it away where the block fails."""
+    _do(folder, root, "worktree", "add", "--detach", str(draft))
+    try:
+        yield
+    except BaseException:
+        _git(root, "worktree", "remove", "--force", str(draft))
+        raise
+
+
+def _forget_killed(root: Path, folder: Path, branch: str) -> None:
+    """Have git forget the worktree of a comparison whose start was killed, and its branch if it had one already."""
+    draft = draft_of(folder)
+    for entry in _git(root, "worktree", "list", "--porcelain").text.split("\n\n"):
+        lines = entry.splitlines()
+        if f"worktree {draft}" in lines:
+            _git(root, "worktree", "remove", "--force", str(draft))
+            if f"branch refs/heads/{branch}" in lines:
+                _git(root, "branch", "-D", branch)
 
 
 def _share(root: Path, folder: Path) -> None:
@@ -101,6 +137,13 @@ class _Done:
     def __init__(self, done: "subprocess.CompletedProcess[str]") -> None:
         self.ok = done.returncode == 0
         self.text = done.stdout.strip() if self.ok else done.stderr.strip().rpartition("\n")[2].removeprefix("fatal: ")
+
+
+def _do(folder: Path, root: Path, *args: str) -> None:
+    """Have git do something for a new comparison; raise InputError with what it says where it does not."""
+    done = _git(root, *args)
+    if not done.ok:
+        raise InputError(f"{folder}: git refuses: {done.text}")
 
 
 def _git(root: Path, *args: str) -> _Done:

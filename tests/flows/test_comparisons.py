@@ -1,5 +1,6 @@
 """Another comparison beside this one, a worktree with the same cache and choices of its own; coming back to a suite."""
 
+import os
 import subprocess
 from contextlib import chdir
 from pathlib import Path
@@ -9,9 +10,10 @@ import yaml
 from dvc.repo import Repo
 
 from dvcfleet.dvc_adapter.lockfiles import read_lock
-from flows.comparisons import new
+from flows.comparisons import draft_of, new
 from flows.suites import use
 from merganser.errors import InputError
+from merganser.outputs import one_writer
 from tests.flows.conftest import Done, Refused
 from tests.tiny import ROOT
 
@@ -108,6 +110,32 @@ def test_what_cannot_begin_is_refused_and_leaves_nothing(
     with pytest.raises(InputError, match=message):
         new(root, tmp_path / place, suite)
     assert len(git(root, "worktree", "list").splitlines()) == 1
+
+
+def test_of_two_that_begin_in_one_folder_the_second_is_refused(root: Path, tmp_path: Path) -> None:
+    said = f"beside: process {os.getpid()} is writing it"
+    with one_writer(tmp_path / "beside"), pytest.raises(InputError, match=said):
+        new(root, tmp_path / "beside")
+    assert [path.name for path in tmp_path.iterdir()] == ["root"]
+
+
+@pytest.mark.parametrize("branch", [["--detach"], ["-b", "beside"]])
+def test_one_whose_start_was_killed_begins_afresh(root: Path, tmp_path: Path, branch: list[str]) -> None:
+    git(root, "worktree", "add", *branch, str(draft_of(tmp_path / "beside")))
+    (tmp_path / "beside").mkdir()
+    new(root, tmp_path / "beside", "two")
+    assert (tmp_path / "beside/params.yaml").read_text() == OTHER
+    assert git(tmp_path / "beside", "branch", "--show-current") == "beside\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "root"]
+    assert len(git(root, "worktree", "list").splitlines()) == 2
+
+
+def test_a_start_that_fails_leaves_neither_worktree_nor_branch(root: Path, tmp_path: Path) -> None:
+    (root / ".dvc/config.local").write_text("[no configuration")
+    with pytest.raises(Exception, match=r"config|section"):
+        new(root, tmp_path / "beside")
+    assert [path.name for path in tmp_path.iterdir()] == ["root"]
+    assert (len(git(root, "worktree", "list").splitlines()), git(root, "branch", "--list", "beside")) == (1, "")
 
 
 def test_a_repository_without_a_commit_is_refused(tmp_path: Path, refused: Refused) -> None:

@@ -1,9 +1,7 @@
 """Run the stages of a DVC repository that are not up to date, in parallel, as one Prefect flow run."""
 
 import signal
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,7 @@ from dvcfleet.console import Progress, exit_code, rows, show_orphans, show_plan,
 from dvcfleet.crash_recovery import sync
 from dvcfleet.dvc_adapter.internals import check_fast_paths
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
+from dvcfleet.dvc_adapter.pulling import pull_run_cache
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.errors import FailedError, SkippedError, UserError
 from dvcfleet.execution.workspace import LocalWorkspace
@@ -25,6 +24,7 @@ from dvcfleet.nodes.clone import refuse_node
 from dvcfleet.nodes.object_store import ObjectStore, has_remote
 from dvcfleet.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.nodes.workspace import NodeWorkspace
+from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.planning.lock_files import recovered_lock_files
 from dvcfleet.planning.orphans import find_orphans, prune_orphans
 from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, plan, workspace_checks
@@ -45,42 +45,25 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 
-@dataclass(frozen=True)
-class Options:
-    """What to run, and how."""
-
-    targets: tuple[str, ...]
-    force: bool
-    pull: bool
-    prune: bool
-    in_order: bool
-
-
 def run(
-    targets: Sequence[str] = (),
+    options: Options = EVERYTHING,
     *,
     repo: Path,
     runner: str | None = None,
     address: str | None = None,
     workers: int | None = None,
     profile: str | None = None,
-    force: bool = False,
     dry_run: bool = False,
-    pull: bool = False,
     busy: str = "refuse",
-    prune: bool = False,
-    in_order: bool = False,
     console: Console | None = None,
 ) -> int:
-    """Run what is not up to date in the DVC repository at `repo`: all of its dvc.yaml, or the targets and their inputs.
+    """Run what is not up to date in the DVC repository at `repo`: all of its dvc.yaml, or what the options name.
 
-    `profile`, a name in profiles.yaml, says where; `runner`, `address` and `workers` override it. `pull` fetches the
-    results of nodes with their own clones at the end. `busy` says what to do while another process writes to the
-    repository: `refuse`, `wait` or `skip`. `prune` removes the outputs of stages that are no longer in dvc.yaml from
-    the workspace. `in_order` runs one stage at a time in the order of `dvc repro`, and none after one that failed.
-    Prints progress and a summary. Returns the exit code: 0 success, 1 failure, 2 the user's mistake, 75
-    another process writes to the repository, 130 stopped by Ctrl-C, 143 by SIGTERM. Raises ProjectError for a mistake
-    that the repository's project finds, and SkippedError for a skipped run.
+    `profile`, a name in profiles.yaml, says where; `runner`, `address` and `workers` override it. `busy` says what to
+    do while another process writes to the repository: `refuse`, `wait` or `skip`. Prints progress and a summary.
+    Returns the exit code: 0 success, 1 failure, 2 the user's mistake, 75 another process writes to the repository, 130
+    stopped by Ctrl-C, 143 by SIGTERM. Raises ProjectError for a mistake that the repository's project finds, and
+    SkippedError for a skipped run.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     stop = Stop()
@@ -88,7 +71,7 @@ def run(
         said = {"runner": runner, "address": address, "workers": workers}
         if dry_run:
             checks_in = partial(_checks_in, profile=profile, said=said, console=console)
-            found = plan(repo, targets, force, checks_in)
+            found = plan(repo, options, checks_in)
             root = next((Path(stage.repo.root_dir) for stage in found.stages.values()), repo)
             show_plan(found, choose_placement(root, profile, **said), console)
             return 0
@@ -97,7 +80,6 @@ def run(
             refuse_node(Path(dvc_repo.root_dir))
             check_fast_paths(dvc_repo, partial(_warn, console))
             place = choose_placement(Path(dvc_repo.root_dir), profile, **said)
-            options = Options(tuple(targets), force, pull, prune, in_order)
             return _run_locked(dvc_repo, lock, options, place, stop, console)
     except (ProjectError, SkippedError):
         raise
@@ -130,17 +112,20 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
         elif not options.targets:
             show_orphans(find_orphans(repo), console)
         recorded = _recorded(repo, place, console)
-        if options.pull and not recorded:
-            raise UserError("--pull fetches results from nodes: it takes a cluster's --address, and a DVC remote")
+        _check_options(options, bool(recorded))
+        if options.pull and not (options.no_run_cache or recorded):
+            pull_run_cache(repo, partial(_warn, console))
         checks_for = recorded.checks_for if recorded else workspace_checks
-        found = make_plan(repo, options.targets, options.force, on_work=services.start, checks_for=checks_for)
+        found = make_plan(repo, options, on_work=services.start, checks_for=checks_for)
         here = LocalWorkspace(repo, found)
-        workspace: Workspace = NodeWorkspace(here, recorded, options.force) if recorded else here
+        workspace: Workspace = (
+            NodeWorkspace(here, recorded, options.force or options.no_run_cache) if recorded else here
+        )
         if validated and found.work:
             validate(repo)
         note_validated(repo)
         if not found.work:
-            workspace.finish(options.pull)
+            workspace.finish(options.fetch_results)
             if is_begun(repo):
                 # The run of this name was killed after its last stage.
                 keep_experiment(repo, run_name(repo), console)
@@ -156,7 +141,7 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
                 repo, found, workspace, services, (lock, locks), place, options, resources, stop, console
             )
         if not any(ending.result is Result.STOPPED for ending in endings.values()):
-            workspace.finish(options.pull)
+            workspace.finish(options.fetch_results)
     code = stop.exit_code or exit_code(endings.values())
     if code == 0:
         keep_experiment(repo, run_name(repo), console)
@@ -165,6 +150,14 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
     if code == 0:
         project.after_running(endings.keys(), partial(console.print, markup=False))
     return code
+
+
+def _check_options(options: Options, on_nodes: bool) -> None:
+    if options.fetch_results and not on_nodes:
+        raise UserError("--fetch-results: it fetches from nodes, and takes a cluster's --address and a DVC remote")
+    unknown = {"--no-commit": options.no_commit, "--force-downstream": options.force_downstream}
+    for option in (name for name, is_given in unknown.items() if is_given and on_nodes):
+        raise UserError(f"{option}: a run on nodes with their own clones has no such option")
 
 
 def _run_flow(

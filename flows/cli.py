@@ -3,10 +3,12 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from dvcfleet import command_line
+from dvcfleet.command_line import JsonOption, RepoOption
 from dvcfleet.failures import boundary, is_a
 from dvcfleet.gc_thresholds import raised_gc_thresholds
 from dvcfleet.repository import existing_state_folder
@@ -27,21 +29,6 @@ suites_app = typer.Typer(help="The ready comparisons: list and check them, and c
 app.add_typer(suites_app, name="suites")
 
 
-def complete_stage(incomplete: str) -> list[str]:
-    """Complete the name of a stage, from dvc.lock: DVC takes seconds to read dvc.yaml."""
-    from merganser.limits import read_yaml
-
-    try:
-        found = read_yaml(Path("dvc.lock"))["stages"]
-    except (InputError, LookupError, TypeError):
-        return []
-    return sorted(name for name in found if name.startswith(incomplete))
-
-
-RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
-
-
 def main() -> None:
     """Run the command line; every error ends in a line and an exit code."""
     mistakes = (ExtraError, InputError)
@@ -59,95 +46,9 @@ def mlflow_words(error: BaseException) -> str | None:
     return store_words(error) if known else None
 
 
-@app.command(epilog=example("merganser run --runner processes --workers 4", EXIT_CODES))
-def run(
-    stages: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[STAGE ...]", help="Only these and what they need.", autocompletion=complete_stage),
-    ] = None,
-    runner: Annotated[
-        Literal["threads", "processes", "ray", "dask"] | None,
-        typer.Option(help="Where stages run: threads if not given."),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="The Ray or Dask cluster; without it one starts on this machine."),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Threads at once; as many as CPUs if not given.")
-    ] = None,
-    profile: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where to run, by a name of profiles.yaml.")
-    ] = None,
-    pull: Annotated[
-        bool,
-        typer.Option("--pull", help="Fetch the results at the end, where nodes with clones of their own have them."),
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Run also what is up to date.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would run, why, and what it takes; run nothing.")
-    ] = False,
-    prune: Annotated[
-        bool,
-        typer.Option(
-            "--prune",
-            help="Take the outputs of stages that are no longer in dvc.yaml out of the workspace; "
-            "DVC's cache keeps them.",
-        ),
-    ] = False,
-    busy: Annotated[
-        Literal["refuse", "wait", "skip"], typer.Option(help="What to do while another run is at work here.")
-    ] = "refuse",
-    repo: RepoOption = Path(),
-) -> None:
-    """Run every stage that is not up to date, in parallel; run it again to go on after a failure or a kill."""
-    from dvcfleet.run import run as run_stages
-
-    code = run_stages(
-        tuple(stages or ()),
-        repo=repo,
-        runner=runner,
-        address=address,
-        workers=workers,
-        profile=profile,
-        force=force,
-        dry_run=dry_run,
-        pull=pull,
-        busy=busy,
-        prune=prune,
-    )
-    raise typer.Exit(code)
-
-
-@app.command(epilog=example("merganser logs merge@ties --follow"))
-def logs(
-    stage: Annotated[
-        str,
-        typer.Argument(metavar="STAGE", help="Its name as `merganser run` prints it.", autocompletion=complete_stage),
-    ],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the stage ends.")] = False,
-    repo: RepoOption = Path(),
-) -> None:
-    """Print what a stage printed when it last ran."""
-    from dvcfleet.logs import output_of
-
-    for data in output_of(stage, repo, follow):
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-
-
-@app.command(epilog=example("merganser status --json"))
-def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
-    """Show every stage: up to date, restorable, stale (and why), waiting for another, or blocked."""
-    from dvcfleet.planning.plan import plan
-
-    found = plan(repo)
-    if as_json:
-        print(json.dumps(found.as_json(), indent=2))
-        return
-    from flows.tables import print_plan
-
-    print_plan(found)
+app.command(epilog=example("merganser run --runner processes --workers 4", EXIT_CODES))(command_line.run)
+app.command(epilog=example("merganser logs merge@ties --follow"))(command_line.logs)
+app.command(epilog=example("merganser status --json"))(command_line.status)
 
 
 @app.command(epilog=example("merganser report --tex --errors --out table.tex", EXIT_CODES))

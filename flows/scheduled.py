@@ -13,6 +13,7 @@ from rich.console import Console
 
 from dvcfleet.errors import SkippedError, UserError
 from dvcfleet.gc_thresholds import raised_gc_thresholds
+from dvcfleet.options import Options
 from dvcfleet.own_variables import set_own
 from dvcfleet.run import run as run_stages
 from dvcfleet.run_names import RUN_NAME_VARIABLE
@@ -45,7 +46,7 @@ def scheduled(
     address: str | None = None,
     workers: int | None = None,
     profile: str | None = None,
-    pull: bool = False,
+    fetch_results: bool = False,
     force: bool = False,
     busy: str = "wait",
     prune: bool = False,
@@ -63,16 +64,13 @@ def scheduled(
     try:
         with raised_gc_thresholds():
             code = run_stages(
-                tuple(stages or ()),
+                Options(tuple(stages or ()), force=force, prune=prune, fetch_results=fetch_results),
                 repo=repo,
                 runner=runner,
                 address=address,
                 workers=workers,
                 profile=profile,
-                pull=pull,
-                force=force,
                 busy=busy,
-                prune=prune,
                 console=console,
             )
     except SkippedError as skipped:

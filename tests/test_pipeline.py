@@ -16,6 +16,7 @@ import yaml
 from dvc.repo import Repo
 from safetensors.torch import load_file
 
+from dvcfleet.options import Options
 from dvcfleet.planning.plan import State, plan
 from merganser.checkpoints.writing import save_tensors
 from tests.hub import COMMIT, serve
@@ -77,7 +78,7 @@ def test_dvc_itself_writes_the_hashes_of_the_flow_which_finds_nothing_to_do_afte
     expected, found = locked(ran), locked(tiny_fresh)
     assert set(found) == {"code", "fetch_base"}
     assert {name: entry["outs"] for name, entry in found.items()} == {name: expected[name]["outs"] for name in found}
-    assert plan(tiny_fresh, ["fetch_base"]).work == []
+    assert plan(tiny_fresh, Options(("fetch_base",))).work == []
 
 
 def test_a_run_ends_with_the_best_entries_and_the_place_of_the_report(tiny_said: str) -> None:
@@ -234,7 +235,7 @@ def test_without_a_base_the_tasks_models_are_fetched_first(tiny_fresh: Path) -> 
     params["base"]["source"] = "data/checkpoints"
     params["studies"]["tasks"]["methods"] = {}
     (tiny_fresh / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    *first, last = plan(tiny_fresh, ["fetch_base"]).nodes
+    *first, last = plan(tiny_fresh, Options(("fetch_base",))).nodes
     assert sorted(first) == ["code", "fetch@dark", "fetch@light"]  # in any order
     assert last == "fetch_base"
 

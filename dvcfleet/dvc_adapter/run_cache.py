@@ -84,6 +84,22 @@ def in_run_cache(stage: "Stage") -> bool:
     return True
 
 
+def pull_run(stage: "Stage", run_cache: bool) -> bool:
+    """Restore a stage's outputs, pulled from the remote if the cache lacks them; tell whether they are known.
+
+    Without `run_cache` only those that dvc.lock has for the stage's present inputs are known.
+    """
+    from dvc.stage.cache import RunCacheNotFoundError
+
+    if not may_restore(stage):
+        return False
+    try:
+        stage.repo.stage_cache.restore(stage, run_cache=run_cache, pull=True)
+    except RunCacheNotFoundError:
+        return False
+    return True
+
+
 def save_run(stage: "Stage", entry: dict[str, Any]) -> None:
     """Save a stage's entry of dvc.lock to the run cache."""
     if all(out.use_cache for out in stage.outs):

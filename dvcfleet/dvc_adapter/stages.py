@@ -14,36 +14,11 @@ if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import PipelineStage, Stage
-    from networkx import DiGraph
-
 
 # The key of `meta` that is the engine's, and those below it for stages and for outputs.
 _OWN_META = "dvcfleet"
 _STAGE_KEYS = ("resources", "retries", "timeout", "place", "restore")
 _OUTPUT_KEYS = ("varies",)
-
-
-def stage_graph(repo: "Repo", targets: Sequence[str]) -> tuple["DiGraph", list["Stage"]]:
-    """Return DVC's graph (edges point upstream) and the requested stages, in `dvc repro`'s order.
-
-    Raises UserError for a target that is no stage and no output.
-    """
-    from dvc.exceptions import NoOutputOrStageError
-    from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
-    from dvc.stage.exceptions import StageNotFound
-
-    name = "dvc.yaml"
-    path = repo.fs.abspath(name)
-    # Reuse what the index has loaded.
-    asked = [] if targets else [stage for stage in repo.index.stages if stage.path == path]
-    try:
-        asked = asked or collect_stages(repo, list(targets) or [name])
-    except (NoOutputOrStageError, StageNotFound) as error:
-        names = [stage.addressing for stage in repo.index.stages]
-        wrong = next((target for target in targets if target in str(error)), "")
-        raise UserError(f"{error}{did_you_mean(wrong, names)}; `dvc stage list` names all stages") from error
-    graph = get_active_graph(repo.index.graph)
-    return graph, plan_repro(graph, asked if len(asked) < len(graph) else None)
 
 
 def load_stage(repo: "Repo", dvc_yaml: str, name: str) -> "PipelineStage | None":

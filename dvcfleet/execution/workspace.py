@@ -2,20 +2,22 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.objects import remove_torn_of
+from dvcfleet.dvc_adapter.pulling import pull_missing_inputs, pull_outputs
 from dvcfleet.dvc_adapter.repositories import forget_ignored, tracked_paths
-from dvcfleet.dvc_adapter.run_cache import save_run
+from dvcfleet.dvc_adapter.run_cache import pull_run, save_run
 from dvcfleet.dvc_adapter.stages import lock_entry_of
 from dvcfleet.dvc_adapter.storing import Seen, inputs_seen, save_changed_inputs, save_inputs, save_output, size_of
 from dvcfleet.execution.jobs import make_job
 from dvcfleet.execution.output import clear_log, log_path
 from dvcfleet.messages import Job, Outcome, Result
-from dvcfleet.planning.plan import Node, Plan, State, judge_now
+from dvcfleet.options import Options
+from dvcfleet.planning.plan import FORCED, Node, Plan, State
 from dvcfleet.planning.resources import Resources
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ class LocalWorkspace:
     # The inputs of the stages that run, as they were before; and the names of those that had changed afterwards.
     _seen: dict[str, Seen] = field(default_factory=dict)
     _changed: dict[str, list[str]] = field(default_factory=dict)
+    # The stages that ran or were restored: their readers run again with `force_downstream`.
+    _renewed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for stage in self.plan.stages.values():
@@ -52,30 +56,54 @@ class LocalWorkspace:
         """
         if not node.must_run:
             # Its upstream stages have ended since the plan was made, perhaps with the same bytes as before.
-            node = judge_now(stage)
+            node = self._judge_now(stage, node)
         why = ", ".join(node.reasons)
         if node.state is State.UP_TO_DATE:
             return Result.UP_TO_DATE, ""
         if node.state is State.BLOCKED:
             return Result.BLOCKED, why
-        if node.outputs_known:
-            stage.checkout(force=True)
-            self.hide_from_git(stage)
+        if node.outputs_known and self._checked_out(stage):
             return Result.RESTORED, why
         if not stage.cmd or stage.frozen:
             # An import, or data added by `dvc add`: DVC does it, and trusts objects that have the right name.
             for out in stage.outs:
                 remove_torn_of(out)
-            stage.reproduce()
+            asked = self.options
+            stage.reproduce(force=asked.force, no_commit=asked.no_commit, allow_missing=asked.allow_missing)
             return Result.DONE, why
         _clear_outs(stage)
-        if node.state is State.RESTORABLE:
+        if node.state is State.RESTORABLE and not self.options.pull:
             stage.repo.stage_cache.restore(stage)
             self._keep(stage)
             return Result.RESTORED, why
+        if self.options.pull and node.reasons != FORCED:
+            pull_missing_inputs(stage)
+            if pull_run(stage, run_cache=not self.options.no_run_cache):
+                self._keep(stage)
+                return Result.RESTORED, why
         self._seen[stage.addressing] = inputs_seen(stage)
         save_inputs(stage)
         return None, why
+
+    @property
+    def options(self) -> Options:
+        """What the run was asked for."""
+        return self.plan.judge.options
+
+    def _judge_now(self, stage: "Stage", node: Node) -> Node:
+        if self.options.force_downstream and self._renewed.intersection(node.needs):
+            return replace(node, state=State.STALE, reasons=FORCED, must_run=True, outputs_known=False)
+        return self.plan.judge.now(stage)
+
+    def _checked_out(self, stage: "Stage") -> bool:
+        """Put a stage's recorded outputs into the workspace, pulled if asked for; tell whether all are there."""
+        if self.options.pull and not pull_outputs(stage):
+            return False
+        if not self.options.pull:
+            stage.checkout(force=True)
+            self._renewed.add(stage.addressing)
+        self.hide_from_git(stage)
+        return True
 
     def job(self, stage: "Stage", resources: Resources) -> Job:
         """Return the job for the stage's commands in this tree; remove its earlier log."""
@@ -91,7 +119,8 @@ class LocalWorkspace:
 
     def _store(self, stage: "Stage") -> None:
         for out in stage.outs:
-            save_output(out)
+            if out.exists or not self.options.allow_missing:
+                out.save() if self.options.no_commit else save_output(out)
         self._stored.add(stage.addressing)
 
     def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
@@ -107,7 +136,7 @@ class LocalWorkspace:
         """Return the names of a kept stage's inputs that changed while it ran."""
         return self._changed.pop(stage.addressing, [])
 
-    def finish(self, pull: bool) -> None:
+    def finish(self, fetch_results: bool) -> None:
         """Do nothing: everything is in the workspace."""
 
     def _keep(self, stage: "Stage") -> dict[str, Any] | None:
@@ -117,8 +146,13 @@ class LocalWorkspace:
         self._stored.discard(stage.addressing)
         if not hasattr(stage, "name"):
             stage.md5 = stage.compute_md5()
+        self._renewed.add(stage.addressing)
         entry = lock_entry_of(stage) if stage.cmd else None
-        if entry and not any(not out.use_cache for out in stage.outs if not (out.is_metric or out.is_plot)):
+        if (
+            entry
+            and not self.options.no_commit
+            and not any(not out.use_cache for out in stage.outs if not (out.is_metric or out.is_plot))
+        ):
             save_run(stage, entry)
         return entry if hasattr(stage, "name") else None
 

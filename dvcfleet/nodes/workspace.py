@@ -15,7 +15,7 @@ from dvcfleet.execution.workspace import LocalWorkspace
 from dvcfleet.messages import Job, NodeWork, Outcome, Result
 from dvcfleet.nodes.clone import commit_for_nodes
 from dvcfleet.nodes.recorded_hashes import RecordedHashes
-from dvcfleet.planning.plan import Node, State, judge_now
+from dvcfleet.planning.plan import Node, State
 from dvcfleet.planning.resources import Resources
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class NodeWorkspace:
                 return Result.FAILED, f"{', '.join(node.reasons)}; `dvc push` it where it was added"
             return self.local.prepare(stage, node)
         if not node.must_run:
-            node = judge_now(stage, self.recorded.checks)
+            node = self.local.plan.judge.now(stage, self.recorded.checks)
         why = ", ".join(node.reasons)
         if node.state is State.UP_TO_DATE:
             return Result.UP_TO_DATE, ""
@@ -118,12 +118,12 @@ class NodeWorkspace:
         """Return the names of a kept stage's inputs that changed here while it ran; on nodes they do not count."""
         return self.local.changed_inputs(stage)
 
-    def finish(self, pull: bool) -> None:
-        """Push this machine's own outputs; with `pull`, fetch all outputs of the run's stages."""
+    def finish(self, fetch_results: bool) -> None:
+        """Push this machine's own outputs; with `fetch_results`, fetch all outputs of the run's stages."""
         outs = [out for stage in self.local.plan.stages.values() for out in stage.outs if out.hash_info]
         mine = [out for out in outs if out.use_cache and not self._is_held(out) and in_cache(out)]
         self._push(mine)
-        if pull:
+        if fetch_results:
             self._fetch(out for out in outs if out.use_cache and self._is_held(out))
 
     def _push(self, outs: Iterable["Output"]) -> None:

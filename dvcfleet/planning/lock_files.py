@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from dvcfleet.crash_recovery import sync
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, lock_path
 from dvcfleet.dvc_adapter.repositories import forget_index
-from dvcfleet.dvc_adapter.stages import stage_graph
+from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def recovered_lock_files(repo: "Repo") -> LockFiles:
 def _lock_order(repo: "Repo") -> dict[str, list[str]]:
     """Return, per dvc.lock, its stages in the order in which `dvc repro` would run them."""
     order: dict[str, list[str]] = {}
-    for stage in stage_graph(repo, ())[1]:
+    for stage in stage_graph(repo)[1]:
         if hasattr(stage, "name"):
             order.setdefault(lock_path(stage), []).append(stage.name)
     return order

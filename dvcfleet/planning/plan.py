@@ -1,7 +1,7 @@
 """From dvc.yaml to a stage graph with a state for every stage, and the reasons if it is not up to date."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.objects import outputs_in_cache
 from dvcfleet.dvc_adapter.run_cache import in_run_cache
-from dvcfleet.dvc_adapter.stages import stage_graph
+from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.errors import UserError, in_one_line
+from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.planning.predicted_outputs import PredictedOutputs
 from dvcfleet.planning.reasons import DependencyReasons, dependency_reasons, output_reasons, stage_reasons
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import Stage
+
+
+FORCED = ("forced",)  # the reasons of a stage that runs whatever its state
 
 
 class State(StrEnum):
@@ -62,6 +66,8 @@ class StageChecks:
     cached: Callable[["Stage"], bool] = outputs_in_cache
 
 
+_MISSING = frozenset({"deleted", "not in cache"})  # DVC's words
+
 ChecksFor = Callable[[Sequence["Stage"]], StageChecks]
 
 
@@ -77,6 +83,7 @@ class Plan:
     nodes: dict[str, Node]
     orphans: tuple[Orphan, ...]
     stages: dict[str, "Stage"] = field(repr=False)
+    judge: "Judge" = field(repr=False, compare=False)
 
     @property
     def work(self) -> list[Node]:
@@ -101,11 +108,10 @@ class Plan:
 
 def plan(
     repo: Path,
-    targets: Sequence[str] = (),
-    force: bool = False,
+    options: Options = EVERYTHING,
     checks_in: Callable[["Repo"], ChecksFor] = lambda repo: workspace_checks,
 ) -> Plan:
-    """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or the targets and their upstream stages.
+    """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or those that the options name.
 
     `checks_in` returns the `checks_for` of `make_plan`, given the opened repository.
 
@@ -116,16 +122,15 @@ def plan(
         validated = is_validated(dvc_repo)
         if not validated:
             validate(dvc_repo)
-        found = make_plan(dvc_repo, targets, force, checks_for=checks_in(dvc_repo))
+        found = make_plan(dvc_repo, options, checks_for=checks_in(dvc_repo))
         if validated and found.work:
             validate(dvc_repo)
-        return found if targets else replace(found, orphans=tuple(find_orphans(dvc_repo)))
+        return found if options.targets else replace(found, orphans=tuple(find_orphans(dvc_repo)))
 
 
 def make_plan(
     repo: "Repo",
-    targets: Sequence[str] = (),
-    force: bool = False,
+    options: Options = EVERYTHING,
     on_work: Callable[[], None] = lambda: None,
     checks_for: ChecksFor = workspace_checks,
 ) -> Plan:
@@ -133,32 +138,33 @@ def make_plan(
 
     `checks_for` returns the checks of these stages: those of the workspace, unless their data is elsewhere.
     """
-    graph, steps = stage_graph(repo, targets)
+    graph, steps = stage_graph(repo, options)
+    judge = Judge(options, {} if options.single_item else {o.fs_path: o for each in graph for o in each.outs})
     checks = checks_for(steps)
     project = project_of(Path(repo.root_dir))
     predicted, distrusted = PredictedOutputs(repo.root_dir, project.predict_outputs), project.distrusted(steps)
     nodes: dict[str, Node] = {}
     for stage in steps:
-        upstream = [(nodes[up.addressing], up) for up in graph.successors(stage)]
-        node = _judged(stage, upstream, force, checks, predicted)
+        upstream = [(nodes[up.addressing], up) for up in graph.successors(stage) if up.addressing in nodes]
+        node = _judged(judge, stage, upstream, checks, predicted)
         if node.name in distrusted:
             node = _distrusted(node, distrusted[node.name])
         if node.state is not State.UP_TO_DATE:
             on_work()
         nodes[node.name] = node
-    return Plan(nodes, (), {stage.addressing: stage for stage in steps})
+    return Plan(nodes, (), {stage.addressing: stage for stage in steps}, judge)
 
 
 def _judged(
+    judge: "Judge",
     stage: "Stage",
     upstream: list[tuple[Node, "Stage"]],
-    force: bool,
     checks: StageChecks,
     predicted: PredictedOutputs,
 ) -> Node:
     """Judge a stage; what DVC cannot read of it is that stage's failure, when its turn comes, and no other's."""
     try:
-        return _judge(stage, upstream, force, checks, predicted)
+        return judge(stage, upstream, checks, predicted)
     except UserError:
         raise
     except Exception as error:
@@ -177,7 +183,7 @@ def _distrusted(node: Node, why: str) -> Node:
 def _judge(
     stage: "Stage",
     upstream: list[tuple[Node, "Stage"]],
-    force: bool,
+    options: Options,
     checks: StageChecks,
     predicted: PredictedOutputs | None = None,
 ) -> Node:
@@ -185,12 +191,13 @@ def _judge(
         needs = tuple(need.name for need, _ in upstream)
         return Node(stage.addressing, state, tuple(reasons), needs, outputs_known, must_run)
 
-    blocked = [f"dep {dep} missing, and no stage makes it" for dep in missing_sources(stage)]
+    lacking = [] if options.allow_missing or options.pull else missing_sources(stage)
+    blocked = [f"dep {dep} missing, and no stage makes it" for dep in lacking]
     blocked += [f"reads from {need.name}, which is blocked" for need, _ in upstream if need.state is State.BLOCKED]
     if blocked:
         return node(State.BLOCKED, blocked)
-    if force:
-        return node(State.STALE, ["forced"], must_run=True)
+    if options.force:
+        return node(State.STALE, list(FORCED), must_run=True)
     changed, waits = _input_changes(stage, upstream, checks, predicted)
     if changed and not waits and checks.ran_before(stage):
         return node(State.RESTORABLE, changed)
@@ -243,12 +250,61 @@ def _will_be_restored(dep: "Dependency", writers: list[tuple[Node, "Stage"]]) ->
     return bool(dep.hash_info) and recorded.get(dep.fs_path) == dep.hash_info
 
 
-def judge_now(stage: "Stage", checks: StageChecks | None = None) -> Node:
-    """Judge a stage whose upstream stages have ended, by the workspace unless other checks are given.
+@dataclass(frozen=True)
+class Judge:
+    """Gives stages their states, as a run's options ask; `outs` are all stages' outputs by their paths."""
 
-    Raises what DVC raises for what it cannot read of the stage.
-    """
-    return _judge(stage, [], force=False, checks=checks or StageChecks())
+    options: Options = EVERYTHING
+    outs: Mapping[str, "Output"] = field(default_factory=dict, repr=False)
+
+    def __call__(
+        self,
+        stage: "Stage",
+        upstream: list[tuple[Node, "Stage"]],
+        checks: StageChecks,
+        predicted: PredictedOutputs | None = None,
+    ) -> Node:
+        """Judge a stage, given the stages that it reads from and their states."""
+        options = self.options
+        if options.no_run_cache:
+            checks = replace(checks, ran_before=lambda stage: False)
+        tolerant = self._tolerant(checks)
+        node = _judge(stage, upstream, options, tolerant if options.allow_missing else checks, predicted)
+        if options.force_downstream and any(need.state is not State.UP_TO_DATE for need, _ in upstream):
+            names = [need.name for need, _ in upstream if need.state is not State.UP_TO_DATE]
+            waiting = replace(node, state=State.WAITING, reasons=tuple(f"reads from {name}" for name in names))
+            return node if node.must_run or node.state is State.BLOCKED else replace(waiting, outputs_known=False)
+        if options.pull and node.state in (State.STALE, State.RESTORABLE) and not options.force:
+            is_only_missing = _judge(stage, upstream, options, tolerant, predicted).state is State.UP_TO_DATE
+            return (
+                replace(node, state=State.RESTORABLE, outputs_known=True, must_run=False) if is_only_missing else node
+            )
+        return node
+
+    def now(self, stage: "Stage", checks: StageChecks | None = None) -> Node:
+        """Judge a stage whose upstream stages have ended, by the workspace unless other checks are given.
+
+        Raises what DVC raises for what it cannot read of the stage.
+        """
+        return self(stage, [], checks or StageChecks())
+
+    def _tolerant(self, checks: StageChecks) -> StageChecks:
+        """Return checks that take missing data for unchanged, as DVC's `allow_missing`.
+
+        A dependency is changed all the same if the stage that writes it wrote other bytes since.
+        """
+
+        def dependency(dep: "Dependency") -> list[str]:
+            if dep.exists:
+                return checks.dependency(dep)
+            out = self.outs.get(dep.fs_path)
+            return [f"dep {dep} changed"] if out and out.hash_info != dep.hash_info else []
+
+        def output(out: "Output") -> list[str]:
+            reasons = checks.output(out)
+            return reasons if reasons and not _MISSING.issuperset(out.status().values()) else []
+
+        return replace(checks, dependency=dependency, output=output)
 
 
 def missing_sources(stage: "Stage") -> list["Dependency"]:

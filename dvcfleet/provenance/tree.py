@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
 from dvcfleet.dvc_adapter.repositories import tracked_paths
-from dvcfleet.dvc_adapter.stages import stage_graph
+from dvcfleet.dvc_adapter.stage_graph import stage_graph
+from dvcfleet.options import Options
 from dvcfleet.project import project_of
 from dvcfleet.provenance.ledger import Execution, entry_digest, executions, read_environment
 from dvcfleet.repository import state_folder
@@ -90,7 +91,7 @@ class Lineage:
 
 def read_lineage(repo: "Repo", names: Sequence[str] = ()) -> Lineage:
     """Read the steps of the named stages (default: all) and their upstream stages, in an opened repository."""
-    graph, order = stage_graph(repo, names)
+    graph, order = stage_graph(repo, Options(tuple(names)))
     reader = _Reader(repo)
     steps: dict[str, Step] = {}
     never_ran = []

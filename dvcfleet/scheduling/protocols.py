@@ -42,8 +42,8 @@ class Workspace(Protocol):
     def changed_inputs(self, stage: "Stage") -> list[str]:
         """Return the names of a kept stage's inputs that changed while it ran."""
 
-    def finish(self, pull: bool) -> None:
-        """Push or fetch outputs when all stages have ended; with `pull`, fetch all of them to this machine."""
+    def finish(self, fetch_results: bool) -> None:
+        """Push or fetch outputs when all stages have ended; with `fetch_results`, fetch all of them to this machine."""
 
 
 class ExecutorLostError(Exception):

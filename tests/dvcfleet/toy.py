@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import chdir
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from dvc.repo import Repo
 from rich.console import Console
 
+from dvcfleet.options import Options
 from dvcfleet.planning.plan import Plan, plan
 from dvcfleet.run import run as run_stages
 from tests.shared import copy_repository
@@ -54,11 +56,13 @@ class Toy:
         """Run; return the exit code and what was printed."""
         text = io.StringIO()
         console = Console(file=text, highlight=False, width=1000)
-        code = run_stages(targets, repo=self.path, console=console, **({"workers": 2} | options))
+        asked = {each.name: options.pop(each.name) for each in fields(Options) if each.name in options}
+        request = Options(targets, **asked)
+        code = run_stages(request, repo=self.path, console=console, **({"workers": 2} | options))
         return code, text.getvalue()
 
     def plan(self, targets: Sequence[str] = (), force: bool = False) -> Plan:
-        return plan(self.path, targets, force)
+        return plan(self.path, Options(tuple(targets), force=force))
 
     def states(self) -> dict[str, str]:
         return {node.name: node.state.value for node in self.plan().nodes.values()}

@@ -110,7 +110,7 @@ def test_nodes_leave_what_a_local_run_leaves_and_fetch_nothing_twice(field: Fiel
 
         before = [objects(clone) for clone in field.clones]
         flow.write("params.yaml", FILES["params.yaml"].replace("a: aa", "a: other"))
-        assert on(dask, flow, pull=True)[0] == 0
+        assert on(dask, flow, fetch_results=True)[0] == 0
         assert field.ran() == ["kept-a", "stay", "sum"]
         assert all(objects(clone).items() >= held.items() for clone, held in zip(field.clones, before, strict=True))
         assert flow.read("kept/a/grown") == "aa\nother\n"  # it went on from what dvc.lock had

@@ -131,15 +131,6 @@ def test_the_version_is_that_of_the_package(tmp_path: Path, done: Done) -> None:
     assert done(tmp_path, "--version") == f"merganser {version('merganser')}\n"
 
 
-def test_the_names_of_stages_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.complete_stage("me") == []
-    (tmp_path / "dvc.lock").write_text(
-        "schema: '2.0'\nstages: {merge@ties: {cmd: a}, merge@dare: {cmd: a}, fetch: {cmd: a}}\n"
-    )
-    assert cli.complete_stage("merge@") == ["merge@dare", "merge@ties"]
-
-
 def test_methods_as_json_tells_types_defaults_and_bounds(tmp_path: Path, done: Done) -> None:
     described = json.loads(done(tmp_path, "methods", "ties", "--json"))
     assert described["reads"] == "deltas"

@@ -1,0 +1,251 @@
+"""The command line of the engine: `dvcfleet run`, `status` and `logs`, in any DVC repository."""
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from dvcfleet.errors import UserError
+from dvcfleet.failures import boundary
+from dvcfleet.gc_thresholds import raised_gc_thresholds
+from dvcfleet.repository import existing_state_folder
+
+NEEDED = ("dvc", "prefect")
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 a stage failed, 2 your mistake, 75 another run or a dvc command is at work in the "
+    "repository (try again later), 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
+)
+# The panels of --help.
+REPRO, WHERE = "As `dvc repro`", "Where, and how"
+
+
+def complete_stage(incomplete: str) -> list[str]:
+    """Complete the name of a stage, from dvc.lock: DVC takes seconds to read dvc.yaml."""
+    lock = Path("dvc.lock")
+    text = lock.read_text(encoding="utf-8", errors="replace") if lock.is_file() else ""
+    return sorted(name for name in re.findall(r"^  (\S+):$", text, re.MULTILINE) if name.startswith(incomplete))
+
+
+RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
+
+
+def run(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TARGET ...]",
+            help="Only these and what they need: stages, templates, outputs, FOLDER/dvc.yaml[:STAGE], .dvc files.",
+            autocompletion=complete_stage,
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Run also what is up to date.", rich_help_panel=REPRO)
+    ] = False,
+    single_item: Annotated[
+        bool, typer.Option("--single-item", "-s", help="Only the targets, not what they need.", rich_help_panel=REPRO)
+    ] = False,
+    downstream: Annotated[
+        bool, typer.Option("--downstream", help="The targets and what reads from them.", rich_help_panel=REPRO)
+    ] = False,
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline", "-p", help="The targets' whole pipelines.", rich_help_panel=REPRO)
+    ] = False,
+    all_pipelines: Annotated[
+        bool, typer.Option("--all-pipelines", "-P", help="All stages of the repository.", rich_help_panel=REPRO)
+    ] = False,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-R", help="Of a target that is a folder: all in it.", rich_help_panel=REPRO)
+    ] = False,
+    glob: Annotated[
+        bool, typer.Option("--glob", help="The targets are patterns of stages' names.", rich_help_panel=REPRO)
+    ] = False,
+    force_downstream: Annotated[
+        bool,
+        typer.Option("--force-downstream", help="Run also what reads from a stage that ran.", rich_help_panel=REPRO),
+    ] = False,
+    pull: Annotated[
+        bool,
+        typer.Option("--pull", help="Pull missing data, and the run cache, from the remote.", rich_help_panel=REPRO),
+    ] = False,
+    allow_missing: Annotated[
+        bool,
+        typer.Option(
+            "--allow-missing",
+            help="Leave stages whose data is missing and nothing else changed.",
+            rich_help_panel=REPRO,
+        ),
+    ] = False,
+    no_run_cache: Annotated[
+        bool,
+        typer.Option("--no-run-cache", help="Run also what ran before on the same inputs.", rich_help_panel=REPRO),
+    ] = False,
+    no_commit: Annotated[
+        bool, typer.Option("--no-commit", help="Do not store outputs in DVC's cache.", rich_help_panel=REPRO)
+    ] = False,
+    keep_going: Annotated[
+        bool,
+        typer.Option(
+            "--keep-going",
+            "-k",
+            help="What a run always does: a failure stops its readers only.",
+            rich_help_panel=REPRO,
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", "--dry", help="Say what would run, why, and what it takes.", rich_help_panel=REPRO),
+    ] = False,
+    runner: Annotated[
+        Literal["threads", "processes", "ray", "dask"] | None,
+        typer.Option(help="Where stages run: threads if not given.", rich_help_panel=WHERE),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The Ray or Dask cluster; without it one starts on this machine.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Threads at once; as many as CPUs if not given.", rich_help_panel=WHERE),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Where to run, by a name of profiles.yaml.", rich_help_panel=WHERE),
+    ] = None,
+    fetch_results: Annotated[
+        bool,
+        typer.Option(
+            "--fetch-results",
+            help="Fetch the results at the end, where nodes with clones of their own have them.",
+            rich_help_panel=WHERE,
+        ),
+    ] = False,
+    in_order: Annotated[
+        bool,
+        typer.Option(
+            "--in-order",
+            help="One stage at a time in the order of `dvc repro`, and none after a failure.",
+            rich_help_panel=WHERE,
+        ),
+    ] = False,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune",
+            help="Take the outputs of stages that are no longer in dvc.yaml out of the workspace; "
+            "DVC's cache keeps them.",
+            rich_help_panel=WHERE,
+        ),
+    ] = False,
+    busy: Annotated[
+        Literal["refuse", "wait", "skip"],
+        typer.Option(help="What to do while another run is at work here.", rich_help_panel=WHERE),
+    ] = "refuse",
+    repo: RepoOption = Path(),
+) -> None:
+    """Run every stage that is not up to date, in parallel; run it again to go on after a failure or a kill."""
+    from dvcfleet.options import Options
+    from dvcfleet.run import run as run_stages
+
+    asked = Options(
+        tuple(targets or ()),
+        glob=glob,
+        recursive=recursive,
+        single_item=single_item,
+        pipeline=pipeline,
+        all_pipelines=all_pipelines,
+        downstream=downstream,
+        force=force,
+        force_downstream=force_downstream,
+        pull=pull,
+        allow_missing=allow_missing,
+        no_run_cache=no_run_cache,
+        no_commit=no_commit,
+        in_order=in_order,
+        prune=prune,
+        fetch_results=fetch_results,
+    )
+    code = run_stages(
+        asked,
+        repo=repo,
+        runner=runner,
+        address=address,
+        workers=workers,
+        profile=profile,
+        dry_run=dry_run,
+        busy=busy,
+    )
+    raise typer.Exit(code)
+
+
+def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
+    """Show every stage: up to date, restorable, stale (and why), waiting for another, or blocked."""
+    from dvcfleet.planning.orphans import orphan_lines
+    from dvcfleet.planning.plan import plan
+
+    found = plan(repo)
+    if as_json:
+        print(json.dumps(found.as_json(), indent=2))
+        return
+    rows = [(node.name, node.state.value, "; ".join(node.reasons)) for node in found.nodes.values()]
+    print("\n".join([*_columns([("stage", "state", "why"), *rows]), *orphan_lines(found.orphans)]))
+    print(", ".join(f"{count} {state}" for state, count in found.as_json()["counts"].items() if count))
+
+
+def logs(
+    stage: Annotated[
+        str, typer.Argument(metavar="STAGE", help="Its name as `run` prints it.", autocompletion=complete_stage)
+    ],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the stage ends.")] = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Print what a stage printed when it last ran."""
+    from dvcfleet.logs import output_of
+
+    for data in output_of(stage, repo, follow):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def _columns(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return lines whose cells stand below one another."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def new_app() -> typer.Typer:
+    """Return the command line `dvcfleet`."""
+    app = typer.Typer(
+        help="Run the stages of a DVC repository in parallel.",
+        epilog=EXIT_CODES,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command(epilog=f"Example: dvcfleet run --workers 4\n\n{EXIT_CODES}")(run)
+    app.command(epilog="Example: dvcfleet status --json")(status)
+    app.command(epilog="Example: dvcfleet logs train --follow")(logs)
+    return app
+
+
+def main() -> None:
+    """Run the command line; every error ends in a line and an exit code."""
+    with boundary(state_folder=_state_folder), raised_gc_thresholds():
+        if lacking := [name for name in NEEDED if find_spec(name) is None]:
+            raise UserError(f"dvcfleet needs {' and '.join(lacking)}: pip install {' '.join(lacking)}")
+        new_app()()
+
+
+def _state_folder() -> Path | None:
+    named = re.search(r"(?:^|\0)--repo[=\0]([^\0]+)", "\0".join(sys.argv))
+    return existing_state_folder(Path(named[1] if named else "."))

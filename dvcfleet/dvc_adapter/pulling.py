@@ -1,0 +1,58 @@
+"""Pull from the DVC remote what `dvc repro --pull` would: the run cache, and the data that a stage lacks."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dvc.dependency import Dependency
+    from dvc.output import Output
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+
+
+def pull_run_cache(repo: "Repo", say: Callable[[str], object]) -> None:
+    """Copy the remote's run cache into the local one; say so if there is none."""
+    from dvc.stage.cache import RunCacheNotSupported
+
+    try:
+        repo.stage_cache.pull(None)
+    except RunCacheNotSupported as error:
+        say(f"the run cache was not pulled: {error}")
+
+
+def pull_outputs(stage: "Stage") -> bool:
+    """Put a stage's recorded outputs into the workspace, pulled if the cache lacks them; tell whether all are there."""
+    from dvc.exceptions import CheckoutError, CollectCacheError
+
+    for out in stage.outs:
+        try:
+            _pull(out)
+            out.checkout(force=True)
+        except (CheckoutError, CollectCacheError):
+            return False
+    return True
+
+
+def pull_missing_inputs(stage: "Stage") -> None:
+    """Pull a stage's missing inputs that other stages write; raises DvcException if the remote lacks them."""
+    for dep in stage.deps:
+        if dep.protocol == "local" and not dep.exists:
+            for out, inside in _writers(dep):
+                _pull(out, inside)
+                out.checkout(force=True, filter_info=inside)
+
+
+def _pull(out: "Output", inside: str | None = None) -> None:
+    """Pull what the cache lacks of an output, or of a path inside it."""
+    if not out.changed_cache(filter_info=inside):
+        return
+    for remote, objects in out.get_used_objs(filter_info=inside).items():
+        out.repo.cloud.pull(objects, odb=remote)
+
+
+def _writers(dep: "Dependency") -> list[tuple["Output", str | None]]:
+    """Return the outputs at, in or above a dependency, each with the path inside it that is needed."""
+    trie, key = dep.repo.index.outs_trie, dep.fs.parts(dep.fs_path)
+    if above := trie.longest_prefix(key):
+        return [(above.value, None if above.value.fs_path == dep.fs_path else dep.fs_path)]
+    return [(out, None) for out in trie.values(prefix=key)] if trie.has_node(key) else []

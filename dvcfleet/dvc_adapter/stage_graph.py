@@ -1,0 +1,107 @@
+"""The stages that a run's options ask for, and their graph."""
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from dvcfleet.errors import UserError, did_you_mean
+from dvcfleet.options import EVERYTHING, Options
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+    from networkx import DiGraph
+
+_DVC_YAML = "dvc.yaml"
+
+
+def stage_graph(repo: "Repo", options: Options = EVERYTHING) -> tuple["DiGraph", list["Stage"]]:
+    """Return the graph that orders the stages (edges point upstream) and the requested stages, in `dvc repro`'s order.
+
+    Raises UserError for a target that is no stage and no output, and for targets that no stage matches.
+    """
+    from dvc.repo.reproduce import get_active_graph, plan_repro
+
+    graph = get_active_graph(repo.index.graph)
+    asked = [] if options.all_pipelines else _asked(repo, options)
+    if options.single_item and not (options.pipeline or options.all_pipelines):
+        return _one_after_the_other(repo.index.graph, asked), asked
+    some = asked if len(asked) < len(graph) else None
+    return graph, plan_repro(graph, some, pipeline=options.pipeline, downstream=options.downstream and bool(some))
+
+
+def _asked(repo: "Repo", options: Options) -> list["Stage"]:
+    """Return the stages that the targets name: all of dvc.yaml if there are none."""
+    from dvc.repo.reproduce import collect_stages
+
+    if not options.targets:
+        path = repo.fs.abspath(_DVC_YAML)
+        # Reuse what the index has loaded.
+        here = [stage for stage in repo.index.stages if stage.path == path]
+        return here or list(collect_stages(repo, [_DVC_YAML]))
+    find = _matching if options.glob else _named
+    known = find(repo)
+    found: dict[Stage, None] = {}
+    for target in options.targets:
+        is_folder = options.recursive and repo.fs.isdir(target)
+        stages = None if is_folder else known(target)
+        found |= dict.fromkeys(_collected(repo, target, options) if stages is None else stages)
+    if not found:
+        raise UserError(f"{', '.join(options.targets)}: no stage matches; `dvc stage list` names all stages")
+    return list(found)
+
+
+def _named(repo: "Repo") -> Callable[[str], list["Stage"] | None]:
+    """Return how a name of a stage, or of all stages of a template, is found without DVC's reading dvc.yaml again."""
+    names: dict[str, list[Stage]] = {}
+    for stage in repo.index.stages:
+        names[stage.addressing] = [stage]
+        if group := stage.raw_data.generated_from:
+            names.setdefault(stage.addressing.removesuffix(stage.name) + group, []).append(stage)
+    return names.get
+
+
+def _matching(repo: "Repo") -> Callable[[str], list["Stage"] | None]:
+    """Return how stages are found by a pattern of their names, as DVC does it."""
+    known = defaultdict(list)
+    for stage in repo.index.stages:
+        if hasattr(stage, "name"):
+            known[stage.path].append(stage)
+
+    def find(target: str) -> list["Stage"] | None:
+        path, _, pattern = target.rpartition(":")
+        stages = known.get(repo.fs.abspath(path or _DVC_YAML))
+        if stages is None:
+            return None
+        group = [stage for stage in stages if pattern and stage.raw_data.generated_from == pattern]
+        return group or [stage for stage in stages if fnmatch.fnmatch(stage.name, pattern or "*")]
+
+    return find
+
+
+def _collected(repo: "Repo", target: str, options: Options) -> list["Stage"]:
+    """Return the stages of a target by DVC's own search; also that of which the target is an output, or in one."""
+    from dvc.repo.reproduce import collect_stages
+    from dvc.stage.exceptions import StageNotFound
+
+    try:
+        return list(collect_stages(repo, [target], recursive=options.recursive, glob=options.glob))
+    except StageNotFound as error:
+        if out := repo.index.outs_trie.longest_prefix(repo.fs.parts(repo.fs.abspath(target))):
+            return [out.value.stage]
+        names = [stage.addressing for stage in repo.index.stages]
+        raise UserError(f"{error}{did_you_mean(target, names)}; `dvc stage list` names all stages") from error
+
+
+def _one_after_the_other(graph: "DiGraph", asked: Sequence["Stage"]) -> "DiGraph":
+    """Return a graph of these stages in which, of two that have a file in common, the later needs the earlier."""
+    from networkx import DiGraph
+
+    ordered = DiGraph()
+    for stage in asked:
+        related = {*graph.successors(stage), *graph.predecessors(stage)}
+        earlier = [other for other in related if other in ordered]
+        ordered.add_node(stage)
+        ordered.add_edges_from((stage, other) for other in earlier)
+    return ordered

@@ -1,0 +1,63 @@
+"""The console script `dvcfleet`, which is also `python -m dvcfleet`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dvcfleet.command_line import complete_stage, new_app
+from flows.cli import app
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+
+
+def dvcfleet(folder: Path, *words: str, code: int = 0, program: tuple[str, ...] = ("-m", "dvcfleet")) -> str:
+    """Run the command line in a folder; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, *program, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def chain(toy: Make) -> Toy:
+    return toy(CHAIN.replace("echo cut", "echo cutting; echo cut"), CHAIN_FILES)
+
+
+def test_dvcfleet_runs_a_repository_and_says_what_is_up_to_date_and_what_was_printed(chain: Toy) -> None:
+    script = str(Path(sys.executable).with_name("dvcfleet"))
+    assert "3 done" in dvcfleet(chain.path, "run", "--workers", "2", program=(script,))
+    assert chain.settled()
+    states = json.loads(dvcfleet(chain.path, "status", "--json"))["counts"]
+    assert states["up to date"] == 3
+    assert "cutting" in dvcfleet(chain.path, "logs", "cut")
+
+
+def test_the_exit_codes_tell_a_failure_from_a_mistake(chain: Toy, tmp_path: Path) -> None:
+    assert 'did you mean "turn"?' in dvcfleet(chain.path, "run", "tunr", code=2)
+    assert "not in a DVC repository" in dvcfleet(tmp_path, "status", code=2)
+    chain.write("dvc.yaml", CHAIN.replace("echo cut", "exit 3; echo cut"))
+    assert "cut failed: exit code 3" in dvcfleet(chain.path, "run", code=1)
+
+
+def test_status_says_why_a_stage_is_not_up_to_date(chain: Toy) -> None:
+    lines = dvcfleet(chain.path, "status").splitlines()
+    assert lines[0].split() == ["stage", "state", "why"]
+    assert lines[1].split(maxsplit=1) == ["cut", "stale  new stage"]
+    assert lines[-1] == "1 stale, 2 waiting" or "3 stale" in lines[-1]
+
+
+def test_both_command_lines_have_the_same_commands_of_the_engine() -> None:
+    ours, merganser = ({each.callback for each in one.registered_commands} for one in (new_app(), app))
+    assert {each.__name__ for each in ours if each} == {"run", "status", "logs"}
+    assert ours < merganser
+
+
+def test_the_names_of_stages_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert complete_stage("me") == []
+    stages = "".join(f"  {name}:\n    cmd: a\n" for name in ("merge@ties", "merge@dare", "fetch"))
+    (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n{stages}")
+    assert complete_stage("merge@") == ["merge@dare", "merge@ties"]

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import chdir
+from contextlib import chdir, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from tests.tiny import environment, make_repository
 TOYS, TINIES = 170, 30
 # A file system writes what is a few seconds old by itself.
 AFTER_S = 7.0
+# How long after the end of a stage.
+AMID_S = 1.5
 # dvcfleet/dvc_adapter/lockfiles.py: the longest wait for a sync; and that long for a busy machine to notice.
 LOST_S = 2.0 + 60.0
 SMALL = """
@@ -115,11 +117,19 @@ class Started:
             if found := _ENDED.search(line):
                 self.ended[found[1]] = time.monotonic()
 
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(self) -> int:
         """Wait for its end; return its exit code."""
-        code = self.process.wait(timeout)
+        code = self.process.wait()
         self._reader.join()
         return code
+
+    def is_amid(self, stages: int, seconds: float) -> bool:
+        """Wait until so many stages have ended and so long after that; whether the run is still at work then."""
+        while self.process.poll() is None and len(self.ended) < stages:
+            time.sleep(0.01)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        return self.process.poll() is None
 
 
 class Cuts:
@@ -133,10 +143,9 @@ class Cuts:
             make(self._repository)
             subprocess.run(["sync", "-f", str(disk.path)], check=True)
         with copy_of(self._image, folder / "calm.img", self._mount):
-            began = time.monotonic()
             calm = self._start()
             assert calm.wait() == 0, "".join(calm.lines)
-            self._took = time.monotonic() - began
+            self._stages = len(calm.ended)
             self._expected = self._bytes()
 
     @property
@@ -153,7 +162,7 @@ class Cuts:
             run = self._start()
             amid = chance.random() < 0.5
             if amid:
-                amid = not has_ended(run, chance.uniform(0.3, 1.0) * self._took)
+                amid = run.is_amid(chance.randint(0, self._stages), chance.uniform(0, AMID_S))
             if not amid:
                 assert run.wait() == 0, "".join(run.lines)
                 time.sleep(chance.uniform(0, AFTER_S))
@@ -217,15 +226,6 @@ class Cuts:
             ["git", "for-each-ref", "refs/exps"], cwd=self._repository, capture_output=True, text=True, check=True
         )
         assert refs.stdout
-
-
-def has_ended(run: Started, after_s: float) -> bool:
-    """Wait for so long; whether a run has ended by then."""
-    try:
-        run.wait(after_s)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def assert_object_is_whole(cache: Path, value: str) -> None:

@@ -10,13 +10,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dvcfleet.disk import sync_file_systems, sync_names, write_durably
+from dvcfleet.disk import sync_names, sync_then_write, write_durably
 from dvcfleet.dvc_adapter.listings import forget_hashes
 from dvcfleet.dvc_adapter.objects import is_torn, listing_at
 from dvcfleet.dvc_adapter.run_cache import is_damaged_entry, run_cache_folder, temporary_mark
@@ -39,18 +39,18 @@ class _Sync:
     moment: float
 
 
-def sync(repo: "Repo", state: Path) -> None:
+def sync(repo: "Repo", state: Path, texts: Mapping[Path, str] | None = None) -> None:
     """Wait until all that was written to the repository's file systems is on the disk; note it in the folder `state`.
 
-    Raises OSError if it could not be written.
+    `texts` are files that name what was written, replaced after that. Raises OSError if it could not be written.
     """
-    _sync(repo, state, {os.path.dirname(out.fs_path) for out in repo.index.outs if out.protocol == "local"})
+    _sync(repo, state, {os.path.dirname(out.fs_path) for out in repo.index.outs if out.protocol == "local"}, texts)
 
 
-def _sync(repo: "Repo", state: Path, folders: set[str]) -> None:
-    last = _Sync(_boot(), time.time() - _MARGIN_S)
-    sync_file_systems({repo.root_dir, repo.scm.root_dir, repo.cache.local.path, *folders})
-    write_durably(state / "synced", json.dumps(asdict(last)))
+def _sync(repo: "Repo", state: Path, folders: Collection[str] = (), texts: Mapping[Path, str] | None = None) -> None:
+    note = json.dumps(asdict(_Sync(_boot(), time.time() - _MARGIN_S)))
+    places = {repo.root_dir, repo.scm.root_dir, repo.cache.local.path, *folders}
+    sync_then_write(places, {**(texts or {}), state / "synced": note})
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def crash_recovery(repo: "Repo", state: Path) -> Iterator[None]:
     if is_unsure or (last and last.boot != _boot()):
         _check_since(repo, state, last.moment if last else 0.0)
     elif not last:
-        _sync(repo, state, set())
+        _sync(repo, state)
     write_durably(note, _boot())
     try:
         yield
@@ -78,7 +78,7 @@ def crash_recovery(repo: "Repo", state: Path) -> Iterator[None]:
         raise
     finally:
         if is_unsure:
-            _sync(repo, state, set())
+            _sync(repo, state)
         note.unlink(missing_ok=True)
         sync_names(state)
 
@@ -123,7 +123,8 @@ def _check_since(repo: "Repo", state: Path, since: float) -> None:
     for path in named:
         if _is_later(path, since) and is_torn(path):
             path.unlink()
-    for path in Path(run_cache_folder(repo)).glob("??/*/*") if is_own else ():
+    # Not temporary files, which somebody may be writing.
+    for path in Path(run_cache_folder(repo)).glob("??/*/[!.]*") if is_own else ():
         if _is_later(path, since) and is_damaged_entry(path):
             path.unlink()
     forget_hashes(repo, [str(path) for path in _files_of_stages(repo) if _is_later(path, since)])

@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,25 +27,43 @@ def sync_file_systems(folders: Iterable[str | Path]) -> None:
 
 def write_durably(path: Path, text: str) -> None:
     """Write a small text file, whole or not at all; it and its name are on the disk when this returns."""
-    temporary = path.with_name(f"{path.name}.new")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        # Free the space: the disk may be full.
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+    with _replacing({path: text}) as (temporary,), temporary.open("rb") as file:
+        os.fsync(file.fileno())
     sync_names(path.parent)
+
+
+def sync_then_write(folders: Iterable[str | Path], texts: Mapping[Path, str]) -> None:
+    """Put all on the disk that was written to the file systems of these folders, then replace small text files there.
+
+    After a crash of the machine, each of these has its old text or its new one; the latter only if all else was
+    written. One sync does for all, as the new texts are written before it, and take their names after it.
+    """
+    with _replacing(texts):
+        sync_file_systems(folders)
 
 
 def sync_names(folder: Path) -> None:
     """Wait until the names in a folder are on the disk: of files that were made, renamed or removed there."""
     with _opened(folder) as descriptor:
         os.fsync(descriptor)
+
+
+@contextmanager
+def _replacing(texts: Mapping[Path, str]) -> "Iterator[tuple[Path, ...]]":
+    """Write text files under temporary names, which are given, and at the end of the block under their own."""
+    temporaries = {path: path.with_name(f"{path.name}.new") for path in texts}
+    try:
+        for path, temporary in temporaries.items():
+            temporary.write_text(texts[path], encoding="utf-8", newline="")
+        yield tuple(temporaries.values())
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
+    except BaseException:
+        # Free the space: the disk may be full.
+        for temporary in temporaries.values():
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache
@@ -35,8 +35,8 @@ class LockFiles:
     """The entries of a repository's dvc.lock files, as this run changes them.
 
     `order` returns, per lock file, the order of the entries, that of `dvc repro`, so that both write the same file; it
-    is called at the first write. `track` is called with each file written, `sync` before a group is written: it returns
-    when the outputs are on the disk.
+    is called at the first write. `track` is called with each file written. `sync` gives files their new texts once all
+    else that was written is on the disk.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class LockFiles:
         journal: Path,
         order: Callable[[], dict[str, list[str]]],
         track: Callable[[str], object],
-        sync: Callable[[], object],
+        sync: Callable[[Mapping[Path, str]], object],
     ) -> None:
         self._journal = journal
         self._order = cache(order)
@@ -99,9 +99,11 @@ class LockFiles:
         """Write all entries recorded so far, when the files that they name are on the disk."""
         started = time.monotonic()
         if self._pending:
-            self.sync()
-        for path, entries in self._pending.items():
-            self._rewrite(path, entries, ())
+            changed = {path: self._changed(path, entries, ()) for path, entries in self._pending.items()}
+            texts = {path: text for path, text in changed.items() if text is not None}
+            self.sync({Path(path): text for path, text in texts.items()})
+            for path in texts:
+                self._track(os.path.relpath(path))
         self._pending.clear()
         self._digests.clear()
         self._journal.unlink(missing_ok=True)
@@ -115,7 +117,10 @@ class LockFiles:
 
     def forget(self, path: str, names: Iterable[str]) -> None:
         """Remove entries."""
-        self._rewrite(path, {}, names)
+        text = self._changed(path, {}, names)
+        if text is not None:
+            write_durably(Path(path), text)
+            self._track(os.path.relpath(path))
 
     def _journal_lines(self) -> Iterator[dict[str, Any]]:
         if not self._journal.exists():
@@ -127,7 +132,8 @@ class LockFiles:
                 if isinstance(found, dict) and {key: type(found.get(key)) for key in _LINE} == _LINE:
                     yield found
 
-    def _rewrite(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> None:
+    def _changed(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> str | None:
+        """Return the new text of a dvc.lock; None if it is the old one."""
         before = Path(path).read_text(encoding="utf-8") if os.path.exists(path) else join_lock(())
         text, known = self._written.get(path, ("", None))
         blocks = known if before == text else split_lock(before)
@@ -135,10 +141,7 @@ class LockFiles:
         after = self._dumped(path, entries, gone) if joined is None else join_lock(joined.values())
         if joined is not None:
             self._written[path] = after, joined
-        if after == before:
-            return
-        write_durably(Path(path), after)
-        self._track(os.path.relpath(path))
+        return None if after == before else after
 
     def _joined(
         self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Iterable[str]

@@ -1,5 +1,6 @@
 """The repository's dvc.lock files, completed by the entries that a killed run had not yet written."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dvcfleet.crash_recovery import sync
@@ -16,7 +17,7 @@ def recovered_lock_files(repo: "Repo") -> LockFiles:
     """Return the lock files after writing a killed run's journal into them."""
     state = state_folder(repo)
     locks = LockFiles(
-        state / "journal", lambda: _lock_order(repo), repo.scm_context.track_file, lambda: sync(repo, state)
+        state / "journal", lambda: _lock_order(repo), repo.scm_context.track_file, partial(sync, repo, state)
     )
     if locks.recover():
         forget_index(repo)

@@ -218,7 +218,7 @@ class Run:
         if hasattr(stage, "name"):
             self._entries[stage.addressing] = self.locks.record(stage, entry)
         else:
-            self.locks.sync()  # before the .dvc file names them
+            self.locks.sync({})  # before the .dvc file names them
             stage.dump(update_pipeline=False)
 
     def _end(self, ending: Ending) -> None:

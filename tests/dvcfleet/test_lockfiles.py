@@ -1,5 +1,6 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from dvc.repo import Repo
 from dvc.utils.serialize import load_yaml
 
+from dvcfleet.disk import sync_then_write
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.tiny import dvc
@@ -19,9 +21,8 @@ def done(toy: Make) -> Toy:
 
 
 def make(folder: Path, order: tuple[str, ...] = ()) -> LockFiles:
-    return LockFiles(
-        folder / "journal", lambda: {str(folder / "dvc.lock"): list(order)}, lambda path: None, lambda: None
-    )
+    lock, sync = str(folder / "dvc.lock"), partial(sync_then_write, [folder])
+    return LockFiles(folder / "journal", lambda: {lock: list(order)}, lambda path: None, sync)
 
 
 @pytest.fixture
@@ -48,9 +49,12 @@ def test_entries_recorded_before_a_kill_are_recovered(done: Toy, stages: dict[st
 
 def test_files_are_synced_before_dvc_lock_names_them(done: Toy, stages: dict[str, Any]) -> None:
     lock, seen = done.path / "dvc.lock", list[list[str]]()
-    locks = LockFiles(
-        done.path / "journal", dict, lambda path: None, lambda: seen.append(list(load_yaml(str(lock))["stages"]))
-    )
+
+    def sync(texts: Mapping[Path, str]) -> None:
+        seen.append(list(load_yaml(str(lock))["stages"]))
+        sync_then_write([done.path], texts)
+
+    locks = LockFiles(done.path / "journal", dict, lambda path: None, sync)
     locks.forget(str(lock), ["turn", "end"])
     locks.record(stages["turn"])
     locks.record(stages["end"])

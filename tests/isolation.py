@@ -30,13 +30,16 @@ PROGRAMS = [
 ]
 SETTINGS = (*(f"{program}_" for program in PROGRAMS), "MPLCONFIGDIR", "MATPLOTLIBRC", "TORCHINDUCTOR_CACHE_DIR")
 KEPT = ("GIT_SSL_CAINFO",)
+PIP_CONF = Path("~/.config/pip/pip.conf")
 
 
 def live_apart() -> None:
     """Give this process, and all that it starts, an empty home that is removed at its end."""
     if OWN_HOME in os.environ:
         return
-    home = Path(tempfile.mkdtemp(prefix="merganser-tests-"))
+    pip, home = PIP_CONF.expanduser(), Path(tempfile.mkdtemp(prefix="merganser-tests-"))
+    if pip.is_file():  # drills install packages, from where this machine has them from
+        os.environ.setdefault("PIP_CONFIG_FILE", str(pip))
     atexit.register(_remove, home, os.getpid())
     for name in [name for name in os.environ if name.startswith(SETTINGS) and name not in KEPT]:
         del os.environ[name]

@@ -117,6 +117,7 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
             pull_run_cache(repo, partial(_warn, console))
         checks_for = recorded.checks_for if recorded else workspace_checks
         found = make_plan(repo, options, on_work=services.start, checks_for=checks_for)
+        locks.order_as(found.stages.values())
         here = LocalWorkspace(repo, found)
         workspace: Workspace = (
             NodeWorkspace(here, recorded, options.force or options.no_run_cache) if recorded else here
@@ -125,6 +126,7 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
             validate(repo)
         note_validated(repo)
         if not found.work:
+            locks.settle()
             workspace.finish(options.fetch_results)
             if is_begun(repo):
                 # The run of this name was killed after its last stage.
@@ -141,6 +143,7 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
                 repo, found, workspace, services, (lock, locks), place, options, resources, stop, console
             )
         if not any(ending.result is Result.STOPPED for ending in endings.values()):
+            locks.settle()
             workspace.finish(options.fetch_results)
     code = stop.exit_code or exit_code(endings.values())
     if code == 0:

@@ -47,6 +47,7 @@ def restore_lock(repo: "Repo", params: Path) -> None:
         if getattr(stage, "name", None) in entries and lock_path(stage) == root:
             locks.record(stage, entries[stage.name])
     locks.flush()
+    locks.settle()
     forget_index(repo)
 
 

@@ -14,6 +14,7 @@ _WORD = re.compile(
     r"[A-Za-z][A-Za-z0-9_./@%+=,>()'\"$*&|;!{}\[\]~^<-]*(?: [A-Za-z0-9_./@%+=,>()'\"$*&|;!{}\[\]~^<-]+)*"
 )
 _HASH = re.compile(r"(?=[^.]*[acdf])[0-9a-f]{32}(\.dir)?")
+_FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
 _NO_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _LINE = 80
 # Of how many entries the anchors are remembered: each is written with every later one.
@@ -58,6 +59,17 @@ def split_lock(text: str) -> dict[str, str] | None:
             return None
         named[name[2:]] = block
     return named
+
+
+def are_as_dumped(blocks: dict[str, str], text: str) -> bool:
+    """Tell whether the entries of a dvc.lock are as DVC writes new ones: no comment, no other layout or quotes."""
+    from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
+
+    try:
+        stages = parse_yaml(text, "")["stages"]
+        return all(numbered([lock_entry(name, stages[name])]) == numbered([lines]) for name, lines in blocks.items())
+    except (YAMLFileCorruptedError, LookupError, TypeError):
+        return False
 
 
 def numbered(blocks: Iterable[str]) -> list[str] | None:
@@ -156,8 +168,8 @@ def _line(start: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    if type(value) is int:
-        return str(value)
+    if type(value) in (int, bool) or (type(value) is float and _FLOAT.fullmatch(str(value))):
+        return str(value).lower()
     if type(value) is str and (_is_word(value) or _HASH.fullmatch(value)):
         return value
     raise _NotPlainError

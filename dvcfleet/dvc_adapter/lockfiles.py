@@ -2,6 +2,10 @@
 
 An entry is written to a journal as soon as its stage ends, and to dvc.lock with the next group, once the files that the
 group names are on the disk. A run that finds a journal first writes its entries to dvc.lock.
+
+The files are those that `dvc repro` writes, byte for byte: entries keep their places and comments, and new ones follow
+in the order in which `dvc repro` runs their stages, whichever ended first. A note beside the journal says how many
+entries are older than the run: one that goes on after a kill puts its own among those of the killed one.
 """
 
 import hashlib
@@ -17,26 +21,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.disk import write_durably
-from dvcfleet.dvc_adapter.lock_entries import join_lock, lock_entry, numbered, split_lock
+from dvcfleet.dvc_adapter.lock_entries import are_as_dumped, join_lock, lock_entry, numbered, split_lock
 from dvcfleet.dvc_adapter.stages import lock_entry_of
 
 if TYPE_CHECKING:
-    from dvc.stage import PipelineStage
+    from dvc.stage import PipelineStage, Stage
 
 # Write a group after this many times the duration of the last write: writing then takes a few percent of the time.
 _PATIENCE = 20
 _SHORTEST_WAIT_S = 2.0
 # But not later than this: a crash of the machine loses the stages that ended since the last write.
 _LONGEST_WAIT_S = 60.0
-_LINE = {"path": str, "name": str, "entry": dict, "before": str}  # what a line of the journal holds
+_LINE = {"path": str, "name": str, "lines": str, "before": str}  # what a line of the journal holds
 
 
 class LockFiles:
     """The entries of a repository's dvc.lock files, as this run changes them.
 
-    `order` returns, per lock file, the order of the entries, that of `dvc repro`, so that both write the same file; it
-    is called at the first write. `track` is called with each file written. `sync` gives files their new texts once all
-    else that was written is on the disk.
+    `order` returns, per lock file, the order of new entries, that of `dvc repro`; it is called at the first write,
+    unless `order_as` was. `track` is called with each file written. `sync` gives files their new texts once all else
+    that was written is on the disk.
     """
 
     def __init__(
@@ -52,11 +56,28 @@ class LockFiles:
         self.sync = sync
         self._digests: dict[str, str] = {}
         self._pending: dict[str, dict[str, Any]] = defaultdict(dict)
+        self._lines: dict[tuple[str, str], str] = {}
         self._wait_s = _SHORTEST_WAIT_S
         self._idle_s = 0.0
         self._written_at = time.monotonic()
         # The text last written to each file, and its entries' lines.
         self._written: dict[str, tuple[str, dict[str, str]]] = {}
+        # The names of the entries that are older than this run, or than the killed one that it goes on with.
+        self._base: dict[str, frozenset[str]] = {}
+        self._note = _Note(journal.with_name("lock-order.json"))
+
+    def order_as(self, stages: Iterable["Stage"]) -> None:
+        """Put new entries in the order of these stages, those of the run."""
+        order: dict[str, list[str]] = defaultdict(list)
+        for stage in stages:
+            if hasattr(stage, "name"):
+                order[lock_path(stage)].append(stage.name)
+        self._order = lambda: order
+
+    def settle(self) -> None:
+        """Let what was written stay where it is, also when other entries come: the run has ended by itself."""
+        self._base.clear()
+        self._note.settle()
 
     def recover(self) -> int:
         """Write the entries that a killed run left in the journal to dvc.lock; return their number.
@@ -65,8 +86,9 @@ class LockFiles:
         """
         entries = 0
         for line in self._journal_lines():
-            path, name, entry, before = line["path"], line["name"], line["entry"], line["before"]
-            if _digest(path) == before:
+            path, name = line["path"], line["name"]
+            entry = _entry_in(line["lines"], name) if _digest(path) == line["before"] else None
+            if entry is not None:
                 self._pending[path][name] = entry
                 entries += 1
         self.flush()
@@ -74,20 +96,18 @@ class LockFiles:
         return entries
 
     def record(self, stage: "PipelineStage", entry: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Record and return the entry of a stage whose outputs are in the cache."""
+        """Record and return the entry of a stage whose outputs are in the cache.
+
+        Raises an error of the YAML library's for an entry that cannot be written.
+        """
         path, name = lock_path(stage), stage.name
         entry = entry or lock_entry_of(stage)
+        self._lines[path, name] = lock_entry(name, entry)
         self._pending[path][name] = entry
         if path not in self._digests:
             self._digests[path] = _digest(path)
-        line = {"path": path, "name": name, "entry": entry, "before": self._digests[path]}
-        try:
-            text = json.dumps(line)
-        except TypeError:
-            # A parameter that JSON cannot hold, such as a date: this entry is not in the journal.
-            self.flush()
-            return entry
-        _append_line(self._journal, text)
+        line = {"path": path, "name": name, "lines": self._lines[path, name], "before": self._digests[path]}
+        _append_line(self._journal, json.dumps(line))
         return entry
 
     def flush_if_due(self) -> None:
@@ -105,6 +125,7 @@ class LockFiles:
             for path in texts:
                 self._track(os.path.relpath(path))
         self._pending.clear()
+        self._lines.clear()
         self._digests.clear()
         self._journal.unlink(missing_ok=True)
         self._written_at = time.monotonic()
@@ -115,8 +136,12 @@ class LockFiles:
         """Return for how long writing would take more than a few percent of the time, if nothing else is to be done."""
         return max(0.0, self._written_at + self._idle_s - time.monotonic()) if self._pending else 0.0
 
-    def forget(self, path: str, names: Iterable[str]) -> None:
-        """Remove entries."""
+    def forget(self, path: str, names: Collection[str]) -> None:
+        """Remove entries, and with the last one the file, as DVC does."""
+        if not read_lock(path).keys() - set(names):
+            Path(path).unlink(missing_ok=True)
+            self._base.pop(path, None)
+            return
         text = self._changed(path, {}, names)
         if text is not None:
             write_durably(Path(path), text)
@@ -132,43 +157,142 @@ class LockFiles:
                 if isinstance(found, dict) and {key: type(found.get(key)) for key in _LINE} == _LINE:
                     yield found
 
-    def _changed(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> str | None:
-        """Return the new text of a dvc.lock; None if it is the old one."""
-        before = Path(path).read_text(encoding="utf-8") if os.path.exists(path) else join_lock(())
-        text, known = self._written.get(path, ("", None))
-        blocks = known if before == text else split_lock(before)
+    def _changed(self, path: str, entries: dict[str, Any], gone: Collection[str]) -> str | None:
+        """Return the new text of a dvc.lock, after a note of it; None if it is the old one."""
+        before = _read(path)
+        text, known = self._written.get(path, (None, None))
+        blocks = known if before == text else self._blocks(path, before)
         joined = None if blocks is None else self._joined(path, blocks, entries, gone)
-        after = self._dumped(path, entries, gone) if joined is None else join_lock(joined.values())
+        after = self._dumped(path, before, entries, gone) if joined is None else join_lock(joined.values())
         if joined is not None:
             self._written[path] = after, joined
-        return None if after == before else after
+        self._base[path] = self._base[path].difference(gone)
+        if after == before:
+            return None
+        self._note.write(path, (before, after), len(self._base[path]), is_plain=joined is not None)
+        return after
+
+    def _blocks(self, path: str, text: str | None) -> dict[str, str] | None:
+        """Return the lines of each entry; None if the file is not as DVC writes it, with its comments for example."""
+        if text is None:
+            return {}
+        blocks = split_lock(text)
+        return blocks if blocks is not None and (self._note.knows(path, text) or are_as_dumped(blocks, text)) else None
 
     def _joined(
-        self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Iterable[str]
+        self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Collection[str]
     ) -> dict[str, str] | None:
-        """Return the lines of dvc.lock's entries, in order; None if there are none, or not enough to number anchors."""
-        blocks = blocks | {name: lock_entry(name, entry) for name, entry in entries.items()}
-        for name in gone:
-            blocks.pop(name, None)
-        names = self._ordered(path, blocks)
+        """Return the lines of dvc.lock's entries, in order; None if they are not enough to number anchors."""
+        names = self._ordered(path, list(blocks), entries, gone)
+        blocks = blocks | {
+            name: self._lines.get((path, name)) or lock_entry(name, entry) for name, entry in entries.items()
+        }
         lines = numbered(blocks[name] for name in names)
-        return dict(zip(names, lines, strict=True)) if lines else None
+        return None if lines is None else dict(zip(names, lines, strict=True))
 
-    def _dumped(self, path: str, entries: dict[str, Any], gone: Iterable[str]) -> str:
-        """Return dvc.lock's new text as DVC dumps all of its entries."""
-        from dvc.utils.serialize import dumps_yaml, load_yaml
+    def _dumped(self, path: str, before: str | None, entries: dict[str, Any], gone: Collection[str]) -> str:
+        """Return dvc.lock's new text as DVC changes it: with the comments and the form that the rest of it has."""
+        from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update
 
-        data: dict[str, Any] = load_yaml(path) if os.path.exists(path) else {"schema": "2.0"}
-        # Copies: DVC dumps one entry at a time, so that no two have an anchor in common.
-        stages = {**data.get("stages", {}), **{name: deepcopy(entry) for name, entry in entries.items()}}
+        data: dict[str, Any] = parse_yaml_for_update(before, path) if before else {}
+        if not data:
+            data["schema"] = "2.0"
+        stages = data["stages"] = data.get("stages", {})
+        names = self._ordered(path, list(stages), entries, gone)
         for name in gone:
             stages.pop(name, None)
-        data["stages"] = {name: stages[name] for name in self._ordered(path, stages)}
+        # Copies: DVC dumps one entry at a time, so that no two have an anchor in common.
+        new = {name: deepcopy(entry) for name, entry in entries.items()}
+        stages.update({name: new.pop(name) for name in list(new) if name in self._base[path]})
+        for name in names:
+            if name not in self._base[path]:
+                found = stages.pop(name, None)
+                stages.update({name: new.get(name, found)})
         return dumps_yaml(data)
 
-    def _ordered(self, path: str, names: Collection[str]) -> list[str]:
-        first = [name for name in self._order().get(path, ()) if name in names]
-        return list(dict.fromkeys([*first, *names]))
+    def _ordered(self, path: str, there: list[str], entries: Iterable[str], gone: Collection[str]) -> list[str]:
+        """Return the names of all entries: those of before in their places, new ones in the order of `dvc repro`."""
+        if path not in self._base:
+            count = self._note.count(path, _read(path))
+            self._base[path] = frozenset(there[:count])
+        place = {name: number for number, name in enumerate(self._order().get(path, ()))}
+        names = [name for name in dict.fromkeys([*there, *entries]) if name not in gone]
+        return sorted(names, key=lambda name: -1 if name in self._base[path] else place.get(name, len(place)))
+
+
+class _Note:
+    """What a file of the state folder says of each dvc.lock as it was written last, for its text by a digest.
+
+    How many of its entries are older than the run, all unless it says so, and whether they are as DVC writes new ones.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, path: str, texts: tuple[str | None, str], count: int, is_plain: bool) -> None:
+        """Note what is so for the text before and for the one that will take its place."""
+        digests = [_digest_of(text) for text in texts]
+        self._dump(self._read() | {path: {"texts": digests, "older": count, "plain": is_plain}})
+
+    def settle(self) -> None:
+        """Take all entries as older than what comes."""
+        said = self._read()
+        if any("older" in each for each in said.values()):
+            self._dump({path: {key: each[key] for key in each if key != "older"} for path, each in said.items()})
+
+    def knows(self, path: str, text: str) -> bool:
+        """Tell whether a dvc.lock is as it was written here, with entries as DVC writes new ones."""
+        said = self._read().get(path, {})
+        return bool(said.get("plain")) and _digest_of(text) == said["texts"][-1]
+
+    def count(self, path: str, text: str | None) -> int | None:
+        """Return how many entries are older than the run, the first ones; None if all are."""
+        said = self._read().get(path, {})
+        return said.get("older") if _digest_of(text) in said.get("texts", ()) else None
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if _is_note(found) else {}
+
+    def _dump(self, said: dict[str, dict[str, Any]]) -> None:
+        self._path.write_text(json.dumps(said), encoding="utf-8")
+
+
+def _is_note(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(said, dict)
+        and isinstance(said.get("texts"), list)
+        and len(said["texts"]) == 2
+        and isinstance(said.get("older", 0), int)
+        for said in found.values()
+    )
+
+
+def _read(path: str) -> str | None:
+    """Return a file's text with its line ends as they are; None if there is no such file."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _digest_of(text: str | None) -> str:
+    return hashlib.sha256((text or "").encode()).hexdigest()
+
+
+def _entry_in(lines: str, name: str) -> dict[str, Any] | None:
+    """Return the entry that these lines of dvc.lock say; None if they say none."""
+    from dvc.utils.serialize import YAMLError, parse_yaml
+
+    try:
+        entry = parse_yaml(f"stages:\n{lines}", "")["stages"][name]
+    except (YAMLError, LookupError, TypeError):
+        return None
+    return entry if isinstance(entry, dict) else None
 
 
 def lock_path(stage: "PipelineStage") -> str:

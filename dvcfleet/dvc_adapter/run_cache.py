@@ -171,7 +171,7 @@ def _entry_at(path: Path) -> dict[str, Any] | None:
     entry = parse_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))
     try:
         return entry if entry is not None and entry_hash(entry) == path.name else None
-    except TypeError:  # a value that no entry has, such as a date
+    except ValueError:  # a value that no entry has, such as a date
         return None
 
 

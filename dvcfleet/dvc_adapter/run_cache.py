@@ -143,16 +143,10 @@ def _may_have_run(stage: "Stage") -> bool:
     """
     if not _fits(stage):
         return False
-    path = _newest(_folder(stage, lock_entry_of(stage)))
-    entry = path and _entry_at(path)
-    return bool(entry) and all(_is_stored(stage.repo, out) for out in entry.get("outs", ()))
-
-
-def _newest(folder: str) -> Path | None:
-    try:
-        return max(Path(folder).iterdir(), key=os.path.getmtime, default=None)
-    except FileNotFoundError:
-        return None
+    folder = Path(_folder(stage, lock_entry_of(stage)))
+    newest = max(folder.iterdir(), key=os.path.getmtime, default=None) if folder.is_dir() else None
+    entry = _entry_at(newest) if newest else None
+    return entry is not None and all(_is_stored(stage.repo, out) for out in entry.get("outs", ()))
 
 
 def _is_stored(repo: "Repo", out: dict[str, Any]) -> bool:

@@ -103,7 +103,7 @@ def is_as_noted(item: "Output") -> bool:
     meta, now = _hash_of(item, info)
     if now != item.hash_info or not item.use_cache:
         return bool(now == item.hash_info)
-    return bool(item.cache.oids_exist([now.value])) and object_size(item.cache, now.value) == meta.size
+    return bool(item.cache.oids_exist([now.value])) and object_size(item.cache, str(now.value)) == meta.size
 
 
 def _save_and_commit(out: "Output") -> None:

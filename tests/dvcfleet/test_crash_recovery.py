@@ -168,6 +168,18 @@ def test_a_torn_object_that_is_linked_to_is_replaced(toy: Make, links: str) -> N
     assert chain.settled()
 
 
+def test_a_torn_object_of_added_data_is_made_again_from_the_workspace(toy: Make) -> None:
+    made = toy("stages: {a: {cmd: cp given x, deps: [given], outs: [x]}}", {"given": "data"})
+    with chdir(made.path), Repo() as repo:
+        repo.add("given")
+    torn = object_of(made, "given")
+    overwrite(torn, b"")
+    code, text = made.run()
+    assert code == 0, text
+    assert torn.read_text() == made.read("x") == "data"
+    assert made.settled()
+
+
 def test_an_entry_of_the_run_cache_that_lost_its_end_is_not_restored_but_written_again(toy: Make) -> None:
     script = "stages: {a: {cmd: 'echo a >> log; echo 1 > x; chmod 755 x', deps: [source], outs: [x]}}"
     made = toy.ran(script, {"source": "s"})

@@ -4,11 +4,20 @@ import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dvcfleet.provenance.ledger import LEDGER, Execution, entry_digest, environment, executions, read_environment
+from dvcfleet.provenance.ledger import (
+    LEDGER,
+    Execution,
+    entry_digest,
+    environment,
+    executions,
+    keep_environment,
+    read_environment,
+)
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 
@@ -94,6 +103,13 @@ def test_the_digest_of_an_entry_is_that_of_the_entry_read_back() -> None:
     assert entry_digest(yaml.safe_load(yaml.safe_dump(entry))) != ""
     assert entry_digest(json.loads(json.dumps(entry))) == entry_digest(entry)
     assert entry_digest({**entry, "cmd": ["b", "a"]}) != entry_digest(entry)
+
+
+def test_a_description_that_a_crash_emptied_is_written_again(tmp_path: Path) -> None:
+    digest = keep_environment(tmp_path, {"python": "3.11"})
+    next(tmp_path.glob("environments/*")).write_text("")
+    assert keep_environment(tmp_path, {"python": "3.11"}) == digest
+    assert read_environment(tmp_path, digest) == {"python": "3.11"}
 
 
 def test_the_environment_is_known_in_little_time() -> None:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +71,8 @@ CACHES = {
 }
 TOY = "import sys; from pathlib import Path; from dvcfleet.run import run; sys.exit(run(repo=Path(), workers=2))"
 TINY = "from flows.__main__ import start; start()"
+# What is no output of a stage: MLflow's store, compiled code.
+OTHERS = re.compile(r"^mlartifacts/|^mlflow\.db|(^|/)__pycache__/")
 _ENDED = re.compile(r"\] (\S+) (?:done|restored)\b")
 
 
@@ -133,10 +135,17 @@ class Started:
 
 
 class Cuts:
-    """A repository whose runs' power is cut; `make` makes it, `command` is the Python that runs it."""
+    """A repository whose runs' power is cut; `make` makes it, `command` runs it, and `verify` checks the evidence."""
 
-    def __init__(self, folder: Path, make: Callable[[Path], None], command: list[str], megabytes: int) -> None:
-        self._folder, self._command = folder, command
+    def __init__(
+        self,
+        folder: Path,
+        make: Callable[[Path], None],
+        command: Sequence[str],
+        megabytes: int,
+        verify: Sequence[str] = (),
+    ) -> None:
+        self._folder, self._command, self._verify = folder, command, verify
         self._mount, self._image = folder / "disk", folder / "fresh.img"
         folder.mkdir(parents=True)
         with new_disk(self._image, self._mount, megabytes) as disk:
@@ -181,12 +190,12 @@ class Cuts:
         disk.cut()
         run.wait()
 
-    def _start(self) -> Started:
+    def _start(self, command: Sequence[str] = ()) -> Started:
         environ = environment() | {"DVC_SITE_CACHE_DIR": str(self._mount / "site"), "PYTHONUNBUFFERED": "1"}
         (self._mount / "site").mkdir(exist_ok=True)
         return Started(
             subprocess.Popen(
-                [sys.executable, *self._command],
+                [sys.executable, *(command or self._command)],
                 cwd=self._repository,
                 env=environ,
                 stdout=subprocess.PIPE,
@@ -198,18 +207,20 @@ class Cuts:
 
     def _bytes(self) -> dict[str, str]:
         """The digests of what is a pure function of the inputs: in the workspace and in dvc.lock."""
-        files = {name: digest for name, digest in content(self._repository).items() if is_pure(name)}
+        found = content(self._repository).items()
+        files = {name: digest for name, digest in found if is_pure(name) and not OTHERS.search(name)}
         outs = {f"{name}: {out['path']}": out["md5"] for name, out in self._outs() if is_pure(out["path"])}
         if any(not is_pure(out["path"]) for _, out in self._outs()):
             del files["dvc.lock"]
-        return {name: digest for name, digest in files.items() if not name.endswith(".pyc")} | outs
+        return files | outs
 
     def _outs(self) -> list[tuple[str, dict[str, str]]]:
         return [(name, out) for name, entry in entries(self._repository).items() for out in entry["outs"]]
 
     def _compare(self) -> None:
         """Raise AssertionError if the workspace, dvc.lock, an object of it or git holds what it should not."""
-        assert self._bytes() == self._expected
+        now = self._bytes()
+        assert now == self._expected, sorted(now.items() ^ self._expected.items())
         with chdir(self._repository), pytest.MonkeyPatch.context() as patch:
             patch.setenv("DVC_SITE_CACHE_DIR", str(self._mount / "site"))
             with Repo() as repo:
@@ -226,6 +237,9 @@ class Cuts:
             ["git", "for-each-ref", "refs/exps"], cwd=self._repository, capture_output=True, text=True, check=True
         )
         assert refs.stdout
+        if self._verify:
+            verified = self._start(self._verify)
+            assert verified.wait() == 0, "".join(verified.lines)
 
 
 def assert_object_is_whole(cache: Path, value: str) -> None:
@@ -243,8 +257,8 @@ def repositories(folder: Path) -> dict[str, Cuts]:
         f"the toy with {name}": Cuts(folder / name, lambda path, config=config: make_toy(path, config), ["-c", TOY], 96)
         for name, config in CACHES.items()
     }
-    tiny = Cuts(folder / "tiny", make_tiny, ["-c", TINY, "run", "--workers", "2"], 700)
-    return toys | {"the tiny comparison": tiny}
+    run, verify = ["-c", TINY, "run", "--workers", "2"], ["-c", TINY, "lineage", "verify"]
+    return toys | {"the tiny comparison": Cuts(folder / "tiny", make_tiny, run, 700, verify)}
 
 
 def try_cuts(cuts: Mapping[str, Cuts], counts: Mapping[str, int], chance: random.Random) -> None:

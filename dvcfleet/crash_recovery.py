@@ -84,12 +84,15 @@ def crash_recovery(repo: "Repo", state: Path) -> Iterator[None]:
 
 
 def _last_sync(state: Path) -> _Sync | None:
-    """Return the last sync that was noted; None if there was none."""
+    """Return the last sync that was noted; None if there was none. Of a damaged note, nothing counts as synced."""
     try:
-        return _Sync(**json.loads((state / "synced").read_bytes()))
+        kept = json.loads((state / "synced").read_bytes())
+        moment = float(kept["moment"])
+        # In the future: the clock was set back since then, and does not tell what was written later.
+        return _Sync(str(kept["boot"]), moment if 0 < moment <= time.time() else 0.0)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, KeyError):
         return _Sync("", 0.0)
 
 

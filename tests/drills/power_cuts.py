@@ -161,15 +161,14 @@ class Cuts:
     def _repository(self) -> Path:
         return self._mount / "folder/repository"
 
-    def trial(self, chance: random.Random) -> tuple[int, float]:
-        """Cut a run in its middle or within seconds after its end, and run again.
+    def trial(self, amid: bool, chance: random.Random) -> tuple[int, float]:
+        """Cut a run in its middle, or within seconds after its end, and run again.
 
         Returns how many stages that had ended ran again, and for how long the one of these had ended that ended first.
         Raises AssertionError if the second run does not end well, leaves other bytes, or repeats what was synced.
         """
         with copy_of(self._image, self._folder / "trial.img", self._mount) as disk:
             run = self._start()
-            amid = chance.random() < 0.5
             if amid:
                 amid = run.is_amid(chance.randint(0, self._stages), chance.uniform(0, AMID_S))
             if not amid:
@@ -265,7 +264,7 @@ def try_cuts(cuts: Mapping[str, Cuts], counts: Mapping[str, int], chance: random
     """Cut each repository so often, and print what ran again; raises AssertionError if one does not end well."""
     total: Counter[str] = Counter()
     for name, count in counts.items():
-        found = [cuts[name].trial(chance) for _ in range(count)]
+        found = [cuts[name].trial(number % 2 == 0, chance) for number in range(count)]
         again, longest = sum(stages for stages, _ in found), max(lost for _, lost in found)
         print(f"{count:5} cuts of {name}: {again} stages that had ended ran again, after at most {longest:.1f} s")
         total["cuts"] += count

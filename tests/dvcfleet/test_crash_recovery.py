@@ -80,7 +80,12 @@ def test_objects_that_lost_their_content_with_the_machine_are_made_again(chain: 
     assert chain.settled()
 
 
-def test_bytes_that_changed_behind_the_size_and_the_time_of_a_file_are_found_after_a_crash(chain: Toy) -> None:
+@pytest.mark.parametrize("synced", [None, '{"boot": "x", "moment": 1e12}'], ids=["noted", "in the future"])
+def test_bytes_that_changed_behind_the_size_and_the_time_of_a_file_are_found_after_a_crash(
+    chain: Toy, synced: str | None
+) -> None:
+    if synced:
+        chain.write(".dvcfleet/synced", synced)
     chain.ran()
     before = content(chain.path)
     for path in (object_of(chain, "cut.txt"), chain.path / "cut.txt"):

@@ -135,7 +135,7 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
             console.print(f"nothing to do: {len(found.nodes)} stages are up to date")
             return 0
         # Check all stages' meta before anything runs.
-        check_stages(place, repo.index.stages)
+        check_stages(place, repo.index.stages, Path(repo.root_dir))
         resources = {node.name: place.resources(found.stages[node.name]) for node in found.work}
         project.check_gpus({name: each.gpus for name, each in resources.items()})
         with lock.released():

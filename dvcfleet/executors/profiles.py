@@ -1,6 +1,7 @@
 """Where stages run: as the command line says, else a profile of `profiles.yaml`, else in threads of this machine."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from dvcfleet.planning.resources import Resources, read_resources, resources_of
 if TYPE_CHECKING:
     from dvc.stage import Stage
 
-PROFILES = "profiles.yaml"
+PROFILES, PROJECT_FILE = "profiles.yaml", "dvc.yaml"
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,26 @@ def read_profile(path: Path, name: str) -> Placement:
     return _place(profiles[name], f"{path}: {name}")
 
 
-def check_stages(place: Placement, stages: Iterable["Stage"]) -> None:
-    """Raise UserError if a profile names a stage that does not exist."""
+def check_stages(place: Placement, stages: Sequence["Stage"], root: Path) -> None:
+    """Raise UserError if a profile names a stage that does not exist; one whose foreach or matrix is empty does."""
     known = {name for stage in stages for name in _names(stage)} if place.stages else set()
-    for name in place.stages:
-        if name not in known:
+    missing = [name for name in place.stages if name not in known]
+    declared = set(_declared(stages, root)) if missing else set()
+    for name in missing:
+        if name not in declared:
             raise UserError(f"{PROFILES}: stages.{name}: there is no such stage in dvc.yaml")
+
+
+def _declared(stages: Sequence["Stage"], root: Path) -> Iterator[str]:
+    """Give the names of all stages in the files that stages are from, and in the root's, as they stand there."""
+    import yaml
+
+    files = {str(root / PROJECT_FILE): ""}
+    files |= {stage.path: stage.addressing.rpartition(":")[0] for stage in stages if stage.path.endswith(PROJECT_FILE)}
+    for path, place in files.items():
+        with suppress(FileNotFoundError):
+            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+            yield from (f"{place}:{name}" if place else name for name in content.get("stages", {}))
 
 
 def _place(entry: Any, where: str) -> Placement:

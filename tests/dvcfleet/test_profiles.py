@@ -73,6 +73,13 @@ def test_a_missing_file_and_a_stage_that_is_not_there_are_refused(toy: Make) -> 
     assert chain.ran() == []
 
 
+def test_a_profile_may_name_stages_of_which_there_are_none_now(toy: Make) -> None:
+    stages = f"{CHAIN}\n  each: {{foreach: {{}}, do: {{cmd: 'echo ${{key}}'}}}}\n"
+    chain = toy(stages, CHAIN_FILES | {"profiles.yaml": "p: {stages: {each: {timeout: 1h}}}"})
+    code, text = chain.run(profile="p")
+    assert code == 0, text
+
+
 @pytest.mark.parametrize("gpus", ["0", "7"])
 def test_a_profile_gives_its_stages_gpus_of_this_machine(toy: Make, monkeypatch: pytest.MonkeyPatch, gpus: Any) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)

@@ -43,6 +43,7 @@ _UNREADABLE = (
     ),
     *("yaml.error.YAMLError", "ruamel.yaml.error.YAMLError", "tomllib.TOMLDecodeError", "builtins.EOFError"),
 )
+_PATH_NAMES = ("path", "filename", "fs_path")  # of variables that hold a path as text
 _KEPT_TRACEBACKS = 20
 
 
@@ -151,7 +152,7 @@ def _system_words(error: OSError) -> str:
     if error.strerror is None or error.errno is None:
         return str(error) or type(error).__name__
     names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
-    where = " and ".join(names)
+    where = " and ".join(names) or str(_file_at(error) or "")
     text = f"{where}: {error.strerror}" if where else error.strerror
     if error.errno in _FULL:
         return f"{text}{room_words(Path(names[0]) if names else None) or ': make room'}"
@@ -167,14 +168,16 @@ def _file_at(error: BaseException) -> Path | None:
     """Return the file that was being read when an error was raised, by the variables of the code that read it."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame in reversed(frames):
-        for value in frame.f_locals.values():
+        for name, value in frame.f_locals.items():
+            if name in _PATH_NAMES and isinstance(value, str | bytes) and os.path.exists(value):
+                return Path(os.fsdecode(value))
             directory = getattr(value, "_directory", None)  # a cache of diskcache
             if isinstance(directory, str):
                 return Path(directory)
             if isinstance(value, Path) and value.exists():
                 return value
-            if isinstance(value, io.IOBase) and isinstance(name := getattr(value, "name", None), str):
-                return Path(name)
+            if isinstance(value, io.IOBase) and isinstance(opened := getattr(value, "name", None), str):
+                return Path(opened)
         if frame.f_globals.get("__name__", "").partition(".")[0] not in sys.stdlib_module_names:
             return None
     return None

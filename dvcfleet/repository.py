@@ -17,6 +17,7 @@ from dvcfleet.dvc_adapter.index_loading import fast_index
 from dvcfleet.dvc_adapter.internals import check_needed
 from dvcfleet.dvc_adapter.repositories import links_open
 from dvcfleet.dvc_adapter.repository_lock import DvcLock, readers_only, refuse_busy_paths
+from dvcfleet.dvc_adapter.state_databases import whole_databases
 from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def opened(path: Path) -> Iterator["Repo"]:
     if not path.is_dir():
         raise UserError(f"{path}: no such folder")
     logging.getLogger("dvc").setLevel(logging.ERROR)
-    with chdir(path), fast_index():
+    with chdir(path), fast_index(), whole_databases():
         try:
             with Repo() as repo:
                 yield repo

@@ -41,6 +41,7 @@ NEEDED = (
     "dvc.repo:Repo.index",
     "dvc.rwlock:RWLOCK_FILE",
     "dvc.rwlock:RWLockFileCorruptedError",
+    "dvc.rwlock:RWLockFileFormatError",
     "dvc.rwlock:rwlock",
     "dvc.schema:COMPILED_LOCK_FILE_STAGE_SCHEMA",
     "dvc.scm:NoSCM",
@@ -64,6 +65,7 @@ NEEDED = (
     "dvc.utils.serialize:load_yaml",
     "dvc.utils.serialize:parse_yaml",
     "dvc_data.hashfile.hash_info:HashInfo",
+    "dvc_data.hashfile.state:State",
     "dvc_data.hashfile.tree:Tree",
 )
 # `repo` and `scm` are the opened repository and its git.

@@ -129,12 +129,12 @@ class _Opened:
 def refuse_busy_paths(repo: "Repo") -> None:
     """Raise BusyError while a `dvc repro` runs a stage: it then holds locks on the stage's paths only."""
     from dvc.lock import LockError
-    from dvc.rwlock import RWLOCK_FILE, RWLockFileCorruptedError
+    from dvc.rwlock import RWLOCK_FILE, RWLockFileCorruptedError, RWLockFileFormatError
 
     try:
         with _marked(repo, write=True):
             pass
-    except RWLockFileCorruptedError:
+    except (RWLockFileCorruptedError, RWLockFileFormatError, UnicodeDecodeError):
         # Its writer was killed meanwhile; DVC's message would only say to remove it.
         Path(repo.tmp_dir, RWLOCK_FILE).unlink()
         refuse_busy_paths(repo)
@@ -149,7 +149,7 @@ def readers_only(repo: "Repo") -> Iterator[None]:
     This process holds a read lock on the whole repository, which DVC's own writers respect.
     """
     from dvc.lock import LockError
-    from dvc.rwlock import RWLockFileCorruptedError
+    from dvc.rwlock import RWLockFileCorruptedError, RWLockFileFormatError
 
     with ExitStack() as marks:
         marks.enter_context(_marked(repo, write=False))
@@ -157,7 +157,8 @@ def readers_only(repo: "Repo") -> Iterator[None]:
             yield
         finally:
             # A user may have removed the file of path locks, as DVC advises, or a writer of it was killed.
-            with suppress(LockError, RWLockFileCorruptedError, AssertionError):
+            damaged = (RWLockFileCorruptedError, RWLockFileFormatError, UnicodeDecodeError)
+            with suppress(LockError, AssertionError, *damaged):
                 marks.close()
 
 

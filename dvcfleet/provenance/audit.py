@@ -60,7 +60,7 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
     with opened(repo) as dvc_repo, write_lock(dvc_repo):
         journal = state_folder(dvc_repo) / "journal"
         if journal.exists():
-            raise UserError("a run was killed before it wrote dvc.lock; run again to continue it")
+            raise UserError(f"a run was killed before it wrote dvc.lock ({journal} is there); run again to continue it")
         names = find_target(dvc_repo, text).stages if text else ()
         lineage = read_lineage(dvc_repo, names)
         contents = Contents(dvc_repo)

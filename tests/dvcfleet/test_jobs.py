@@ -175,6 +175,7 @@ LEFT_OPEN = {
     "process": "import multiprocessing\nif __name__ == '__main__':\n"
     "    multiprocessing.get_context('fork').Process(target=lambda: open(path, 'w').write('whole')).start()",
     "killed": "out = open(path, 'w'); out.write('lost'); os._exit(4)",
+    "no module": "class Lib: __slots__ = ()\nsys.modules['lib'] = Lib(); out = open(path, 'w'); out.write('whole')",
     "C": "import ctypes\nctypes.CDLL(None).puts(b'from C')",
     "closed output": "sys.stdout.close()",
 }

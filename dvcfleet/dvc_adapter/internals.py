@@ -64,6 +64,7 @@ NEEDED = (
     "dvc.utils.serialize:load_path",
     "dvc.utils.serialize:load_yaml",
     "dvc.utils.serialize:parse_yaml",
+    "dvc.utils.serialize:parse_yaml_for_update",
     "dvc_data.hashfile.hash_info:HashInfo",
     "dvc_data.hashfile.state:State",
     "dvc_data.hashfile.tree:Tree",

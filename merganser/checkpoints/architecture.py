@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.tensors import Spec
 from merganser.errors import InputError
 from merganser.limits import parse_json, read_small
@@ -93,6 +94,7 @@ def architecture_of(folder: Path) -> Architecture:
     config = read_config(folder / CONFIG)
     if config is None:
         return Architecture()
+    check_numbers(config, folder / CONFIG)
     text = config.get("text_config")
     inner = text if isinstance(text, dict) else {}
     tied = config.get("tie_word_embeddings", inner.get("tie_word_embeddings"))

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.errors import InputError
 from merganser.limits import check_link
@@ -22,7 +23,10 @@ NOT_OURS = re.compile(
 # Folders of a sentence encoder's further modules, and of a tokenizer's further chat templates.
 FOLDERS = re.compile(r"([0-9]+_\w+|additional_chat_templates)")
 CODE_KEY = "auto_map"
-CONFIGURATIONS = (CONFIG, "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
+CONFIGURATIONS = (
+    *(CONFIG, "open_clip_config.json", "generation_config.json"),
+    *("tokenizer_config.json", "preprocessor_config.json", "processor_config.json"),
+)
 
 
 def companion_names(names: Iterable[str]) -> list[str]:
@@ -61,10 +65,15 @@ def copy_companions(origin: Path, folder: Path) -> None:
 
 
 def refuse_code(folder: Path) -> None:
-    """Raise InputError where a configuration in a model's folder, or beside its file, asks for code of its own."""
+    """Raise InputError where a configuration in a model's folder, or beside its file, asks for code of its own.
+
+    So is one with a number that no model has.
+    """
     place = folder if folder.is_dir() else folder.parent
     for name in CONFIGURATIONS:
-        if CODE_KEY in (read_config(place / name) or {}):
+        content = read_config(place / name) or {}
+        check_numbers(content, place / name)
+        if CODE_KEY in content:
             raise InputError(
                 f"{place / name}: {CODE_KEY!r} asks for code that came with the checkpoint; such code is never run"
             )

@@ -13,10 +13,12 @@ from transformers.initialization import no_init_weights
 from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.architecture import CONFIG
+from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.limits import parse_json, read_small
 from merganser.models import DeviceName, Precision
+from merganser.models.bounded import bounded
 from merganser.models.loading import DTYPES
 from merganser.models.named_module import tied_names
 from merganser.models.naming import naming_of
@@ -63,7 +65,10 @@ def _refuse_code(file: Path) -> None:
     """Refuse a configuration that names code, that of the checkpoint's own repository or of another one."""
     try:
         content = parse_json(read_small(file, LARGEST))
+        check_numbers(content, file)
         parts = [content, *(value for value in content.values() if isinstance(value, dict))]
+    except InputError:
+        raise
     except (ValueError, AttributeError) as error:
         raise InputError(f"{file}: not a configuration ({error}); fetch it again") from error
     for part in parts:
@@ -76,10 +81,21 @@ def _refuse_code(file: Path) -> None:
         raise InputError(f"{file}: a quantised checkpoint, which cannot be merged; take the one it was made from")
 
 
-def build(make: Make, config: Any, folder: Path, device: DeviceName = "cpu", precision: Precision = "float32") -> Any:
-    """Build an architecture for inference, without weights; on the CPU, where its buffers are computed."""
+def build(
+    make: Make,
+    config: Any,
+    folder: Path,
+    device: DeviceName = "cpu",
+    precision: Precision = "float32",
+    tensors: int | None = None,
+) -> Any:
+    """Build an architecture for inference, without weights; on the CPU, where its buffers are computed.
+
+    `tensors`: how many the checkpoint in the folder has, where that is known. Raises InputError where the configuration
+    is of a model that its checkpoint cannot hold.
+    """
     try:
-        with no_init_weights():
+        with no_init_weights(), bounded(folder, tensors):
             module = make(config, dtype=DTYPES[precision])
     except Exception as error:  # sizes that do not fit are told in many ways
         raise InputError(f"{folder / CONFIG}: transformers cannot build this model: {first_line(error)}") from error
@@ -99,7 +115,7 @@ def check_names(
 ) -> None:
     """Refuse a checkpoint with a missing, strange or misshapen parameter, from its headers and configuration alone."""
     with torch.device("meta"):
-        module = build(make, config, folder)
+        module = build(make, config, folder, tensors=len(checkpoint.names))
     naming = naming_of(module, folder, left_out, prefix)
     ties = tied_names(module)
     own = {naming.own(name, checkpoint.spec(name).shape) for name in checkpoint.names}

@@ -7,7 +7,7 @@ Shape legend: B images, C classes, P prompts, D embedding.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
@@ -25,12 +26,14 @@ from merganser.inputs.layers import Side
 from merganser.limits import parse_json, read_small
 from merganser.models import DeviceName, Extra, Inputs, Precision, Take
 from merganser.models.blocks import WithBlocks
+from merganser.models.bounded import bounded
 from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked, class_head, picture, text_digest
 from merganser.models.loading import DTYPES, load_strictly
 from merganser.models.watching import Watcher
 
 CONFIG = "open_clip_config.json"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+MOST_TOKENS, MOST_PATCHES = 4096, 256  # of a text, and a side of a picture: a few times what any model has
 TOKENIZER_SETTINGS = {"clean", "strip_sep_token", "language"}  # others reach code that runs what a repository brings
 APPLIED_AS_THEY_ARE = ("proj", "text_projection")
 RULES = ParameterRules()  # a linear map is what is merged as a matrix by default
@@ -174,18 +177,36 @@ def _build(folder: Path) -> Any:
     level = logging.getLogger().level
     logging.getLogger().setLevel(logging.ERROR)
     try:
-        return open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False).eval()
+        with bounded(folder):
+            return open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False).eval()
     except Exception as error:  # sizes that do not fit are told in many ways
         raise InputError(f"{folder / CONFIG}: open_clip cannot build this model: {error}") from error
     finally:
         logging.getLogger().setLevel(level)
 
 
+def _check_pictures_and_texts(vision: Mapping[str, Any], text: Mapping[str, Any], path: Path) -> None:
+    """Refuse more patches of a picture, or tokens of a text, than a model has: whole tables of them are computed."""
+    size, patch = (
+        value[0] if isinstance(value, list) else value for value in map(vision.get, ("image_size", "patch_size"))
+    )
+    if isinstance(size, int) and isinstance(patch, int) and (patch < 1 or size // patch > MOST_PATCHES):
+        said = f"image_size is {size} and patch_size {patch}, and no model has more than {MOST_PATCHES} patches a side"
+        raise InputError(f"{path}: model_cfg.vision_cfg: {said}")
+    context = text.get("context_length")
+    if isinstance(context, int) and context > MOST_TOKENS:
+        said = f"context_length is {context}, and no model has more than {MOST_TOKENS}"
+        raise InputError(f"{path}: model_cfg.text_cfg: {said}")
+
+
 def _check_config(path: Path) -> None:
     """Refuse a configuration that makes open_clip look elsewhere or run foreign code; it came with a checkpoint."""
     try:
-        config = parse_json(read_small(path))["model_cfg"]
+        content = parse_json(read_small(path))
+        check_numbers(content, path)
+        config = content["model_cfg"]
         vision, text = config["vision_cfg"], config["text_cfg"]
+        _check_pictures_and_texts(vision, text, path)
         named = [vision.get("timm_model_name") or "x", text.get("hf_model_name") or "x"]
         strange = [name for name in named if not HUB_NAME.fullmatch(name) or name.startswith(".")]
         strange += sorted(set(text.get("tokenizer_kwargs") or {}) - TOKENIZER_SETTINGS)
@@ -193,6 +214,8 @@ def _check_config(path: Path) -> None:
         strange += [
             file.name for file in beside if file.is_file() and "auto_map" in parse_json(read_small(file, 2**25))
         ]
+    except InputError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not the configuration of a model ({error}); fetch it again") from error
     if strange:

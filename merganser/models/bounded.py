@@ -1,0 +1,54 @@
+"""Stop the building of a model that is larger than its checkpoint can be: its configuration came with it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch.nn.modules import module as torch_module
+
+from merganser.checkpoints.reading import TORCH_SUFFIXES
+
+VALUES_A_BYTE, SPARE_VALUES = 4, 2**27  # a value has a byte at least; tied weights and a new head come on top
+MODULES_A_TENSOR, SPARE_MODULES = 16, 10_000  # blocks, activations and the like have no tensors of their own
+MOST_MODULES = 500_000
+
+
+class TooLargeError(Exception):
+    """What is being built outgrew its checkpoint."""
+
+
+@contextmanager
+def bounded(folder: Path, tensors: int | None = None) -> Iterator[None]:
+    """While the block builds a model, raise TooLargeError at more values or modules than its checkpoint can hold.
+
+    The checkpoint is in the folder; `tensors`: how many it has, where that is known.
+    """
+    files = [path for path in folder.iterdir() if path.suffix in (".safetensors", *TORCH_SUFFIXES) and path.is_file()]
+    nbytes = sum(path.stat().st_size for path in files)
+    most_values = VALUES_A_BYTE * nbytes + SPARE_VALUES
+    most_modules = MOST_MODULES if tensors is None else MODULES_A_TENSOR * tensors + SPARE_MODULES
+    values = modules = 0
+
+    def count_module(*_: Any) -> None:
+        nonlocal modules
+        modules += 1
+        if modules > most_modules:
+            raise TooLargeError(f"it has more than {most_modules} modules, more than its checkpoint can have")
+
+    def count_values(_module: Any, _name: str, tensor: Any) -> None:
+        nonlocal values
+        values += 0 if tensor is None else tensor.numel()
+        if nbytes and values > most_values:
+            raise TooLargeError(f"it has more than {most_values} values, and its checkpoint {nbytes} bytes")
+
+    hooks = [
+        torch_module.register_module_module_registration_hook(count_module),
+        torch_module.register_module_parameter_registration_hook(count_values),
+        torch_module.register_module_buffer_registration_hook(count_values),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -4,10 +4,12 @@ import hashlib
 from pathlib import Path
 
 from merganser.errors import InputError
+from merganser.limits import check_file
 
 
 def sha256_of(path: Path) -> str:
-    """Hash a file."""
+    """Hash a file; raise InputError for what is none."""
+    check_file(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

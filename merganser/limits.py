@@ -40,8 +40,8 @@ def check_file(path: Path) -> None:
 
 
 def check_files(folder: Path) -> None:
-    """Refuse a folder with a named pipe, a socket or a device in it: what is read of it is not ours alone to say."""
-    for path in sorted(folder.rglob("*")):
+    """Refuse a folder that has a named pipe, a socket or a device in it: libraries open what they find there."""
+    for path in sorted(folder.iterdir()):
         if path.exists() and not path.is_dir():
             check_file(path)
 

@@ -105,7 +105,7 @@ def architecture_of(folder: Path) -> Architecture:
 
 def read_config(path: Path, limit: int = CONFIG_LIMIT) -> dict[str, Any] | None:
     """Read a JSON object of at most so many bytes; None where there is no file; raise InputError for anything else."""
-    if not path.is_file():
+    if not path.exists():
         return None
     try:
         config = parse_json(read_small(path, limit))

@@ -12,7 +12,7 @@ from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.errors import InputError
-from merganser.limits import check_link
+from merganser.limits import check_files, check_link
 
 SUFFIXES = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".vocab", ".bpe", ".spm")
 INDEX_SUFFIX = ".index.json"
@@ -42,8 +42,13 @@ def left_out(names: Iterable[str], taken: Collection[str]) -> list[str]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """List the files of a model's folder, and those in the folders that may belong to it."""
+    """List the files of a model's folder, and those in the folders that may belong to it.
+
+    Raises InputError where one is no plain file.
+    """
     inner = [path for path in folder.iterdir() if path.is_dir() and FOLDERS.fullmatch(path.name)]
+    for place in (folder, *inner):
+        check_files(place)
     files = [path for place in (folder, *inner) for path in place.iterdir() if path.is_file()]
     return sorted(path.relative_to(folder).as_posix() for path in files)
 

@@ -28,7 +28,7 @@ from merganser.checkpoints.tensors import (
 )
 from merganser.checkpoints.views import View
 from merganser.errors import InputError
-from merganser.limits import check_plain, parse_json, read_small
+from merganser.limits import check_file, check_files, check_plain, parse_json, read_small
 
 SINGLE_FILES = ("model.safetensors", "open_clip_model.safetensors")
 TORCH_FILES = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
@@ -177,10 +177,12 @@ def files_of(checkpoint: Checkpoint) -> dict[str, str] | None:
 
 def open_stored(path: Path) -> StoredCheckpoint:
     """Open a checkpoint folder or file with all that is in it."""
-    if path.is_file():
-        return _open_file(path)
-    if not path.is_dir():
+    if not path.exists():
         raise InputError(f"{path}: no such checkpoint; give a checkpoint folder or a safetensors file")
+    if not path.is_dir():
+        check_file(path)
+        return _open_file(path)
+    check_files(path)
     for name in SINGLE_FILES:
         if (path / name).is_file():
             return SafetensorsFile(path / name)
@@ -237,6 +239,7 @@ def _open_shards(index: Path) -> ShardedCheckpoint:
 
 
 def _open_torch(path: Path) -> TorchCheckpoint:
+    check_file(path)
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch raises a dozen kinds, all of them mean the same to a user

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from merganser.checkpoints.tensors import DTYPES, Spec, to_bytes
 from merganser.errors import InputError
-from merganser.limits import parse_json
+from merganser.limits import check_file, parse_json
 
 HEADER_LIMIT = 2**25  # bytes: of names, shapes and places, for a file of 250,000 tensors
 NAME_LIMIT = 200  # characters, as a file's name would have them: a parameter's factors have a file of its name
@@ -73,6 +73,7 @@ class SafetensorsFile:
 
 def read_header(path: Path) -> tuple[dict[str, Any], int]:
     """Read and check a safetensors header, and where the values begin; raise InputError when the file is not whole."""
+    check_file(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         if file.read(len(LFS_POINTER)) == LFS_POINTER:

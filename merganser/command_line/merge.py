@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from merganser.errors import InputError
+from merganser.limits import read_small
 from merganser.outputs import refuse_existing
 
 if TYPE_CHECKING:
     from merganser.config.recipes import Recipe
 
 RECIPES = (".yaml", ".yml")
+NAMES_LIMIT = 2**25  # bytes: of a file of class names
 
 
 def merge(
@@ -191,7 +193,7 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
 def _lines(option: str, path: Path) -> list[str]:
     """Read a text file's lines, without empty ones."""
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in read_small(path, NAMES_LIMIT).decode().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{option} {path}: cannot be read as text ({error})") from error
     found = [line for line in lines if line]

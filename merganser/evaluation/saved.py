@@ -17,7 +17,7 @@ INFORMATION_LIMIT = 2**25  # bytes: it names the classes, and the files that it 
 
 def check_saved(folder: Path) -> None:
     """Refuse a folder that is no saved data set."""
-    if not (folder / SPLITS).is_file():
+    if not (folder / SPLITS).exists():
         raise InputError(f"{folder}: no saved data set; expected a folder written by DatasetDict.save_to_disk")
 
 
@@ -35,6 +35,8 @@ def read_headers(folder: Path) -> dict[str, Any]:
             features = DatasetInfo.from_dict(_information(folder / split)).features
             table = features.arrow_schema.empty_table()
             headers[split] = Dataset(table, info=DatasetInfo(features=features))
+        except InputError:
+            raise
         except Exception as error:  # of a file that is cut off or edited, `datasets` raises a dozen kinds
             where = folder / split / INFORMATION
             raise InputError(f"{where}: does not say the columns ({error}); save the data set again") from error
@@ -50,7 +52,7 @@ def load_saved(folder: Path) -> Any:
     from datasets import load_from_disk
 
     try:
-        splits = [folder / split for split in _splits(folder)] if (folder / SPLITS).is_file() else [folder]
+        splits = [folder / split for split in _splits(folder)] if (folder / SPLITS).exists() else [folder]
         check_arrow_files([split / name for split in splits for name in _files(split)])
         for split in splits:
             _information(split)  # `datasets` would read one of any size
@@ -104,10 +106,12 @@ def features_of(folder: Path) -> Any:
 
 
 def _splits(folder: Path) -> list[str]:
-    if not (folder / SPLITS).is_file():
+    if not (folder / SPLITS).exists():
         raise InputError(f"{folder}: no saved data set; fetch it first")
     try:
         splits: list[str] = [str(split) for split in parse_json(read_small(folder / SPLITS))["splits"]]
+    except InputError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / SPLITS}: does not list the splits ({error}); fetch it again") from error
     for split in splits:

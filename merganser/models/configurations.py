@@ -16,7 +16,7 @@ from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
-from merganser.limits import parse_json, read_small
+from merganser.limits import check_files, parse_json, read_small
 from merganser.models import DeviceName, Precision
 from merganser.models.bounded import bounded
 from merganser.models.loading import DTYPES
@@ -35,9 +35,10 @@ def read_config(family: str, folder: Path) -> Any:
     Raises InputError where there is none, where it asks for foreign code, or naming the right family where it is of
     another one.
     """
-    if not (folder / CONFIG).is_file():
+    if not (folder / CONFIG).exists():
         other = "; set base.family to open_clip" if (folder / "open_clip_config.json").is_file() else ""
         raise InputError(f"{folder}: no {CONFIG}, which a model of the family {family} has beside its weights{other}")
+    check_files(folder)
     for file in sorted(folder.glob("*config.json")):
         _refuse_code(file)
     try:

@@ -1,14 +1,17 @@
 """Facts of sources by headers alone, before anything is downloaded: examples of a split, pictures, dtypes."""
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from merganser.checkpoints.architecture import CONFIG_LIMIT
+from merganser.checkpoints.config_numbers import check_numbers
 from merganser.evaluation.saved import load_saved
+from merganser.limits import parse_json, read_small
 from merganser.sources.following import files_at
+from merganser.sources.hub import hub_api
 from merganser.sources.hub_caches import hub_cache
 from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer, repositories
 
@@ -31,10 +34,8 @@ def count_examples(source: Path, split: str) -> int:
 
 
 def _examples(source: Path, pointer: HubPointer, split: str) -> int:
-    from huggingface_hub import HfApi
-
     revision = pointer.revision or str(pointer.follow)
-    files = files_at(HfApi(endpoint=os.environ.get("HF_ENDPOINT")), pointer, revision, "dataset", source)
+    files = files_at(hub_api(), pointer, revision, "dataset", source)
     sizes = {name: file.size for name, file in files.items() if name.endswith(".parquet")}
     named = [name for name in sizes if split in _WORDS.split(name)]
     if not named:
@@ -90,18 +91,23 @@ def _configurations(source: Path) -> Iterator[Any]:
 
         yield open_clip.get_model_config(pointer.open_clip)
     elif isinstance(pointer, HubPointer):
-        from huggingface_hub import HfApi
         from huggingface_hub.errors import EntryNotFoundError
 
-        api, revision = HfApi(endpoint=os.environ.get("HF_ENDPOINT")), pointer.revision or pointer.follow
+        api, revision = hub_api(), pointer.revision or pointer.follow
         for name in CONFIGURATIONS:
             try:
                 file = api.hf_hub_download(pointer.hub, name, revision=revision, cache_dir=hub_cache())
-                yield json.loads(Path(file).read_bytes())
+                yield _configuration(Path(file))
             except EntryNotFoundError:
                 continue
     else:
-        yield from (json.loads((source / name).read_bytes()) for name in CONFIGURATIONS if (source / name).is_file())
+        yield from (_configuration(source / name) for name in CONFIGURATIONS if (source / name).is_file())
+
+
+def _configuration(path: Path) -> Any:
+    content = parse_json(read_small(path, CONFIG_LIMIT))
+    check_numbers(content, path)
+    return content
 
 
 def _sections(content: Any) -> Iterator[Mapping[str, Any]]:

@@ -118,9 +118,9 @@ def _copy_saved_data_set(source: Path, folder: Path, check: DataCheck, columns: 
     check_saved(source)
     paths = sorted(source.rglob("*"))
     for path in paths:
-        check_link(path, source)
-        if not path.is_dir():
+        if path.exists() and not path.is_dir():
             check_file(path)
+        check_link(path, source)
     loaded = load_saved(source)
     check_content(loaded, source)
     renamed = rename_columns(loaded, columns, source)
@@ -132,7 +132,7 @@ def _copy_saved_data_set(source: Path, folder: Path, check: DataCheck, columns: 
         target = folder / path.relative_to(source)
         if path.is_dir():
             target.mkdir()
-        elif path != source / DESCRIPTION:
+        elif path.is_file() and path != source / DESCRIPTION:
             shutil.copyfile(path, target)
 
 

@@ -1,23 +1,21 @@
 """Sources that move: put a pointer that follows a branch at the commit where the branch is now."""
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 
 from merganser.errors import InputError
 from merganser.outputs import replacing
-from merganser.sources.hub import hub_errors, missing, names_at, refusal
+from merganser.sources.hub import Kind, check_entries, head_of, hub_api, hub_errors, listed, missing, names_at, refusal
 from merganser.sources.named import HEAD
 from merganser.sources.pointers import HubPointer, read_pointer, repositories
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, RepoFile
 
-Kind = Literal["model", "dataset"]
 _NOT_READ = (".gitattributes",)  # of a data set; all else may change what is loaded
 
 
@@ -40,14 +38,13 @@ def follow(source: Path, kind: Kind) -> dict[str, str]:
 
 def _moved(source: Path, pointer: HubPointer, kind: Kind) -> str | None:
     """Return the commit of the branch that is followed, if what is read differs there."""
-    from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError
 
     if pointer.follow is None:
         return None
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    api = hub_api()
     try:
-        head = str(api.repo_info(pointer.hub, revision=pointer.follow, repo_type=kind).sha)
+        head = head_of(api, pointer.hub, pointer.follow, kind)
         if not _differs(api, pointer, head, kind, source):
             return None
     except hub_errors() as error:
@@ -70,14 +67,13 @@ def look(source: Path, pointer: HubPointer, kind: Kind) -> Seen:
 
     Raises InputError where the hub has no such repository, revision or files, HubAwayError where it does not answer.
     """
-    from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError
 
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    api = hub_api()
     branch = pointer.follow or HEAD
     asked = branch
     try:
-        head = str(api.repo_info(pointer.hub, revision=branch, repo_type=kind).sha)
+        head = head_of(api, pointer.hub, branch, kind)
         asked = pointer.revision or head
         files = files_at(api, pointer, asked, kind, source)
     except hub_errors() as error:
@@ -127,14 +123,14 @@ def _contents(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, sour
 
 def files_at(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, source: Path) -> dict[str, "RepoFile"]:
     """Return each file that would be fetched at a commit, by its name from the pointer's folder on."""
-    from huggingface_hub import RepoFile
-
-    tree = api.list_repo_tree(pointer.hub, revision=revision, repo_type=kind, recursive=True)
-    found = {file.path: file for file in tree if isinstance(file, RepoFile)}
+    found = listed(api, pointer.hub, revision, kind)
     if kind == "dataset":
-        return {name: file for name, file in found.items() if name not in _NOT_READ and _is_read(name, pointer, found)}
-    place, names, _ = names_at(pointer, found, source)
-    return {name: found[f"{place}/{name}" if place else name] for name in names}
+        taken = {name: file for name, file in found.items() if name not in _NOT_READ and _is_read(name, pointer, found)}
+    else:
+        place, names, _ = names_at(pointer, found, source)
+        taken = {name: found[f"{place}/{name}" if place else name] for name in names}
+    check_entries(taken.values(), source)
+    return taken
 
 
 def _is_read(name: str, pointer: HubPointer, names: Iterable[str]) -> bool:

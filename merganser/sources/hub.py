@@ -1,9 +1,11 @@
 """Download a model from a Hugging Face hub, and say what is wrong where it cannot be."""
 
+import glob
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out
@@ -14,7 +16,13 @@ from merganser.sources.pointers import HubPointer, pinned
 from merganser.sources.weights import weight_names
 
 if TYPE_CHECKING:
-    from huggingface_hub import RepoFile
+    from huggingface_hub import HfApi, RepoFile
+
+Kind = Literal["model", "dataset"]
+COMMIT = re.compile(r"[0-9a-f]{40}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+MOST_FILES = 1_000_000  # of a repository
+LARGEST = 2**46  # bytes of a file
 
 
 def hub_errors() -> tuple[type[Exception], ...]:
@@ -38,6 +46,63 @@ def missing(source: Path, hub: str, revision: str, error: Exception | None = Non
     )
 
 
+def hub_api() -> "HfApi":
+    """Return the client of the hub at HF_ENDPOINT, held to the limits on what a hub may answer."""
+    from huggingface_hub import HfApi
+
+    from merganser.sources.guarded import guard
+
+    guard()
+    return HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+
+
+def head_of(api: "HfApi", hub: str, branch: str, kind: Kind) -> str:
+    """Return the commit of a branch; raise InputError where the hub says one that is none."""
+    head = api.repo_info(hub, revision=branch, repo_type=kind).sha
+    if not isinstance(head, str) or not COMMIT.fullmatch(head):
+        raise InputError(f"{hub}: the hub says that {branch} is at {str(head)[:80]!r}, which is no commit")
+    return head
+
+
+def listed(api: "HfApi", hub: str, revision: str, kind: Kind) -> "dict[str, RepoFile]":
+    """Return each file of a repository at a commit, by its name; raise InputError where there are too many."""
+    from huggingface_hub import RepoFile
+
+    files: dict[str, RepoFile] = {}
+    try:
+        for entry in api.list_repo_tree(hub, revision=revision, repo_type=kind, recursive=True):
+            if isinstance(entry, RepoFile):
+                if not isinstance(entry.path, str):
+                    raise TypeError(f"a file has the name {entry.path!r}")
+                files[entry.path] = entry
+            if len(files) > MOST_FILES:
+                raise InputError(f"{hub}: the hub lists more than {MOST_FILES:,} files of it; it is not read")
+    except InputError:
+        raise
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise InputError(f"{hub}: the hub's listing cannot be read ({type(error).__name__}: {error})") from error
+    return files
+
+
+def check_entries(files: "Iterable[RepoFile]", source: Path) -> None:
+    """Refuse files of a listing whose names lead out of a folder, or whose sizes and hashes are none."""
+    for file in files:
+        parts = file.path.split("/")
+        if not file.path.isprintable() or "\\" in file.path or any(not _is_plain(part) for part in parts):
+            raise InputError(f"{source}: the hub names the file {file.path[:200]!r}, which is no plain name")
+        sizes = [file.size] if file.lfs is None else [file.size, file.lfs.size]
+        if any(type(size) is not int or not 0 <= size <= LARGEST for size in sizes):
+            raise InputError(f"{source}: the hub gives {file.path} the size {sizes[-1]!r}, which no file has")
+        if file.lfs is not None and not SHA256.fullmatch(str(file.lfs.sha256)):
+            raise InputError(
+                f"{source}: the hub gives {file.path} the hash {str(file.lfs.sha256)[:80]!r}, which is none"
+            )
+
+
+def _is_plain(part: str) -> bool:
+    return part not in ("", ".", "..") and len(part.encode()) <= 255
+
+
 def names_at(pointer: HubPointer, files: Mapping[str, object], source: Path) -> tuple[str, list[str], list[str]]:
     """Pick a pointer's folder in a repository, the names of what is fetched from there, and of what is left out.
 
@@ -58,18 +123,19 @@ def names_at(pointer: HubPointer, files: Mapping[str, object], source: Path) -> 
 
 def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
     """Download a model into the hub's own cache; return its folder or file there, and the names of what is left out."""
-    from huggingface_hub import HfApi, RepoFile, snapshot_download
+    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    endpoint, revision = os.environ.get("HF_ENDPOINT"), pinned(pointer, source)
+    api, revision = hub_api(), pinned(pointer, source)
     try:
-        tree = HfApi(endpoint=endpoint).list_repo_tree(pointer.hub, revision=revision, recursive=True)
-        files = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
+        files = listed(api, pointer.hub, revision, "model")
         place, names, left = names_at(pointer, files, source)
         wanted = [f"{place}/{name}" if place else name for name in names]
+        check_entries([files[name] for name in wanted], source)
+        patterns = [glob.escape(name) for name in wanted]
         snapshot = Path(
             snapshot_download(
-                pointer.hub, revision=revision, allow_patterns=wanted, endpoint=endpoint, cache_dir=hub_cache()
+                pointer.hub, revision=revision, allow_patterns=patterns, endpoint=api.endpoint, cache_dir=hub_cache()
             )
         )
     except hub_errors() as error:
@@ -97,7 +163,11 @@ def _check_download(snapshot: Path, expected: "Mapping[str, RepoFile]") -> None:
     """Compare what was downloaded with what the hub announced; take a bad file out of the download cache."""
     for name, entry in expected.items():
         path = (snapshot / name).resolve()
-        whole = path.stat().st_size == entry.size and (entry.lfs is None or sha256_of(path) == entry.lfs.sha256)
+        path_size = path.stat().st_size
+        whole = path_size == entry.size and (entry.lfs is None or sha256_of(path) == entry.lfs.sha256)
         if not whole:
             path.unlink()
-            raise OSError(f"{name}: the download does not match the hub's checksum and was removed; run it again")
+            size = f"{path_size} bytes of {entry.size}" if path_size != entry.size else f"{path_size} bytes"
+            raise OSError(
+                f"{name}: the download, {size}, does not match the hub's checksum and was removed; run it again"
+            )

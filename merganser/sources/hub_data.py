@@ -16,6 +16,7 @@ from typing import IO, Any
 from merganser.errors import InputError
 from merganser.evaluation.arrow_files import EXPANDED, ROWS_A_BYTE, SPARE, check_arrow_files
 from merganser.limits import parse_yaml, read_small
+from merganser.sources.hub import hub_api
 from merganser.sources.hub_caches import data_set_cache
 from merganser.sources.pointers import HubPointer
 
@@ -52,10 +53,10 @@ def load_checked(pointer: HubPointer, name: str | None, revision: str, source: P
 
 def _check_card(pointer: HubPointer, revision: str, source: Path) -> None:
     """Refuse configurations whose files are named by a path from the root, or by an address."""
-    from huggingface_hub import DatasetCard, HfApi
+    from huggingface_hub import DatasetCard
     from huggingface_hub.errors import EntryNotFoundError
 
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    api = hub_api()
     for name in (CARD, STANDALONE):
         try:
             path = Path(api.hf_hub_download(pointer.hub, name, repo_type="dataset", revision=revision))
@@ -95,7 +96,7 @@ def _download(builder: Any, pointer: HubPointer, revision: str, source: Path) ->
     names = []
     for file in files:
         place, _, name = file.removeprefix("hf://datasets/").partition(f"@{revision}/")
-        if not file.startswith("hf://") or place != pointer.hub or not name:
+        if not file.startswith("hf://") or place != pointer.hub or not name or ".." in name.split("/"):
             raise InputError(f"{source}: {pointer.hub} names {file!r}, which is no file of its own at its commit")
         names.append(name)
     wanted = [glob.escape(name) for name in names]

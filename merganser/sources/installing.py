@@ -77,6 +77,8 @@ def set_padding(folder: Path, pad_token_id: int) -> None:
 def _settings(path: Path) -> dict[str, Any]:
     try:
         return dict(parse_json(read_small(path, SETTINGS_LIMIT)))
+    except InputError:
+        raise
     except (ValueError, TypeError) as error:
         raise InputError(f"{path}: not a configuration ({error}); fetch it again") from error
 
@@ -85,12 +87,15 @@ def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> N
     """Fetch one of open_clip's pretrained models by open_clip's own downloader, with the configuration it implies."""
     import open_clip
 
+    from merganser.sources.guarded import guard
+
     known = open_clip.list_pretrained()
     if (pointer.open_clip, pointer.pretrained) not in known:
         near = get_close_matches(f"{pointer.open_clip} {pointer.pretrained}", [f"{m} {t}" for m, t in known])
         hint = f"; nearest: {', '.join(near)}" if near else ""
         raise InputError(f"{source}: open_clip has no {pointer.open_clip} pretrained as {pointer.pretrained}{hint}")
     pretrained = open_clip.get_pretrained_cfg(pointer.open_clip, pointer.pretrained)
+    guard()
     with in_hub_cache():
         downloaded = Path(open_clip.download_pretrained(pretrained))
     install_weights(downloaded, folder)

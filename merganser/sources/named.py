@@ -1,17 +1,15 @@
 """Models by name: the folder or file where one lies, or its name on a hub, as it is written on the command line."""
 
-import os
 import re
 from pathlib import Path
 
 from merganser.checkpoints.reading import TORCH_SUFFIXES
 from merganser.errors import InputError
-from merganser.sources.hub import download, hub_errors, missing, refusal
+from merganser.sources.hub import COMMIT, download, head_of, hub_api, hub_errors, missing, refusal
 from merganser.sources.pointers import HubPointer
 
 HUB_NAME = re.compile(r"(?P<hub>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?")
 FILES = (".safetensors", ".json", ".yaml", ".yml", *TORCH_SUFFIXES)
-COMMIT = re.compile(r"[0-9a-f]{40}")
 HEAD = "main"
 
 
@@ -38,18 +36,21 @@ def fetch_named(hub: str, revision: str | None) -> tuple[Path, HubPointer, list[
     asked = revision or HEAD
     source = Path(f"{hub}@{asked}")
     try:
-        pointer = HubPointer(hub=hub, revision=asked if COMMIT.fullmatch(asked) else _commit(hub, asked))
+        head = asked if COMMIT.fullmatch(asked) else head_of(hub_api(), hub, asked, "model")
+        pointer = HubPointer(hub=hub, revision=head)
         path, left = download(pointer, source)
         return path, pointer, left
     except hub_errors() as error:
         raise InputError(missing(source, hub, asked, error)) from error
     except (HTTPError, OSError) as error:
         said = refusal(source, hub, error)
-        away = f"{source}: there is no such path here, and the hub does not answer ({type(error).__name__})"
-        raise InputError(said or away) from error
+        raise InputError(said or _trouble(source, error)) from error
 
 
-def _commit(hub: str, revision: str) -> str:
-    from huggingface_hub import HfApi
+def _trouble(source: Path, error: Exception) -> str:
+    """Say whether the hub does not answer, or what is wrong with what it sent."""
+    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
-    return str(HfApi(endpoint=os.environ.get("HF_ENDPOINT")).repo_info(hub, revision=revision).sha)
+    if isinstance(error, HTTPError | LocalEntryNotFoundError | ConnectionError):
+        return f"{source}: there is no such path here, and the hub does not answer ({type(error).__name__})"
+    return f"{source}: {next(iter(str(error).splitlines()), type(error).__name__)}"

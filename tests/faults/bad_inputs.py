@@ -468,7 +468,7 @@ SOURCES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
         ("data", "dark"),
         "does not list the splits",
     ),
-    "pictures that are only named": (only_named, ("data", "dark"), "only names the picture"),
+    "pictures that are only named": (only_named, ("data", "dark"), "only names the file"),
     "a data set that is cut off": (
         lambda folder: [os.truncate(path, 300) for path in (folder / "datasets/dark").rglob("*.arrow")],
         ("data", "dark"),
@@ -541,10 +541,10 @@ CONFIGS: dict[str, tuple[Spoil, str]] = {
         in_json(CONFIG, lambda found: found["model_cfg"]["text_cfg"].update(hf_model_name="/home/x")),
         "'/home/x' could lead out",
     ),
-    "a model's configuration that is none": (text(CONFIG, "[" * 10**5), "not the configuration of a model"),
+    "a model's configuration that is none": (text(CONFIG, "[" * 10**5), "not a configuration"),
     "sizes that make no model": (
         in_json(CONFIG, lambda found: found["model_cfg"].update(embed_dim=-1)),
-        "open_clip cannot build this model",
+        "model_cfg.embed_dim is -1, and must be a whole number",
     ),
     "no configuration": (lambda folder: (folder / CONFIG).unlink(), "open_clip_config.json"),
 }

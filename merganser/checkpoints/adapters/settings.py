@@ -68,6 +68,8 @@ def read_settings(path: Path) -> Settings:
         config = parse_json(read_small(path))
         kind = config["peft_type"]
         settings = Settings.model_validate(config) if kind == "LORA" else None
+    except InputError:
+        raise
     except (ValidationError, ValueError, KeyError, TypeError, OSError) as error:
         raise InputError(f"{path}: not the configuration of a PEFT adapter ({_short(error)}); save it again") from error
     if settings is None:

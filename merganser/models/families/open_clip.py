@@ -23,7 +23,7 @@ from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.inputs.layers import Side
-from merganser.limits import parse_json, read_small
+from merganser.limits import check_files, parse_json, read_small
 from merganser.models import DeviceName, Extra, Inputs, Precision, Take
 from merganser.models.blocks import WithBlocks
 from merganser.models.bounded import bounded
@@ -47,7 +47,7 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
 
     def __init__(self, folder: Path, device: DeviceName, precision: Precision) -> None:
         """Build the architecture that a folder describes, without weights."""
-        if not (folder / CONFIG).is_file():
+        if not (folder / CONFIG).exists():
             raise InputError(f"{folder}: no {CONFIG}; the base checkpoint's folder must hold one")
         self.folder, self.device, self.dtype = folder, torch.device(device), DTYPES[precision]
         self.module = _build(folder).to(device=self.device, dtype=self.dtype)
@@ -164,7 +164,7 @@ def open_network(
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint without open_clip's configuration, or with one that leads elsewhere."""
-    if not (folder / CONFIG).is_file():
+    if not (folder / CONFIG).exists():
         raise InputError(f"{folder}: no {CONFIG}, which a model of the family open_clip has beside its weights")
     _check_config(folder / CONFIG)
 
@@ -173,6 +173,7 @@ def _build(folder: Path) -> Any:
     """Build the architecture without weights (open_clip would warn, on the root logger, that there are none)."""
     import open_clip
 
+    check_files(folder)
     _check_config(folder / CONFIG)
     level = logging.getLogger().level
     logging.getLogger().setLevel(logging.ERROR)

@@ -1,0 +1,265 @@
+"""The hub's client, held to what a hub may answer: in time, of a stated size, under names that stay in the cache.
+
+huggingface_hub takes an answer's headers for names of files, waits as long as it is told to, and follows a listing to
+its end. Whoever answers at HF_ENDPOINT could so write anywhere, and keep a command for ever.
+"""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpcore2
+import httpx2
+
+from merganser.errors import InputError
+from merganser.sources.hub_caches import PUBLIC_HUB
+
+CONNECT_S = 30.0
+ANSWER_S = 60.0  # for what a hub says of its files, whole; and for the head of any answer
+WINDOW_S, WINDOW_BYTES = 60.0, 2**20  # of a file's content at least so much comes in so long
+WAIT_S = 300.0  # the longest wait that a hub may ask for
+PATIENCE_S = 600.0  # for a request that fails, redirects or is put off again and again, and for a listing's pages
+PAGES = 1_000  # of a listing
+SAID, ENCODED = 2**27, 2**23  # bytes of an answer, and of a compressed one
+UNTOLD = 2**30  # bytes of a file whose size the hub did not say
+MARK = "merganser"  # where a request carries what it was asked for, over all redirects
+
+_ETAG = re.compile(r'(W/)?"?[0-9A-Za-z_+=.-]{1,128}"?')
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_AT_COMMIT = re.compile(r"/resolve/([0-9a-f]{40})/")
+_WAIT = re.compile(r";\s*t=(\d+)")
+_lock = threading.Lock()
+_installed: list[Any] = []
+
+
+@dataclass
+class Asked:
+    """What a request is for, and when it was made."""
+
+    path: str
+    is_said: bool  # what the hub says of its files, and no file
+    size: int | None  # of the file, as the hub announced it
+    since: float = field(default_factory=time.monotonic)
+
+
+class _Here(threading.local):
+    """How far the requests of a thread have got."""
+
+    deadline: float | None = None  # for the next bytes
+    failing: tuple[float, float] | None = None  # since when, and the last time
+    listing: tuple[str, int, float] | None = None  # its path, how many pages, since when
+
+
+_here = _Here()
+_sizes: dict[str, int] = {}  # by path, of the files that were asked for
+
+
+def guard() -> None:
+    """Have the hub's client of this process keep to the limits; a hub of one's own is asked by plain requests alone."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import set_client_factory
+
+    if os.environ.get("HF_ENDPOINT", PUBLIC_HUB).rstrip("/") != PUBLIC_HUB:
+        constants.HF_HUB_DISABLE_XET = True  # a downloader of its own, that no limit here reaches
+    with _lock:
+        if not _installed:
+            set_client_factory(_client)
+            _installed.append(True)
+
+
+def _client() -> Any:
+    """Return the client that huggingface_hub would make, with the limits."""
+    from huggingface_hub.utils._http import default_client_factory
+
+    client = default_client_factory()
+    hooks = client.event_hooks
+    client.event_hooks = {
+        "request": [*hooks["request"], _check_request],
+        "response": [*hooks["response"], _check_response],
+    }
+    for transport in [client._transport, *client._mounts.values()]:
+        pool = getattr(transport, "_pool", None)
+        if pool is not None:
+            pool._network_backend = _Network(pool._network_backend)
+    return client
+
+
+def _check_request(request: Any) -> None:
+    """Give a request its time; refuse one that has failed for too long."""
+    now = time.monotonic()
+    if _here.failing is not None and now - _here.failing[1] > WAIT_S + ANSWER_S:
+        _here.failing = None  # it was given up
+    if _here.failing is not None and now - _here.failing[0] > PATIENCE_S:
+        raise _refusal(f"{_told(request)}: the hub has put this off for {PATIENCE_S:g} s; try again later")
+    asked = request.extensions.get(MARK)
+    if asked is None:
+        path = request.url.path
+        asked = request.extensions[MARK] = Asked(path, path.startswith("/api/"), _sizes.get(path))
+    _here.deadline = asked.since + ANSWER_S
+    _fails(now)  # until it is answered
+
+
+def _fails(now: float) -> None:
+    since = _here.failing[0] if _here.failing is not None else now
+    _here.failing = (since, now)
+
+
+def _check_response(response: Any) -> None:
+    """Refuse an answer that names what could lead out of the cache, or is too long; bound the rest of it."""
+    request, headers, asked = response.request, response.headers, response.request.extensions[MARK]
+    _check_names(request, headers)
+    _check_wait(request, headers)
+    if response.status_code < 300 or response.status_code in (401, 403, 404):
+        _here.failing = None
+    if asked.is_said:
+        _check_page(request, asked, headers)
+    length = _number(request, headers, "Content-Length")
+    if request.method == "HEAD":
+        linked = _number(request, headers, "X-Linked-Size")
+        size = linked if linked is not None else None if response.is_redirect else length
+        if size is not None:
+            _sizes[asked.path] = size
+        return
+    is_file = not asked.is_said and response.status_code == 200
+    if is_file and None not in (asked.size, length) and length != asked.size and "Content-Encoding" not in headers:
+        raise _refusal(f"{_told(request)}: the hub announced {asked.size} bytes, and sends {length}; nothing was kept")
+    response.stream = _Bounded(response, asked, _most(asked, headers, length))
+
+
+def _most(asked: Asked, headers: Mapping[str, str], length: int | None) -> int:
+    """Return how many bytes may come."""
+    if asked.is_said:
+        return ENCODED if "Content-Encoding" in headers else SAID
+    return next((size for size in (length, asked.size) if size is not None), UNTOLD)
+
+
+def _check_names(request: Any, headers: Mapping[str, str]) -> None:
+    """Refuse what huggingface_hub would make names of files of."""
+    for name in ("ETag", "X-Linked-Etag"):
+        value = headers.get(name)
+        plain = value is None or (_ETAG.fullmatch(value) and value.removeprefix("W/").strip('".'))
+        if "/resolve/" in request.url.path and not plain:
+            raise _refusal(f"{_told(request)}: the hub answers with {name} {value[:80]!r}, which is no file's hash")
+    commit = headers.get("X-Repo-Commit")
+    if commit is not None and not _COMMIT.fullmatch(commit):
+        raise _refusal(f"{_told(request)}: the hub answers with the commit {commit[:80]!r}, which is none")
+    at = _AT_COMMIT.search(request.url.path)
+    if commit is not None and at is not None and at[1] != commit:
+        raise _refusal(f"{_told(request)}: the hub answers with another commit, {commit}")
+
+
+def _check_wait(request: Any, headers: Mapping[str, str]) -> None:
+    waits = [headers.get("Retry-After", ""), *_WAIT.findall(headers.get("ratelimit", ""))]
+    for wait in waits:
+        if wait.strip().isdigit() and (len(wait) > 9 or int(wait) > WAIT_S):
+            raise _refusal(f"{_told(request)}: the hub asks to wait {wait[:20]} s; try again after that")
+
+
+def _check_page(request: Any, asked: Asked, headers: Mapping[str, str]) -> None:
+    """Refuse a listing without an end."""
+    if 'rel="next"' not in headers.get("Link", ""):
+        _here.listing = None
+        return
+    path, pages, since = _here.listing or (asked.path, 0, asked.since)
+    if path != asked.path:
+        pages, since = 0, asked.since
+    _here.listing = (asked.path, pages + 1, since)
+    if pages + 1 > PAGES or time.monotonic() - since > PATIENCE_S:
+        raise _refusal(f"{_told(request)}: the hub's listing has no end: {pages + 1} pages so far")
+
+
+def _number(request: Any, headers: Mapping[str, str], name: str) -> int | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not value.strip().isdigit() or len(value) > 18:
+        raise _refusal(f"{_told(request)}: the hub answers with {name} {value[:40]!r}, which is no size")
+    return int(value)
+
+
+def _refusal(said: str) -> InputError:
+    """Say what is wrong with an answer; the request that met it is at its end."""
+    _here.deadline = _here.failing = _here.listing = None
+    return InputError(said)
+
+
+def _told(request: Any) -> str:
+    return str(request.url.copy_with(query=None, username=None, password=None))
+
+
+class _Bounded(httpx2.SyncByteStream):
+    """The content of an answer, in its time and of its size."""
+
+    def __init__(self, response: Any, asked: Asked, most: int) -> None:
+        self.inner, self.request, self.asked, self.most = response.stream, response.request, asked, most
+
+    def __iter__(self) -> Iterator[bytes]:
+        total, since, start = 0, 0, time.monotonic()
+        pieces = iter(self.inner)
+        while True:
+            _here.deadline = self.asked.since + ANSWER_S if self.asked.is_said else start + WINDOW_S
+            piece = next(pieces, None)
+            if piece is None:
+                return
+            total += len(piece)
+            if total > self.most:
+                raise _refusal(f"{_told(self.request)}: the hub sends more than {self.most} bytes; nothing was kept")
+            if total - since >= WINDOW_BYTES:
+                since, start = total, time.monotonic()
+            yield piece
+
+    def close(self) -> None:
+        _here.deadline = None
+        self.inner.close()
+
+
+class _Network(httpcore2.NetworkBackend):
+    """A network whose reading ends at the deadline of the thread's request, however the bytes trickle."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def connect_tcp(self, host: str, port: int, timeout: float | None = None, **options: Any) -> Any:
+        seconds = CONNECT_S if timeout is None else min(timeout, CONNECT_S)
+        return _Stream(self.inner.connect_tcp(host, port, timeout=seconds, **options))
+
+    def connect_unix_socket(self, *given: Any, **options: Any) -> Any:
+        return _Stream(self.inner.connect_unix_socket(*given, **options))
+
+    def sleep(self, seconds: float) -> None:
+        self.inner.sleep(seconds)
+
+
+class _Stream(httpcore2.NetworkStream):
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        deadline = _here.deadline
+        if deadline is None:
+            return bytes(self.inner.read(max_bytes, timeout=timeout))
+        left = deadline - time.monotonic()
+        if left > 0 and (timeout is None or timeout > left):
+            try:
+                return bytes(self.inner.read(max_bytes, timeout=left))
+            except httpcore2.ReadTimeout:
+                left = 0
+        if left <= 0:
+            raise _refusal("the hub answers too slowly; try again later, or ask another hub by HF_ENDPOINT")
+        return bytes(self.inner.read(max_bytes, timeout=timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self.inner.write(buffer, timeout=CONNECT_S if timeout is None else timeout)
+
+    def start_tls(self, *given: Any, **options: Any) -> Any:
+        return _Stream(self.inner.start_tls(*given, **options))
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self.inner.get_extra_info(info)

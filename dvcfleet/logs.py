@@ -1,6 +1,5 @@
 """The output of a stage's last run in this repository."""
 
-import os
 import time
 from collections.abc import Iterator
 from io import FileIO
@@ -8,9 +7,10 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from dvcfleet.errors import NoRepositoryError, UserError, did_you_mean
-from dvcfleet.execution.output import LOGS, is_written, log_path, parts
+from dvcfleet.execution.output import LOGS, is_written, log_path
 
 _POLL_S = 0.3
+_BLOCK_BYTES = 1 << 20
 
 
 def output_of(stage: str, repo: Path, follow: bool = False) -> Iterator[bytes]:
@@ -20,19 +20,13 @@ def output_of(stage: str, repo: Path, follow: bool = False) -> Iterator[bytes]:
     """
     root = _root(repo)
     path = log_path(root, stage)
-    *older, _newest = parts(path) or [_refuse(stage, root)]
-    for each in older:
-        yield each.read_bytes()
-    log = FileIO(path)
+    log = FileIO(path if path.exists() else _refuse(stage, root))
     try:
         while True:
             is_going_on = follow and is_written(log)
-            data = log.read()
+            data = log.read(_BLOCK_BYTES)
             if data:
                 yield data
-            elif follow and _is_other(path, log.fileno()):
-                log.close()
-                log = FileIO(path)
             elif not is_going_on:
                 return
             else:
@@ -53,11 +47,3 @@ def _refuse(stage: str, root: Path) -> Path:
     names = [unquote(path.stem) for path in sorted((root / LOGS).glob("*.log"))]
     other = f"no output of it is kept here; it has not run, or its name is another{did_you_mean(stage, names)}"
     raise UserError(f"stage {stage}: {other}")
-
-
-def _is_other(path: Path, descriptor: int) -> bool:
-    """Tell whether the log was rotated since it was opened."""
-    try:
-        return not os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

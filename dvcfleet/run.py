@@ -15,6 +15,8 @@ from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.pulling import pull_run_cache
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.errors import FailedError, SkippedError, UserError
+from dvcfleet.execution.output import LOGS
+from dvcfleet.execution.termination import LEAVE
 from dvcfleet.execution.workspace import LocalWorkspace
 from dvcfleet.executors.opening import open_runner
 from dvcfleet.executors.profiles import Placement, check_stages, choose_placement
@@ -210,9 +212,11 @@ def _run_flow(
                 # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                 execute = stop.on_signals()(run.execute)
                 told = run_flow(name, runner.task_runner, execute, rows)
+                if not run.stopping:
+                    servers.stop(LEAVE)
         show_summary(run.endings, console)
         if not told:
-            console.print("Prefect's server was lost before it received all of this run.", style="yellow")
+            console.print(f"Prefect's server did not receive all of this run; {LOGS} has all output.", style="yellow")
         return run.endings
 
 

@@ -23,6 +23,14 @@ _SHAPES = (
     (r"\beyJ[\w-]+\.[\w-]+\.[\w-]+", MASK),  # a JSON web token
     (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", MASK),
 )
+# In lower case: what each of the patterns finds holds one of these.
+_HINTS = (
+    *("://", "token", "passw", "passphrase", "secret", "signature", "credential", "sig=", "bearer"),
+    *("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "sk-", "pnu_", "pnb_"),
+    *("akia", "asia", "eyj", "apikey", "api_key", "api-key", "accesskey", "access_key", "access-key", "private"),
+    *("authorization", "authstring", "auth_string", "auth-string"),
+)
+LONGEST_KEY = 200  # lines
 
 
 def masked(text: str) -> str:
@@ -31,9 +39,41 @@ def masked(text: str) -> str:
     These are credentials in addresses, headers and assignments, those of a known shape, and the values of variables
     like `..._TOKEN` or `..._PASSWORD` in this process's environment at the first call.
     """
+    if not may_hold_credential(text):
+        return text
     for pattern, left in _patterns():
         text = pattern.sub(left, text)
     return text
+
+
+class LineMask:
+    """Replaces credentials by *** in text that comes in blocks of lines, each line as `masked` does it alone.
+
+    And all lines of a private key, of which `masked` sees only the first.
+    """
+
+    def __init__(self) -> None:
+        self._key_lines = 0  # how many more lines may belong to a key
+
+    def masked(self, lines: str) -> str:
+        """Return a block's lines, masked."""
+        if not self._key_lines and not may_hold_credential(lines):
+            return lines
+        return "\n".join(map(self._line, lines.split("\n")))
+
+    def _line(self, line: str) -> str:
+        if self._key_lines:
+            self._key_lines = 0 if "-----END " in line else self._key_lines - 1
+            return MASK
+        if "PRIVATE KEY-----" in line and "-----BEGIN " in line and "-----END " not in line:
+            self._key_lines = LONGEST_KEY
+        return masked(line)
+
+
+def may_hold_credential(text: str) -> bool:
+    """Tell whether text may hold a credential: a test that is much faster than the patterns."""
+    lower = text.lower()
+    return any(hint in lower for hint in _HINTS) or any(value in text for value in _own_values())
 
 
 def printable(text: str) -> str:
@@ -42,8 +82,13 @@ def printable(text: str) -> str:
 
 
 @cache
+def _own_values() -> list[str]:
+    return _values(os.environ)
+
+
+@cache
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
-    own = "|".join(re.escape(value) for value in _values(os.environ))
+    own = "|".join(re.escape(value) for value in _own_values())
     shapes = ((own, MASK), *_SHAPES) if own else _SHAPES
     return tuple((re.compile(pattern, re.DOTALL), left) for pattern, left in shapes)
 

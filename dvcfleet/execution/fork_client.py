@@ -1,5 +1,6 @@
 """The client side of fork servers: start them, send them requests, stop them."""
 
+import fcntl
 import json
 import os
 import selectors
@@ -8,7 +9,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +19,11 @@ from typing import Any
 
 from dvcfleet.dvc_adapter.stages import command_environment
 from dvcfleet.execution.output import Lines
+from dvcfleet.execution.termination import STOP
 from dvcfleet.project import project_of
 
 _POLL_S = 0.5
-
+_READ_BYTES = 1 << 16
 
 # Longest temporary folder, in characters: a socket's path has at most 107, on macOS 103.
 _LONGEST_FOLDER = 75
@@ -57,16 +61,16 @@ class ForkServer:
         """Tell whether the server is running, and nobody found it dying: its socket is removed then."""
         return self._process.poll() is None and os.path.exists(self.address)
 
-    def tell_to_stop(self) -> None:
-        """Tell the server to end all its commands and then itself."""
+    def tell_to_stop(self, how: bytes = STOP) -> None:
+        """Tell the server to end all its commands and then itself, or only itself."""
         assert self._process.stdin
         if not self._process.stdin.closed:
             with suppress(BrokenPipeError):
-                self._process.stdin.write(b"s")
+                self._process.stdin.write(how)
 
-    def stop(self) -> None:
-        """End the server and all its commands, and wait for it; a second call does nothing."""
-        self.tell_to_stop()
+    def stop(self, how: bytes = STOP) -> None:
+        """End the server and all its commands, or only itself, and wait for it; a second call does nothing."""
+        self.tell_to_stop(how)
         self._process.wait()
         assert self._process.stdin
         self._process.stdin.close()
@@ -97,13 +101,16 @@ class ForkServers:
                     self._servers[is_warm] = ForkServer(self._root, *((preload, variables) if is_warm else ()))
             return self._servers[False].address, self._servers[True].address if preload else None
 
-    def stop(self) -> None:
-        """End the servers and all their commands; a second call does nothing."""
+    def stop(self, how: bytes = STOP) -> None:
+        """End the servers and all their commands; a second call does nothing.
+
+        With LEAVE, what ended commands left behind lives on, as under `dvc repro`.
+        """
         with self._lock:
             for server in self._servers.values():
-                server.tell_to_stop()
+                server.tell_to_stop(how)
             for server in self._servers.values():
-                server.stop()
+                server.stop(how)
 
 
 _OWN: dict[str, ForkServers] = {}
@@ -132,22 +139,48 @@ def is_own_python(path: str) -> bool:
     return len(folders) == 1 and os.path.samefile(found, sys.executable)
 
 
+def keep_reading(log: Path, output: int) -> None:
+    """Start a process that appends to a log what the children print that a command left behind, until they end.
+
+    Without a reader they would be killed when they print.
+    """
+    with suppress(OSError):
+        subprocess.Popen(
+            [sys.executable, "-m", "dvcfleet.execution.left_behind", str(log)],
+            stdin=output,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=Path(__file__).parents[2],
+            start_new_session=True,
+        )
+
+
 def run_command(
-    address: str, request: Mapping[str, Any], lines: Lines, is_over: Callable[[], bool] | None
+    address: str,
+    request: Mapping[str, Any],
+    lines: Lines,
+    is_over: Callable[[], bool] | None = None,
+    on_left: Callable[[int], None] | None = None,
 ) -> dict[str, Any] | None:
     """Have a fork server run one command; when `is_over`, which is polled, is true, end it with all its children.
+
+    If it left children behind that may go on printing, `on_left` is called with the descriptor to read that from.
 
     Returns its exit_code, seconds and peak_rss_bytes, and as `ended` whether it was ended this way; None if the server
     died before the command ended. It is not asked again then: a killed process may take a while to be gone.
     """
-    answer = _run(address, request, lines, is_over)
+    answer = _run(address, request, lines, is_over, on_left)
     if answer is None:
         Path(address).unlink(missing_ok=True)
     return answer
 
 
 def _run(
-    address: str, request: Mapping[str, Any], lines: Lines, is_over: Callable[[], bool] | None
+    address: str,
+    request: Mapping[str, Any],
+    lines: Lines,
+    is_over: Callable[[], bool] | None,
+    on_left: Callable[[int], None] | None,
 ) -> dict[str, Any] | None:
     reading, writing = os.pipe()
     with socket.socket(socket.AF_UNIX) as connection, open(reading, "rb", buffering=0) as output:
@@ -160,29 +193,36 @@ def _run(
             return None
         finally:
             os.close(writing)
-        return _follow(connection, output.fileno(), lines, is_over)
+        answer, is_open = _follow(connection, output.fileno(), lines, is_over)
+        if is_open and answer and not answer["ended"] and on_left:
+            on_left(output.fileno())
+        return answer
 
 
 def _follow(
     connection: socket.socket, output: int, lines: Lines, is_over: Callable[[], bool] | None
-) -> dict[str, Any] | None:
-    """Read output until the server reports the command's end; later output of remaining children is not read."""
+) -> tuple[dict[str, Any] | None, bool]:
+    """Read output until the server reports the command's end; also return whether children still hold the pipe."""
     os.set_blocking(output, False)
-    answer, ended = b"", False
+    answer, ended, is_open = b"", False, True
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         selector.register(output, selectors.EVENT_READ)
         while True:
-            for key, _ in selector.select(_POLL_S if is_over and not ended else None):
+            waits = (lines.due_s(), _POLL_S if is_over and not ended else None)
+            for key, _ in selector.select(min((each for each in waits if each is not None), default=None)):
                 if key.fileobj == output:
-                    if not _drain(output, lines):
+                    is_open = _read(output, lines)
+                    if not is_open:
                         selector.unregister(output)
                     continue
                 data = _received(connection)
                 answer += data
                 if not data or answer.endswith(b"\n"):
-                    _drain(output, lines)
-                    return json.loads(answer) | {"ended": ended} if answer.endswith(b"\n") else None
+                    is_open = is_open and _read_all(output, lines)
+                    return (json.loads(answer) | {"ended": ended} if answer.endswith(b"\n") else None), is_open
+            if lines.due_s() == 0:
+                lines.pass_on()
             if is_over and not ended and is_over():
                 # The server treats this as a disconnect: it ends the command, and answers when all processes are gone.
                 ended = True
@@ -196,13 +236,23 @@ def _received(connection: socket.socket) -> bytes:
         return b""
 
 
-def _drain(output: int, lines: Lines) -> bool:
-    """Read the available output; return False at the end of the stream."""
-    while True:
-        try:
-            data = os.read(output, 65536)
-        except BlockingIOError:
-            return True
-        if not data:
-            return False
+def _read_all(output: int, lines: Lines) -> bool:
+    """Read what is in the pipe now, and not what children go on to print; return False at the end of the stream."""
+    left = array("i", [0])
+    fcntl.ioctl(output, termios.FIONREAD, left)
+    end = left[0]
+    while end > 0:
+        data = os.read(output, min(end, _READ_BYTES))
+        end -= len(data)
         lines.feed(data)
+    return _read(output, lines)
+
+
+def _read(output: int, lines: Lines) -> bool:
+    """Read once; return False at the end of the stream."""
+    try:
+        data = os.read(output, _READ_BYTES)
+    except BlockingIOError:
+        return True
+    lines.feed(data)
+    return bool(data)

@@ -4,8 +4,9 @@ Arguments: the listening socket, the repository, and third-party modules to impo
 A client connects, sends a line of JSON together with the file descriptor for the command's output, and receives a line
 of JSON when the command has ended. A client that sends more, or disconnects, ends its command.
 
-Standard input is connected to the process that started the server. A byte there ends the server and its commands, with
-SIGTERM first; the end of the stream, as when that process is killed, ends them by SIGKILL.
+Standard input is connected to the process that started the server. STOP there ends the server and its commands, with
+SIGTERM first; LEAVE ends the server alone, after its commands have ended, and leaves their children; the end of the
+stream, as when that process is killed, ends all by SIGKILL.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from typing import Any
 
 from dvcfleet.execution import LOADED_AT_START
 from dvcfleet.execution.child import become, leave
-from dvcfleet.execution.termination import GRACE_S, Termination, descendants, processes_of
+from dvcfleet.execution.termination import GRACE_S, LEAVE, Termination, descendants, processes_of
 
 _PR_SET_CHILD_SUBREAPER = 36
 _REQUEST_LIMIT = 1 << 20
@@ -257,12 +258,15 @@ def _read(connection: Connection) -> dict[str, Any] | None:
 
 
 def _end_all() -> None:
-    """End all descendants: by SIGKILL at once, unless the process at standard input waits for them."""
+    """End all descendants: by SIGKILL at once, unless the process at standard input waits for them, or leaves them."""
     # Leave no zombies: the process that waits for the server would take them for running processes.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = selectors.DefaultSelector()
     control.register(0, selectors.EVENT_READ)
-    is_awaited = bool(os.read(0, 1))
+    told = os.read(0, 1)
+    if told == LEAVE:
+        return
+    is_awaited = bool(told)
     termination = Termination(descendants, GRACE_S if is_awaited else 0)
     while not termination.is_over():
         if not is_awaited:

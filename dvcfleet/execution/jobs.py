@@ -11,18 +11,18 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.stages import command_environment, shell_commands
-from dvcfleet.execution.fork_client import is_own_python, own_fork_servers, run_command
+from dvcfleet.execution.fork_client import is_own_python, keep_reading, own_fork_servers, run_command
 from dvcfleet.execution.output import Lines, log_path, logged
 from dvcfleet.executors.dask_tasks import as_task
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import THREAD_VARIABLES, Resources, thread_variables
 from dvcfleet.project import project_of
 from dvcfleet.scheduling.resource_pool import own_gpus
-from dvcfleet.secrets import masked
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
@@ -79,8 +79,8 @@ def stage_environment(stage: "Stage", resources: Resources) -> dict[str, str]:
     return named | (thread_variables(resources.threads) if resources.limits_threads else {})
 
 
-def run_job(job: Job, on_line: Callable[[str], None]) -> Outcome:
-    """Run a job's commands in order until one fails; `on_line` is called with each line of output."""
+def run_job(job: Job, on_text: Callable[[str], None]) -> Outcome:
+    """Run a job's commands in order until one fails; `on_text` is called with blocks of lines of their output."""
     for path in map(Path, job.clear):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -88,12 +88,12 @@ def run_job(job: Job, on_line: Callable[[str], None]) -> Outcome:
             path.unlink(missing_ok=True)
     variables = project_of(Path(job.root)).variables(job.run)
     job = replace(job, environment={**variables, **job.environment})
-    with logged(log_path(Path(job.root), job.name), on_line) as log_line:
+    with logged(log_path(Path(job.root), job.name), on_text) as write:
         if job.fork_servers is not None:
-            return _run_commands(job, _fitting(job, variables, job.fork_servers), log_line)
+            return _run_commands(job, _fitting(job, variables, job.fork_servers), write)
         with as_task() as is_wanted, own_gpus(job.name, job.resources.gpus) as gpus:
             job = replace(job, environment=job.environment | gpus)
-            return _run_commands(job, _fitting(job, variables, own_fork_servers(job.root)), log_line, is_wanted)
+            return _run_commands(job, _fitting(job, variables, own_fork_servers(job.root)), write, is_wanted)
 
 
 def _fitting(job: Job, variables: Mapping[str, str], servers: tuple[str, str | None]) -> tuple[str, str | None]:
@@ -111,14 +111,15 @@ def _fitting(job: Job, variables: Mapping[str, str], servers: tuple[str, str | N
 def _run_commands(
     job: Job,
     fork_servers: tuple[str, str | None],
-    on_line: Callable[[str], None],
+    on_text: Callable[[str], None],
     is_wanted: Callable[[], bool] | None = None,
 ) -> Outcome:
     """Have the fork servers run a job's commands; `is_wanted` is polled if the run cannot end them itself."""
     end = time.monotonic() + (job.resources.timeout_s or math.inf)
     is_limited = job.resources.timeout_s is not None or is_wanted is not None
-    seconds, peak, lines = 0.0, 0, Lines(on_line)
+    seconds, peak, lines = 0.0, 0, Lines(on_text)
     cold, warm = fork_servers
+    on_left = partial(keep_reading, log_path(Path(job.root), job.name))
 
     def is_over() -> bool:
         return time.monotonic() > end or not (is_wanted is None or is_wanted())
@@ -127,10 +128,10 @@ def _run_commands(
         return Outcome(job.name, code, seconds, peak, lines.last(), lost=lost, why=why)
 
     for command in job.commands:
-        on_line(masked(f"> {command.line}"))
+        lines.say(f"> {command.line}")
         server = warm if command.module and warm else cold
         request = _request(job, command if server == warm else replace(command, module=None))
-        answer = run_command(server, request, lines, is_over if is_limited else None)
+        answer = run_command(server, request, lines, is_over if is_limited else None, on_left)
         if answer is None:
             return outcome(None, "the process that started its command died", lost=True)
         seconds, peak = seconds + answer["seconds"], max(peak, answer["peak_rss_bytes"])

@@ -12,54 +12,108 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dvcfleet.repository import STATE_FOLDER
-from dvcfleet.secrets import masked
+from dvcfleet.secrets import LineMask, masked, may_hold_credential
 
 LOGS = f"{STATE_FOLDER}/logs"
 TAIL_LINES = 30
 BAR_S = 60.0
+# Output is passed on in blocks of about this size, or after this time.
+BLOCK_BYTES = 1 << 16
+BLOCK_S = 0.5
 _LINE_LIMIT = 1 << 16
-# Above this size a log is rotated, replacing the one rotated before.
-_LIMIT_BYTES = 4 << 20
-_ASIDE = ".1"
 
 
 class Lines:
-    """Splits a byte stream into lines, passes each to `on_line` with credentials masked, and keeps the last ones.
+    """Splits a byte stream into lines, masks credentials, and passes them on in blocks; keeps the last lines.
 
-    For a progress bar, which rewrites its line, it passes the final text, and the current one every `BAR_S` seconds.
+    `on_text` gets whole lines with their ends, and longer lines in parts. Call `pass_on` when `due_s` says so. Of a
+    progress bar, which rewrites its line, it gets the final text, and the current one every `BAR_S` seconds.
     """
 
-    def __init__(self, on_line: Callable[[str], None]) -> None:
-        self._on_line, self._rest = on_line, b""
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        self._on_text, self._rest = on_text, b""
+        self._mask = LineMask()
         self._last: deque[str] = deque(maxlen=TAIL_LINES)
-        self._handed_on = time.monotonic()
+        self._block: list[str] = []
+        self._size = 0
+        self._due = 0.0
+        self._kept = time.monotonic()
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._keep(line)
+        lines, is_end, self._rest = (self._rest + data).rpartition(b"\n")
+        if is_end:
+            self._keep(lines)
         shown, is_bar, _current = self._rest.rstrip(b"\r").rpartition(b"\r")
         if is_bar:
-            if time.monotonic() > self._handed_on + BAR_S:
+            if time.monotonic() > self._kept + BAR_S:
                 self._keep(shown)
             self._rest = self._rest[len(shown) + 1 :]
-        if len(self._rest) > _LINE_LIMIT:
-            self._keep(self._rest)
-            self._rest = b""
+        while len(self._rest) > _LINE_LIMIT:
+            part = first_part(self._rest)
+            self._add(masked(part.decode(errors="replace")))
+            self._rest = self._rest[len(part) :]
+
+    def say(self, line: str) -> None:
+        """Add a line of the engine's own."""
+        self._add(f"{masked(line)}\n")
+
+    def due_s(self) -> float | None:
+        """Return the seconds until what was added should be passed on; None if there is nothing."""
+        return max(0.0, self._due - time.monotonic()) if self._block else None
+
+    def pass_on(self) -> None:
+        """Pass on what was added since the last time."""
+        if self._block:
+            text = "".join(self._block)
+            self._block, self._size = [], 0
+            self._on_text(text)
 
     def last(self) -> tuple[str, ...]:
-        """Return the last lines, at the end of the stream."""
+        """Pass on the rest at the end of the stream, and return the last lines."""
         if self._rest:
             self._keep(self._rest)
             self._rest = b""
+        self.pass_on()
         return tuple(self._last)
 
-    def _keep(self, line: bytes) -> None:
-        text = masked(line.decode(errors="replace").rstrip("\r").rsplit("\r", 1)[-1])
-        self._on_line(text)
-        self._last.append(text)
-        self._handed_on = time.monotonic()
+    def _keep(self, lines: bytes) -> None:
+        text = lines.decode(errors="replace")
+        if "\r" in text:
+            text = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
+        text = self._mask.masked(text)
+        self._last.extend(text.rsplit("\n", TAIL_LINES)[-TAIL_LINES:])
+        self._add(f"{text}\n")
+
+    def _add(self, text: str) -> None:
+        self._kept = time.monotonic()
+        if not self._block:
+            self._due = self._kept + BLOCK_S
+        self._block.append(text)
+        self._size += len(text)
+        if self._size >= BLOCK_BYTES:
+            self.pass_on()
+
+
+def first_part(line: bytes) -> bytes:
+    """Return the first part of a line that is too long to wait for its end: half of it, if no credential is there.
+
+    A credential is masked only if it is whole. So nothing is cut where the two parts would be masked otherwise than the
+    whole; if there is no such place, all of the line is one part.
+    """
+    text = line.decode(errors="replace")
+    half = len(line) // 2
+    cuts = [line.find(gap, half) for gap in (b" ", b"\t", b",")]
+    # Not within a character: those bytes begin with the bits 10.
+    cuts += [cut for cut in range(half, half + 4) if line[cut] & 0xC0 != 0x80]
+    cuts = [cut for cut in cuts if cut > 0]
+    if not may_hold_credential(text):
+        return line[: cuts[0]] if cuts else line
+    whole = masked(text)
+    for cut in cuts:
+        if masked(line[:cut].decode(errors="replace")) + masked(line[cut:].decode(errors="replace")) == whole:
+            return line[:cut]
+    return line
 
 
 def log_path(root: Path, stage: str) -> Path:
@@ -70,37 +124,25 @@ def log_path(root: Path, stage: str) -> Path:
     return root / LOGS / f"{name}.log"
 
 
-def parts(path: Path) -> list[Path]:
-    """Return the files of a log, oldest first."""
-    return [each for each in (path.with_name(path.name + _ASIDE), path) if each.exists()]
-
-
 def clear_log(path: Path) -> None:
     """Remove a stage's log of an earlier run."""
-    for each in parts(path):
-        each.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 @contextmanager
-def logged(path: Path, on_line: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Yield a function that appends a line to a log and passes it to `on_line`.
+def logged(path: Path, on_text: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """Yield a function that appends text to a log and passes it to `on_text`.
 
     The log is locked within the block, so that a reader knows that more may come. A log that cannot be written (the
     disk is full) does not fail the stage.
     """
     log: FileIO | None = None
 
-    def write(line: str) -> None:
-        nonlocal log
+    def write(text: str) -> None:
         with suppress(OSError):
-            if log and log.tell() > _LIMIT_BYTES:
-                path.replace(path.with_name(path.name + _ASIDE))
-                successor = _opened(path)
-                log.close()
-                log = successor
             if log:
-                log.write(f"{line}\n".encode(errors="replace"))
-        on_line(line)
+                log.write(text.encode(errors="replace"))
+        on_text(text)
 
     try:
         with suppress(OSError):

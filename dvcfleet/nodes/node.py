@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
-    """Run a job's stage in this node's own clone unless it ran before; `tell` is called with each line of output.
+    """Run a job's stage in this node's own clone unless it ran before; `tell` is called with blocks of lines of output.
 
     A folder that was not made a node is not changed: the outcome is then a user's mistake, exit code 2.
     """
@@ -57,7 +57,7 @@ def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
         with opened_clone(root) as repo:
             check_commit(repo, job.node.commit)
             with parameter_files(root, job.node.texts):
-                return NodeStage(repo, job, ObjectStore(repo, tell), tell).run()
+                return NodeStage(repo, job, ObjectStore(repo, lambda line: tell(f"{line}\n")), tell).run()
     except UserError as error:
         return Outcome(job.name, 2, tail=(str(error),), why=f"refused by {where}: {error}")
     except (DvcException, OSError, sqlite3.Error) as error:
@@ -159,7 +159,7 @@ class NodeStage:
     def _fetch(self, outs: list["Output"]) -> None:
         lacking = [out for out in outs if not in_cache(out)]
         if lacking:
-            self.tell(f"fetching {', '.join(map(_path_of, lacking))}")
+            self.tell(f"fetching {', '.join(map(_path_of, lacking))}\n")
             self.store.fetch(lacking)
         for out in outs:
             out.checkout(force=True)

@@ -2,11 +2,12 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, cached_property
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -25,15 +26,23 @@ from prefect.utilities.annotations import quote
 
 from dvcfleet.execution.fork_client import ForkServers
 from dvcfleet.execution.jobs import run_job
+from dvcfleet.execution.output import LOGS, log_path
 from dvcfleet.executors.task_runners import Runner
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.nodes.node import run_on_node
-from dvcfleet.prefect_adapter.internals import drop_unsent, flush, settings_sent_once, share_tls_context
+from dvcfleet.prefect_adapter.internals import (
+    count_lost_logs,
+    drop_unsent,
+    flush,
+    settings_sent_once,
+    share_tls_context,
+)
 from dvcfleet.provenance.ledger import begin
 from dvcfleet.scheduling.protocols import ExecutorLostError
 from dvcfleet.secrets import masked
 
 Rows = Callable[[Iterable[Ending]], list[dict[str, Any]]]
+LOG_LIMIT = 1 << 20  # characters of a stage's output that Prefect gets
 BAD = (Result.FAILED, Result.BLOCKED, Result.STOPPED)
 
 
@@ -63,14 +72,36 @@ class _OwnWords(logging.Filter):
 
 logging.getLogger("prefect.task_runs").addFilter(_OwnWords())
 share_tls_context()
+count_lost_logs()
+
+
+class StageLog:
+    """A stage's log in Prefect: the first `LOG_LIMIT` characters of its output, and its last lines; `file` has all."""
+
+    def __init__(self, info: Callable[[str], object], file: str) -> None:
+        self._info, self._file, self._left = info, file, LOG_LIMIT
+
+    def write(self, text: str) -> None:
+        """Log a block of lines."""
+        if self._left > 0:
+            self._info(text[: self._left].removesuffix("\n"))
+            self._left -= len(text)
+
+    def close(self, tail: Sequence[str]) -> None:
+        """Say what is left out, and log the last lines."""
+        if self._left < 0:
+            self._info(f"... {-self._left} characters more: all are in {self._file} where it ran; the last lines are:")
+            self._info("\n".join(tail))
 
 
 @task(name="stage", task_run_name="{job.name}", persist_result=False, retry_condition_fn=_worth_another_try)
 def stage_run(job: Job) -> Outcome:
-    """Run a stage's commands; each line of output becomes a log line."""
+    """Run a stage's commands; their output becomes log lines, each a block of its lines."""
     start = begin(elsewhere=job.fork_servers is None)
     run_it = run_on_node if job.node else run_job
-    outcome = replace(run_it(job, get_run_logger().info), start=start)
+    log = StageLog(get_run_logger().info, f"{LOGS}/{log_path(Path(), job.name).name}")
+    outcome = replace(run_it(job, log.write), start=start)
+    log.close(outcome.tail)
     if outcome.exit_code != 0:
         raise StageFailedError(outcome)
     return outcome
@@ -177,15 +208,16 @@ def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str,
     Returns whether Prefect's server received all of it; the stages do not depend on that. Raises the error that stopped
     the flow itself, so that an aborted run does not count as a finished one.
     """
+    is_received = False
     with _current(execute, rows) as ended:
         try:
             state = repository_run.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
-            flush()
+            is_received = flush()
             error = state.result(raise_on_failure=False)
         except (httpx.HTTPError, PrefectException) as lost:
             error = lost
     if not isinstance(error, Exception) or isinstance(error, FailedRun):  # only says that stages failed
-        return True
+        return is_received
     if ended and isinstance(error, httpx.HTTPError | PrefectException):
         drop_unsent()
         return False

@@ -23,6 +23,7 @@ PREFECT = FastPaths(
             ("prefect.events.worker:EventsWorker.drain_all", "prefect.logging.handlers:APILogWorker.drain_all"),
             "ending a run",
         ),
+        "lost_logs": (("prefect.logging.handlers:APILogWorker._handle_batch",), "hiding errors of logging"),
         "drop": (
             ("prefect.events.worker:EventsWorker._instances", "prefect.logging.handlers:APILogWorker._instances"),
             "ending a run whose server is gone",
@@ -42,23 +43,53 @@ SERVER = FastPaths(
 # How long to wait after the public calls, which do not tell when all is done.
 _GRACE_S = 3.0
 _EVENTS_LIMIT_S = 10.0
+# How long the end of a run waits for what the server has not received, for logs and for events.
+_FLUSH_LIMIT_S = 15.0
 
 
-def _flush_handlers() -> None:
+_lost_logs: list[int] = []
+
+
+@PREFECT.otherwise("lost_logs", lambda: None)
+def count_lost_logs() -> None:
+    """Have `flush` tell that logs were lost, in place of an error of Prefect's in the terminal for each batch."""
+    from prefect.logging.handlers import APILogWorker
+
+    async def handle(self: Any, items: list[dict[str, Any]]) -> None:
+        try:
+            await self._client.create_logs(items)
+        except Exception:  # whatever happened to the server, the run goes on
+            _lost_logs.append(len(items))
+
+    APILogWorker._handle_batch = handle  # type: ignore[method-assign]
+
+
+def _flush_handlers() -> bool:
     for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
         for handler in logging.getLogger(name).handlers:
             handler.flush()
     time.sleep(_GRACE_S)
+    return True
 
 
 @PREFECT.otherwise("drain", _flush_handlers)
-def flush() -> None:
-    """Wait until the server has received all logs and events of this process, so that it can be stopped."""
+def flush() -> bool:
+    """Wait until the server has received all logs and events of this process, so that it can be stopped.
+
+    Returns whether it has; what a slow server has not received after some time is dropped.
+    """
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
-    for service in (APILogWorker, EventsWorker):
-        service.drain_all(timeout=30, at_exit=False)
+    services: tuple[Any, ...] = (APILogWorker, EventsWorker)
+    workers = [(worker._loop, worker._task) for service in services for worker in tuple(service._instances.values())]
+    drained = [service.drain_all(timeout=_FLUSH_LIMIT_S, at_exit=False) for service in services]
+    is_received = not any(late for _, late in drained) and not _lost_logs
+    _lost_logs.clear()
+    for loop, sending in workers:
+        if loop and sending and not sending.done():
+            loop.call_soon_threadsafe(sending.cancel)
+    return is_received
 
 
 @PREFECT.otherwise("drop", lambda: None)

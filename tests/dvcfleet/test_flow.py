@@ -32,6 +32,19 @@ def test_a_flow_that_breaks_off_does_not_pass_for_one_that_ended(run_flow: Calla
         run_flow("broken-off", ThreadPoolTaskRunner(max_workers=1), break_off, rows)
 
 
+def test_prefect_gets_the_beginning_and_the_end_of_a_stages_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dvcfleet.prefect_adapter.flow import StageLog
+
+    monkeypatch.setattr("dvcfleet.prefect_adapter.flow.LOG_LIMIT", 10)
+    heard: list[str] = []
+    log = StageLog(heard.append, ".dvcfleet/logs/a.log")
+    for text in ("one\n", "two\nthree\n", "four\n"):
+        log.write(text)
+    log.close(("three", "four"))
+    said = "... 9 characters more: all are in .dvcfleet/logs/a.log where it ran; the last lines are:"
+    assert heard == ["one", "two\nth", said, "three\nfour"]
+
+
 def test_a_failed_stage_is_no_failure_of_the_flow_itself(run_flow: Callable[..., Any]) -> None:
     from prefect.task_runners import ThreadPoolTaskRunner
 

@@ -244,7 +244,9 @@ def warm(tree: Path) -> Iterator[ForkServer]:
 def lines_of(server: ForkServer, folder: Path, module: str, *arguments: str) -> list[str]:
     lines: list[str] = []
     asking = request(folder, "") | {"module": module, "arguments": arguments}
-    answer = run_command(server.address, asking, Lines(lines.append), None)
+    read = Lines(lambda text: lines.extend(text.splitlines()))
+    answer = run_command(server.address, asking, read)
+    read.last()
     assert answer
     assert answer["exit_code"] == 0, lines
     return lines

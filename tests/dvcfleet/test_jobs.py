@@ -15,6 +15,8 @@ import pytest
 from dvcfleet.execution.child import exit_code
 from dvcfleet.execution.fork_client import ForkServers
 from dvcfleet.execution.jobs import run_job, warm_command
+from dvcfleet.execution.output import log_path
+from dvcfleet.execution.termination import LEAVE, STOP
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import Resources, thread_variables
 from dvcfleet.project import AnyRepository
@@ -99,7 +101,8 @@ def python(module: str, root: Path, *arguments: str) -> Command:
 
 def run(job: Job, *commands: Command) -> tuple[Outcome, list[str]]:
     lines: list[str] = []
-    return run_job(replace(job, commands=commands), lines.append), lines
+    outcome = run_job(replace(job, commands=commands), lambda text: lines.extend(text.splitlines()))
+    return outcome, lines
 
 
 def shell(line: str) -> Command:
@@ -270,6 +273,41 @@ def test_a_child_left_behind_is_not_waited_for(job: Job) -> None:
     outcome, lines = run(job, shell("sleep 30 & echo gone"))
     assert (outcome.exit_code, lines[1:]) == (0, ["gone"])
     assert outcome.seconds < 10
+
+
+@pytest.mark.parametrize(
+    "way", ["({}) &", "nohup sh -c '{}' > /dev/null 2>&1 &", "setsid sh -c '{}' &", "(({}) &); exit 3"]
+)
+def test_what_a_stage_left_behind_lives_on_after_the_run_unless_that_is_stopped(root: Path, way: str) -> None:
+    """It may go on printing, too: its words are added to the log."""
+    lives = way.format("while [ -e wait ]; do sleep 0.1; echo still here; done; echo 1 > alive")
+    for how in (LEAVE, STOP):
+        (root / "alive").unlink(missing_ok=True)
+        (root / "wait").touch()
+        servers = ForkServers(root)
+        job = job_of(root, servers.addresses())
+        assert run(job, shell(lives))[0].exit_code == (3 if "exit" in way else 0)
+        servers.stop(how)
+        (root / "wait").unlink()
+        if how == LEAVE:
+            wait_until((root / "alive").exists)
+    time.sleep(0.5)
+    assert not (root / "alive").exists()
+    if "nohup" not in way:
+        wait_until(lambda: "still here" in log_path(root, "a").read_text())
+
+
+def test_a_command_that_never_stops_printing_is_ended_at_its_timeout(job: Job) -> None:
+    heard: list[int] = []
+    limited = replace(job, commands=(shell("yes"),), resources=Resources(timeout_s=1.5))
+    outcome = run_job(limited, lambda text: heard.append(len(text)))
+    assert (outcome.exit_code, outcome.tail[-1]) == (124, "y")
+    assert max(heard) < 300_000
+
+
+def test_a_child_that_never_stops_printing_does_not_hold_the_stage(job: Job) -> None:
+    outcome, _ = run(replace(job, resources=Resources(timeout_s=60)), shell("timeout 5 yes & sleep 0.2"))
+    assert (outcome.exit_code, outcome.seconds < 5) == (0, True)
 
 
 def test_much_output_comes_whole(job: Job) -> None:

@@ -30,6 +30,7 @@ PROGRAMS = [
 ]
 SETTINGS = (*(f"{program}_" for program in PROGRAMS), "MPLCONFIGDIR", "MATPLOTLIBRC", "TORCHINDUCTOR_CACHE_DIR")
 KEPT = ("GIT_SSL_CAINFO",)
+PREFIX = "merganser-tests-"
 PIP_CONF = Path("~/.config/pip/pip.conf")
 
 
@@ -37,7 +38,8 @@ def live_apart() -> None:
     """Give this process, and all that it starts, an empty home that is removed at its end."""
     if OWN_HOME in os.environ:
         return
-    pip, home = PIP_CONF.expanduser(), Path(tempfile.mkdtemp(prefix="merganser-tests-"))
+    _remove_those_of_killed_runs()
+    pip, home = PIP_CONF.expanduser(), Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     if pip.is_file():  # drills install packages, from where this machine has them from
         os.environ.setdefault("PIP_CONFIG_FILE", str(pip))
     atexit.register(_remove, home, os.getpid())
@@ -50,6 +52,16 @@ def live_apart() -> None:
         "DVC_SITE_CACHE_DIR": str(home / "dvc"),
         "DVC_SYSTEM_CONFIG_DIR": str(home / "dvc-system"),
     }
+
+
+def _remove_those_of_killed_runs() -> None:
+    for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        try:
+            os.kill(int(home.name.removeprefix(PREFIX).partition("-")[0]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(home, ignore_errors=True)
+        except (ValueError, PermissionError):  # nothing of ours, or another user's
+            continue
 
 
 def _remove(home: Path, process: int) -> None:

@@ -85,7 +85,7 @@ class StageLog:
         """Log a block of lines."""
         if self._left > 0:
             self._info(text[: self._left].removesuffix("\n"))
-            self._left -= len(text)
+        self._left -= len(text)
 
     def close(self, tail: Sequence[str]) -> None:
         """Say what is left out, and log the last lines."""

@@ -71,6 +71,7 @@ def crash_recovery(repo: "Repo", state: Path) -> Iterator[None]:
     elif not last:
         _sync(repo, state)
     write_durably(note, _boot())
+    sync_names(state)
     try:
         yield
     except BaseException:

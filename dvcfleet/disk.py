@@ -26,10 +26,9 @@ def sync_file_systems(folders: Iterable[str | Path]) -> None:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a small text file, whole or not at all; it and its name are on the disk when this returns."""
+    """Write a small text file: even after a crash of the machine it holds all of its old text, or all of this one."""
     with _replacing({path: text}) as (temporary,), temporary.open("rb") as file:
         os.fsync(file.fileno())
-    sync_names(path.parent)
 
 
 def sync_then_write(folders: Iterable[str | Path], texts: Mapping[Path, str]) -> None:

@@ -88,7 +88,7 @@ class Run:
         While outputs are being stored, wait only briefly, and return None if no job has ended.
         """
         if not self.pool.given:
-            wait([stored for _, stored in self._storing.values()], return_when=FIRST_COMPLETED)
+            wait([stored for _, stored in self._storing.values()], IDLE_S, FIRST_COMPLETED)
             return None
         if not self._storing and self.lock.is_wanted():
             self.locks.flush()

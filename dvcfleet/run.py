@@ -120,7 +120,7 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
         checks_for = recorded.checks_for if recorded else workspace_checks
         found = make_plan(repo, options, on_work=services.start, checks_for=checks_for)
         locks.order_as(found.stages.values())
-        here = LocalWorkspace(repo, found)
+        here = LocalWorkspace(repo, found, partial(_warn, console))
         workspace: Workspace = (
             NodeWorkspace(here, recorded, options.force or options.no_run_cache) if recorded else here
         )

@@ -23,6 +23,14 @@ def tracked_paths(repo: "Repo") -> frozenset[str]:
     return frozenset(str(path) for file in files for path in (file, *file.parents))
 
 
+def is_committed(repo: "Repo", path: str) -> bool:
+    """Tell whether git has a file or folder as it is now."""
+    if not under_git(repo):
+        return False
+    status = ["git", "-C", repo.scm.root_dir, "status", "--porcelain", "--ignored", "--", path]
+    return path in tracked_paths(repo) and not subprocess.run(status, capture_output=True, check=True).stdout
+
+
 def _names_by_git(repo: "Repo") -> list[bytes]:
     listed = subprocess.run(["git", "-C", repo.scm.root_dir, "ls-files", "-z"], capture_output=True, check=True)
     return listed.stdout.split(b"\0")[:-1]

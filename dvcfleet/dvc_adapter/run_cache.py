@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.dvc_adapter.lock_entries import write_yaml, yaml_text
-from dvcfleet.dvc_adapter.objects import has_whole
+from dvcfleet.dvc_adapter.objects import has_whole, outputs_in_cache
 from dvcfleet.dvc_adapter.stages import lock_entry_of, may_restore
 from dvcfleet.dvc_adapter.storing import make_room, save_inputs
 
 if TYPE_CHECKING:
+    from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import Stage
 
@@ -82,6 +83,33 @@ def in_run_cache(stage: "Stage") -> bool:
             # DVC fails on a folder without an entry, and on a half-written one of another user of the cache.
             return False
     return True
+
+
+def may_check_out(stage: "Stage") -> bool:
+    """Tell whether what dvc.lock says of a stage's outputs may and can take the place of what is in the workspace.
+
+    Among it are metrics and plots that DVC's cache has for its run cache only. Where DVC would run the command on an
+    edited output, as on one that persists, or take the edit over, as that of a frozen stage, it may not.
+    """
+    if not (stage.cmd and not stage.frozen and _fits(stage)) and any(map(_is_changed, stage.outs)):
+        return False
+    if outputs_in_cache(stage):
+        return True
+    return _fits(stage) and all(_is_stored(stage.repo, out) for out in lock_entry_of(stage).get("outs", ()))
+
+
+def _is_changed(out: "Output") -> bool:
+    return bool(out.exists and out.changed_checksum())
+
+
+def check_out(stage: "Stage") -> None:
+    """Put a stage's recorded outputs into the workspace, in the place of what is there."""
+    if any(not out.use_cache and out.changed() for out in stage.outs):
+        for out in stage.outs:
+            out.remove(ignore_remove=False)
+        stage.repo.stage_cache.restore(stage)
+    else:
+        stage.checkout(force=True)
 
 
 def pull_run(stage: "Stage", run_cache: bool) -> bool:

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
-from dvcfleet.dvc_adapter.objects import is_local, is_shared, object_size, remove_torn
+from dvcfleet.dvc_adapter.objects import has_whole, is_local, is_shared, object_size, remove_torn
 
 if TYPE_CHECKING:
     from dvc.output import Output
@@ -104,6 +104,14 @@ def is_as_noted(item: "Output") -> bool:
     if now != item.hash_info or not item.use_cache:
         return bool(now == item.hash_info)
     return bool(item.cache.oids_exist([now.value])) and object_size(item.cache, str(now.value)) == meta.size
+
+
+def is_edited(out: "Output") -> bool:
+    """Tell whether an output in the workspace is not what dvc.lock says, and not in DVC's cache either."""
+    if out.protocol != "local" or not out.exists or is_as_noted(out):
+        return False
+    now = out.get_hash()
+    return now != out.hash_info and not (now.value and has_whole(out.local_cache, now.value, None))
 
 
 def _save_and_commit(out: "Output") -> None:

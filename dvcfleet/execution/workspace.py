@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.dvc_adapter.objects import remove_torn_of
 from dvcfleet.dvc_adapter.pulling import pull_missing_inputs, pull_outputs
 from dvcfleet.dvc_adapter.repositories import forget_ignored, tracked_paths
-from dvcfleet.dvc_adapter.run_cache import pull_run, save_run
+from dvcfleet.dvc_adapter.run_cache import check_out, pull_run, save_run
 from dvcfleet.dvc_adapter.stages import lock_entry_of
 from dvcfleet.dvc_adapter.storing import Seen, inputs_seen, save_changed_inputs, save_inputs, save_output, size_of
 from dvcfleet.execution.jobs import make_job
+from dvcfleet.execution.kept_aside import KeptAside
 from dvcfleet.execution.output import clear_log, log_path
 from dvcfleet.messages import Job, Outcome, Result
 from dvcfleet.options import Options
@@ -31,10 +32,11 @@ LARGE_BYTES = 16_000_000
 
 @dataclass
 class LocalWorkspace:
-    """The workspace of a run whose workers use its own files."""
+    """The workspace of a run whose workers use its own files; `say` is called with a line for what is kept aside."""
 
     repo: "Repo"
     plan: Plan
+    say: Callable[[str], None]
     _neighbours: dict[str, list["Output"]] = field(default_factory=dict)
     _stored: set[str] = field(default_factory=set)
     # The inputs of the stages that run, as they were before; and the names of those that had changed afterwards.
@@ -44,6 +46,7 @@ class LocalWorkspace:
     _renewed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self._aside = KeptAside(self.repo)
         for stage in self.plan.stages.values():
             for out in stage.outs:
                 if out.use_scm_ignore:
@@ -68,9 +71,12 @@ class LocalWorkspace:
             # An import, or data added by `dvc add`: DVC does it, and trusts objects that have the right name.
             for out in stage.outs:
                 remove_torn_of(out)
+            if stage.is_import and not stage.frozen:
+                self.keep_edited(stage)
             asked = self.options
             stage.reproduce(force=asked.force, no_commit=asked.no_commit, allow_missing=asked.allow_missing)
             return Result.DONE, why
+        self.keep_edited(stage)
         _clear_outs(stage)
         if node.state is State.RESTORABLE and not self.options.pull:
             stage.repo.stage_cache.restore(stage)
@@ -83,7 +89,13 @@ class LocalWorkspace:
                 return Result.RESTORED, why
         self._seen[stage.addressing] = inputs_seen(stage)
         save_inputs(stage)
+        self._aside.began(stage)
         return None, why
+
+    def keep_edited(self, stage: "Stage") -> None:
+        """Move aside what a user put in the place of the stage's outputs, if there is no other copy, and say so."""
+        for line in self._aside.keep(stage):
+            self.say(line)
 
     @property
     def options(self) -> Options:
@@ -100,7 +112,9 @@ class LocalWorkspace:
         if self.options.pull and not pull_outputs(stage):
             return False
         if not self.options.pull:
-            stage.checkout(force=True)
+            self.keep_edited(stage)
+            check_out(stage)
+            self._aside.ended(stage)
             self._renewed.add(stage.addressing)
         self.hide_from_git(stage)
         return True
@@ -147,6 +161,7 @@ class LocalWorkspace:
         if not hasattr(stage, "name"):
             stage.md5 = stage.compute_md5()
         self._renewed.add(stage.addressing)
+        self._aside.ended(stage)
         entry = lock_entry_of(stage) if stage.cmd else None
         if (
             entry

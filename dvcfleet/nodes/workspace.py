@@ -77,6 +77,7 @@ class NodeWorkspace:
             return self.local.prepare(stage, replace(node, state=State.STALE, must_run=True, outputs_known=False))
         persisted = [out for out in stage.outs if out.persist and out.hash_info and in_cache(out)]
         self._push([*inputs, *persisted])
+        self.local.keep_edited(stage)
         for out in stage.outs:
             # Otherwise DVC would treat the old content as a changed output.
             out.remove()
@@ -145,6 +146,8 @@ class NodeWorkspace:
         cached = [out for out in lacking if out.use_cache]
         uncached = self._as_cached([out for out in lacking if not out.use_cache])
         self.recorded.store.fetch([out for out in cached + uncached if not in_cache(out)])
+        for stage in dict.fromkeys(out.stage for out in lacking):
+            self.local.keep_edited(stage)
         for out in cached:
             out.checkout(force=True)
             self.local.hide_from_git(out.stage)

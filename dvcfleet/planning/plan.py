@@ -7,8 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.objects import outputs_in_cache
-from dvcfleet.dvc_adapter.run_cache import in_run_cache
+from dvcfleet.dvc_adapter.run_cache import in_run_cache, may_check_out
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.errors import UserError, in_one_line
 from dvcfleet.options import EVERYTHING, Options
@@ -57,13 +56,14 @@ class Node:
 class StageChecks:
     """The checks that give a stage's state: why a dependency or an output changed, and which outputs are available.
 
-    `ran_before` tells whether the outputs for its present inputs are known, `cached` whether those of dvc.lock are.
+    `ran_before` tells whether the outputs for its present inputs are known, `cached` whether those of dvc.lock are, and
+    may take the place of what is in the workspace.
     """
 
     dependency: Callable[["Dependency"], list[str]] = dependency_reasons
     output: Callable[["Output"], list[str]] = output_reasons
     ran_before: Callable[["Stage"], bool] = in_run_cache
-    cached: Callable[["Stage"], bool] = outputs_in_cache
+    cached: Callable[["Stage"], bool] = may_check_out
 
 
 _MISSING = frozenset({"deleted", "not in cache"})  # DVC's words
@@ -199,7 +199,7 @@ def _judge(
     if options.force:
         return node(State.STALE, list(FORCED), must_run=True)
     changed, waits = _input_changes(stage, upstream, checks, predicted)
-    if changed and not waits and checks.ran_before(stage):
+    if changed and not waits and not stage.frozen and checks.ran_before(stage):
         return node(State.RESTORABLE, changed)
     if changed:
         return node(State.STALE, changed, must_run=not waits)
@@ -208,7 +208,7 @@ def _judge(
     lost = [reason for out in stage.outs for reason in checks.output(out)]
     if not lost:
         return node(State.UP_TO_DATE, [], outputs_known=True)
-    if checks.cached(stage) and (stage.cmd or not any(out.exists for out in stage.outs)):
+    if checks.cached(stage):
         return node(State.RESTORABLE, lost, outputs_known=True)
     return node(State.STALE, lost, must_run=True)
 

@@ -22,7 +22,7 @@ _WORDS = {"modified": "changed", "deleted": "missing", "not in cache": "not in t
 
 def stage_reasons(stage: "Stage") -> list[str]:
     """Return what changed in the stage itself, not in its inputs and outputs."""
-    if stage.is_callback or stage.always_changed:
+    if not stage.frozen and (stage.is_callback or stage.always_changed):
         return ["always changed"]
     if not hasattr(stage, "name"):
         return ["stage file changed"] if stage.changed_stage() else []

@@ -52,7 +52,7 @@ def check_values(table: Any, source: Path) -> None:
 
 def _type_names(kind: Any) -> Iterator[str]:
     """Name an Arrow type and those within it."""
-    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow
 
     if isinstance(kind, pyarrow.BaseExtensionType):
         yield from _type_names(kind.storage_type)

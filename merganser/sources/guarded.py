@@ -141,8 +141,9 @@ def _check_names(request: Any, headers: Mapping[str, str]) -> None:
     """Refuse what huggingface_hub would make names of files of."""
     for name in ("ETag", "X-Linked-Etag"):
         value = headers.get(name)
-        plain = value is None or (_ETAG.fullmatch(value) and value.removeprefix("W/").strip('".'))
-        if "/resolve/" in request.url.path and not plain:
+        if value is None or "/resolve/" not in request.url.path:
+            continue
+        if not _ETAG.fullmatch(value) or not value.removeprefix("W/").strip('".'):
             raise _refusal(f"{_told(request)}: the hub answers with {name} {value[:80]!r}, which is no file's hash")
     commit = headers.get("X-Repo-Commit")
     if commit is not None and not _COMMIT.fullmatch(commit):
@@ -223,9 +224,9 @@ class _Network(httpcore2.NetworkBackend):
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
-    def connect_tcp(self, host: str, port: int, timeout: float | None = None, **options: Any) -> Any:
+    def connect_tcp(self, host: str, port: int, timeout: float | None = None, *given: Any, **options: Any) -> Any:
         seconds = CONNECT_S if timeout is None else min(timeout, CONNECT_S)
-        return _Stream(self.inner.connect_tcp(host, port, timeout=seconds, **options))
+        return _Stream(self.inner.connect_tcp(host, port, seconds, *given, **options))
 
     def connect_unix_socket(self, *given: Any, **options: Any) -> Any:
         return _Stream(self.inner.connect_unix_socket(*given, **options))

@@ -24,9 +24,9 @@ CARD, STANDALONE = "README.md", ".huggingface.yaml"  # where a data set's config
 CARD_LIMIT = 2**25  # bytes: it names the classes of each configuration
 FORMATS = ("parquet", "csv", "json", "text", "arrow", "imagefolder", "webdataset")  # as `datasets` calls them
 MAGIC: dict[bytes, Callable[[Path], IO[bytes]]] = {
-    b"\x1f\x8b": gzip.open,  # type: ignore[dict-item]
-    b"BZh": bz2.open,  # type: ignore[dict-item]
-    b"\xfd7zXZ": lzma.open,  # type: ignore[dict-item]
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
 }
 OTHER_MAGIC = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"7z\xbc\xaf\x27\x1c", b"Rar!")  # zstd, lz4, 7z, rar
 ZIP = b"PK\x03\x04"

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
@@ -30,7 +31,9 @@ from merganser.checkpoints.vocabularies import template_of, vocabulary_of
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.errors import InputError
+from merganser.evaluation.saved import open_split, read_headers
 from merganser.inputs.deltas import extract
+from merganser.models import get_family
 from merganser.overlays.files import task_model
 from tests.config import test_params
 from tests.overlays import test_overlays
@@ -241,6 +244,47 @@ def _torch() -> st.SearchStrategy[dict[str, bytes]]:
     return st.fixed_dictionaries({"pytorch_model.bin": wholes.flatmap(spoilt)})
 
 
+@cache
+def _rows() -> dict[str, bytes]:
+    """Return the files of a saved data set, with columns of many kinds."""
+    columns = {"text": Value("string"), "label": ClassLabel(names=["a", "b"]), "more": List({"it": Value("int64")})}
+    picture = {"bytes": Value("binary"), "path": Value("string")}
+    rows = {
+        "text": ["one", "two"],
+        "label": [0, 1],
+        "more": [[{"it": 1}], []],
+        "picture": [{"bytes": b"x", "path": None}] * 2,
+    }
+    with tempfile.TemporaryDirectory() as name:
+        data = Dataset.from_dict(rows, features=Features(columns | {"picture": picture}))
+        DatasetDict({"test": data}).save_to_disk(name)
+        return {
+            path.relative_to(name).as_posix(): path.read_bytes() for path in Path(name).rglob("*") if path.is_file()
+        }
+
+
+def _data_set() -> st.SearchStrategy[dict[str, bytes]]:
+    whole = _rows()
+    broken = {
+        name: spoilt(content) if name.endswith(".arrow") else as_json(changed(json.loads(content))) | spoilt(content)
+        for name, content in whole.items()
+    }
+    return st.sampled_from(sorted(whole)).flatmap(
+        lambda name: st.fixed_dictionaries({other: st.just(whole[other]) for other in whole} | {name: broken[name]})
+    )
+
+
+def _configuration() -> st.SearchStrategy[dict[str, bytes]]:
+    config = {
+        **{"model_type": "bert", "vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1},
+        **{"intermediate_size": 4, "max_position_embeddings": 8, "num_labels": 2, "id2label": {"0": "a", "1": "b"}},
+    }
+    weights = written(**{"bert.embeddings.word_embeddings.weight": torch.ones(8, 4)})
+    places = st.sampled_from(sorted(set(config) - {"model_type", "id2label"}))
+    huge = st.tuples(places, numbers | st.sampled_from([10**7, 10**10, 999])).map(lambda one: config | {one[0]: one[1]})
+    return st.fixed_dictionaries({MODEL: st.just(weights), "config.json": as_json(changed(config) | huge)})
+
+
 def _saved(content: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(content, buffer)
@@ -325,6 +369,16 @@ def _read_overlay(folder: Path) -> None:
             pass
 
 
+def _read_data_set(folder: Path) -> None:
+    read_headers(folder)
+    open_split(folder, "test").data.table.to_pylist()
+
+
+def _read_configuration(folder: Path) -> None:
+    checkpoint = open_checkpoint(folder)
+    get_family("encoder").check(folder, checkpoint)
+
+
 READERS = {
     "checkpoint": Reader(_checkpoint, _read_all),
     "shards": Reader(_shards, _read_all),
@@ -332,6 +386,8 @@ READERS = {
     "torch": Reader(_torch, _read_all),
     "adapter": Reader(_adapter, _read_adapter),
     "overlay": Reader(_overlay, _read_overlay),
+    "data set": Reader(_data_set, _read_data_set),
+    "configuration": Reader(_configuration, _read_configuration),
     "params": Reader(_params, lambda folder: load_params(folder / "params.yaml") and None),
 }
 
@@ -352,6 +408,7 @@ def fuzz(reader: Reader, count: int) -> Counter[str]:
     def feed(files: dict[str, bytes]) -> None:
         with tempfile.TemporaryDirectory() as folder, _in_time():
             for name, content in files.items():
+                (Path(folder) / name).parent.mkdir(exist_ok=True)
                 (Path(folder) / name).write_bytes(content)
             tried[_outcome(reader, Path(folder))] += 1
 

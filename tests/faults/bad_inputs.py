@@ -177,6 +177,12 @@ def instead(**files: Any) -> Spoil:
     return spoil
 
 
+def piped(path: Path) -> None:
+    """Put a named pipe in a file's place, which nobody writes into."""
+    path.unlink()
+    os.mkfifo(path)
+
+
 class RunsCode:
     """What a hostile pickle holds."""
 
@@ -469,6 +475,11 @@ SOURCES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
         "does not list the splits",
     ),
     "pictures that are only named": (only_named, ("data", "dark"), "only names the file"),
+    "a data set whose file is a named pipe": (
+        lambda folder: piped(folder / "datasets/dark/test/state.json"),
+        ("data", "dark"),
+        "datasets/dark/test/state.json: a named pipe, where a file is expected",
+    ),
     "a data set that is cut off": (
         lambda folder: [os.truncate(path, 300) for path in (folder / "datasets/dark").rglob("*.arrow")],
         ("data", "dark"),
@@ -545,6 +556,14 @@ CONFIGS: dict[str, tuple[Spoil, str]] = {
     "sizes that make no model": (
         in_json(CONFIG, lambda found: found["model_cfg"].update(embed_dim=-1)),
         "model_cfg.embed_dim is -1, and must be a whole number",
+    ),
+    "more layers than any model has": (
+        in_json(CONFIG, lambda found: found["model_cfg"]["vision_cfg"].update(layers=10**9)),
+        "model_cfg.vision_cfg.layers is 1000000000, and no model has more than",
+    ),
+    "weights that are a named pipe": (
+        lambda folder: piped(folder / DARK),
+        "hub/dark/open_clip_model.safetensors: a named pipe, where a file is expected",
     ),
     "no configuration": (lambda folder: (folder / CONFIG).unlink(), "open_clip_config.json"),
 }

@@ -11,6 +11,7 @@ import urllib.request
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 
@@ -148,6 +149,21 @@ def _answering(address: str, process: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + _START_LIMIT_S
     while time.monotonic() < deadline and process.poll() is None:
         with suppress(urllib.error.URLError, ConnectionError, TimeoutError), urllib.request.urlopen(address, timeout=5):
-            return address
+            break
         time.sleep(0.2)
-    raise RuntimeError("the MLflow page did not start; `python -m mlflow ui` says why")
+    else:
+        raise RuntimeError("the MLflow page did not start; `python -m mlflow ui` says why")
+    if not _refuses_others(address):
+        raise RuntimeError(
+            "the installed MLflow starts its page by another server than uvicorn, and pages of others could use it"
+        )
+    return address
+
+
+def _refuses_others(address: str) -> bool:
+    request = urllib.request.Request(address, headers={"Origin": "http://elsewhere.example"})
+    try:
+        with urllib.request.urlopen(request, timeout=_START_LIMIT_S):
+            return False
+    except urllib.error.HTTPError as refusal:
+        return refusal.code == HTTPStatus.FORBIDDEN

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.errors import FailedError
+from dvcfleet.prefect_adapter.access import Access
 from dvcfleet.prefect_adapter.database import is_current, make_database
 from dvcfleet.prefect_adapter.internals import SERVER, serve_by_command, server_app, wait_for_events
-from dvcfleet.prefect_adapter.log_in import LogIn
 from dvcfleet.web_guard import Guard, own_origins
 
 START_LIMIT_S = 120.0
@@ -98,6 +98,7 @@ class Server:
             "PREFECT_HOME": str(home),
             "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
             "PREFECT_SERVER_API_AUTH_STRING": password,
+            "PREFECT_SERVER_API_BASE_PATH": "/api",
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
             "PREFECT_UI_API_URL": self.api,
             "PREFECT_UI_STATIC_DIRECTORY": str(home / "page"),
@@ -165,7 +166,7 @@ def main() -> None:
     if app is None:
         serve_by_command(listener, sys.stdin.buffer.read)
     else:
-        _serve(Guard(LogIn(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"])), listener)
+        _serve(Guard(Access(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"])), listener)
     secret.unlink(missing_ok=True)  # here too: the run may have been killed
 
 

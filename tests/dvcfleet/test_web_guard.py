@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from dvcfleet.guarded_uvicorn import NAME
-from dvcfleet.prefect_adapter import log_in
+from dvcfleet.prefect_adapter import access
 from tests.dvcfleet.toy import Make
 from tests.waiting import wait_until
 
@@ -143,6 +144,22 @@ def test_prefects_server_answers_own_pages_and_who_has_its_secret(prefect_api: s
         assert status(foreign, auth) == 403
 
 
+def test_no_spelling_of_the_apis_address_goes_round_the_secret(prefect_api: str) -> None:
+    connection = HTTPConnection(prefect_api.split("/")[2])
+    for path in (
+        "/api/flows/filter",
+        "//api/flows/filter",
+        "/api//flows/filter",
+        "/%61pi/flows/filter",
+        "/x/../api/flows/filter",
+    ):
+        for method in ("POST", "GET", "HEAD", "PUT"):
+            connection.request(method, path, "{}", {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status in (401, 404, 405), f"{method} {path}"
+
+
 def test_prefects_server_allows_no_other_page_to_ask(prefect_api: str) -> None:
     asking = {"Access-Control-Request-Method": "PATCH", "Access-Control-Request-Headers": "content-type"}
     answer = httpx.options(f"{prefect_api}/deployments/x", headers=asking | {"Origin": "http://elsewhere.example"})
@@ -208,7 +225,7 @@ async def logged_in(client: Any, headers: list[tuple[bytes, bytes]], path: str =
         "client": client[0],
         "server": client[1],
     }
-    await log_in.LogIn(prefect, "dvcfleet:opensesame")(scope, send, send)
+    await access.Access(prefect, "dvcfleet:opensesame")(scope, send, send)
     return b"".join(sent).decode()
 
 
@@ -223,8 +240,8 @@ def test_a_page_of_prefects_gets_the_secret_for_a_browser_of_this_user(connectio
     page = asyncio.run(logged_in(connection, [accepts], "/runs/flow-run/1"))
     assert "ZHZjZmxlZXQ6b3BlbnNlc2FtZQ==" in page
     marked = (b"cookie", f"dvcfleet-{port}=1".encode())
-    for headers, path in ([accepts, marked], "/"), ([], "/"), ([accepts], "/api/flows"):
-        assert asyncio.run(logged_in(connection, headers, path)) == "Prefect's own"
+    for headers in ([accepts, marked], []):
+        assert asyncio.run(logged_in(connection, headers)) == "Prefect's own"
 
 
 def test_a_connection_of_nobody_gets_no_secret(connection: Any) -> None:
@@ -240,11 +257,11 @@ def test_another_user_of_this_machine_gets_no_secret() -> None:
         with subprocess.Popen(command, user=65534, stdin=subprocess.PIPE, env={"PATH": os.defpath}, cwd="/") as other:
             client = server.accept()[1]
             ends = (client, server.getsockname())
-            assert log_in._owner_in_proc(*ends) == log_in._owner_among_processes(*ends) == 65534
+            assert access._owner_in_proc(*ends) == access._owner_among_processes(*ends) == 65534
             assert asyncio.run(logged_in(ends, [(b"accept", b"text/html")])) == "Prefect's own"
             other.communicate()
 
 
 def test_the_owner_of_a_connection_is_found_without_the_table_of_linux(connection: Any) -> None:
-    assert log_in._owner_among_processes(*connection) == log_in._owner_in_proc(*connection) == os.getuid()
-    assert log_in._owner_among_processes(("127.0.0.1", 1), connection[1]) is None
+    assert access._owner_among_processes(*connection) == access._owner_in_proc(*connection) == os.getuid()
+    assert access._owner_among_processes(("127.0.0.1", 1), connection[1]) is None

@@ -15,23 +15,13 @@ from typing import Any
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from flows.start_page import start_page
+from tests.flows.chromium import MARKS, chromium
 from tests.tiny import ROOT
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SCREENSHOTS = ROOT / "build/screenshots"
-# Chromium refuses its sandbox to root; the others keep it from talking to anybody.
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 PAGES = {
     "start": "",
     "report": "report/",
@@ -47,11 +37,7 @@ LIGHTNESS = """() => {
   return Math.max(...seen.match(/\\d+/g).slice(0, 3).map(Number))
 }"""
 
-pytestmark = [
-    pytest.mark.drill,
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: apt-get install chromium"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +61,8 @@ def site(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture

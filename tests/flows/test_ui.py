@@ -41,9 +41,12 @@ def serving(folder: Path, *args: str, **variables: str) -> Iterator["subprocess.
 def addresses(process: "subprocess.Popen[str]") -> dict[str, str]:
     """Read the addresses that are printed, up to the line that ends them."""
     assert process.stdout
-    lines = list(iter(process.stdout.readline, "Ctrl-C stops all.\n"))
-    assert "" not in lines
-    return {line.split()[0]: line.split()[1] for line in lines}
+    lines = list[str]()
+    for line in process.stdout:
+        if line == "Ctrl-C stops all.\n":
+            return {line.split()[0]: line.split()[1] for line in lines}
+        lines.append(line)
+    raise AssertionError("it ended")
 
 
 def read(address: str) -> str:

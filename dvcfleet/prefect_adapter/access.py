@@ -1,6 +1,7 @@
-"""Log the user's browser in to the pages of Prefect's server: they ask for the API's secret, and nobody types that."""
+"""Who may use Prefect's server: programs that have its secret, and its pages in a browser of this user."""
 
 import base64
+import hmac
 import os
 import socket
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from dvcfleet.web_guard import App, Receive, Scope, Send, answer
 
+# What tells that the server is up, as for Prefect.
+_OPEN = ("/api/health", "/api/ready")
 # Prefect's pages keep what was typed into their log-in form under this name; no other server's pages can read it.
 # The cookie holds nothing: it tells that the page's storage has the secret, so that Prefect's own page comes next.
 _PAGE = """<!doctype html>
@@ -24,21 +27,34 @@ _PAGE = """<!doctype html>
 """
 
 
-class LogIn:
-    """An ASGI application that gives the secret of `app`, Prefect's server, to pages in a browser of this user."""
+class Access:
+    """An ASGI application that asks for the secret of `app`, Prefect's server, before that answers on its API.
+
+    It gives the secret to Prefect's pages. Websockets are left to Prefect, whose first message brings the secret.
+    """
 
     def __init__(self, app: App, secret: str) -> None:
-        self._app, self._secret = app, base64.b64encode(secret.encode()).decode()
+        self._app = app
+        self._secret = base64.b64encode(secret.encode()).decode()
+        self._authorization = f"Basic {self._secret}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the first request for a page with one that stores the secret in the browser and asks again."""
-        if scope["type"] == "http" and not scope["path"].startswith("/api/") and scope["method"] == "GET":
-            headers, cookie = dict(scope["headers"]), f"dvcfleet-{scope['server'][1]}=1"
-            wants_page = b"text/html" in headers.get(b"accept", b"")
-            if wants_page and cookie.encode() not in headers.get(b"cookie", b"") and is_asked_by_own_user(scope):
-                page = _PAGE.format(secret=self._secret, cookie=cookie)
-                return await answer(send, HTTPStatus.OK, page, "text/html")
+        """Answer with 401 without the secret, and with a page that stores it in the browser where that has none yet."""
+        if scope["type"] == "http" and scope["method"] != "OPTIONS":
+            headers = dict(scope["headers"])
+            if scope["path"].startswith("/api"):
+                if scope["path"] not in _OPEN and not self._has_secret(headers):
+                    text = '{"exception_message": "Unauthorized"}'  # as Prefect's own answer
+                    return await answer(send, HTTPStatus.UNAUTHORIZED, text, "application/json")
+            elif b"text/html" in headers.get(b"accept", b""):
+                cookie = f"dvcfleet-{scope['server'][1]}=1"
+                if cookie.encode() not in headers.get(b"cookie", b"") and is_asked_by_own_user(scope):
+                    page = _PAGE.format(secret=self._secret, cookie=cookie)
+                    return await answer(send, HTTPStatus.OK, page, "text/html")
         return await self._app(scope, receive, send)
+
+    def _has_secret(self, headers: dict[bytes, bytes]) -> bool:
+        return hmac.compare_digest(headers.get(b"authorization", b""), self._authorization)
 
 
 def is_asked_by_own_user(scope: Scope) -> bool:

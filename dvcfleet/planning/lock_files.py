@@ -7,6 +7,7 @@ from dvcfleet.crash_recovery import sync
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, lock_path
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
+from dvcfleet.options import Options
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ def recovered_lock_files(repo: "Repo") -> LockFiles:
 
 
 def _lock_order(repo: "Repo") -> dict[str, list[str]]:
-    """Return, per dvc.lock, its stages in the order in which `dvc repro` would run them."""
+    """Return, per dvc.lock, its stages in the order in which `dvc repro --all-pipelines` would run them."""
     order: dict[str, list[str]] = {}
-    for stage in stage_graph(repo)[1]:
+    for stage in stage_graph(repo, Options(all_pipelines=True))[1]:
         if hasattr(stage, "name"):
             order.setdefault(lock_path(stage), []).append(stage.name)
     return order

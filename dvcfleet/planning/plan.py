@@ -218,10 +218,10 @@ def _input_changes(
 ) -> tuple[list[str], list[str]]:
     """Return the reasons to run that are already known, and the stages that must end before the others are known."""
     reasons = stage_reasons(stage)
+    if stage.frozen:  # DVC looks at nothing but its command and its outputs, also where it never ran
+        return [each for each in reasons if each not in ("new stage", "always changed")], []
     if reasons == ["new stage"]:
         return reasons, [need.name for need, _ in upstream if need.state is not State.UP_TO_DATE]
-    if stage.frozen:
-        return reasons, []
     waits: list[str] = []
     for dep in stage.deps:
         writers = [(n, up) for n, up in upstream if n.state is not State.UP_TO_DATE and _writes(up, dep)]

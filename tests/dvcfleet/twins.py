@@ -66,8 +66,17 @@ class Twins:
         theirs = {"succeeded": self._dvc(options, folder), "ran": self.ran(THEIRS), **left(self.at(THEIRS))}
         ours = {"succeeded": self._engine(options, folder), "ran": self.ran(OURS), **left(self.at(OURS))}
         self.did = theirs["ran"]
+        if not theirs["succeeded"]:
+            # After a failure DVC takes back what it added to .gitignore files, also for stages that ended well.
+            self._forget_gitignores(theirs, ours)
         differ = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         return {key: (theirs.get(key), ours.get(key)) for key in differ}
+
+    def _forget_gitignores(self, *found: dict[str, Any]) -> None:
+        for each, side in zip(found, (THEIRS, OURS), strict=True):
+            for name in [name for name in each if name.endswith(".gitignore")]:
+                del each[name]
+                (self.at(side) / name).unlink()
 
     def ran(self, side: str) -> list[str]:
         """Return the names of the stages whose commands ran since this was last asked, in no order."""
@@ -109,18 +118,12 @@ def left(root: Path) -> dict[str, Any]:
         name, info = path.relative_to(root).as_posix(), path.lstat()
         if path.is_symlink():
             content: Any = os.path.relpath(os.readlink(path), root)
-        elif path.name == "dvc.lock":  # TEMPORARY until the order is DVC's
-            import yaml
-
-            content = yaml.safe_load(path.read_text())
         elif path.name in (".gitignore", "dvc.lock") or path.suffix == ".dvc":
             content = path.read_text()
         else:
             content = hashlib.md5(path.read_bytes()).hexdigest()
         if "runs" in path.parts:
             content = path.read_text()
-        if path.name == ".gitignore":
-            content = sorted(content.splitlines())
         found[name] = (stat.filemode(info.st_mode), info.st_nlink, content)
     return found
 

@@ -1,10 +1,13 @@
 """Image data sets as `datasets` saves them."""
 
-from collections.abc import Iterator, Mapping
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from merganser.errors import InputError
+
+MOST_PIXELS = 2**27  # of all pictures that are decoded at a time: 400 MB of them in colour
 
 
 def check_images(splits: Mapping[str, Any], source: Path) -> None:
@@ -34,19 +37,44 @@ def _lacks(pictures: Any) -> bool:
 def batches(rows: Any, size: int) -> Iterator[Mapping[str, Any]]:
     """Read a split's rows, so many at a time: pictures as PIL images, or as uint8 arrays where they are saved so.
 
-    Raises InputError for a picture that cannot be decoded, or is huge.
+    Fewer where the pictures are large. Raises InputError for a picture that cannot be decoded, or is huge.
     """
     from datasets import Image
     from PIL.Image import DecompressionBombError
 
     if not isinstance(rows.features["image"], Image):  # plain arrays would come as nested lists, a hundred times slower
-        rows = rows.with_format("numpy", columns=["image"], output_all_columns=True, dtype="uint8")
-    found = rows.iter(batch_size=size)
-    while True:
+        plain = rows.with_format("numpy", columns=["image"], output_all_columns=True, dtype="uint8")
+        yield from plain.iter(batch_size=size)
+        return
+    encoded = rows.select_columns(["image"]).cast_column("image", Image(decode=False))
+    for start in range(0, len(rows), size):
         try:
-            batch = next(found, None)
+            pixels = [_pixels(picture["bytes"]) for picture in encoded[start : start + size]["image"]]
+            for first, last in _runs(pixels, MOST_PIXELS):
+                yield rows[start + first : start + last]
         except (OSError, SyntaxError, ValueError, DecompressionBombError) as error:
             raise InputError(f"a picture of the data set cannot be read ({error}); leave it out") from error
-        if batch is None:
-            return
-        yield batch
+
+
+def _pixels(encoded: bytes) -> int:
+    """Return how many pixels a picture has, from its header."""
+    from PIL.Image import open as open_picture
+
+    with open_picture(io.BytesIO(encoded)) as picture:
+        return int(picture.width * picture.height)
+
+
+def _runs(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Split a sequence into runs whose sizes add up to no more than this, or of one: where each begins and ends.
+
+    >>> list(_runs([1, 1, 5, 1], most=3))
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    first, total = 0, 0
+    for place, size in enumerate(sizes):
+        if place > first and total + size > most:
+            yield first, place
+            first, total = place, 0
+        total += size
+    if first < len(sizes):
+        yield first, len(sizes)

@@ -14,6 +14,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, LargeList, List, Value
 
 from merganser.errors import InputError
+from merganser.evaluation import images
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.images import batches, check_images
 from merganser.evaluation.prepared import Prepared
@@ -147,6 +148,16 @@ def test_an_example_without_a_picture_is_refused(tmp_path: Path) -> None:
     DatasetDict({"test": rows}).save_to_disk(tmp_path / "rows")
     with pytest.raises(InputError, match="the column 'image' has examples without a picture"):
         read(tmp_path / "rows", tmp_path / "out")
+
+
+def test_large_pictures_are_decoded_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MOST_PIXELS", 150)
+    found = list(batches(open_split(saved(tmp_path / "rows"), "test"), 2))
+    assert [len(batch["image"]) for batch in found] == [2]
+    monkeypatch.setattr(images, "MOST_PIXELS", 100)
+    found = list(batches(open_split(tmp_path / "rows", "test"), 2))
+    assert [batch["label"] for batch in found] == [[0], [1]]
+    assert [batch["image"][0].size for batch in found] == [(8, 8), (8, 8)]
 
 
 def test_columns_that_the_header_and_the_rows_say_otherwise_are_refused(tmp_path: Path) -> None:

@@ -15,6 +15,10 @@ _WORD = re.compile(
 )
 _HASH = re.compile(r"(?=[^.]*[acdf])[0-9a-f]{32}(\.dir)?")
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
+_VALUE = rf"{_WORD.pattern}|{_HASH.pattern}|0|-?[1-9][0-9]*|{_FLOAT.pattern}"
+_ENTRY_LINE = re.compile(
+    rf"(?P<indent> +)(?:(?P<dash>- )?(?P<key>[A-Za-z][A-Za-z0-9_./@-]*):(?: (?P<value>{_VALUE}))?|- (?P<item>{_VALUE}))"
+)
 _NO_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _LINE = 80
 # Of how many entries the anchors are remembered: each is written with every later one.
@@ -61,13 +65,45 @@ def split_lock(text: str) -> dict[str, str] | None:
     return named
 
 
-def are_as_dumped(blocks: dict[str, str], text: str) -> bool:
+def are_as_dumped(blocks: dict[str, str]) -> bool:
     """Tell whether the entries of a dvc.lock are as DVC writes new ones: no comment, no other layout or quotes."""
+    return all(_is_plain_block(lines) or _is_as_dumped(name, lines) for name, lines in blocks.items())
+
+
+def _is_plain_block(block: str) -> bool:
+    """Tell, without a parser, whether an entry certainly is as DVC writes it; most are."""
+    maps, lists, opens = [2], list[int](), True  # the columns of the mappings and lists around a line
+    for line in block.splitlines()[1:]:
+        found = _ENTRY_LINE.fullmatch(line)
+        if not found or not _may_stand(found["key"] or "key", found["value"] or found["item"] or "value", line):
+            return False
+        at, starts_item = len(found["indent"]), bool(found["dash"])
+        if opens:
+            (lists if starts_item else maps).append(at)
+            if at != (maps[-1] if starts_item else maps[-2] + 2):
+                return False
+        else:
+            maps = [column for column in maps if column <= at]
+            lists = [column for column in lists if column < at or (starts_item and column == at)]
+            if at not in (lists if starts_item else maps)[-1:]:
+                return False
+        if starts_item and found["key"]:
+            maps.append(at + 2)
+        opens = bool(found["key"]) and found["value"] is None
+    return not opens
+
+
+def _may_stand(key: str, value: str, line: str) -> bool:
+    is_short = len(line) <= _LINE or " " not in value
+    return is_short and key.lower() not in _NO_WORDS and (value.lower() not in _NO_WORDS or value in ("true", "false"))
+
+
+def _is_as_dumped(name: str, block: str) -> bool:
     from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
 
     try:
-        stages = parse_yaml(text, "")["stages"]
-        return all(numbered([lock_entry(name, stages[name])]) == numbered([lines]) for name, lines in blocks.items())
+        entry = parse_yaml(f"stages:\n{block}", "")["stages"][name]
+        return numbered([lock_entry(name, entry)]) == numbered([block])
     except (YAMLFileCorruptedError, LookupError, TypeError):
         return False
 

@@ -51,7 +51,7 @@ class LockFiles:
         sync: Callable[[Mapping[Path, str]], object],
     ) -> None:
         self._journal = journal
-        self._order = cache(order)
+        self._order: Callable[[], dict[str, list[str]]] = cache(order)
         self._track = track
         self.sync = sync
         self._digests: dict[str, str] = {}
@@ -161,7 +161,7 @@ class LockFiles:
         """Return the new text of a dvc.lock, after a note of it; None if it is the old one."""
         before = _read(path)
         text, known = self._written.get(path, (None, None))
-        blocks = known if before == text else self._blocks(path, before)
+        blocks = known if known and before == text else self._blocks(path, before)
         joined = None if blocks is None else self._joined(path, blocks, entries, gone)
         after = self._dumped(path, before, entries, gone) if joined is None else join_lock(joined.values())
         if joined is not None:
@@ -177,7 +177,7 @@ class LockFiles:
         if text is None:
             return {}
         blocks = split_lock(text)
-        return blocks if blocks is not None and (self._note.knows(path, text) or are_as_dumped(blocks, text)) else None
+        return blocks if blocks is not None and (self._note.knows(path, text) or are_as_dumped(blocks)) else None
 
     def _joined(
         self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Collection[str]

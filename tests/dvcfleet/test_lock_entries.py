@@ -1,16 +1,17 @@
 """The text of dvc.lock's entries is what DVC's own YAML library writes."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
 import pytest
-from dvc.utils.serialize import dumps_yaml
+from dvc.utils.serialize import YAMLFileCorruptedError, dumps_yaml, parse_yaml_for_update
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dvcfleet.dvc_adapter import lock_entries as entries
-from dvcfleet.dvc_adapter.lock_entries import join_lock, lock_entry, numbered, split_lock, write_yaml
+from dvcfleet.dvc_adapter.lock_entries import are_as_dumped, join_lock, lock_entry, numbered, split_lock, write_yaml
 
 # Whatever could be taken for something else: numbers, booleans, comments, quotes, indicators, long lines.
 ODD = ["yes", "NO", "null", "~", "1e3", "0b1", "e1", "=", "<<", ".inf", "a: b", "a #b", "a  b", "a ", "- a", "true", ""]
@@ -136,3 +137,46 @@ def test_a_lock_file_of_another_layout_is_left_to_the_library(text: str) -> None
 def test_a_file_is_written_whole(tmp_path: Any) -> None:
     write_yaml(str(tmp_path / "x"), {"cmd": "é: 1"})
     assert (tmp_path / "x").read_text(encoding="utf-8") == dumps_yaml({"cmd": "é: 1"})
+
+
+EDITS: list[Callable[[str], str]] = [
+    lambda line: f"  {line}",
+    lambda line: line.removeprefix("  "),
+    lambda line: f"{line} # mine",
+    lambda line: f"{line} ",
+    lambda line: line.replace(": ", ":  "),
+    lambda line: line.replace(": ", ": '") + "'",
+    lambda line: line.replace("- ", "-   "),
+    lambda line: line.partition(":")[0] + ":",
+    lambda line: f"{line}\n",
+    lambda line: line,
+]
+items = st.fixed_dictionaries({"path": words, "hash": st.just("md5"), "md5": hashes, "size": st.integers(0)})
+values = plain | st.floats(allow_nan=False) | st.booleans() | st.lists(plain, min_size=1, max_size=2) | mappings(plain)
+lock_entries = st.fixed_dictionaries(
+    {"cmd": commands | st.lists(commands, min_size=1, max_size=2)},
+    optional={
+        "deps": st.lists(items, min_size=1, max_size=2),
+        "params": mappings(mappings(values)),
+        "outs": st.lists(items, min_size=1, max_size=2),
+    },
+).map(lambda entry: {key: entry[key] for key in ("cmd", "deps", "params", "outs") if key in entry})
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(lock_entries, min_size=1, max_size=2), st.integers(0), st.sampled_from(EDITS))
+def test_a_file_that_is_taken_for_dvcs_own_is_one_that_dvc_leaves_as_it_is(
+    found: list[dict[str, Any]], place: int, edit: Callable[[str], str]
+) -> None:
+    text = dumps_yaml({"schema": "2.0", "stages": {f"s{number}": entry for number, entry in enumerate(found)}})
+    blocks = split_lock(text)
+    assert blocks is not None
+    assert are_as_dumped(blocks)
+    lines = text.splitlines()
+    number = 3 + place % (len(lines) - 3)
+    lines[number] = edit(lines[number])
+    edited = "\n".join(lines) + "\n"
+    blocks = split_lock(edited)
+    if blocks is not None and are_as_dumped(blocks):
+        with suppress(YAMLFileCorruptedError):  # one key twice: DVC has refused it before
+            assert dumps_yaml(parse_yaml_for_update(edited, "")) == edited

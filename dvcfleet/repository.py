@@ -16,7 +16,7 @@ from dvcfleet.crash_recovery import crash_recovery
 from dvcfleet.dvc_adapter.index_loading import fast_index
 from dvcfleet.dvc_adapter.internals import check_needed
 from dvcfleet.dvc_adapter.repositories import links_open
-from dvcfleet.dvc_adapter.repository_lock import DvcLock, readers_only, refuse_busy_paths
+from dvcfleet.dvc_adapter.repository_lock import DvcLock, refuse_busy_paths
 from dvcfleet.dvc_adapter.state_databases import whole_databases
 from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
 
@@ -116,7 +116,6 @@ def _lock_all(repo: "Repo", locks: ExitStack, say: Callable[[str], None]) -> Dvc
     locks.enter_context(_run_lock(state_folder(repo) / RUN_LOCK))
     lock = locks.enter_context(closing(DvcLock(repo, say)))
     refuse_busy_paths(repo)
-    locks.enter_context(readers_only(repo))
     return lock
 
 

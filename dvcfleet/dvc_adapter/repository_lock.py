@@ -1,4 +1,4 @@
-"""DVC's own lock of a repository, and the path locks that exclude DVC's writers while it is released.
+"""DVC's own lock of a repository, and the path locks of the stages that run while it is released.
 
 A `dvc` command tries to take the lock for three seconds, twice a second. `dvc repro` releases it while a stage's
 command runs, and locks the stage's paths for reading or writing meanwhile.
@@ -8,15 +8,18 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import BusyError
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+    from dvc.stage import Stage
+    from networkx import DiGraph
 
 # A waiting `dvc` command tries again within half a second.
 _TURN_S = 0.55
@@ -32,11 +35,14 @@ class DvcLock:
 
     def __init__(self, repo: "Repo", say: Callable[[str], None]) -> None:
         self._lock, self._say = repo.lock, say
+        self._paths = PathLocks(repo)
+        self._said: set[str] = set()
         self._opened = _Opened(Path(self._lock.lockfile))
         self._try_to_take()
 
     def close(self) -> None:
         """Release the lock and close it."""
+        self._paths.close()
         self._opened.close()
         if self._lock.is_locked:
             self._lock.unlock()
@@ -52,9 +58,25 @@ class DvcLock:
                     self._say(f"waiting: {busy.who}")
                     said = True
 
+    def lock_paths(self, stage: "Stage") -> bool:
+        """Lock a stage's paths for others while this lock is released; return False if others have."""
+        try:
+            self._paths.add(stage)
+        except BusyError as busy:
+            if busy.who not in self._said:
+                self._said.add(busy.who)
+                self._say(f"waiting: {busy.who}")
+            return False
+        return True
+
+    def unlock_paths(self, name: str) -> None:
+        """Unlock the paths of a stage."""
+        self._paths.remove(name)
+
     @contextmanager
     def released(self) -> Iterator[None]:
         """Release the lock within the block; wait for it at the end."""
+        self._paths.show()
         self._lock.unlock()
         try:
             yield
@@ -128,48 +150,114 @@ class _Opened:
 
 def refuse_busy_paths(repo: "Repo") -> None:
     """Raise BusyError while a `dvc repro` runs a stage: it then holds locks on the stage's paths only."""
+    with _refusing(repo), _marked(repo, [], [repo.root_dir]):
+        pass
+
+
+class PathLocks:
+    """The paths of the stages that run, for DVC's list of path locks, which shows those of `dvc repro` too.
+
+    The list is written when it is to be seen, by `show`: before DVC's own lock is released.
+    """
+
+    def __init__(self, repo: "Repo") -> None:
+        self._repo = repo
+        self._list = Path(repo.tmp_dir) / "rwlock"
+        self._wanted: dict[str, list[str]] = {}
+        self._shown: set[str] = set()
+        self._marks = ExitStack()
+        self._as_seen = self._state()
+
+    def add(self, stage: "Stage") -> None:
+        """Lock a stage's inputs and outputs, and the outputs of what reads its outputs: others may only read them.
+
+        So `dvc status` can be asked, and what could not run beside `dvc repro` cannot run: neither the stage itself nor
+        what reads from it. Raises BusyError if a `dvc` command has locked them. DVC's own lock must be held.
+        """
+        readers = self._graph.predecessors(stage) if stage in self._graph else ()
+        read, write = _paths(stage.deps), _paths(stage.outs)
+        if self._state() != self._as_seen:
+            # Others have written the list, which they do only while they hold DVC's own lock.
+            with _refusing(self._repo), _marked(self._repo, read, write):
+                pass
+            self._as_seen = self._state()
+        self._wanted[stage.addressing] = [*read, *write, *(path for each in readers for path in _paths(each.outs))]
+
+    def remove(self, name: str) -> None:
+        """Unlock the paths of a stage."""
+        self._wanted.pop(name, None)
+
+    def show(self) -> None:
+        """Write the list as it is now."""
+        if self._wanted.keys() == self._shown:
+            return
+        self._hide()
+        if self._wanted:
+            paths = sorted({path for paths in self._wanted.values() for path in paths})
+            with _refusing(self._repo):
+                self._marks.enter_context(_marked(self._repo, paths, []))
+            self._shown = set(self._wanted)
+        self._as_seen = self._state()
+
+    @cached_property
+    def _graph(self) -> "DiGraph":
+        return self._repo.index.graph
+
+    def close(self) -> None:
+        """Unlock all paths."""
+        self._wanted.clear()
+        self.show()
+
+    def _hide(self) -> None:
+        from dvc.lock import LockError
+
+        self._shown = set()
+        # A user may have removed the list, as DVC advises, or a writer of it was killed.
+        with suppress(LockError, AssertionError, KeyError, *_damage()):
+            self._marks.close()
+
+    def _state(self) -> tuple[int, ...]:
+        try:
+            info = os.stat(self._list)
+        except OSError:
+            return ()
+        return info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def _paths(items: Iterable[Any]) -> list[str]:
+    """Return the paths that are in this repository's reach: imports have none of their own."""
+    return [item.fs_path for item in items if getattr(item, "protocol", None) == "local"]
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    from dvc.rwlock import RWLockFileCorruptedError, RWLockFileFormatError
+
+    return RWLockFileCorruptedError, RWLockFileFormatError, UnicodeDecodeError
+
+
+@contextmanager
+def _refusing(repo: "Repo") -> Iterator[None]:
+    """Raise BusyError if a `dvc` command holds locks on the paths that are locked within the block."""
     from dvc.lock import LockError
-    from dvc.rwlock import RWLOCK_FILE, RWLockFileCorruptedError, RWLockFileFormatError
 
     try:
-        with _marked(repo, write=True):
-            pass
-    except (RWLockFileCorruptedError, RWLockFileFormatError, UnicodeDecodeError):
-        # Its writer was killed meanwhile; DVC's message would only say to remove it.
-        Path(repo.tmp_dir, RWLOCK_FILE).unlink()
-        refuse_busy_paths(repo)
+        yield
     except LockError as error:
         raise BusyError(f"a dvc command is running a stage of this repository: {error}", _ADVICE) from None
 
 
 @contextmanager
-def readers_only(repo: "Repo") -> Iterator[None]:
-    """Let `dvc` commands read the repository within the block, and refuse those that run or commit stages.
+def _marked(repo: "Repo", read: list[str], write: list[str]) -> Iterator[None]:
+    from dvc.rwlock import RWLOCK_FILE, rwlock
 
-    This process holds a read lock on the whole repository, which DVC's own writers respect.
-    """
-    from dvc.lock import LockError
-    from dvc.rwlock import RWLockFileCorruptedError, RWLockFileFormatError
-
-    with ExitStack() as marks:
-        marks.enter_context(_marked(repo, write=False))
-        try:
-            yield
-        finally:
-            # A user may have removed the file of path locks, as DVC advises, or a writer of it was killed.
-            damaged = (RWLockFileCorruptedError, RWLockFileFormatError, UnicodeDecodeError)
-            with suppress(LockError, AssertionError, *damaged):
-                marks.close()
-
-
-@contextmanager
-def _marked(repo: "Repo", write: bool) -> Iterator[None]:
-    from dvc.rwlock import rwlock
-
-    paths = [repo.root_dir]
     # The name under which DVC's decorators look for this process's locks: its own calls pass.
     command = " ".join(sys.argv)
     hardlink = repo.config["core"].get("hardlink_lock", False)
-    read_write = ([], paths) if write else (paths, [])
-    with rwlock(repo.tmp_dir, repo.fs, command, *read_write, hardlink):
+    with ExitStack() as marks:
+        try:
+            marks.enter_context(rwlock(repo.tmp_dir, repo.fs, command, read, write, hardlink))
+        except _damage():
+            # Its writer was killed meanwhile; DVC's message would only say to remove it.
+            Path(repo.tmp_dir, RWLOCK_FILE).unlink()
+            marks.enter_context(rwlock(repo.tmp_dir, repo.fs, command, read, write, hardlink))
         yield

@@ -134,6 +134,10 @@ class Run:
         if name in self.endings:
             return
         stage = self.plan.stages[name]
+        while not self.lock.lock_paths(stage):
+            wait([stored for _, stored in self._storing.values()])
+            self.locks.flush()
+            self.lock.give_a_turn()
         if name not in self._jobs:
             try:
                 result, why = self.workspace.prepare(stage, self.plan.nodes[name])
@@ -144,6 +148,7 @@ class Run:
             except Exception as error:  # whatever a stage throws, only that stage fails
                 result, why = Result.FAILED, in_one_line(error)
             if result is not None:
+                self.lock.unlock_paths(name)
                 self._end(Ending(name, result, why))
                 return
             self.watcher.began(name, why)
@@ -153,10 +158,12 @@ class Run:
             self.executor.submit(replace(job, environment=environment, machine=share.machine))
             self.pool.give(name, share)
         except ExecutorLostError as error:
+            self.lock.unlock_paths(name)
             self._end(Ending(name, Result.FAILED, str(error)))
 
     def _take(self, outcome: Outcome) -> None:
         self.pool.take_back(outcome.name)
+        self.lock.unlock_paths(outcome.name)
         if not self.in_order:  # start others before this one's outputs are stored
             self._start_ready()
         self._finish(outcome)

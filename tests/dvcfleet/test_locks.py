@@ -1,5 +1,6 @@
-"""While a stage's command runs, others may read the repository, and none may write in it."""
+"""While a stage's command runs, others may read the repository, and none may write what the stage reads or writes."""
 
+import os
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ stages:
   slow: {cmd: "touch started; while test ! -e go; do sleep 0.05; done; cat quick > slow", deps: [quick], outs: [slow]}
   other: {cmd: echo 2 > other, deps: [source, slow], outs: [other]}
 """
+APART = "stages: {apart: {cmd: echo 3 > made, deps: [../source], outs: [made]}}"
 
 
 def dvc(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -63,7 +65,7 @@ def test_dvc_answers_while_a_stage_runs(at_work: Toy) -> None:
 
 def test_no_other_writer_mixes_in_while_a_stage_runs(at_work: Toy) -> None:
     before = at_work.read("dvc.lock")
-    for command in (["repro"], ["repro", "-s", "quick"], ["repro", "-f", "-s", "other"], ["commit", "-f"]):
+    for command in (["repro"], ["repro", "-f", "-s", "slow"], ["repro", "-f", "-s", "other"], ["commit", "-f"]):
         refused = dvc(at_work.path, *command)
         assert refused.returncode != 0
         assert "is being blocked by" in refused.stderr
@@ -75,6 +77,60 @@ def test_no_other_writer_mixes_in_while_a_stage_runs(at_work: Toy) -> None:
     with subprocess.Popen([sys.executable, "-c", hold], cwd=at_work.path):
         wait_for(at_work.path / "held")
         (at_work.path / "go").touch()
+
+
+def test_dvc_may_write_what_no_running_stage_uses(at_work: Toy) -> None:
+    at_work.write("other.txt", "1")
+    at_work.write("apart/dvc.yaml", APART)
+    assert dvc(at_work.path, "add", "other.txt").returncode == 0
+    assert dvc(at_work.path, "repro", "-f", "apart/dvc.yaml").returncode == 0
+    assert "apart:" in at_work.read("apart/dvc.lock")
+
+
+# Stages that run commands of DVC's which write: `dvc add`, and `dvc repro` and `dvc commit` of other stages.
+WRITES = """
+stages:
+  adds: {cmd: "echo 1 > added.txt && dvc add -q added.txt && cat source > adds", deps: [source], outs: [adds]}
+  runs: {cmd: "dvc repro -q ../inner/dvc.yaml && cat source > runs", wdir: outer, deps: [source], outs: [runs]}
+  commits: {cmd: "echo 2 > inner.txt && dvc commit -q -f inner.txt.dvc && echo 3 > commits", outs: [commits]}
+"""
+WRITES_FILES = {
+    "source": "s",
+    "outer/source": "s",
+    "inner/dvc.yaml": "stages: {inner: {cmd: echo 1 > made, deps: [../source], outs: [made]}}",
+    "inner.txt": "1",
+}
+
+
+def test_a_stage_may_run_dvc_commands_that_write(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    ours, theirs = toy(WRITES, WRITES_FILES, "ours"), toy(WRITES, WRITES_FILES, "theirs")
+    for repository in (ours, theirs):
+        assert dvc(repository.path, "add", "inner.txt").returncode == 0
+    assert dvc(theirs.path, "repro").returncode == 0
+    code, text = ours.run(workers=3)
+    assert code == 0, text
+    for name in ("dvc.lock", "inner/dvc.lock", "added.txt.dvc", "inner.txt.dvc"):
+        assert ours.read(name) == theirs.read(name)
+    assert ours.settled()
+
+
+def test_a_stage_that_a_dvc_command_began_meanwhile_is_waited_for(toy: Make) -> None:
+    slow = toy(STAGES, {"source": "s", "params.yaml": "x: 1\n", "quick": "1"})
+    said: list[str] = []
+    with opened(slow.path) as repo, write_lock(repo, say=said.append) as lock:
+        stages = {stage.addressing: stage for stage in repo.index.stages}
+        with lock.released():
+            other = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q", "-s", "slow"], cwd=slow.path)
+            wait_for(slow.path / "started")
+        can_start = {name: lock.lock_paths(stages[name]) for name in ("slow", "other", "quick", "slow")}
+        (slow.path / "go").touch()
+        while not lock.lock_paths(stages["slow"]):
+            lock.give_a_turn()
+        assert other.wait(timeout=60) == 0
+    assert can_start == {"slow": False, "other": False, "quick": False}
+    assert said
+    assert f"(PID {other.pid})" in said[0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that a file was opened")

@@ -18,6 +18,7 @@ from dvcfleet.dvc_adapter.internals import check_needed
 from dvcfleet.dvc_adapter.repositories import links_open
 from dvcfleet.dvc_adapter.repository_lock import DvcLock, refuse_busy_paths
 from dvcfleet.dvc_adapter.state_databases import whole_databases
+from dvcfleet.dvc_adapter.words import words_of
 from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def opened(path: Path) -> Iterator["Repo"]:
         except NotDvcRepoError as error:
             raise NoRepositoryError(path) from error
         except DvcException as error:
-            raise UserError(str(error)) from error
+            raise UserError(words_of(error)) from error
 
 
 def state_folder(repo: "Repo") -> Path:

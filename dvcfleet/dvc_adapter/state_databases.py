@@ -4,18 +4,15 @@ DVC keeps them outside the repository, and ends with an error of SQLite's if one
 """
 
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+
+from dvcfleet.sqlite_files import is_damaged
 
 _DATABASES = ("links/cache.db", "hashes/local/cache.db")
-_WAIT_S = 1.0  # for one that is being written, which is then taken to be whole
-# A larger one is not read whole, which would take longer than a plan.
-_MOST_BYTES = 64_000_000
 
 
 @contextmanager
@@ -43,19 +40,6 @@ def whole_databases() -> Iterator[None]:
 def _remove_damaged(folder: Path) -> None:
     for name in _DATABASES:
         path = folder / name
-        if path.exists() and _is_damaged(path):
+        if path.exists() and is_damaged(path):
             shutil.rmtree(path.parent)
             print(f"{path} was damaged: DVC makes it anew", file=sys.stderr)
-
-
-def _is_damaged(path: Path) -> bool:
-    if path.is_dir():
-        return True
-    what = "PRAGMA quick_check(1)" if path.stat().st_size < _MOST_BYTES else "SELECT 'ok' FROM sqlite_master LIMIT 1"
-    try:
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_WAIT_S)) as connection:
-            return connection.execute(what).fetchall() not in ([("ok",)], [])
-    except sqlite3.OperationalError:  # locked, or not readable: DVC itself says so
-        return False
-    except sqlite3.DatabaseError:
-        return True

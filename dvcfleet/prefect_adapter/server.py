@@ -22,6 +22,7 @@ from dvcfleet.errors import FailedError
 from dvcfleet.prefect_adapter.access import Access
 from dvcfleet.prefect_adapter.database import is_current, make_database
 from dvcfleet.prefect_adapter.internals import SERVER, serve_by_command, server_app, wait_for_events
+from dvcfleet.sqlite_files import is_damaged
 from dvcfleet.web_guard import Guard, own_origins
 
 START_LIMIT_S = 120.0
@@ -193,7 +194,13 @@ def _serve(app: Any, listener: socket.socket) -> None:
 
 
 def _prepare_database(path: Path) -> None:
-    """Make the database if there is none; skip Prefect's check for migrations if it is current."""
+    """Make the database if there is none, or a damaged one; skip Prefect's check for migrations if it is current."""
+    if path.exists() and is_damaged(path):
+        kept = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        path.rename(kept)
+        print(f"{_NOTE}{path} was damaged: Prefect begins a new one, the old one is {kept.name} beside it", flush=True)
     if not path.exists():
         make_database(path)
     if is_current(path):

@@ -19,6 +19,7 @@ DRILLS = {
     TESTS: "the tests that take too long for every day, which `make test` leaves out",
     "kills": "some 200 kills of runs and of stages, each followed by a clean finish with the same bytes",
     "power_cuts": "200 power cuts of runs on a real file system, each followed by a run with the same bytes",
+    "damage": "each file of the state, of DVC and of the stores, damaged in eight ways: commands go on or name it",
     "resume": "what learns, searches, measures, routes and operates, killed in its middle to the same bytes",
     "fuzz": "10,000 broken or hostile inputs to each reader of foreign files",
     "repro": "all of `dvc repro`, whose hashes are the flow's",

@@ -1,0 +1,104 @@
+"""Damaged files of the state: what can be made anew is made anew, and what cannot is named with what to do."""
+
+import json
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
+
+from dvcfleet.errors import UserError
+from dvcfleet.prefect_adapter.database import make_database
+from dvcfleet.provenance.audit import audit
+from dvcfleet.provenance.ledger import executions
+from dvcfleet.run_names import begun_run
+from dvcfleet.sqlite_files import is_damaged
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.faults.damaged import WAYS
+
+LINES = ("", "{", "\0\0", "5", "[1, 2]", '{"name": 5}', '{"name": "../x"}', "[" * 100_000)
+
+
+@pytest.fixture
+def chain(toy: Make) -> Toy:
+    return toy.ran(CHAIN, CHAIN_FILES)
+
+
+def state(chain: Toy) -> Path:
+    return chain.path / ".dvcfleet"
+
+
+def test_a_damaged_dvc_lock_is_named_with_what_to_do(chain: Toy) -> None:
+    whole = chain.read("dvc.lock")
+    for way in ("empty", "half", "NULs", "random", "other JSON", "a JSON list", "folder"):
+        WAYS[way](chain.path / "dvc.lock")
+        with pytest.raises(UserError, match=r"dvc\.lock.*: it is damaged; `git checkout .*dvc\.lock` brings back"):
+            chain.plan()
+        if way == "folder":
+            (chain.path / "dvc.lock").rmdir()
+        chain.write("dvc.lock", whole)
+    assert set(chain.states().values()) == {"up to date"}
+
+
+@pytest.mark.parametrize("way", ["NULs", "random", "other JSON", "folder", "half"])
+def test_dvcs_damaged_databases_are_made_anew(chain: Toy, way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with chdir(chain.path), Repo() as repo:
+        repo.status()
+        databases = [Path(cache.directory, "cache.db") for cache in (repo.state.links, repo.state.hashes)]
+    for database in databases:
+        WAYS[way](database)
+        assert is_damaged(database)
+    assert set(chain.states().values()) == {"up to date"}
+    said = capsys.readouterr().err
+    assert all(f"{database} was damaged: DVC makes it anew" in said for database in databases)
+    assert chain.settled()
+
+
+def test_a_whole_database_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+    make_database(tmp_path / "prefect.db")
+    assert not is_damaged(tmp_path / "prefect.db")
+    (tmp_path / "empty.db").touch()
+    assert not is_damaged(tmp_path / "empty.db")
+
+
+def test_damaged_lines_of_the_journal_and_of_the_ledger_are_skipped(chain: Toy) -> None:
+    before = list(executions(state(chain)))
+    ledger = state(chain) / "ledger.jsonl"
+    lines = ledger.read_text().splitlines()
+    other = json.loads(lines[0])
+    wrong = [other | change for change in ({"seconds": "long"}, {"began": 5}, {"began": "never"}, {"stage": None})]
+    ledger.write_text("\n".join([*LINES, *map(json.dumps, wrong), *lines]) + "\n")
+    (state(chain) / "journal").write_text("\n".join(LINES))
+    assert list(executions(state(chain))) == before
+    code, text = chain.run()
+    assert code == 0, text
+    assert "nothing to do" in text
+    assert not (state(chain) / "journal").exists()
+
+
+def test_a_damaged_name_of_a_run_is_no_name(chain: Toy) -> None:
+    for line in LINES:
+        (state(chain) / "run.json").write_text(line)
+        assert begun_run(state(chain)) is None
+
+
+def test_a_damaged_file_of_path_locks_is_removed(chain: Toy) -> None:
+    for way in ("empty", "half", "NULs", "random", "other JSON", "a JSON list"):
+        WAYS[way](chain.path / ".dvc/tmp/rwlock")
+        code, text = chain.run()
+        assert code == 0, f"{way}: {text}"
+
+
+def test_the_present_environments_description_is_written_anew_and_anothers_is_named(chain: Toy) -> None:
+    (file,) = (state(chain) / "environments").iterdir()
+    whole = file.read_text()
+    for way in ("empty", "half", "NULs", "random", "other JSON"):
+        WAYS[way](file)
+        assert audit(chain.path).findings == ()
+        assert file.read_text() == whole
+    other = file.rename(file.with_name(f"{'0' * 64}.json"))
+    ledger = state(chain) / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace(file.stem, other.stem))
+    (finding,) = audit(chain.path).findings
+    assert finding.name == str(other.relative_to(chain.path))
+    assert str(finding).endswith("ran is not known any more; remove it")

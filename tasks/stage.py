@@ -38,7 +38,7 @@ def run(main: Callable[[list[str]], None]) -> None:
 
 
 def end_well(main: Callable[[list[str]], None]) -> None:
-    """Run a stage's main; a user's mistake exits 2 with its message, and a lack of disk or memory 1 with its own."""
+    """Run a stage's main; a user's mistake exits 2 with its message, and what the system refuses 1 with its own."""
     try:
         spec = main.__globals__.get("__spec__")
         if spec and spec.name != DIGESTS_ITSELF:
@@ -48,10 +48,10 @@ def end_well(main: Callable[[list[str]], None]) -> None:
         print(error, file=sys.stderr)
         sys.exit(2)
     except (OSError, MemoryError, RuntimeError) as error:
-        lack = _lack(error)
-        if lack is None:
+        refusal = _lack(error) or _refusal(error)
+        if refusal is None:
             raise
-        sys.exit(f"{lack}, and run again: what is done is kept")
+        sys.exit(f"{refusal}, and run again: what is done is kept")
 
 
 def check_code(module: str, digest: str) -> None:
@@ -98,6 +98,13 @@ def _lack(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or "can't allocate memory" in words or "out of memory" in words:
         return f"not enough memory ({words or 'out of memory'}): give it more, or run fewer stages at once (--workers)"
     return None
+
+
+def _refusal(error: Exception) -> str | None:
+    """Say which file the system refused, and why; None where an error names none."""
+    if not (isinstance(error, OSError) and error.filename and error.strerror):
+        return None
+    return f"{error.filename}: {error.strerror}; fix that"
 
 
 def arguments() -> list[str]:

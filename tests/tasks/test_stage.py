@@ -1,6 +1,7 @@
 """How a stage learns what it is to work on."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
-from tasks.stage import arguments, check_code, only_name, two_names
+from tasks.stage import arguments, check_code, end_well, only_name, two_names
 
 HOSTILE = "x; touch y $(touch y) `touch y` @ z"
 
@@ -102,3 +103,10 @@ def test_code_that_was_edited_since_it_was_digested_does_not_run(
         check_code("tasks.double", "double.txt")
     monkeypatch.delenv("DVC_STAGE")
     check_code("tasks.double", "double.txt")  # by hand, under a debugger say
+
+
+@pytest.mark.parametrize("path", ["none/x", "/proc/self/mem/x", "."])
+def test_a_file_that_the_system_refuses_is_named_in_one_line(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    with pytest.raises(SystemExit, match=rf"^{re.escape(path)}: .*; fix that, and run again: what is done is kept$"):
+        end_well(lambda argv: Path(path).write_text("x"))

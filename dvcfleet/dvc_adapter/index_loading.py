@@ -48,7 +48,7 @@ def _local_paths() -> AbstractContextManager[None]:
         kind, settings = known[jobs]
         return kind, dict(settings), kind._strip_protocol(url)
 
-    return _replaced(output, "get_cloud_fs", resolve_once)
+    return replaced(output, "get_cloud_fs", resolve_once)
 
 
 @otherwise("acyclic", _without)
@@ -64,7 +64,7 @@ def _acyclic() -> AbstractContextManager[None]:
         if not is_directed_acyclic_graph(stages):
             check(stages)
 
-    return _replaced(graph, "check_acyclic", check_by_sorting)
+    return replaced(graph, "check_acyclic", check_by_sorting)
 
 
 @otherwise("params_once", _without)
@@ -85,7 +85,7 @@ def _params_once() -> AbstractContextManager[None]:
         content = known[path][1]
         return dict(content) if isinstance(content, dict) else content
 
-    return _replaced(param, "load_path", load_once)
+    return replaced(param, "load_path", load_once)
 
 
 def _named_errors() -> AbstractContextManager[None]:
@@ -103,11 +103,11 @@ def _named_errors() -> AbstractContextManager[None]:
         except Exception as error:
             raise DvcException(f"{os.path.relpath(path)}: {in_one_line(error)}") from error
 
-    return _replaced(Index, "from_file", staticmethod(load_or_name))
+    return replaced(Index, "from_file", staticmethod(load_or_name))
 
 
 @contextmanager
-def _replaced(module: ModuleType | type, name: str, shortcut: Any) -> Iterator[None]:
+def replaced(module: ModuleType | type, name: str, shortcut: Any) -> Iterator[None]:
     before = vars(module)[name]
     setattr(module, name, shortcut)
     try:

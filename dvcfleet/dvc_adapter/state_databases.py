@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.dvc_adapter.index_loading import replaced
 from dvcfleet.sqlite_files import is_damaged
 
 _DATABASES = ("links/cache.db", "hashes/local/cache.db")
@@ -30,11 +31,8 @@ def whole_databases() -> Iterator[None]:
                 _remove_damaged(Path(tmp_dir))
             super().__init__(root_dir, tmp_dir, ignore)
 
-    state.State = OfWholeDatabases
-    try:
+    with replaced(state, "State", OfWholeDatabases):
         yield
-    finally:
-        state.State = opened
 
 
 def _remove_damaged(folder: Path) -> None:

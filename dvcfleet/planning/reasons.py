@@ -10,6 +10,7 @@ import dpath
 from dvcfleet.dvc_adapter.objects import is_whole
 from dvcfleet.dvc_adapter.stages import is_params, load_params
 from dvcfleet.dvc_adapter.storing import is_as_noted
+from dvcfleet.errors import DamagedError
 
 if TYPE_CHECKING:
     from dvc.dependency import Dependency
@@ -63,10 +64,17 @@ class DependencyReasons:
 
 
 def output_reasons(out: "Output") -> list[str]:
-    """Return how an output in the workspace differs from what the stage last wrote; empty if it does not."""
+    """Return how an output in the workspace differs from what the stage last wrote; empty if it does not.
+
+    Raises DamagedError if DVC cannot read its record of a folder.
+    """
     if is_as_noted(out):
         return []
-    words = list(out.status().values())
+    try:
+        words = list(out.status().values())
+    except (AttributeError, LookupError, TypeError) as error:  # DVC looks at no more than whether it is JSON
+        path = os.path.relpath(out.cache.oid_to_path(out.hash_info.value))
+        raise DamagedError(f"{path}: the listing of {out} in DVC's cache is damaged; remove it") from error
     if not words and out.use_cache and not is_whole(out):
         words = ["not in cache"]
     return [f"output {out} {_WORDS.get(word, word)}" for word in words]

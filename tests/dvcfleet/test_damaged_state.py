@@ -40,6 +40,17 @@ def test_a_damaged_dvc_lock_is_named_with_what_to_do(chain: Toy) -> None:
     assert set(chain.states().values()) == {"up to date"}
 
 
+def test_a_listing_that_holds_other_json_is_named(chain: Toy) -> None:
+    (listing,) = (chain.path / ".dvc/cache/files/md5").rglob("*.dir")
+    WAYS["a JSON list"](listing)
+    assert "is damaged; remove it" in chain.reasons("turn")[0]
+    code, text = chain.run()
+    assert code == 1
+    assert f"{listing.relative_to(chain.path)}: the listing of turned in DVC's cache is damaged; remove it" in text
+    listing.unlink()
+    assert chain.run()[0] == 0
+
+
 @pytest.mark.parametrize("way", ["NULs", "random", "other JSON", "folder", "half"])
 def test_dvcs_damaged_databases_are_made_anew(chain: Toy, way: str, capsys: pytest.CaptureFixture[str]) -> None:
     with chdir(chain.path), Repo() as repo:

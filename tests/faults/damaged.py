@@ -162,12 +162,14 @@ def files_of(place: Path) -> list[str]:
 
 def faults(path: str, said: list[Said], place: Path, before: dict[str, str]) -> Iterator[str]:
     """Say what is wrong with what the commands said of a damaged file, or left behind."""
+    named = False
     for each in said:
+        named = named or is_named(path, each.text)
         if "Traceback" in each.text:
             yield f"{each.command}: a traceback ({each.text.strip().splitlines()[-1]})"
         elif each.code not in CODES:
             yield f"{each.command}: exit code {each.code}"
-        elif each.code and not is_named(path, each.text):
+        elif each.code and not named:
             yield f"{each.command}: exit code {each.code}, and it does not name the file: {each.text.strip()[:300]}"
     if said[-1].code == 0:
         after = contents(place / "repo")

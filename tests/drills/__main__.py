@@ -23,6 +23,7 @@ DRILLS = {
     "resume": "what learns, searches, measures, routes and operates, killed in its middle to the same bytes",
     "fuzz": "10,000 broken or hostile inputs to each reader of foreign files",
     "repro": "all of `dvc repro`, whose hashes are the flow's",
+    "differential": "500 random repositories by `dvc repro` and by the engine, to the same bytes, also after a change",
     "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",
     "architectures": "models of eighteen architectures that transformers saved, merged by ten methods and loaded back",
     "comparisons": "two comparisons begun at once on one empty cache, ten times; one left and taken up again",

@@ -67,16 +67,17 @@ class Twins:
         ours = {"succeeded": self._engine(options, folder), "ran": self.ran(OURS), **left(self.at(OURS))}
         self.did = theirs["ran"]
         if not theirs["succeeded"]:
-            # After a failure DVC takes back what it added to .gitignore files, also for stages that ended well.
-            self._forget_gitignores(theirs, ours)
+            self._same_gitignores(theirs, ours)
         differ = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         return {key: (theirs.get(key), ours.get(key)) for key in differ}
 
-    def _forget_gitignores(self, *found: dict[str, Any]) -> None:
-        for each, side in zip(found, (THEIRS, OURS), strict=True):
-            for name in [name for name in each if name.endswith(".gitignore")]:
-                del each[name]
-                (self.at(side) / name).unlink()
+    def _same_gitignores(self, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+        """Give DVC's repository the other's .gitignore files: after a failure it takes back its additions."""
+        for name in [name for name in {**theirs, **ours} if name.endswith(".gitignore")]:
+            here, there = self.at(OURS) / name, self.at(THEIRS) / name
+            there.write_text(here.read_text() if here.exists() else "")
+            theirs.pop(name, None)
+            ours.pop(name, None)
 
     def ran(self, side: str) -> list[str]:
         """Return the names of the stages whose commands ran since this was last asked, in no order."""

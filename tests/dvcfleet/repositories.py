@@ -40,7 +40,8 @@ FOLDER, FILE = "folder", "file"
 class Out:
     """An output: its path from the root, whether it is a file or a folder, and its options in dvc.yaml.
 
-    `in_run_cache`: whether DVC's run cache may hold its stage.
+    `in_run_cache`: whether DVC's run cache may hold its stage; `is_beside_uncached`: whether another output of the
+    stage is in no cache, so that DVC cannot restore it.
     """
 
     path: str
@@ -48,6 +49,7 @@ class Out:
     section: str = "outs"
     options: dict[str, Any] = field(default_factory=dict)
     in_run_cache: bool = True
+    is_beside_uncached: bool = False
 
 
 @dataclass
@@ -127,6 +129,8 @@ def _stage(draw: Draw, number: int, place: str, drawn: _Drawn) -> tuple[str, dic
     stage["cmd"] = _command(draw, deps, outs, here, drawn)
     for out in outs:
         out.in_run_cache = bool(deps or "params" in stage) and not any("persist" in each.options for each in outs)
+        others = [each for each in outs if each is not out and each.section == "outs"]
+        out.is_beside_uncached = any("cache" in each.options for each in others)
         path = os.path.relpath(out.path, here)
         stage.setdefault(out.section, []).append({path: out.options} if out.options else path)
     flags = draw(st.sampled_from(FLAGS))
@@ -200,14 +204,17 @@ def changes(draw: Draw, repository: Repository) -> Change:
     """Draw a change of a repository."""
     # Not missing sources, nor missing outputs that the run cache may not hold: docs/engine.md says what differs then.
     kinds = ["nothing", "edit a source", "edit a parameter", "touch", "change a command", "freeze", "lose dvc.lock"]
-    deleted = [out for out in repository.outs if out.in_run_cache]
+    edited = [out for out in repository.outs if not out.is_beside_uncached]
+    deleted = [out for out in edited if out.in_run_cache]
+    if edited:
+        kinds += ["edit an output"] * 2
     if repository.outs:
-        kinds += [*["edit an output", "lose an object"] * 2, "delete an output and its object"]
+        kinds += ["lose an object"] * 2 + ["delete an output and its object"]
     if deleted:
         kinds += ["delete an output"] * 2
     kind = draw(st.sampled_from(kinds))
-    if kind == "delete an output":
-        return Change(kind, draw(st.sampled_from(deleted)).path)
+    if kind in ("delete an output", "edit an output"):
+        return Change(kind, draw(st.sampled_from(deleted if kind == "delete an output" else edited)).path)
     if "source" in kind or kind == "touch":
         return Change(kind, draw(st.sampled_from([*SOURCES, *repository.added])))
     if kind == "edit a parameter":

@@ -197,7 +197,7 @@ Path("secret").write_text(secret)
         f"stages: {{a: {{cmd: {sys.executable} look.py, outs: [seen, secret: {{cache: false}}]}}}}", {"look.py": code}
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
-    command = [sys.executable, "-m", "dvcfleet"]
+    command = [sys.executable, "-m", "dvcfleet", "run"]
     subprocess.run(command, cwd=asks.path, env=environment | {"PYTHONPATH": str(ROOT)}, check=True)
     assert asks.read("seen") == "0o100600 False False"
     secret = asks.read("secret")

@@ -14,12 +14,14 @@ from merganser.errors import InputError
 NESTING = 50
 DIGITS = 20  # of a value that is shown
 # Settings of the training, frequencies and budgets: nothing is built from them.
-FREE = re.compile(r"(^|_)(seed|theta|total|steps?|samples|date|time|timestamp|flops|max_length)($|_)")
+FREE = re.compile(
+    r"(^|_)(seed|theta|total|steps?|samples|date|time|timestamp|flops|max_length|pixels|longest_edge)($|_)"
+)
 # Kinds of numbers by their names, the first that fits: what is repeated, what is counted, what pictures measure.
 LIMITS = (
     (re.compile(r"(^|_)(layers?|depths?|blocks|stages|levels|iterations|repeats|num_hidden_groups)$"), 1_000),
     (re.compile(r"(^|_)(heads?|experts|codebooks|beams|return_sequences)$"), 20_000),
-    (re.compile(r"(^|_)(image_size|patch_size|crop_size|height|edge|channels)$"), 2**15),
+    (re.compile(r"(^|_)(image_size|patch_size|crop_size|height|channels)$|^size$"), 2**15),
     (re.compile(r"(^|_)(num_labels|num_classes)$"), 2**17),
     (re.compile(r""), 2**25),
 )

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import open_clip
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -117,3 +118,20 @@ def test_the_numbers_of_an_open_clip_configuration_are_bounded(
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match=said):
         get_family("open_clip").open_network(tmp_path)
+
+
+def test_the_size_that_pictures_are_resized_to_is_bounded(tmp_path: Path) -> None:
+    write_model(tmp_path, "clip")
+    path = tmp_path / "preprocessor_config.json"
+    content = json.loads(path.read_text())
+    network = get_family("clip").open_network(tmp_path)
+    picture = np.zeros((8, 8, 3), dtype=np.uint8)
+    assert network.pixels([picture]).shape[0] == 1
+    path.write_text(json.dumps(content | {"size": {"shortest_edge": 2**24}}))
+    with pytest.raises(InputError, match="pictures of 16777216 pixels a side, and no model has more than 8192"):
+        get_family("clip").open_network(tmp_path).pixels([picture])
+
+
+def test_budgets_of_pixels_are_no_sides_of_pictures() -> None:
+    sizes = {"longest_edge": 234_881_024, "shortest_edge": 65_536}
+    check_numbers({"size": sizes, "max_pixels": 234_881_024}, Path("preprocessor_config.json"))

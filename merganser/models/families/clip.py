@@ -28,6 +28,7 @@ from merganser.models.texts import open_tokenizer
 PREFIX = "vision_model"
 TEXT_SIDE = ("text_model.*", "*_projection.*", "logit_scale")  # what a vision model's checkpoint does without
 IMAGE_SIDE = "vis"  # vision_model.*, visual_projection.weight
+MOST_A_SIDE = 2**13  # pixels of a picture once it is resized
 
 
 class ClipNetwork(NamedModule, DualEncoder, WithBlocks):
@@ -118,9 +119,13 @@ class ClipNetwork(NamedModule, DualEncoder, WithBlocks):
         The one over torchvision, the default of transformers 5, resizes to levels that are one higher or lower.
         """
         try:
-            return transformers.AutoImageProcessor.from_pretrained(
+            made = transformers.AutoImageProcessor.from_pretrained(
                 self.folder, backend="pil", local_files_only=True, trust_remote_code=False
             )
+            sides = [side for sizes in (made.size, made.crop_size) for side in dict(sizes or {}).values() if side]
+            if any(side > MOST_A_SIDE for side in sides):
+                raise ValueError(f"pictures of {max(sides)} pixels a side, and no model has more than {MOST_A_SIDE}")
+            return made
         except Exception as error:  # what such a file may lack is told in many ways
             raise InputError(
                 f"{self.folder}: transformers cannot make the image processor: {first_line(error)}"

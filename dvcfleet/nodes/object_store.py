@@ -116,7 +116,7 @@ class ObjectStore:
             if not self._repo.cache.local.exists(folder.value):
                 raise MissingError(f"the DVC remote {self._remote.name} does not hold the listing {folder.value}")
 
-        remove_torn(self._repo.cache.local, {folder.value: None})
+        remove_torn(self._repo.cache.local, {str(folder.value): None})
         if not self._repo.cache.local.exists(folder.value):
             self._with_mark("give the listing of a folder", fetch_it)
 

@@ -80,7 +80,7 @@ def _as_in_proc(host: str, port: int) -> str:
 
 def _owner_among_processes(client: tuple[str, int], server: tuple[str, int]) -> int | None:
     """Find the owner where the system has no such table, and tells of this user's processes alone."""
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
     for process in psutil.process_iter():
         try:

@@ -66,7 +66,7 @@ def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str], how: Rerun) 
         elsewhere = {*_ELSEWHERE, *project_of(Path(repo.root_dir)).elsewhere}
         environment = {name: value for name, value in os.environ.items() if name not in elsewhere}
         options = [f"--profile={how.profile}"] if how.profile else []
-        command = [sys.executable, "-m", "dvcfleet", *options, "--", *names]
+        command = [sys.executable, "-m", "dvcfleet", "run", *options, "--", *names]
         done = subprocess.run(command, cwd=here, env=environment, text=True, capture_output=True, check=False)
         if done.returncode == 2:
             raise RerunError(f"a copy of this repository cannot be run: {(done.stdout + done.stderr).strip()}")

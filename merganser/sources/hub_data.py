@@ -9,7 +9,7 @@ import gzip
 import lzma
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +23,7 @@ from merganser.sources.pointers import HubPointer
 CARD, STANDALONE = "README.md", ".huggingface.yaml"  # where a data set's configurations name their files
 CARD_LIMIT = 2**25  # bytes: it names the classes of each configuration
 FORMATS = ("parquet", "csv", "json", "text", "arrow", "imagefolder", "webdataset")  # as `datasets` calls them
-MAGIC: dict[bytes, Callable[[Path], IO[bytes]]] = {
+MAGIC: dict[bytes, Any] = {  # opens a compressed file
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,

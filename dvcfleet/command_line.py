@@ -1,4 +1,4 @@
-"""The command line of the engine: `dvcfleet run`, `status` and `logs`, in any DVC repository."""
+"""The command line of the engine: `dvcfleet run`, `status`, `logs` and `node init`, in any DVC repository."""
 
 import json
 import re
@@ -216,6 +216,17 @@ def logs(
         sys.stdout.buffer.flush()
 
 
+def node_init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="A clone of the repository, for the node alone.")
+    ] = Path(),
+) -> None:
+    """Make a clone a node: runs on a cluster may then rewrite its parameter files and delete what they do not need."""
+    from dvcfleet.nodes.clone import make_node
+
+    print(f"{make_node(folder)} is a node now: its files belong to the runs that use it")
+
+
 def _columns(rows: Iterable[tuple[str, ...]]) -> list[str]:
     """Return lines whose cells stand below one another."""
     rows = list(rows)
@@ -235,6 +246,9 @@ def new_app() -> typer.Typer:
     app.command(epilog=f"Example: dvcfleet run --workers 4\n\n{EXIT_CODES}")(run)
     app.command(epilog="Example: dvcfleet status --json")(status)
     app.command(epilog="Example: dvcfleet logs train --follow")(logs)
+    node = typer.Typer(help="Clones that serve as a cluster's nodes.", no_args_is_help=True)
+    node.command("init", epilog="Example: dvcfleet node init ~/node")(node_init)
+    app.add_typer(node, name="node")
     return app
 
 

@@ -161,16 +161,7 @@ def new(
 add_commands(app)
 
 
-@node.command("init", epilog=example("merganser node init ~/node"))
-def node_init(
-    folder: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="A clone of the repository, for the node alone.")
-    ] = Path(),
-) -> None:
-    """Make a clone a node: runs on a cluster may then rewrite its parameter files and delete what they do not need."""
-    from dvcfleet.nodes.clone import make_node
-
-    print(f"{make_node(folder)} is a node now: its files belong to the runs that use it")
+node.command("init", epilog=example("merganser node init ~/node"))(command_line.node_init)
 
 
 @app.command(epilog=example("merganser ui --port 4280"))

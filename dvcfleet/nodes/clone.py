@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 NODE_VARIABLE = "DVCFLEET_NODE"
-MAKE_NODE = "merganser node init"
+MAKE_NODE = "dvcfleet node init"
 _LISTED = 10
 
 

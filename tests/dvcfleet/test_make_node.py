@@ -57,7 +57,7 @@ def test_a_copy_of_a_node_is_none(clone: Toy, toy: Make) -> None:
     make_node(clone.path)
     copy = toy.copy_of(clone)
     assert (is_node(clone.path), is_node(copy.path)) == (True, False)
-    with pytest.raises(UserError, match=f"^{copy.path} was not made a node; `merganser node init {copy.path}`"):
+    with pytest.raises(UserError, match=f"^{copy.path} was not made a node; `dvcfleet node init {copy.path}`"):
         check_node(copy.path)
     assert copy.run()[0] == 0
 

@@ -104,7 +104,7 @@ def test_an_output_names_the_stage_that_writes_it_and_a_file_in_it_too(twins: Tw
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Options(("othe",)), 'did you mean "other"?'),
+        (Options(("others",)), 'did you mean "other"?'),
         (Options(("nothing*",), glob=True), "nothing*: no stage matches"),
         (Options(("empty",), recursive=True), "empty: no stage matches"),
     ],

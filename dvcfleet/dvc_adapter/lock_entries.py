@@ -15,6 +15,7 @@ _WORD = re.compile(
 )
 _HASH = re.compile(r"(?=[^.]*[acdf])[0-9a-f]{32}(\.dir)?")
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
+_EXPONENT = re.compile(r"[0-9][eE][+-]?[0-9]")
 _VALUE = rf"{_WORD.pattern}|{_HASH.pattern}|0|-?[1-9][0-9]*|{_FLOAT.pattern}"
 _ENTRY_LINE = re.compile(
     rf"(?P<indent> +)(?:(?P<dash>- )?(?P<key>[A-Za-z][A-Za-z0-9_./@-]*):(?: (?P<value>{_VALUE}))?|- (?P<item>{_VALUE}))"
@@ -99,11 +100,15 @@ def _may_stand(key: str, value: str, line: str) -> bool:
 
 
 def _is_as_dumped(name: str, block: str) -> bool:
-    from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
+    from dvc.utils.serialize import YAMLFileCorruptedError, dumps_yaml, parse_yaml, parse_yaml_for_update
 
+    text = f"stages:\n{block}"
     try:
-        entry = parse_yaml(f"stages:\n{block}", "")["stages"][name]
-        return numbered([lock_entry(name, entry)]) == numbered([block])
+        entry = parse_yaml(text, "")["stages"][name]
+        if numbered([lock_entry(name, entry)]) != numbered([block]):
+            return False
+        # DVC keeps how a number was written, and may lose the last digit of one with an exponent.
+        return not _EXPONENT.search(block) or bool(dumps_yaml(parse_yaml_for_update(text, "")) == text)
     except (YAMLFileCorruptedError, LookupError, TypeError):
         return False
 

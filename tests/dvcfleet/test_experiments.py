@@ -106,6 +106,8 @@ def test_saving_changes_neither_the_workspace_nor_gits_index_nor_the_branch(
 
 def test_applying_an_experiment_brings_its_inputs_and_outputs_back(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = committed(toy(CHAIN, CHAIN_FILES))
+    git(made, "config", "user.name", "a")  # DVC's own `apply` stashes changes, which takes one
+    git(made, "config", "user.email", "a@b")
     run(made, "first", monkeypatch)
     end = made.read("end.txt")
     made.write("source", "fedcba")

@@ -15,8 +15,13 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKING_URI", "https://somebody:opensesame@host/path")
     monkeypatch.setenv("SOME_TOKEN", "true")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false-but-long")
-    secrets._patterns.cache_clear()
+    _read_variables_again()
     yield  # type: ignore[misc]
+    _read_variables_again()
+
+
+def _read_variables_again() -> None:
+    secrets._own_values.cache_clear()
     secrets._patterns.cache_clear()
 
 

@@ -123,8 +123,19 @@ def terminated(slow: Toy, kill: Callable[[int, int], None], command: list[str]) 
     return process.returncode, printed, errors
 
 
-def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:
+def test_a_damaged_database_is_kept_beside_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "prefect.db").write_text("no database")
+    server = Server(tmp_path)
+    try:
+        server.wait()
+        assert [path.read_text() for path in tmp_path.glob("prefect.db.damaged-*")] == ["no database"]
+        assert any("was damaged" in line for line in server.notes())
+    finally:
+        server.stop()
+
+
+def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_SERVER_DATABASE_TIMEOUT", "soon")  # no number
     server = Server(tmp_path)
     try:
         with pytest.raises(StartError, match=re.escape(str(tmp_path / "server.log"))):

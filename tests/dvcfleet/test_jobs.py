@@ -359,11 +359,17 @@ def test_a_fork_server_that_lost_a_command_is_not_asked_again(root: Path, job: J
 def kill_server(address: str) -> None:
     """Kill the process that listens at an address, and wait until it is gone."""
     inode = next(line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(address))
-    for process in psutil.Process().children(recursive=True):  # it listens in a process forked by the one started
-        with suppress(OSError, psutil.NoSuchProcess):  # it may end meanwhile
-            if any(os.readlink(each) == f"socket:[{inode}]" for each in Path(f"/proc/{process.pid}/fd").iterdir()):
-                process.kill()
-                process.wait()
+
+    def killed() -> bool:
+        for process in psutil.Process().children(recursive=True):  # it listens in a process forked by the one started
+            with suppress(OSError, psutil.NoSuchProcess):  # it may end, or close another file, meanwhile
+                if any(os.readlink(each) == f"socket:[{inode}]" for each in Path(f"/proc/{process.pid}/fd").iterdir()):
+                    process.kill()
+                    process.wait()
+                    return True
+        return False
+
+    wait_until(killed)
 
 
 def assert_ends(pid: int) -> None:

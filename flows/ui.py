@@ -15,6 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 
+from dvcfleet.errors import FailedError
 from dvcfleet.guarded_uvicorn import NAME as GUARDED_PROTOCOL
 from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.repository import opened, state_folder
@@ -152,9 +153,9 @@ def _answering(address: str, process: subprocess.Popen[bytes]) -> str:
             break
         time.sleep(0.2)
     else:
-        raise RuntimeError("the MLflow page did not start; `python -m mlflow ui` says why")
+        raise FailedError("the MLflow page did not start; `python -m mlflow ui` says why")
     if not _refuses_others(address):
-        raise RuntimeError(
+        raise FailedError(
             "the installed MLflow starts its page by another server than uvicorn, and pages of others could use it"
         )
     return address

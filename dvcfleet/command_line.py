@@ -254,12 +254,13 @@ def new_app() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; every error ends in a line and an exit code."""
-    with boundary(state_folder=_state_folder), raised_gc_thresholds():
+    with boundary(state_folder=named_state_folder), raised_gc_thresholds():
         if lacking := [name for name in NEEDED if find_spec(name) is None]:
             raise UserError(f"dvcfleet needs {' and '.join(lacking)}: pip install {' '.join(lacking)}")
         new_app()()
 
 
-def _state_folder() -> Path | None:
+def named_state_folder() -> Path | None:
+    """Return the state folder of the repository that the command line names, or else is in; None if there is none."""
     named = re.search(r"(?:^|\0)--repo[=\0]([^\0]+)", "\0".join(sys.argv))
     return existing_state_folder(Path(named[1] if named else "."))

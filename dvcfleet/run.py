@@ -134,6 +134,7 @@ def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement,
                 # The run of this name was killed after its last stage.
                 keep_experiment(repo, run_name(repo), console)
             forget_run_name(repo)
+            sync(repo, state_folder(repo))
             console.print(f"nothing to do: {len(found.nodes)} stages are up to date")
             return 0
         # Check all stages' meta before anything runs.

@@ -1,7 +1,6 @@
 """The command line."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +10,9 @@ from dvcfleet import command_line
 from dvcfleet.command_line import JsonOption, RepoOption
 from dvcfleet.failures import boundary, is_a
 from dvcfleet.gc_thresholds import raised_gc_thresholds
-from dvcfleet.repository import existing_state_folder
 from flows import lineage_cli
 from merganser.command_line.app import add_commands, new_app
 from merganser.command_line.epilogs import EXIT_CODES, example
-from merganser.command_line.start import option
 from merganser.errors import ExtraError, InputError
 from merganser.extras import naming_extras
 from merganser.outputs import write_whole
@@ -32,12 +29,8 @@ app.add_typer(suites_app, name="suites")
 def main() -> None:
     """Run the command line; every error ends in a line and an exit code."""
     mistakes = (ExtraError, InputError)
-    with boundary(mistakes, mlflow_words, _state_folder), raised_gc_thresholds(), naming_extras():
+    with boundary(mistakes, mlflow_words, command_line.named_state_folder), raised_gc_thresholds(), naming_extras():
         app()
-
-
-def _state_folder() -> Path | None:
-    return existing_state_folder(Path(option(sys.argv[1:], "--repo") or "."))
 
 
 def mlflow_words(error: BaseException) -> str | None:

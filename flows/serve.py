@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.own_variables import hand_down
 from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.repository import opened, state_folder
 from merganser.errors import InputError
@@ -81,7 +82,7 @@ def _prefect(home: Path) -> Iterator[str]:
     try:
         if server:
             server.wait()
-            os.environ.update(server.environment)
+            hand_down(server.environment)
         environment = server.environment if server else {"PREFECT_API_URL": str(elsewhere)}
         from prefect import settings
 

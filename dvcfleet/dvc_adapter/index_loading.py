@@ -108,6 +108,7 @@ def _named_errors() -> AbstractContextManager[None]:
 
 @contextmanager
 def replaced(module: ModuleType | type, name: str, shortcut: Any) -> Iterator[None]:
+    """Put another object in the place of a module's or a class's within the block."""
     before = vars(module)[name]
     setattr(module, name, shortcut)
     try:

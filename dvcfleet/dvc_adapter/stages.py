@@ -41,9 +41,9 @@ def is_params(dep: "Dependency") -> bool:
 def load_params(path: str) -> Any:
     """Parse a parameters file as DVC does."""
     from dvc.fs import localfs
-    from dvc.utils.serialize import load_path
+    from dvc.utils.serialize import LOADERS
 
-    return load_path(path, localfs)
+    return LOADERS[localfs.suffix(path).lower()](path, fs=localfs)
 
 
 def set_params(path: Path, params: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ def _declared(stages: Sequence["Stage"], root: Path) -> Iterator[str]:
     for path, place in files.items():
         with suppress(FileNotFoundError):
             content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-            yield from (f"{place}:{name}" if place else name for name in content.get("stages", {}))
+            yield from (f"{place}:{name}" if place else name for name in (content or {}).get("stages") or {})
 
 
 def _place(entry: Any, where: str) -> Placement:

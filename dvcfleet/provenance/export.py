@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dvcfleet.disk import sync_names
 from dvcfleet.errors import UserError
 from dvcfleet.provenance.audit import look_up
 from dvcfleet.provenance.openlineage import openlineage_lines
@@ -72,11 +73,7 @@ def _write_new(path: Path, text: str) -> None:
         except BaseException:
             partial.unlink()
             raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_names(path.parent)
 
 
 def _read(repo: Path, target: str | None) -> Lineage:

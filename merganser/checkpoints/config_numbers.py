@@ -15,7 +15,8 @@ NESTING = 50
 DIGITS = 20  # of a value that is shown
 # Settings of the training, frequencies and budgets: nothing is built from them.
 FREE = re.compile(
-    r"(^|_)(seed|theta|total|steps?|samples|date|time|timestamp|flops|max_length|pixels|longest_edge)($|_)"
+    r"(^|_)(seed|theta|total|steps?|samples|date|time|timestamp|flops|params|parameters|bytes|max_length"
+    r"|pixels|longest_edge)($|_)"
 )
 # Kinds of numbers by their names, the first that fits: what is repeated, what is counted, what pictures measure.
 LIMITS = (

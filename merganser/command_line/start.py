@@ -19,7 +19,7 @@ OF_A_REPOSITORY = ("run", "status", "report", "logs", "suites", "use", "new", "l
 
 def start() -> None:
     """Run the command line, then exit."""
-    named = option(sys.argv[1:], "--repo")
+    named = _option(sys.argv[1:], "--repo")
     root = (repository_around(Path(named)) if named else None) or repository_around(Path.cwd()) or repository_at(OWN)
     lacking = [name for name in PIPELINE if find_spec(name) is None]
     if root and not lacking:
@@ -82,7 +82,7 @@ def _run_its_own(root: Path) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "flows", *sys.argv[1:]])
 
 
-def option(words: Sequence[str], name: str) -> str | None:
+def _option(words: Sequence[str], name: str) -> str | None:
     """Return the value that a command line gives an option."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word == name and following:

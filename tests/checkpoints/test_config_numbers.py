@@ -57,6 +57,7 @@ def test_the_configurations_that_are_published_are_accepted() -> None:
 
 def test_settings_from_which_nothing_is_built_may_be_of_any_size() -> None:
     content = {"rope_theta": 10**12, "seed": 2**63, "model_max_length": 10**30, "total_steps": 10**15, "eps": 1e-30}
+    content["num_parameters"] = 7 * 10**9
     check_numbers(content, Path("config.json"))
 
 

@@ -106,6 +106,25 @@ def test_a_stage_gets_the_environment_that_dvc_repro_gives(toy: Make, root: str 
     assert "DVC_STAGE=a\n" in seen[0]["env"]
 
 
+# What `merganser serve` does before Prefect starts a scheduled run.
+HANDED_DOWN = """
+import os, sys
+from dvcfleet.own_variables import hand_down
+hand_down({"OF_THE_ENGINE": "a secret"})
+os.execv(sys.executable, [sys.executable, "-m", "flows", "run"])
+"""
+
+
+def test_a_stage_gets_nothing_that_the_engine_hands_down_to_its_own_processes(toy: Make) -> None:
+    foreign = toy("stages: {a: {cmd: env > env, outs: [env]}}", {})
+    environment = without_own(os.environ) | {"PYTHONPATH": str(ROOT), "OF_THE_USER": "kept"}
+    subprocess.run([sys.executable, "-c", HANDED_DOWN], cwd=foreign.path, env=environment, check=True)
+    seen = foreign.read("env")
+    assert "OF_THE_USER=kept" in seen
+    assert "OF_THE_ENGINE" not in seen
+    assert "DVCFLEET_OWN_VARIABLES" not in seen
+
+
 # The project asks for modules to be imported once: one from outside, and one that is the repository's own.
 PROJECT = """
 from dvcfleet.project import AnyRepository

@@ -183,7 +183,8 @@ def faults(path: str, said: list[Said], place: Path, before: dict[str, str]) -> 
 
 def is_named(path: str, text: str) -> bool:
     """Tell whether a text names a file, or the folder of DVC's or of the state that it is in."""
-    return any(part in text for part in (Path(path).name, str(Path(path).parent.name)))
+    folder = Path(path).parent.name
+    return Path(path).name in text or (folder != "repo" and folder in text)
 
 
 def contents(repo: Path) -> dict[str, str]:

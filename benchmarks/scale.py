@@ -25,7 +25,7 @@ import yaml
 from benchmarks.harness import RESULTS, ROOT, Measured, Run, as_table, described, machine, measure, write_results
 from dvcfleet.planning.plan import plan
 from dvcfleet.planning.resources import Resources
-from dvcfleet.provenance.ledger import executions
+from dvcfleet.record.ledger import executions
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.scheduling.durations import Durations, kind_of
 from dvcfleet.scheduling.order import ReadyStages, paths

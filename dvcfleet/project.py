@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
 
+    from dvcfleet.lineage.findings import Finding
+    from dvcfleet.lineage.targets import Target
+    from dvcfleet.lineage.tree import Lineage, Origin, TrackingRun
     from dvcfleet.planning.plan import Plan
-    from dvcfleet.provenance.findings import Finding
-    from dvcfleet.provenance.targets import Target
-    from dvcfleet.provenance.tree import Lineage, Origin, TrackingRun
 
 TABLE = "dvcfleet"
 

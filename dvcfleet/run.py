@@ -33,8 +33,8 @@ from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, plan, work
 from dvcfleet.planning.resources import Resources
 from dvcfleet.planning.validation import ProjectError, is_validated, note_validated, validate
 from dvcfleet.project import note_of_unread, project_of
-from dvcfleet.provenance.experiments import keep_experiment
-from dvcfleet.provenance.ledger import Ledger
+from dvcfleet.record.experiments import keep_experiment
+from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import existing_state_folder, opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
 from dvcfleet.scheduling.durations import Durations, seconds_before

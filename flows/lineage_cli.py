@@ -13,7 +13,7 @@ from merganser.command_line.epilogs import example
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
-    from dvcfleet.provenance.rerun import Rerun
+    from dvcfleet.lineage.rerun import Rerun
 
 app = typer.Typer(
     help="Show where a result comes from, and verify that nothing has changed since.", no_args_is_help=True
@@ -33,8 +33,8 @@ def show(
     repo: RepoOption = Path(),
 ) -> None:
     """Show the lineage of a result, stage by stage, down to each checkpoint's source, revision and checksum."""
-    from dvcfleet.provenance import show
-    from dvcfleet.provenance.audit import look_up
+    from dvcfleet.lineage import show
+    from dvcfleet.lineage.audit import look_up
 
     found, lineage = look_up(repo, target)
     if as_json:
@@ -63,8 +63,8 @@ def verify(
     repo: RepoOption = Path(),
 ) -> None:
     """Read every byte again and report what differs from the record; print nothing and exit with 0 if nothing does."""
-    from dvcfleet.provenance.audit import audit
-    from dvcfleet.provenance.rerun import RerunError
+    from dvcfleet.lineage.audit import audit
+    from dvcfleet.lineage.rerun import RerunError
 
     if (profile or device) and not rerun:
         raise UserError("--profile and --device are for --rerun")
@@ -83,7 +83,7 @@ def verify(
 
 
 def _how(repo: Path, profile: str | None, device: str | None) -> "Rerun":
-    from dvcfleet.provenance.rerun import Rerun
+    from dvcfleet.lineage.rerun import Rerun
     from flows.devices import changes_for
     from flows.suites import root_of
 
@@ -113,6 +113,6 @@ def export(
     repo: RepoOption = Path(),
 ) -> None:
     """Export the lineage of results to other tools."""
-    from dvcfleet.provenance.export import export
+    from dvcfleet.lineage.export import export
 
     print(f"{export(repo, file, target)} in {file}")

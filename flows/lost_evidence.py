@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 from dvcfleet.errors import DamagedError
-from dvcfleet.provenance.tree import read_json
+from dvcfleet.lineage.tree import read_json
 from tasks.paths import RECORDS, REPORT
 from tasks.tracking import STORE, store_words
 

@@ -11,8 +11,8 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from dvcfleet.errors import FailedError
-from dvcfleet.provenance.findings import Finding
-from dvcfleet.provenance.tree import Lineage, Step, overlap, read_json
+from dvcfleet.lineage.findings import Finding
+from dvcfleet.lineage.tree import Lineage, Step, overlap, read_json
 from flows.lost_evidence import local_folder
 from merganser.config.loading import load_params
 from merganser.config.params import Params

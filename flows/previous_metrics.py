@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.disk import write_durably
+from dvcfleet.lineage.tree import read_json
 from dvcfleet.planning.plan import Plan, State
-from dvcfleet.provenance.tree import read_json
 
 _NUMBERS = Path("metrics.json")
 _NAME = "previous_metrics.json"  # tasks.report reads it

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError
+from dvcfleet.lineage.tree import Origin, TrackingRun, read_json
 from dvcfleet.project import Expected
-from dvcfleet.provenance.tree import Origin, TrackingRun, read_json
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from merganser.errors import InputError
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
 
+    from dvcfleet.lineage.findings import Finding
+    from dvcfleet.lineage.targets import Target
+    from dvcfleet.lineage.tree import Lineage
     from dvcfleet.planning.plan import Plan
-    from dvcfleet.provenance.findings import Finding
-    from dvcfleet.provenance.targets import Target
-    from dvcfleet.provenance.tree import Lineage
 
 PARAMS = Path("params.yaml")
 DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from dvcfleet.provenance.last_run import last_run
+from dvcfleet.record.last_run import last_run
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.web_guard import Guard
 from flows.answer import report_lines

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.provenance.targets import Target, outputs_of, target_of_file
-from dvcfleet.provenance.tree import read_json
+from dvcfleet.lineage.targets import Target, outputs_of, target_of_file
+from dvcfleet.lineage.tree import read_json
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
 

@@ -37,7 +37,7 @@ from dvcfleet.prefect_adapter.internals import (
     settings_sent_once,
     share_tls_context,
 )
-from dvcfleet.provenance.ledger import begin
+from dvcfleet.record.ledger import begin
 from dvcfleet.scheduling.protocols import ExecutorLostError
 from dvcfleet.secrets import masked
 

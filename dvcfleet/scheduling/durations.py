@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import median
 
 from dvcfleet.messages import Result
-from dvcfleet.provenance.ledger import executions
+from dvcfleet.record.ledger import executions
 
 # Of a stage of which nothing is known; the order of stages depends on how durations compare, not on their unit.
 _UNKNOWN_S = 1.0

@@ -13,7 +13,7 @@ from dvcfleet.errors import in_one_line
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
-from dvcfleet.provenance.ledger import Ledger
+from dvcfleet.record.ledger import Ledger
 from dvcfleet.scheduling.durations import Durations
 from dvcfleet.scheduling.order import ReadyStages
 from dvcfleet.scheduling.protocols import Executor, ExecutorLostError, Watcher, Workspace

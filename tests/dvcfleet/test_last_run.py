@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dvcfleet.provenance.last_run import last_run
+from dvcfleet.record.last_run import last_run
 from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from dvcfleet.provenance.ledger import (
+from dvcfleet.record.ledger import (
     LEDGER,
     Execution,
     entry_digest,
@@ -113,6 +113,6 @@ def test_a_description_that_a_crash_emptied_is_written_again(tmp_path: Path) -> 
 
 
 def test_the_environment_is_known_in_little_time() -> None:
-    code = "import time; from dvcfleet.provenance.ledger import environment; environment(); print(time.process_time())"
+    code = "import time; from dvcfleet.record.ledger import environment; environment(); print(time.process_time())"
     took = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert took < 1

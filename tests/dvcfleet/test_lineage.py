@@ -12,10 +12,10 @@ import pytest
 from dvc.repo import Repo
 
 from dvcfleet.errors import UserError
-from dvcfleet.provenance import show
-from dvcfleet.provenance.audit import Audit, audit, look_up
-from dvcfleet.provenance.findings import Kind
-from dvcfleet.provenance.rerun import Rerun
+from dvcfleet.lineage import show
+from dvcfleet.lineage.audit import Audit, audit, look_up
+from dvcfleet.lineage.findings import Kind
+from dvcfleet.lineage.rerun import Rerun
 from tests.dvcfleet.test_ledger import commit, ledger
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 

@@ -19,10 +19,10 @@ from openlineage.client.serde import Serde
 from prov.model import ProvActivity, ProvDocument, ProvEntity, ProvGeneration, ProvMembership, ProvUsage
 
 from dvcfleet.errors import UserError
-from dvcfleet.provenance.export import export
-from dvcfleet.provenance.openlineage import to_events
-from dvcfleet.provenance.prov import prov_json, to_prov
-from dvcfleet.provenance.tree import Lineage, Origin, read_lineage
+from dvcfleet.lineage.export import export
+from dvcfleet.lineage.openlineage import to_events
+from dvcfleet.lineage.prov import prov_json, to_prov
+from dvcfleet.lineage.tree import Lineage, Origin, read_lineage
 from dvcfleet.repository import opened
 from tests.dvcfleet.test_experiments import committed
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
@@ -122,7 +122,7 @@ def test_a_folder_that_is_read_whole_has_the_files_of_others_as_members(toy: Mak
 
 def test_the_same_lineage_is_written_with_the_same_bytes(ran: Toy) -> None:
     code = (
-        "import sys; from pathlib import Path; from dvcfleet.provenance.export import export;"
+        "import sys; from pathlib import Path; from dvcfleet.lineage.export import export;"
         "export(Path(sys.argv[1]), Path(sys.argv[2]))"
     )
     texts = []

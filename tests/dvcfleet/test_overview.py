@@ -3,7 +3,7 @@ from pathlib import Path
 from dvcfleet.messages import Ending, Result
 from dvcfleet.overview import overview
 from dvcfleet.planning.plan import Node, State
-from dvcfleet.provenance.ledger import Ledger
+from dvcfleet.record.ledger import Ledger
 from dvcfleet.scheduling.durations import seconds_before
 
 WORK = [

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dvcfleet.provenance.audit import audit
-from dvcfleet.provenance.metrics import differences
-from dvcfleet.provenance.rerun import Rerun, RerunError
+from dvcfleet.lineage.audit import audit
+from dvcfleet.lineage.metrics import differences
+from dvcfleet.lineage.rerun import Rerun, RerunError
 from tests.dvcfleet.toy import Make, Toy
 
 ROOT = Path(__file__).parents[2]

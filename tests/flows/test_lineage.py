@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from dvcfleet.errors import UserError
-from dvcfleet.provenance.audit import audit, look_up
-from dvcfleet.provenance.findings import Finding, Kind
+from dvcfleet.lineage.audit import audit, look_up
+from dvcfleet.lineage.findings import Finding, Kind
 from flows.project import Merganser
 from tests.dvcfleet.test_lineage import overwrite
 from tests.tiny import dvc, merganser

@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from dvcfleet.provenance.contents import Contents, is_checked, name_of
-from dvcfleet.provenance.findings import Finding, Kind, some
-from dvcfleet.provenance.ledger import git
-from dvcfleet.provenance.tree import Item, Lineage, overlap
+from dvcfleet.lineage.contents import Contents, is_checked, name_of
+from dvcfleet.lineage.findings import Finding, Kind, some
+from dvcfleet.lineage.tree import Item, Lineage, overlap
+from dvcfleet.record.ledger import git
 
 if TYPE_CHECKING:
     from dvc.output import Output

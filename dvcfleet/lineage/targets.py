@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError, did_you_mean
+from dvcfleet.lineage.tree import overlap
 from dvcfleet.project import project_of
-from dvcfleet.provenance.tree import overlap
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dvcfleet.provenance.ledger import Execution
-from dvcfleet.provenance.targets import Target
-from dvcfleet.provenance.tree import Item, Lineage, Origin, Step
+from dvcfleet.lineage.targets import Target
+from dvcfleet.lineage.tree import Item, Lineage, Origin, Step
+from dvcfleet.record.ledger import Execution
 
 _LONGEST = 160
 _SHORT = 10  # digits of a hash that are shown; --json has them all

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from dvcfleet.provenance.ledger import Execution
-from dvcfleet.provenance.tree import Item, Lineage, Origin, Step, overlap
+from dvcfleet.lineage.tree import Item, Lineage, Origin, Step, overlap
+from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.options import Options
 from dvcfleet.project import project_of
-from dvcfleet.provenance.ledger import Execution, entry_digest, executions, read_environment
+from dvcfleet.record.ledger import Execution, entry_digest, executions, read_environment
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:

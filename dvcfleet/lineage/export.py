@@ -8,10 +8,10 @@ from pathlib import Path
 
 from dvcfleet.disk import sync_names
 from dvcfleet.errors import UserError
-from dvcfleet.provenance.audit import look_up
-from dvcfleet.provenance.openlineage import openlineage_lines
-from dvcfleet.provenance.prov import prov_json
-from dvcfleet.provenance.tree import Lineage, read_lineage
+from dvcfleet.lineage.audit import look_up
+from dvcfleet.lineage.openlineage import openlineage_lines
+from dvcfleet.lineage.prov import prov_json
+from dvcfleet.lineage.tree import Lineage, read_lineage
 from dvcfleet.repository import opened
 
 # Each suffix's format and its writer.

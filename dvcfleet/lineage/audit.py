@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.errors import UserError
+from dvcfleet.lineage.contents import Contents
+from dvcfleet.lineage.findings import Finding, Kind, some
+from dvcfleet.lineage.rerun import Rerun, run_again
+from dvcfleet.lineage.targets import Target, find_target
+from dvcfleet.lineage.tree import Lineage, read_lineage
+from dvcfleet.lineage.verify import verify
 from dvcfleet.planning.orphans import find_orphans
 from dvcfleet.project import project_of
-from dvcfleet.provenance.contents import Contents
-from dvcfleet.provenance.findings import Finding, Kind, some
-from dvcfleet.provenance.ledger import environment_file
-from dvcfleet.provenance.rerun import Rerun, run_again
-from dvcfleet.provenance.targets import Target, find_target
-from dvcfleet.provenance.tree import Lineage, read_lineage
-from dvcfleet.provenance.verify import verify
+from dvcfleet.record.ledger import environment_file
 from dvcfleet.repository import opened, state_folder, write_lock
 
 # With one of these findings, a stage would not do what was recorded.

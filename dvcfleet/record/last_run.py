@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from dvcfleet.messages import Result
-from dvcfleet.provenance.ledger import executions
+from dvcfleet.record.ledger import executions
 from dvcfleet.repository import is_at_work
 from dvcfleet.run_names import begun_run
 

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
-from dvcfleet.provenance.ledger import Execution
-from dvcfleet.provenance.tree import Lineage, Origin, Step
+from dvcfleet.lineage.tree import Lineage, Origin, Step
+from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
 from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.stages import set_params, varies
 from dvcfleet.errors import UserError
+from dvcfleet.lineage.contents import name_of
+from dvcfleet.lineage.findings import Finding, Kind, some
+from dvcfleet.lineage.metrics import differences
+from dvcfleet.lineage.tree import Lineage, recorded_entry
 from dvcfleet.project import Project, project_of
-from dvcfleet.provenance.contents import name_of
-from dvcfleet.provenance.findings import Finding, Kind, some
-from dvcfleet.provenance.ledger import git
-from dvcfleet.provenance.metrics import differences
-from dvcfleet.provenance.tree import Lineage, recorded_entry
+from dvcfleet.record.ledger import git
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.stages import is_params
+from dvcfleet.lineage.contents import Contents, is_checked, name_of
+from dvcfleet.lineage.findings import Finding, Kind, some
+from dvcfleet.lineage.inputs import check_inputs
+from dvcfleet.lineage.tree import Lineage, Step
 from dvcfleet.planning.reasons import dependency_reasons
-from dvcfleet.provenance.contents import Contents, is_checked, name_of
-from dvcfleet.provenance.findings import Finding, Kind, some
-from dvcfleet.provenance.inputs import check_inputs
-from dvcfleet.provenance.tree import Lineage, Step
 
 if TYPE_CHECKING:
     from dvc.output import Output

@@ -1,1 +1,0 @@
-"""Provenance: the lineage of results, its audit, and its export to other tools."""

@@ -1,0 +1,1 @@
+"""The record of runs: the ledger of their stages, their DVC experiments."""

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from math import prod
 from typing import TypeVar
 from weakref import finalize
@@ -117,7 +118,7 @@ def in_order(
             # Submit more than can run: while the next result takes long, the other threads process later items.
             while waiting and (len(waiting) >= AHEAD * threads or _expected(waiting) + weight > budget):
                 yield waiting.popleft()[1].result()
-            waiting.append((weight, pool.submit(work, item)))
+            waiting.append((weight, pool.submit(copy_context().run, work, item)))
         while waiting:
             yield waiting.popleft()[1].result()
     finally:

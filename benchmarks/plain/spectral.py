@@ -83,9 +83,6 @@ def polar(matrix: Tensor) -> Tensor:
 
 
 def largest(delta: Tensor, density: float) -> Tensor:
-    """Keep the largest entries, of equal ones the first: in float32 some are equal to the last that is kept."""
+    """Keep the largest entries, and those equal to the least of them."""
     magnitudes, count = delta.abs().flatten(), int(density * delta.numel())
-    cut = magnitudes.kthvalue(len(magnitudes) - count + 1).values
-    kept = magnitudes >= cut
-    kept[(magnitudes == cut).nonzero().flatten()[count - int(kept.sum()) or len(kept) :]] = False
-    return torch.where(kept.view(delta.shape), delta, 0)
+    return torch.where(delta.abs() >= magnitudes.kthvalue(len(magnitudes) - count + 1).values, delta, 0)

@@ -10,6 +10,7 @@ Legend: T tasks, C entries; a *stack* is a tensor (T, ...) of all tasks.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -50,11 +51,12 @@ class InMemory:
 
 
 class Thresholds(NamedTuple):
-    """The magnitude at a rank, as a bit pattern, and how many entries have it."""
+    """The least magnitude within a rank, and how many entries have at least that and are not zero."""
 
-    patterns: tuple[int, ...]  # T
-    ties: tuple[int, ...]  # T: how many of the entries with this pattern are within the rank
-    equal: list[list[int]]  # by stack and task: how many entries have it
+    least: tuple[float, ...]  # T: infinity for rank 0
+    levels: tuple[float, ...]  # T: the next smaller magnitudes, but not below 0
+    kept: tuple[int, ...]  # T: entries whose magnitude is above the level
+    entries: int  # of each task
 
 
 class Bins(NamedTuple):
@@ -72,26 +74,27 @@ class Histogram(NamedTuple):
 
 
 class Distinct(NamedTuple):
-    """The distinct patterns of one task in its bin, and how many entries have each."""
+    """The distinct magnitudes of one task in its bin, and how many entries have each."""
 
-    patterns: Tensor
+    magnitudes: Tensor
     counts: Tensor
 
 
 def thresholds(stacks: StackSource, count: Rank, change: Change | None = None) -> Thresholds:
-    """Find each task's `count(n)`-th largest of its n magnitudes; for rank 0, a pattern above all of them.
+    """Find each task's `count(n)`-th largest of its n magnitudes.
 
     `change` maps each block (T, C) to the values that are ranked, entry by entry.
 
     >>> stack = torch.tensor([[0.5, -2.0, 0.5, 1.0]])
     >>> found = thresholds(InMemory(lambda: [stack]), lambda n: 3)
-    >>> torch.tensor(found.patterns, dtype=torch.int32).view(torch.float32), found.ties, found.equal
-    (tensor([0.5000]), (1,), [[2]])
+    >>> found.least, found.kept, found.entries
+    ((0.5,), (4,), 4)
     """
     histogram = _total(stacks.each(partial(_histogram, change=change, bins=None)))
     tasks, n = len(histogram.counts), int(histogram.counts[0].sum())
     leading, rank = [0] * tasks, count(n)
-    ranks = [rank] * tasks if isinstance(rank, int) else list(rank)
+    wanted = [rank] * tasks if isinstance(rank, int) else list(rank)
+    ranks = wanted  # within the bins
     while True:
         places, ranks = map(list, zip(*map(_place, histogram.counts, ranks), strict=True))
         inside = sum(int(row[place]) for row, place in zip(histogram.counts, places, strict=True))
@@ -102,7 +105,10 @@ def thresholds(stacks: StackSource, count: Rank, change: Change | None = None) -
             break
         histogram = _total(stacks.each(partial(_histogram, change=change, bins=narrowed)))
     taken = list(stacks.each(partial(_distinct, change=change, bins=narrowed)))
-    return _exact(taken, narrowed, ranks)
+    found = [_nth([stack[t] for stack in taken], rank) for t, rank in enumerate(ranks)]
+    least, levels, equal = zip(*found, strict=True)
+    kept = [own - inside + more for own, inside, more in zip(wanted, ranks, equal, strict=True)]
+    return Thresholds(least, levels, tuple(kept), n)
 
 
 def _histogram(stack: Tensor, change: Change | None, bins: Bins | None) -> Histogram:
@@ -132,9 +138,9 @@ def _count(row: Tensor, leading: int, before: int, following: int, counts: Tenso
 
 
 def _distinct(stack: Tensor, change: Change | None, bins: Bins) -> list[Distinct]:
-    """List the distinct patterns of each task in its bin."""
+    """List the distinct magnitudes of each task in its bin."""
     pieces = [
-        [_take(*each, bins.following) for each in zip(piece, bins.leading, strict=True)]
+        [_take(*each, bins.following).view(piece.dtype) for each in zip(piece, bins.leading, strict=True)]
         for piece in _pieces(stack, change)
     ]
     return [Distinct(*torch.cat(taken).unique(return_counts=True)) for taken in zip(*pieces, strict=True)]
@@ -178,24 +184,15 @@ def _total(histograms: Iterable[Histogram]) -> Histogram:
     return total
 
 
-def _exact(stacks: Sequence[Sequence[Distinct]], bins: Bins, ranks: Sequence[int]) -> Thresholds:
-    """Find the pattern at each task's rank, counted from the top of its bin, over all stacks."""
-    last = [(own + 1 << bins.following) - 1 for own in bins.leading]
-    found = [_nth([stack[t] for stack in stacks], rank) if rank else (last[t], 0) for t, rank in enumerate(ranks)]
-    patterns, ties = zip(*found, strict=True)
-    equal = [
-        [int(own.counts[own.patterns == pattern].sum()) for own, pattern in zip(stack, patterns, strict=True)]
-        for stack in stacks
-    ]
-    return Thresholds(patterns, ties, equal)
-
-
-def _nth(stacks: Sequence[Distinct], rank: int) -> tuple[int, int]:
-    """Find the pattern at this rank from the top, and its rank among the equal ones."""
-    patterns, order = torch.cat([stack.patterns for stack in stacks]).sort()
+def _nth(stacks: Sequence[Distinct], rank: int) -> tuple[float, float, int]:
+    """Find the magnitude at this rank from the top, the level below it, and how many in the bin are above that."""
+    if rank == 0:
+        return inf, inf, 0
+    magnitudes, order = torch.cat([stack.magnitudes for stack in stacks]).sort()
     counts = torch.cat([stack.counts for stack in stacks])[order]
-    pattern = patterns[_place(counts, rank)[0]]
-    return int(pattern), rank - int(counts[patterns > pattern].sum())
+    least = magnitudes[_place(counts, rank)[0]]
+    level = patterns_of(least).sub_(1).clamp_(min=0).view(least.dtype)
+    return float(least), float(level), int(counts[magnitudes > level].sum())
 
 
 def _place(counts: Tensor, rank: int) -> tuple[int, int]:

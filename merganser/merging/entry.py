@@ -17,6 +17,7 @@ from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.inputs.factorised import factorised
 from merganser.inputs.factors import FactorSettings
 from merganser.inputs.layers import LayerSource
+from merganser.linalg.tally import share_of, tallied
 from merganser.merging.driver import choose_device, merge
 from merganser.merging.method import Method
 from merganser.outputs import write_json
@@ -44,14 +45,15 @@ def merge_entry(
 ) -> None:
     """Merge a source's layers onto the base into an empty folder, with its card and what stands beside the base.
 
-    `texts`: makes the text files beside the weights, such as the card, once these are written.
-    `additions`: small files of the tasks' own that are kept with it. `noted`: more for the profile: the losses by
-    step of the values that the method applies, its search, or what the
-    statistics cost that it reads.
+    `texts`: makes the text files beside the weights, such as the card, once these are written. `additions`: small files
+    of the tasks' own that are kept with it. `noted`: more for the profile: the losses by step of the values that the
+    method applies, its search, or what the statistics cost that it reads. Of a method that keeps the largest entries,
+    the profile says which share of them it kept.
     """
     start_wall, start_cpu = time.perf_counter(), time.process_time()
     checkpoint = open_for_merging(base)
-    merge(method, values, source, checkpoint, folder, choose_device(device), threads, output, progress)
+    with tallied() as tally:
+        merge(method, values, source, checkpoint, folder, choose_device(device), threads, output, progress)
     copy_companions(base, folder)
     output.declare(folder)
     for path in additions:
@@ -65,7 +67,9 @@ def merge_entry(
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
         rate = {"amr": additional_memory_rate(folder, checkpoint, source)}
-        write_json(profile, times | _usage() | rate | {"device": _device_name(device)} | dict(noted or {}))
+        share = share_of(tally)
+        kept = {} if share is None else {"kept_share": share}
+        write_json(profile, times | _usage() | rate | kept | {"device": _device_name(device)} | dict(noted or {}))
 
 
 def as_taken(method: Method, values: dict[str, Any], deltas: LayerSource) -> LayerSource:

@@ -5,8 +5,9 @@ from torch import Tensor
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import joined
+from merganser.linalg.counts import ceiling_of, count_of
+from merganser.linalg.select import each_band
 from merganser.merging.method import Fractions, Scaling, method
-from merganser.operators.band import each_band
 from merganser.operators.coefficients import each_of
 from merganser.operators.sums import total
 
@@ -28,11 +29,14 @@ def breadcrumbs(
 ) -> Tensor:
     """Add each task's entries above its smallest and below its largest ones, layer by layer.
 
-    `beta` is the share of small entries dropped of each parameter; above the share `gamma` begin the outliers.
+    `beta` is the share of small entries dropped of each parameter; above the share `gamma` begin the outliers. Entries
+    equal to the smallest or to the largest that is kept are kept too.
     """
-    small, outliers = (each_of(shares, layer.tasks) for shares in (beta, gamma))
-    for low, high in zip(small, outliers, strict=True):
+    above, wanted, n = [], [], layer.deltas[0].numel()
+    for low, high in zip(each_of(beta, layer.tasks), each_of(gamma, layer.tasks), strict=True):
         if low >= high:
             raise InputError(f"beta: {low} is not below gamma, {high}: no entry would be kept; lower beta")
-    summed = (total(block).mul_(scaling) for block in each_band(layer.deltas, small, outliers))
+        above.append(n - ceiling_of(high, n))
+        wanted.append(ceiling_of(high, n) - count_of(low, n))
+    summed = (total(block).mul_(scaling) for block in each_band(layer.deltas, above, wanted))
     return joined(summed, layer.shape, layer.dtype, layer.deltas.device)

@@ -9,7 +9,7 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.select import kept
 from merganser.merging.method import Densities, Scaling, method
 from merganser.operators.sums import scaled_sum
-from merganser.operators.trim import layer_cuts
+from merganser.operators.trim import vector_cut
 from merganser.overlays.masked import sparse
 from merganser.overlays.parts import Parts
 
@@ -41,10 +41,10 @@ def byom_fft(
     adding it to what is shared rounds nothing.
     """
     own = partial(differences, scaling=scaling)
-    cuts = layer_cuts(layers, density, own)
+    cut = vector_cut(layers, density, own)
 
     def merge(layer: LayerDeltas) -> Parts:
-        masks = kept(layer.deltas, cuts[layer.name], own)
+        masks = kept(layer.deltas, cut, own)
         restored = zip(layer.tasks, layer.deltas, masks, strict=True)
         shared = scaled_sum(layer.deltas, scaling)
         return Parts({task: sparse(delta, mask) for task, delta, mask in restored}, unified=shared)

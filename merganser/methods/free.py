@@ -1,6 +1,6 @@
 """FREE-Merging: a merge of what task vectors hold of high frequency, and of each task an expert of a few entries."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from math import log
 
@@ -15,25 +15,25 @@ from merganser.merging.method import Densities, NonNegative, method
 from merganser.operators.coefficients import PerTask, each_of
 from merganser.operators.passes import over_deltas
 from merganser.operators.sums import total
-from merganser.operators.trim import layer_cuts
+from merganser.operators.trim import vector_cut
 from merganser.overlays.masked import sparse
 from merganser.overlays.parts import Parts
 
 
-def magnitudes(layer: LayerDeltas, cuts: Mapping[str, Cut]) -> Tensor:
+def magnitudes(layer: LayerDeltas, cut: Cut) -> Tensor:
     """Sum, in float64, the magnitudes of each task's entries and of those that its cut keeps: (2, T), on the CPU."""
     sums = torch.zeros(2, len(layer.tasks), dtype=torch.float64, device=layer.deltas.device)
-    for block, trimmed in zip(blocks(layer.deltas), each_trimmed(layer.deltas, cuts[layer.name]), strict=True):
+    for block, trimmed in zip(blocks(layer.deltas), each_trimmed(layer.deltas, cut), strict=True):
         sums += torch.stack([side.abs().sum(1, dtype=torch.float64) for side in (block, trimmed)])
     return sums.cpu()
 
 
-def factors(layers: LayerSource, cuts: Mapping[str, Cut], density: PerTask) -> tuple[list[float], list[float]]:
+def factors(layers: LayerSource, cut: Cut, density: PerTask) -> tuple[list[float], list[float]]:
     """Return each task's coefficient in the shared merge and the factor of its expert, over the whole vector.
 
     A mean over kept and dropped entries alike divides by the same number everywhere, so that sums do.
     """
-    whole, largest = torch.stack(list(over_deltas(layers, partial(magnitudes, cuts=cuts)))).sum(0)
+    whole, largest = torch.stack(list(over_deltas(layers, partial(magnitudes, cut=cut)))).sum(0)
     shares = torch.where(whole > 0, whole / whole.sum(), 0)
     logs = torch.tensor([-log(each) for each in each_of(density, layers.tasks)], dtype=torch.float64)
     return shares.tolist(), torch.where(whole > 0, largest * logs / (shares * whole), 0).tolist()
@@ -65,12 +65,12 @@ def free(
     expert, are of the whole vector. An entry reads `routers/NAME` (`of: deltas`): a router of the base model's
     features. Examples are evaluated without their task's label; each task's class head is given.
     """
-    cuts = layer_cuts(layers, density)
-    shares, scales = factors(layers, cuts, density)
+    cut = vector_cut(layers, density)
+    shares, scales = factors(layers, cut, density)
 
     def merge(layer: LayerDeltas) -> Parts:
         shared = filtered(total(layer.deltas, shares), cutoff).to(layer.dtype)
-        masks = kept(layer.deltas, cuts[layer.name])
+        masks = kept(layer.deltas, cut)
         experts = zip(layer.tasks, scales, layer.deltas, masks, strict=True)
         return Parts({task: sparse(shared + scale * delta, mask) for task, scale, delta, mask in experts}, shared)
 

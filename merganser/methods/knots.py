@@ -11,7 +11,7 @@ from merganser.merging.method import Densities, Rates, Scaling, method
 from merganser.operators.coefficients import PerTask
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.drop import dropped, drops
-from merganser.operators.elect import cuts_and_winner, elect_sign, winning_sign
+from merganser.operators.elect import cut_and_winner, elect_sign, winning_sign
 from merganser.operators.joint_layers import JointLayers, joint_layers
 from merganser.operators.sums import scaled_sum
 from merganser.operators.trim import Sparse, trim
@@ -31,8 +31,8 @@ def inner_merge(
     if inner == "dare_ties":
         winner = winning_sign(layers, drop)
         return lambda layer: elected_mean(drop(layer), winner)
-    cuts, winner = cuts_and_winner(layers, density)
-    return lambda layer: elected_mean(trim(layer.deltas, cuts[layer.name]), winner)
+    cut, winner = cut_and_winner(layers, density)
+    return lambda layer: elected_mean(trim(layer.deltas, cut), winner)
 
 
 def elected_mean(sparse: Sparse, winner: int) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Densities, method
 from merganser.operators.stitch import stitch
-from merganser.operators.trim import layer_cuts, trim
+from merganser.operators.trim import trim, vector_cut
 
 
 @method(
@@ -30,5 +30,5 @@ def localize_stitch(layers: LayerSource, *, density: Densities = 0.01) -> Callab
     An entry that a task left as it was is never its own, even where its other entries are fewer. With a few labelled
     examples, `localize_stitch_learned` learns the regions.
     """
-    cuts = layer_cuts(layers, density)
-    return lambda layer: stitch(trim(layer.deltas, cuts[layer.name]))
+    cut = vector_cut(layers, density)
+    return lambda layer: stitch(trim(layer.deltas, cut))

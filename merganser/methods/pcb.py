@@ -9,7 +9,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import by_blocks
 from merganser.linalg.counts import count_of
-from merganser.linalg.select import whole_cut
+from merganser.linalg.select import cut_of
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.competition import Softmaxes, balanced_mean, scores, softmaxes
 from merganser.operators.passes import Stacks
@@ -18,9 +18,9 @@ TIED = 1e-12  # relative: scores this close differ by the rounding of their sums
 
 
 def least_scores(layers: LayerSource, known: Softmaxes, ratio: float) -> Tensor:
-    """Find each task's least score (T, 1) among the share `ratio` of its largest, in float64."""
-    cut = whole_cut(Stacks(layers), partial(count_of, ratio), partial(scores, known=known))
-    return torch.tensor(cut.patterns).view(torch.float64).mul_(1 - TIED).unsqueeze(1)
+    """Find the level (T, 1) above which a task's scores are in the share `ratio` of its largest, in float64."""
+    cut = cut_of(Stacks(layers), partial(count_of, ratio), partial(scores, known=known))
+    return torch.tensor(cut, dtype=torch.float64).mul_(1 - TIED).unsqueeze(1)
 
 
 @method(

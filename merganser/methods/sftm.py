@@ -10,7 +10,7 @@ from merganser.checkpoints.kinds import is_norm
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.blocks import joined
 from merganser.linalg.decompositions import Factors
-from merganser.linalg.select import Cut, cut_at, each_trimmed
+from merganser.linalg.select import cut_at, each_trimmed
 from merganser.linalg.svd import compact, compact_low_rank
 from merganser.merging.method import Densities, Scaling, method
 from merganser.operators.coefficients import PerTask, each_of
@@ -21,8 +21,8 @@ from merganser.operators.superposition import strengths
 def trimmed(deltas: Tensor, densities: Sequence[float]) -> Iterator[Tensor]:
     """Keep the largest entries of each task's delta (T, ...), by its share of this parameter."""
     cut = cut_at(lambda: [deltas], densities)
-    for delta, pattern, ties in zip(deltas, cut.patterns, cut.ties, strict=True):
-        pieces = (block.squeeze(0) for block in each_trimmed(delta.unsqueeze(0), Cut((pattern,), (ties,))))
+    for delta, level in zip(deltas, cut, strict=True):
+        pieces = (block.squeeze(0) for block in each_trimmed(delta.unsqueeze(0), (level,)))
         yield joined(pieces, delta.shape, delta.dtype, delta.device)
 
 

@@ -1,6 +1,6 @@
 """T-Switch: each task's largest entries by their signs alone, with one scale for each sign."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -10,21 +10,21 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.select import Cut, each_trimmed, kept
 from merganser.merging.method import Densities, method
 from merganser.operators.passes import over_deltas
-from merganser.operators.trim import layer_cuts
+from merganser.operators.trim import vector_cut
 from merganser.overlays.masked import signs
 from merganser.overlays.parts import Parts
 
 
-def scales_of(layers: LayerSource, cuts: Mapping[str, Cut]) -> Tensor:
+def scales_of(layers: LayerSource, cut: Cut) -> Tensor:
     """Return the root mean square of each task's kept entries by sign over the whole vector, signed: (T, 2)."""
-    summed, counts = torch.stack(list(over_deltas(layers, partial(squares, cuts=cuts)))).sum(0)
+    summed, counts = torch.stack(list(over_deltas(layers, partial(squares, cut=cut)))).sum(0)
     return (summed / counts.clamp(min=1)).sqrt() * torch.tensor([1.0, -1.0])
 
 
-def squares(layer: LayerDeltas, cuts: Mapping[str, Cut]) -> Tensor:
+def squares(layer: LayerDeltas, cut: Cut) -> Tensor:
     """Sum the squares of each task's kept entries by sign, and count them: (2, T, 2), on the CPU."""
     summed = torch.zeros(2, len(layer.tasks), 2, dtype=torch.float64, device=layer.deltas.device)
-    for block in each_trimmed(layer.deltas, cuts[layer.name]):
+    for block in each_trimmed(layer.deltas, cut):
         sides = block.clamp(min=0), block.clamp(max=0)
         summed[0] += torch.stack([side.double().square_().sum(1) for side in sides], dim=1)
         summed[1] += torch.stack([(side != 0).sum(1) for side in sides], dim=1)
@@ -51,11 +51,11 @@ def t_switch(layers: LayerSource, *, density: Densities = 0.5) -> Callable[[Laye
     whole vector too: the switch keeps the length of what it replaces, sign by sign, as the groups of dts_t do (the mean
     would be nearest entry by entry, and always too short).
     """
-    cuts = layer_cuts(layers, density)
-    scales = scales_of(layers, cuts)
+    cut = vector_cut(layers, density)
+    scales = scales_of(layers, cut)
 
     def merge(layer: LayerDeltas) -> Parts:
-        masks = kept(layer.deltas, cuts[layer.name]).logical_and_(layer.deltas)  # a zero has no sign
+        masks = kept(layer.deltas, cut)
         own = zip(layer.tasks, scales, layer.deltas, masks, strict=True)
         return Parts({task: signs(delta, mask, scale) for task, scale, delta, mask in own if mask.any()})
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Densities, Scaling, method
 from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.elect import cuts_and_winner, elect_sign
+from merganser.operators.elect import cut_and_winner, elect_sign
 from merganser.operators.trim import trim
 
 
@@ -27,12 +27,13 @@ from merganser.operators.trim import trim
 def ties(layers: LayerSource, *, density: Densities = 0.2, scaling: Scaling = 1.0) -> Callable[[LayerDeltas], Tensor]:
     """Keep each task's largest entries, elect a sign per entry, average the tasks that agree.
 
-    `density` is a share of the whole task vector. An entry whose elected sign is 0 takes the sign that wins the vector.
+    `density` is a share of the whole task vector; what equals the least that is kept is kept too. An entry whose
+    elected sign is 0 takes the sign that wins the vector.
     """
-    cuts, winner = cuts_and_winner(layers, density)
+    cut, winner = cut_and_winner(layers, density)
 
     def merge(layer: LayerDeltas) -> Tensor:
-        trimmed = trim(layer.deltas, cuts[layer.name])
+        trimmed = trim(layer.deltas, cut)
         sign = elect_sign(trimmed, winner)
         return scaling * disjoint_mean(trimmed, sign)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas
 from merganser.operators.coefficients import PerTask
 from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.elect import cuts_and_winner, elect_sign
+from merganser.operators.elect import cut_and_winner, elect_sign
 from merganser.operators.passes import Layers
 from merganser.operators.sums import total
 from merganser.operators.trim import trim
@@ -34,10 +34,10 @@ def unscaled_merge(layers: Layers, combine: Combine, density: PerTask) -> Callab
     """
     if combine == "task_arithmetic":
         return lambda layer: total(layer.deltas)
-    cuts, winner = cuts_and_winner(layers, density)
+    cut, winner = cut_and_winner(layers, density)
 
     def merge(layer: LayerDeltas) -> Tensor:
-        trimmed = trim(layer.deltas, cuts[layer.name])
+        trimmed = trim(layer.deltas, cut)
         return disjoint_mean(trimmed, elect_sign(trimmed, winner), torch.float64)
 
     return merge

@@ -7,6 +7,7 @@ Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices sid
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, cast
 
 import torch
@@ -14,11 +15,12 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg import lapack
+from merganser.linalg.counts import count_of
 from merganser.linalg.joint import JointFactors
-from merganser.linalg.select import cut_at
+from merganser.linalg.tally import note_kept
+from merganser.linalg.thresholds import InMemory, thresholds
 from merganser.operators.joint_layers import NO_LENGTH, NOTHING, joint_factors
 
-INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}  # of the same width
 SAME = 1e-9  # relative difference up to which two magnitudes count as equal
 BLOCK = 2**18  # entries of each task that are averaged at a time
 PLACES = 64  # entries that are recomputed at a time
@@ -76,13 +78,14 @@ def prune_(space: JointSpace, density: float) -> bool:
     Entries that differ by rounding count as equal, so that the order of the tasks does not matter.
     Returns False, with the rows half pruned, if too many entries round to the same value.
     """
-    cut = cut_at(lambda: (part.reshape(1, -1) for part in space.vh), density)
-    pattern = torch.tensor(cut.patterns, dtype=INTEGERS[space.vh.dtype], device=space.vh.device)
-    least = pattern.view(space.vh.dtype)[0]  # NaN if none is kept
+    found = thresholds(InMemory(lambda: (part.reshape(1, -1) for part in space.vh)), partial(count_of, density))
+    least = torch.tensor(found.least[0], dtype=space.vh.dtype, device=space.vh.device)
     slack = SAME if space.deltas is None else 4 * torch.finfo(space.vh.dtype).eps
     for unit in space.vh:
         unit.masked_fill_((unit.abs() >= (least * (1 - slack)).clamp(min=NOTHING)).logical_not_(), 0)
-    if space.deltas is None or not least > NOTHING:
+    kept = sum(int(unit.count_nonzero()) for unit in space.vh)
+    if space.deltas is None or not NOTHING < least < torch.inf:
+        note_kept(kept, found.entries)
         return True
     places = torch.cat([_placed(task, (unit != 0) & (unit.abs() <= least)) for task, unit in enumerate(space.vh)])
     if len(places) > DOUBTS:
@@ -90,8 +93,10 @@ def prune_(space: JointSpace, density: float) -> bool:
     t, k, n = places.unbind(1)
     exact = space.exact(places).abs_() / space.s[t, k]
     at_cut = exact[space.vh[t, k, n].abs() == least]
-    dropped = exact < at_cut.topk(cut.ties[0]).values[-1] * (1 - SAME)
+    wanted = count_of(density, found.entries) - (kept - len(places))  # of those that round to the least
+    dropped = exact < at_cut.topk(wanted).values[-1] * (1 - SAME)
     space.vh[t[dropped], k[dropped], n[dropped]] = 0
+    note_kept(kept - int(dropped.sum()), found.entries)
     return True
 
 

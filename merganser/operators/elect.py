@@ -11,7 +11,7 @@ from merganser.linalg.select import Cut
 from merganser.operators.coefficients import PerTask
 from merganser.operators.passes import Layers, over_deltas
 from merganser.operators.sums import total
-from merganser.operators.trim import Sparse, blocks_of, layer_cuts, loop_arguments, trim
+from merganser.operators.trim import Sparse, blocks_of, loop_arguments, trim, vector_cut
 
 
 def elect_sign(deltas: Sparse, draw: int = 0) -> Tensor:
@@ -42,10 +42,10 @@ def winning_sign(layers: Layers, sparse: Callable[[LayerDeltas], Sparse]) -> int
     return _winner(sum(over_deltas(layers, lambda layer: balance_of(elect_sign(sparse(layer))))))
 
 
-def cuts_and_winner(layers: Layers, density: PerTask) -> tuple[dict[str, Cut], int]:
-    """Find the cut of each task's whole vector, by layer, and the sign that wins more entries."""
-    cuts = layer_cuts(layers, density)
-    return cuts, winning_sign(layers, lambda layer: trim(layer.deltas, cuts[layer.name]))
+def cut_and_winner(layers: Layers, density: PerTask) -> tuple[Cut, int]:
+    """Find the cut of each task's whole vector, and the sign that wins more entries."""
+    cut = vector_cut(layers, density)
+    return cut, winning_sign(layers, lambda layer: trim(layer.deltas, cut))
 
 
 def balance_of(sign: Tensor) -> int:

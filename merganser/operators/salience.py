@@ -8,7 +8,7 @@ from torch import Tensor
 
 from merganser.linalg.blocks import by_blocks
 from merganser.linalg.counts import count_of
-from merganser.linalg.select import cuts, kept
+from merganser.linalg.select import cut_of, kept
 from merganser.linalg.thresholds import InMemory
 from merganser.operators.angles import grouped, tiles
 
@@ -39,7 +39,7 @@ def most_varied(deltas: Tensor, density: float) -> Tensor:
     if density == 1:
         return deltas
     spread = variances(deltas).reshape(1, -1)
-    (cut,) = cuts(InMemory(lambda: [spread]), lambda _: count_of(density, int(spread.count_nonzero())))
+    cut = cut_of(InMemory(lambda: [spread]), lambda _: count_of(density, int(spread.count_nonzero())))
     return deltas * kept(spread, cut).view(deltas.shape[1:])
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.counts import count_of
-from merganser.linalg.select import cuts, each_trimmed
+from merganser.linalg.select import cut_of, each_band, each_trimmed
 from merganser.linalg.thresholds import InMemory
 from merganser.operators.angles import grouped, tiles
 from merganser.operators.drop import by_magnitude, generator_of
@@ -41,20 +41,18 @@ def sparsified(
 def _kept(layer: LayerDeltas, task: str, delta: Tensor, keep: Keep, share: float, gamma: float, eps: float) -> Tensor:
     n = delta.numel()
     wanted = count_of(share, n)
-    if keep == "largest":
-        return _largest(delta, max(1, wanted))
-    if keep == "middle":
-        most = n - max(0, n - wanted - count_of(1 - gamma, n))
-        return _largest(delta, most) - _largest(delta, most - wanted)
+    if keep in ("largest", "middle"):
+        stack, outliers = delta.unsqueeze(0), min(n - wanted, count_of(1 - gamma, n))
+        pieces = each_band(stack, [outliers], [wanted]) if keep == "middle" else _largest(stack, max(1, wanted))
+        return torch.cat(list(pieces), 1).view(delta.shape)
     numbers = torch.rand(n, generator=generator_of(layer.seed, task, layer.name)).to(delta.device).view(delta.shape)
     chances = share if keep == "random" else chances_by_size(delta, share, eps)
     return delta * (numbers >= 1 - chances)
 
 
-def _largest(delta: Tensor, count: int) -> Tensor:
-    """Keep so many of the largest entries, of equal ones the first."""
-    (cut,) = cuts(InMemory(lambda: [delta.unsqueeze(0)]), lambda _: count)
-    return torch.cat(list(each_trimmed(delta.unsqueeze(0), cut)), 1).view(delta.shape)
+def _largest(stack: Tensor, count: int) -> Iterator[Tensor]:
+    """Yield at least so many of the largest entries of a stack (1, ...), in blocks (1, C)."""
+    return each_trimmed(stack, cut_of(InMemory(lambda: [stack]), lambda _: count))
 
 
 def chances_by_size(delta: Tensor, density: float, eps: float) -> Tensor:

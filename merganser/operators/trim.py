@@ -12,8 +12,7 @@ from torch import Tensor
 
 from merganser.linalg.blocks import blocks, is_looped
 from merganser.linalg.counts import counts_of
-from merganser.linalg.patterns import levels_of
-from merganser.linalg.select import Cut, cuts, each_trimmed
+from merganser.linalg.select import Cut, cut_of, each_trimmed
 from merganser.linalg.thresholds import Change
 from merganser.operators.coefficients import PerTask, each_of
 from merganser.operators.passes import Layers, Stacks
@@ -48,10 +47,8 @@ Sparse = Tensor | Trimmed  # deltas (T, ...) of which most entries are zero
 def trim(deltas: Tensor, cut: Cut) -> Trimmed:
     """Keep each task's entries (T, ...) that its cut keeps.
 
-    >>> from merganser.linalg.patterns import patterns_of
-    >>> half = int(patterns_of(torch.tensor([0.5])))
-    >>> dense(trim(torch.tensor([[0.5, -2.0, 0.1, 0.5]]), Cut((half,), (1,))))  # one of those equal to 0.5
-    tensor([[ 0.5000, -2.0000,  0.0000,  0.0000]])
+    >>> dense(trim(torch.tensor([[0.5, -2.0, 0.1, 1.0]]), (0.5,)))
+    tensor([[ 0., -2.,  0.,  1.]])
     """
     return Trimmed(deltas, cut)
 
@@ -69,16 +66,12 @@ def blocks_of(sparse: Sparse) -> Iterable[Tensor]:
 def loop_arguments(sparse: Sparse) -> tuple[Tensor, Tensor] | None:
     """Return values (T, C) and the level (T) that kept magnitudes exceed, for the compiled loops.
 
-    None if the loops cannot be used: on a GPU, for other dtypes, or if only some entries at a level are kept.
+    None if the loops cannot be used: on a GPU, and for other dtypes.
     """
-    values, cut = (sparse.deltas, sparse.cut) if isinstance(sparse, Trimmed) else (sparse, None)
-    if not is_looped(values) or (cut and any(cut.ties)):
-        return None
-    levels = levels_of(cut.patterns, values) if cut else values.new_zeros(len(values))
-    return values.reshape(len(values), -1).contiguous(), levels
+    values, cut = (sparse.deltas, sparse.cut) if isinstance(sparse, Trimmed) else (sparse, (0.0,) * len(sparse))
+    return (values.reshape(len(values), -1).contiguous(), values.new_tensor(cut)) if is_looped(values) else None
 
 
-def layer_cuts(layers: Layers, density: PerTask, change: Change | None = None) -> dict[str, Cut]:
-    """Find the cut of each task's whole vector, by layer; `change` maps blocks to the values that are compared."""
-    found = cuts(Stacks(layers), partial(counts_of, each_of(density, layers.tasks)), change)
-    return dict(zip(layers.names, found, strict=True))
+def vector_cut(layers: Layers, density: PerTask, change: Change | None = None) -> Cut:
+    """Find the cut of each task's whole vector; `change` maps blocks to the values that are compared."""
+    return cut_of(Stacks(layers), partial(counts_of, each_of(density, layers.tasks)), change)

@@ -93,10 +93,9 @@ def counted(fraction: float, n: int) -> int:
 
 
 def largest(magnitudes: Array, count: int) -> Array:
-    """Mark the `count` largest entries of a vector (n,); of equal ones the first."""
-    mask = np.zeros(magnitudes.shape, bool)
-    mask[np.argsort(-magnitudes, kind="stable")[:count]] = True
-    return mask
+    """Mark the `count` largest entries of a vector (n,) and those equal to the least of them, but no zeros."""
+    least = np.sort(magnitudes)[::-1][count - 1] if count else np.inf
+    return (magnitudes >= least) & (magnitudes > 0)
 
 
 def largest_of_each(vectors: Array, density: PerTask, layers: Sequence[Given]) -> Array:

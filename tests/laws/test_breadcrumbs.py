@@ -7,22 +7,20 @@ import torch
 
 from merganser.errors import InputError
 from merganser.linalg.counts import ceiling_of
-from merganser.operators.band import each_band
 from tests.laws.layers import vectors
 from tests.laws.references import Array, Given, PerTask, each_task
 from tests.laws.samples import merged_vector, network
 
 
 def reference(layers: Sequence[Given], beta: PerTask, gamma: PerTask, scaling: float) -> list[Array]:
-    """Sort each layer's magnitudes, of equal ones the first last, and add the middle."""
+    """Sort each layer's magnitudes, and add the middle and what equals one of it."""
     merged = []
     for layer in layers:
         summed = np.zeros(layer.deltas[0].size)
         for delta, low, high in zip(layer.deltas, each_task(beta, layers), each_task(gamma, layers), strict=True):
             row = delta.reshape(-1)
-            order = sorted(range(row.size), key=lambda p: (abs(row[p]), -p))
-            middle = order[floor(low * row.size + 1e-9) : ceil(high * row.size - 1e-9)]
-            summed[middle] += row[middle]
+            middle = np.sort(np.abs(row))[floor(low * row.size + 1e-9) : ceil(high * row.size - 1e-9)]
+            summed += np.where((np.abs(row) >= middle[0]) & (np.abs(row) <= middle[-1]), row, 0)
         merged.append(scaling * summed.reshape(layer.deltas.shape[1:]))
     return merged
 
@@ -48,20 +46,20 @@ def test_each_layer_and_each_task_has_tails_of_its_own() -> None:
     assert merged.tolist() == [2.0, 6.0, 2.0, 6.0]
 
 
-def band(deltas: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    return torch.cat(list(each_band(deltas, [low] * len(deltas), [high] * len(deltas))), dim=1)
+def band(delta: torch.Tensor, beta: float, gamma: float) -> torch.Tensor:
+    return merged_vector("breadcrumbs", [vectors([delta])], beta=beta, gamma=gamma, scaling=1.0)
 
 
-def test_of_equal_magnitudes_the_first_ranks_highest() -> None:
-    equal = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
-    assert band(equal, 0.25, 0.75).tolist() == [[0.0, -1.0, 1.0, 0.0]]
-    assert band(equal, 0.25, 1.0).tolist() == [[1.0, -1.0, 1.0, 0.0]]
+def test_what_equals_the_smallest_or_the_largest_that_is_kept_is_kept_too() -> None:
+    delta = torch.tensor([2.0, -1.0, 1.0, 0.5, -2.0, 0.0, 3.0, 2.0])
+    # ranks from the smallest: 0 .5 1 | 1 2 2 | 2 3
+    assert band(delta, 0.375, 0.75).tolist() == [2.0, -1.0, 1.0, 0.0, -2.0, 0.0, 0.0, 2.0]
 
 
 def test_both_counts_survive_the_rounding_of_their_fractions() -> None:
     n = 100
     for k in range(n):
-        assert band(torch.arange(1.0, n + 1).unsqueeze(0), k / n, (k + 1) / n).count_nonzero() == 1, k
+        assert band(torch.arange(1.0, n + 1), k / n, (k + 1) / n).count_nonzero() == 1, k
     assert ceiling_of(0.07, 100) == 7  # 0.07 * 100 is 7.000000000000001
 
 

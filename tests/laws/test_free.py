@@ -136,6 +136,6 @@ def test_free_by_hand() -> None:
     # magnitudes 8 and 2, so shares 0.8 and 0.2; the sum is [3.4, -0.6, 1.6, 0.8], and the first two lose their mean
     shared = torch.tensor([2.0, -2.0, 1.6, 0.8], dtype=torch.float64)
     first, second = models(layers, cutoff=0.1, density=0.25)
-    rate = float(np.log(4))  # the first's largest entry is half of it, over 0.8: 0.625; the second's half, over 0.2
+    rate = float(np.log(4))  # the first's largest entry is half of it, over 0.8: 0.625; the second's two are all of it
     torch.testing.assert_close(first, shared + torch.tensor([4 * 0.625 * rate, 0, 0, 0]), rtol=1e-6, atol=0)
-    torch.testing.assert_close(second, shared + torch.tensor([1 * 2.5 * rate, 0, 0, 0]), rtol=1e-6, atol=0)
+    torch.testing.assert_close(second, shared + torch.tensor([1 * 5 * rate, 1 * 5 * rate, 0, 0]), rtol=1e-6, atol=0)

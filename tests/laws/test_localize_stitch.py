@@ -11,7 +11,7 @@ from tests.laws.samples import in_pieces, joined, layer_of, merged_vector, netwo
 def reference(layers: Sequence[Given], density: PerTask) -> list[Array]:
     """Mark each task's largest entries over the whole vector; share each position among those who marked it."""
     tau = flat(layers)
-    masks = largest_of_each(tau, density, layers) & (tau != 0)
+    masks = largest_of_each(tau, density, layers)
     shares = masks / np.maximum(masks.sum(0), 1)
     return unflat((shares * tau).sum(0), layers)
 

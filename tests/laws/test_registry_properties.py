@@ -227,6 +227,37 @@ def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite
             torch.testing.assert_close(other, expected, rtol=1e-6, atol=tolerance, msg=f"{layer.name} {values}")
 
 
+def keeps_the_largest(method: Method) -> bool:
+    """Tell whether a method keeps each task's largest entries, and treats all others alike."""
+    shares = {"density", "ratio", "beta"} & method.parameters.model_fields.keys()
+    return bool(shares) and method.reads == "deltas" and method.cost == "elementwise"
+
+
+def of_few_magnitudes(tasks: int) -> list[LayerDeltas]:
+    """Make a suite whose entries have few magnitudes, as those of a fine-tune in bfloat16, and three equal layers."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"one.weight": (6, 9), "two.weight": (6, 9), "three.weight": (6, 9), "other.weight": (5, 8)}
+    drawn = {name: torch.randint(-4, 5, (tasks, *shape), generator=generator) / 8 for name, shape in shapes.items()}
+    return [
+        made_layer(name, "matrix", drawn[name if name == "other.weight" else "one.weight"].clone()) for name in shapes
+    ]
+
+
+@methods_that(keeps_the_largest)
+@each("tasks", [1, 3])
+def test_which_of_equal_entries_are_kept_depends_on_no_order(name: str, tasks: int) -> None:
+    """Equal layers keep the same entries; where entries and layers are turned around, so is the merge."""
+    layers = of_few_magnitudes(tasks)
+    turned = [replace(layer, deltas=layer.deltas.flip(1, 2)) for layer in layers[::-1]]
+    for values in choices(name):
+        if registry.get(name).is_random(registry.get(name).validate("", dict(values))):
+            continue
+        straight, again = models(name, layers, values), models(name, turned, values)
+        assert all(torch.equal(straight[0], other) for other in straight[1:3]), values
+        for one, other in zip(straight, again[::-1], strict=True):
+            torch.testing.assert_close(other.flip(1, 2), one, rtol=1e-6, atol=0, msg=str(values))
+
+
 @methods_that(lambda method: method.reads == "deltas")
 @holds()
 def test_the_layout_in_memory_changes_nothing(name: str, suite: Suite) -> None:

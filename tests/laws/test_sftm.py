@@ -6,17 +6,15 @@ import torch
 
 from merganser.operators.superposition import RIDGE
 from tests.laws.layers import matrices, merged, vectors
-from tests.laws.references import Array, Given, PerTask, each_task
+from tests.laws.references import Array, Given, PerTask, counted, each_task, largest
 from tests.laws.references import svd as known
 from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of
 
 
 def trimmed(delta: Array, density: float) -> Array:
     """Keep the largest entries."""
-    kept = np.argsort(-np.abs(delta).ravel(), kind="stable")[: int(density * delta.size + 1e-9)]
-    out = np.zeros_like(delta)
-    out.flat[kept] = delta.flat[kept]
-    return out
+    kept = largest(np.abs(delta).ravel(), counted(density, delta.size))
+    return np.where(kept.reshape(delta.shape), delta, 0)
 
 
 def triples(deltas: Array, density: float | Sequence[float]) -> list[tuple[Array, float, Array]]:

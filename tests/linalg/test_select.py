@@ -11,43 +11,38 @@ from torch import Tensor
 
 from merganser.linalg import blocks, thresholds
 from merganser.linalg.counts import count_of
-from merganser.linalg.select import Cut, after, cut_at, cuts, each_trimmed, kept
+from merganser.linalg.select import cut_at, cut_of, each_band, each_trimmed, kept
+from merganser.linalg.tally import share_of, tallied
 from merganser.linalg.thresholds import InMemory
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 def by_sorting(vector: Tensor, density: float) -> Tensor:
-    """Mark the largest magnitudes the plain way: sort all, the first of equal ones first."""
-    order = vector.abs().argsort(descending=True, stable=True)
-    mask = torch.zeros(vector.numel(), dtype=torch.bool)
-    mask[order[: floor(density * vector.numel() + 1e-9)]] = True
-    return mask
+    """Mark the largest magnitudes the plain way: sort all; keep what equals the last that is kept, but no zeros."""
+    count = floor(density * vector.numel() + 1e-9)
+    if count == 0:
+        return torch.zeros(vector.numel(), dtype=torch.bool)
+    least = vector.abs().sort(descending=True).values[count - 1]
+    return (vector.abs() >= least) & (vector != 0)
 
 
 def by_streaming(pieces: list[Tensor], density: float) -> Tensor:
-    """Mark the largest magnitudes of pieces (T, ...) read one at a time, as whole vectors (T, n)."""
-    cut = cut_at(lambda: pieces, density)
-    masks = []
-    for piece in pieces:
-        masks.append(kept(piece, cut).flatten(1))
-        cut = after(piece, cut)
-    return torch.cat(masks, dim=1)
+    """Mark them in pieces (T, ...) read one at a time, as whole vectors (T, n); check that trimming keeps the same."""
+    with tallied() as tally:
+        cut = cut_at(lambda: pieces, density)
+    masks = [kept(piece, cut).flatten(1) for piece in pieces]
+    for piece, mask in zip(pieces, masks, strict=True):
+        assert torch.equal(torch.cat(list(each_trimmed(piece, cut)), dim=1), torch.where(mask, piece.flatten(1), 0))
+    found = torch.cat(masks, dim=1)
+    assert tally == [(int(found.sum()), found.numel())]
+    return found
 
 
 def largest(values: Tensor, count: int) -> list[int]:
     """List the places of the largest magnitudes of one vector."""
-    (cut,) = cuts(InMemory(lambda: [values.unsqueeze(0)]), lambda _: count)
+    cut = cut_of(InMemory(lambda: [values.unsqueeze(0)]), lambda _: count)
     return kept(values.unsqueeze(0), cut).flatten().nonzero().flatten().tolist()
-
-
-def by_cuts(pieces: list[Tensor], density: float) -> Tensor:
-    """Mark them with the cuts as they apply to each piece; check that trimming gives the same entries."""
-    found = cuts(InMemory(lambda: pieces), partial(count_of, density))
-    masks = [kept(piece, cut).flatten(1) for piece, cut in zip(pieces, found, strict=True)]
-    for piece, cut, mask in zip(pieces, found, masks, strict=True):
-        assert torch.equal(torch.cat(list(each_trimmed(piece, cut)), dim=1), torch.where(mask, piece.flatten(1), 0))
-    return torch.cat(masks, dim=1)
 
 
 @given(
@@ -69,18 +64,52 @@ def test_the_streamed_cut_keeps_what_sorting_keeps(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK", size)
         patch.setattr(thresholds, "LIMIT", limit)
-        assert torch.equal(by_cuts(pieces, density), expected)
+        assert torch.equal(by_streaming(pieces, density), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_cut_is_exact_among_many_ties(dtype: torch.dtype) -> None:
+def test_all_that_are_equal_at_the_cut_are_kept_but_no_zeros(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     stack = torch.randint(-3, 4, (3, 1000), generator=generator).to(dtype)
-    for density in (0.0, 0.001, 0.2, 0.4999, 0.5, 0.999, 1.0):
+    equal = torch.stack([(stack.abs() == size).sum(1) for size in (3, 2, 1)]).cumsum(0)
+    for density, sizes in ((0.0, 0), (0.001, 1), (0.2, 1), (0.4999, 2), (0.5, 2), (0.999, 3), (1.0, 3)):
         mask = by_streaming(list(stack.split(170, dim=1)), density)
-        assert torch.equal(mask, by_cuts(list(stack.split(170, dim=1)), density))
         assert torch.equal(mask, torch.stack([by_sorting(row, density) for row in stack]))
-        assert mask.sum(1).tolist() == [floor(density * 1000 + 1e-9)] * 3
+        assert mask.sum(1).tolist() == (equal[sizes - 1].tolist() if sizes else [0, 0, 0])
+
+
+def test_of_a_bfloat16_fine_tune_signs_and_copies_of_a_layer_are_kept_alike() -> None:
+    generator = torch.Generator().manual_seed(0)
+    base = (0.05 * torch.randn(1, 4000, generator=generator)).bfloat16()
+    tuned = (base + 0.002 * torch.randn(1, 4000, generator=generator)).bfloat16()
+    delta = tuned.float() - base.float()
+    assert len(delta.abs().unique()) < 1000
+    copies = [delta, -delta, delta.flip(1), delta]
+    for density in (0.05, 0.2, 0.5):
+        cut = cut_at(lambda: copies, density)
+        shares = [float(kept(copy, cut).double().mean()) for copy in copies]
+        assert len(set(shares)) == 1
+        assert density <= shares[0] < density + 0.05
+        assert torch.equal(kept(delta, cut), kept(-delta, cut))
+        assert cut == cut_at(lambda: copies[::-1], density)
+
+
+@given(
+    values=st.lists(st.sampled_from([-2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 3.0]), min_size=1, max_size=30),
+    above=st.integers(0, 30),
+    wanted=st.integers(0, 30),
+)
+@settings(deadline=None, max_examples=200)
+def test_a_band_keeps_what_equals_one_of_its_entries(values: list[float], above: int, wanted: int) -> None:
+    stack, n = torch.tensor([values, values[::-1]]), len(values)
+    above = min(above, n)
+    wanted = min(wanted, n - above)
+    within = sorted(map(abs, values), reverse=True)[above : above + wanted]
+    expected = torch.tensor([[value if abs(value) in within else 0.0 for value in row] for row in stack.tolist()])
+    with tallied() as tally:
+        found = torch.cat(list(each_band(stack, [above] * 2, [wanted] * 2)), dim=1)
+    assert torch.equal(found, expected)
+    assert share_of(tally) == float(expected.count_nonzero()) / (2 * n)
 
 
 def test_the_cut_tells_neighbouring_floats_apart() -> None:
@@ -90,9 +119,8 @@ def test_the_cut_tells_neighbouring_floats_apart() -> None:
         below = torch.nextafter(one, 0 * one)
         values = torch.stack([below, -one, above, one, below])
         assert largest(values, 1) == [2]
-        assert largest(values, 2) == [1, 2]
-        assert largest(values, 3) == [1, 2, 3]
-        assert largest(values, 4) == [0, 1, 2, 3]
+        assert largest(values, 2) == largest(values, 3) == [1, 2, 3]
+        assert largest(values, 4) == [0, 1, 2, 3, 4]
 
 
 def test_subnormal_and_infinite_magnitudes_have_their_place() -> None:
@@ -133,30 +161,21 @@ def test_the_cut_is_exact_in_a_large_vector_of_every_size_of_number(
     stack[2] = stack[2].sign() * 0.25  # a task whose changes are all as large
     for density in (0.05, 0.2, 0.95):
         expected = torch.stack([by_sorting(row, density) for row in stack])
-        assert torch.equal(by_cuts(list(stack.split(90_000, dim=1)), density), expected)
+        assert torch.equal(by_streaming(list(stack.split(90_000, dim=1)), density), expected)
 
 
 def test_what_is_cut_is_what_is_made_of_each_block() -> None:
     stack = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
     pieces = list(stack.split(20, dim=1))
-    found = cuts(InMemory(lambda: pieces), partial(count_of, 0.3), torch.reciprocal)
-    masks = [kept(piece, cut, torch.reciprocal) for piece, cut in zip(pieces, found, strict=True)]
+    cut = cut_of(InMemory(lambda: pieces), partial(count_of, 0.3), torch.reciprocal)
+    masks = [kept(piece, cut, torch.reciprocal) for piece in pieces]
     assert torch.equal(torch.cat(masks, dim=1), torch.stack([by_sorting(1 / row, 0.3) for row in stack]))
-
-
-def test_only_the_piece_with_the_last_ties_has_any_left_to_tell_apart() -> None:
-    pieces = [torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 1.0, 1.0]]), torch.tensor([[1.0]])]
-    one = int(torch.tensor(1.0).view(torch.int32))
-    assert cuts(InMemory(lambda: pieces), lambda _: 4) == [Cut((one - 1,), (0,)), Cut((one,), (1,)), Cut((one,), (0,))]
 
 
 def test_parameters_of_one_number_are_cut_too() -> None:
     pieces = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0])]
-    found = cuts(InMemory(lambda: pieces), lambda _: 1)
-    assert [kept(piece, cut).tolist() for piece, cut in zip(pieces, found, strict=True)] == [
-        [False, True],
-        [True, False],
-    ]
+    cut = cut_of(InMemory(lambda: pieces), lambda _: 1)
+    assert [kept(piece, cut).tolist() for piece in pieces] == [[False, True], [True, False]]
 
 
 @pytest.mark.parametrize(("dtype", "more"), [(torch.bfloat16, 0), (torch.float32, 1), (torch.float64, 1)])

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,13 +13,11 @@ from torch import Tensor
 from merganser import registry
 from merganser.inputs.layers import Layer, LayerDeltas, MappedLayers
 from merganser.linalg import blocks
-from merganser.linalg.counts import count_of
-from merganser.linalg.select import Cut, cuts
-from merganser.linalg.thresholds import InMemory
+from merganser.linalg.select import Cut, cut_at
 from merganser.operators.combine import SCALINGS, unscaled_merge
 from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.elect import balance_of, cuts_and_winner, elect_sign, winning_sign
-from merganser.operators.trim import dense, layer_cuts, trim
+from merganser.operators.elect import balance_of, cut_and_winner, elect_sign, winning_sign
+from merganser.operators.trim import dense, trim, vector_cut
 from tests.laws.layers import Layers
 from tests.laws.samples import layer_of, network
 
@@ -45,8 +42,7 @@ def stack_of(values: list[float], dtype: torch.dtype) -> Tensor:
 
 def cut_of(stack: Tensor, density: float) -> Cut:
     """Find where each task's vector is cut."""
-    (cut,) = cuts(InMemory(lambda: [stack]), partial(count_of, density))
-    return cut
+    return cut_at(lambda: [stack], density)
 
 
 @given(
@@ -96,9 +92,9 @@ def test_the_sign_that_wins_is_that_of_the_trimmed_vectors(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "LOOPED", DTYPES if loops else ())
         patch.setattr(blocks, "BLOCK", size)
-        found, winner = cuts_and_winner(layers, density)
-    assert found == layer_cuts(layers, density)
-    balance = sum(balance_of(elect_sign(dense(trim(layer.deltas, found[layer.name])))) for layer in layers)  # type: ignore[union-attr]
+        found, winner = cut_and_winner(layers, density)
+    assert found == vector_cut(layers, density)
+    balance = sum(balance_of(elect_sign(dense(trim(layer.deltas, found)))) for layer in layers)  # type: ignore[union-attr]
     assert winner == (-1 if balance < 0 else 1)
 
 
@@ -117,7 +113,7 @@ def test_a_merge_under_masks_is_unscaled_and_in_float64() -> None:
 
 @pytest.mark.parametrize("own", [{}, {"coefficients": {"task0": 2.0}}])
 def test_ties_reads_the_layers_three_times_before_it_merges(own: dict[str, Any]) -> None:
-    """For the leading bits of the cuts, for the rest, and for the sign that wins."""
+    """For the leading bits of the cut, for the rest, and for the sign that wins."""
     read: list[str] = []
 
     def note(layer: Layer) -> Layer:

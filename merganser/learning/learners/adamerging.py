@@ -15,7 +15,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.learning import Values
 from merganser.learning.settings import LearnerSettings
-from merganser.operators.elect import cuts_and_winner, elect_sign
+from merganser.operators.elect import cut_and_winner, elect_sign
 from merganser.operators.passes import over_deltas
 from merganser.operators.sums import inner_products, scaled_sum
 from merganser.operators.trim import dense, trim
@@ -75,10 +75,10 @@ def whole(layer: LayerDeltas) -> Tensor:
 
 def agreeing(layers: LayerSource, density: float) -> Callable[[LayerDeltas], Tensor]:
     """Return a function that keeps each task's largest entries where they have the elected sign."""
-    cuts, winner = cuts_and_winner(layers, density)
+    cut, winner = cut_and_winner(layers, density)
 
     def prepared(layer: LayerDeltas) -> Tensor:
-        trimmed = trim(layer.deltas, cuts[layer.name])
+        trimmed = trim(layer.deltas, cut)
         kept, sign = dense(trimmed), elect_sign(trimmed, winner)
         return kept.mul_(kept * sign > 0)
 

@@ -20,7 +20,7 @@ from merganser.learning.settings import LabelledSettings
 from merganser.linalg.select import Cut, kept
 from merganser.operators.passes import over_deltas
 from merganser.operators.stitch import stitch_masked
-from merganser.operators.trim import layer_cuts
+from merganser.operators.trim import vector_cut
 
 READS: Literal["deltas"] = "deltas"
 SIZE = 5.0  # of the logits to begin with
@@ -51,7 +51,7 @@ class Regions:
 
     def start(self) -> Values:
         """Begin with what is kept without data: each task's largest entries."""
-        regions = over_deltas(self.layers, partial(largest, cuts=layer_cuts(self.layers, self.settings.density)))
+        regions = over_deltas(self.layers, partial(largest, cut=vector_cut(self.layers, self.settings.density)))
         return {name: torch.where(region, SIZE, -SIZE) for name, region in zip(self.layers.names, regions, strict=True)}
 
     def form(self, values: Values, step: int | None = None) -> Callable[[LayerDeltas], Tensor]:
@@ -79,9 +79,9 @@ class Regions:
         return sum(map(prod, self.layers.shapes.values()))
 
 
-def largest(layer: LayerDeltas, cuts: Mapping[str, Cut]) -> Tensor:
-    """Mark the entries (T, ...) that the cut keeps, but not those that a task left as they were."""
-    return kept(layer.deltas, cuts[layer.name]).logical_and_(layer.deltas).cpu()
+def largest(layer: LayerDeltas, cut: Cut) -> Tensor:
+    """Mark the entries (T, ...) that the cut keeps, on the CPU."""
+    return kept(layer.deltas, cut).cpu()
 
 
 def mask(logits: Tensor, step: int | None) -> Tensor:

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import as_table
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output
-from dvcfleet.nodes.node import run_key
-from dvcfleet.nodes.object_store import ObjectStore
-from dvcfleet.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.planning.plan import make_plan
+from dvcfleet.workspaces.nodes.node import run_key
+from dvcfleet.workspaces.nodes.object_store import ObjectStore
+from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

@@ -1,7 +1,7 @@
 """`dvcfleet`, and `python -m dvcfleet`: run the stages of a DVC repository in parallel."""
 
 from dvcfleet.command_line import main
-from dvcfleet.execution.child import exit_code, leave
+from dvcfleet.worker.child import exit_code, leave
 
 
 def start() -> None:

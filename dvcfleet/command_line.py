@@ -222,7 +222,7 @@ def node_init(
     ] = Path(),
 ) -> None:
     """Make a clone a node: runs on a cluster may then rewrite its parameter files and delete what they do not need."""
-    from dvcfleet.nodes.clone import make_node
+    from dvcfleet.workspaces.nodes.clone import make_node
 
     print(f"{make_node(folder)} is a node now: its files belong to the runs that use it")
 

@@ -12,10 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from dvcfleet.estimate import estimate
-from dvcfleet.executors.profiles import Placement
 from dvcfleet.heartbeat import Heartbeat, signs
 from dvcfleet.messages import Ending, Result
 from dvcfleet.overview import overview
+from dvcfleet.placement import Placement
 from dvcfleet.planning.orphans import Orphan, orphan_lines
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.project import project_of

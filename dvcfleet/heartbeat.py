@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from dvcfleet.execution.output import last_line, log_path
 from dvcfleet.secrets import printable
+from dvcfleet.worker.output import last_line, log_path
 
 # Seconds without output before the first heartbeat, and the longest time between two.
 FIRST_S, LONGEST_S = 60.0, 600.0

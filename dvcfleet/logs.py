@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from dvcfleet.errors import NoRepositoryError, UserError, did_you_mean
-from dvcfleet.execution.output import LOGS, is_written, log_path
+from dvcfleet.worker.output import LOGS, is_written, log_path
 
 _POLL_S = 0.3
 _BLOCK_BYTES = 1 << 20

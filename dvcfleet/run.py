@@ -15,18 +15,10 @@ from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.pulling import pull_run_cache
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.errors import FailedError, SkippedError, UserError
-from dvcfleet.execution.output import LOGS
-from dvcfleet.execution.termination import LEAVE
-from dvcfleet.execution.workspace import LocalWorkspace
-from dvcfleet.executors.opening import open_runner
-from dvcfleet.executors.profiles import Placement, check_stages, choose_placement
 from dvcfleet.failures import failure_of
 from dvcfleet.messages import Ending, Result
-from dvcfleet.nodes.clone import refuse_node
-from dvcfleet.nodes.object_store import ObjectStore, has_remote
-from dvcfleet.nodes.recorded_hashes import RecordedHashes
-from dvcfleet.nodes.workspace import NodeWorkspace
 from dvcfleet.options import EVERYTHING, Options
+from dvcfleet.placement import Placement, check_stages, choose_placement
 from dvcfleet.planning.lock_files import recovered_lock_files
 from dvcfleet.planning.orphans import find_orphans, prune_orphans
 from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, plan, workspace_checks
@@ -37,11 +29,19 @@ from dvcfleet.record.experiments import keep_experiment
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import existing_state_folder, opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
+from dvcfleet.runners.opening import open_runner
 from dvcfleet.scheduling.durations import Durations, seconds_before
 from dvcfleet.scheduling.loop import Run
 from dvcfleet.scheduling.protocols import Workspace
 from dvcfleet.services import Services
 from dvcfleet.stop_signals import Stop
+from dvcfleet.worker.output import LOGS
+from dvcfleet.worker.termination import LEAVE
+from dvcfleet.workspaces.local import LocalWorkspace
+from dvcfleet.workspaces.nodes.clone import refuse_node
+from dvcfleet.workspaces.nodes.object_store import ObjectStore, has_remote
+from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
+from dvcfleet.workspaces.nodes.workspace import NodeWorkspace
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError
-from dvcfleet.execution.fork_client import ForkServers
 from dvcfleet.own_variables import set_own
 from dvcfleet.prefect_adapter.internals import PREFECT
 from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.project import project_of
 from dvcfleet.repository import state_folder
+from dvcfleet.worker.fork_client import ForkServers
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

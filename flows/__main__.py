@@ -8,7 +8,7 @@ def start() -> None:
     try:
         main()
     except SystemExit as end:
-        from dvcfleet.execution.child import exit_code, leave
+        from dvcfleet.worker.child import exit_code, leave
 
         leave(exit_code(end))
 

@@ -24,12 +24,7 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTa
 from prefect.tasks import Task
 from prefect.utilities.annotations import quote
 
-from dvcfleet.execution.fork_client import ForkServers
-from dvcfleet.execution.jobs import run_job
-from dvcfleet.execution.output import LOGS, log_path
-from dvcfleet.executors.task_runners import Runner
 from dvcfleet.messages import Ending, Job, Outcome, Result
-from dvcfleet.nodes.node import run_on_node
 from dvcfleet.prefect_adapter.internals import (
     count_lost_logs,
     drop_unsent,
@@ -38,8 +33,13 @@ from dvcfleet.prefect_adapter.internals import (
     share_tls_context,
 )
 from dvcfleet.record.ledger import begin
+from dvcfleet.runners.task_runners import Runner
 from dvcfleet.scheduling.protocols import ExecutorLostError
 from dvcfleet.secrets import masked
+from dvcfleet.worker.fork_client import ForkServers
+from dvcfleet.worker.jobs import run_job
+from dvcfleet.worker.output import LOGS, log_path
+from dvcfleet.workspaces.nodes.node import run_on_node
 
 Rows = Callable[[Iterable[Ending]], list[dict[str, Any]]]
 LOG_LIMIT = 1 << 20  # characters of a stage's output that Prefect gets

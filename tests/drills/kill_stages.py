@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dvcfleet.execution.fork_client import ForkServer
-from dvcfleet.execution.jobs import make_job, run_job
 from dvcfleet.messages import Outcome
 from dvcfleet.planning.plan import plan
 from dvcfleet.planning.resources import Resources
+from dvcfleet.worker.fork_client import ForkServer
+from dvcfleet.worker.jobs import make_job, run_job
 from flows.project import MERGANSER
 from tests.faults.injection import AT_EXIT, Injection
 from tests.faults.whole import assert_cache_is_whole, digest_of, entries, finished, is_pure, remove

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dvcfleet.execution import termination
-from dvcfleet.execution.fork_client import ForkServer, ForkServers, run_command
-from dvcfleet.execution.fork_server import is_of
-from dvcfleet.execution.output import Lines
+from dvcfleet.worker import termination
+from dvcfleet.worker.fork_client import ForkServer, ForkServers, run_command
+from dvcfleet.worker.fork_server import is_of
+from dvcfleet.worker.output import Lines
 from tests.dvcfleet.cluster import ROOT, wait_until
 
 # Ignores SIGTERM, as a program does that has much to put away.
@@ -288,7 +288,7 @@ def test_the_repositorys_modules_are_not_preloaded_even_if_the_project_names_the
     (tree.parent / "library/plugged.py").write_text("import flows.words")
     (tree.parent / "library/broken.py").write_text("raise RuntimeError('no driver')")
     code = (
-        "import sys; from pathlib import Path; from dvcfleet.execution.fork_server import preload;"
+        "import sys; from pathlib import Path; from dvcfleet.worker.fork_server import preload;"
         f"sys.path[:0] = [{str(tree)!r}, {str(tree.parent / 'library')!r}];"
         "names = ['other', 'top', 'tasks.say', 'no_such_module', 'broken', 'xmlrpc.client', 'plugged'];"
         f"preload(Path({str(tree)!r}), names);"

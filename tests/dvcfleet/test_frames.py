@@ -5,7 +5,7 @@ import sys
 
 LISTS = """
 import gc, sys, threading
-from dvcfleet.executors.frames import collect_no_garbage_while_listing_frames
+from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
 
 python_s = sys._current_frames
 if sys.argv[1:]:

@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dvcfleet.execution.child import exit_code
-from dvcfleet.execution.fork_client import ForkServers
-from dvcfleet.execution.jobs import run_job, warm_command
-from dvcfleet.execution.output import log_path
-from dvcfleet.execution.termination import LEAVE, STOP
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import Resources, thread_variables
 from dvcfleet.project import AnyRepository
+from dvcfleet.worker.child import exit_code
+from dvcfleet.worker.fork_client import ForkServers
+from dvcfleet.worker.jobs import run_job, warm_command
+from dvcfleet.worker.output import log_path
+from dvcfleet.worker.termination import LEAVE, STOP
 from tests.dvcfleet.cluster import wait_until
 
 MODULE = """

@@ -8,10 +8,10 @@ import pytest
 
 from dvcfleet import heartbeat
 from dvcfleet.errors import UserError
-from dvcfleet.execution import output
-from dvcfleet.execution.output import Lines, log_path, logged
 from dvcfleet.heartbeat import Heartbeat, signs
 from dvcfleet.logs import output_of
+from dvcfleet.worker import output
+from dvcfleet.worker.output import Lines, log_path, logged
 from tests.dvcfleet.cluster import wait_until
 from tests.dvcfleet.toy import Make
 

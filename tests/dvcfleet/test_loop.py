@@ -59,7 +59,7 @@ def test_while_a_large_output_is_stored_other_stages_are_started_and_taken(toy: 
 
 
 def test_a_large_output_that_cannot_be_stored_fails_its_stage(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dvcfleet.execution.workspace.LARGE_BYTES", 0)
+    monkeypatch.setattr("dvcfleet.workspaces.local.LARGE_BYTES", 0)
     code, text = toy("stages: {a: {cmd: echo, outs: [x]}, b: {cmd: echo 1 > y, deps: [x], outs: [y]}}", {}).run()
     assert code == 1
     assert "a failed: output 'x' does not exist" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dvcfleet.errors import UserError
-from dvcfleet.nodes.clone import check_node, is_node, make_node
+from dvcfleet.workspaces.nodes.clone import check_node, is_node, make_node
 from tests.dvcfleet.toy import Make, Toy
 from tests.tiny import environment
 

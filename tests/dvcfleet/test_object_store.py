@@ -5,8 +5,8 @@ from pathlib import Path
 
 from dvc.repo import Repo
 
-from dvcfleet.nodes.clone import locked, make_node
-from dvcfleet.nodes.object_store import ObjectStore
+from dvcfleet.workspaces.nodes.clone import locked, make_node
+from dvcfleet.workspaces.nodes.object_store import ObjectStore
 from tests.dvcfleet.test_make_node import commit
 from tests.dvcfleet.toy import Make
 from tests.tiny import dvc

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from dvcfleet.errors import UserError
-from dvcfleet.executors.profiles import Placement, choose_placement
+from dvcfleet.placement import Placement, choose_placement
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 
 PROFILES = """

@@ -6,10 +6,10 @@ from contextlib import chdir
 import pytest
 from dvc.repo import Repo
 
-from dvcfleet.nodes.node import run_key
-from dvcfleet.nodes.object_store import ObjectStore
-from dvcfleet.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.planning.plan import make_plan
+from dvcfleet.workspaces.nodes.node import run_key
+from dvcfleet.workspaces.nodes.object_store import ObjectStore
+from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 from tests.dvcfleet.toy import Make, Toy
 from tests.tiny import dvc
 

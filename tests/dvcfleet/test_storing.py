@@ -60,7 +60,7 @@ def test_all_kinds_of_outputs_are_stored_as_dvc_repro_stores_them(
     toy: Make, monkeypatch: pytest.MonkeyPatch, links: str, large_bytes: int
 ) -> None:
     # From 0 bytes on, all are stored in threads.
-    monkeypatch.setattr("dvcfleet.execution.workspace.LARGE_BYTES", large_bytes)
+    monkeypatch.setattr("dvcfleet.workspaces.local.LARGE_BYTES", large_bytes)
     ours, theirs = toy(KINDS, FILES, "ours"), toy(KINDS, FILES, "theirs")
     for repository in (ours, theirs):
         with chdir(repository.path), Repo() as repo, repo.config.edit() as config:

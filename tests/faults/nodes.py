@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 from dvc.repo import Repo
 
-from dvcfleet.nodes.clone import make_node
+from dvcfleet.workspaces.nodes.clone import make_node
 from tests.dvcfleet.cluster import free_port
 from tests.dvcfleet.toy import Toy
 from tests.tiny import ROOT, dvc, environment, make_repository

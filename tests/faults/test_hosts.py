@@ -43,7 +43,7 @@ def run_and_kill(toy: Toy, words: str, *options: str) -> tuple[int, str]:
     ("words", "options"),
     [
         pytest.param("spawn_main", ["--runner", "processes"], marks=pytest.mark.drill),
-        ("dvcfleet.execution.fork_server", []),
+        ("dvcfleet.worker.fork_server", []),
     ],
 )
 def test_a_killed_worker_or_host_costs_only_the_stages_it_had_in_work(

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.executors import clusters
-from dvcfleet.executors.task_runners import CLUSTERS, Local, Runner, ignore_interrupts
+from dvcfleet.runners import clusters
+from dvcfleet.runners.task_runners import CLUSTERS, Local, Runner, ignore_interrupts
 
 if TYPE_CHECKING:
     from prefect.task_runners import TaskRunner

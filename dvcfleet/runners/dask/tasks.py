@@ -4,8 +4,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dvcfleet.executors.frames import collect_no_garbage_while_listing_frames
-from dvcfleet.executors.task_runners import ignore_interrupts
+from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
+from dvcfleet.runners.task_runners import ignore_interrupts
 
 _AT_WORK: set[str] = set()
 

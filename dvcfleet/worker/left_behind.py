@@ -1,10 +1,10 @@
-"""The reader of what a stage's children print after its end, as `python -m dvcfleet.execution.left_behind LOG`."""
+"""The reader of what a stage's children print after its end, as `python -m dvcfleet.worker.left_behind LOG`."""
 
 import os
 import sys
 from pathlib import Path
 
-from dvcfleet.execution.output import Lines, logged
+from dvcfleet.worker.output import Lines, logged
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import SchedulerPlugin
 
-from dvcfleet.executors.frames import collect_no_garbage_while_listing_frames
+from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState

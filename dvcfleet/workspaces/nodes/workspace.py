@@ -10,13 +10,13 @@ from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import as_copies
 from dvcfleet.dvc_adapter.stages import fill_from_lock, is_params, locked_stage, own_meta
 from dvcfleet.errors import UserError
-from dvcfleet.execution.jobs import make_job
-from dvcfleet.execution.workspace import LocalWorkspace
 from dvcfleet.messages import Job, NodeWork, Outcome, Result
-from dvcfleet.nodes.clone import commit_for_nodes
-from dvcfleet.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.planning.plan import Node, State
 from dvcfleet.planning.resources import Resources
+from dvcfleet.worker.jobs import make_job
+from dvcfleet.workspaces.local import LocalWorkspace
+from dvcfleet.workspaces.nodes.clone import commit_for_nodes
+from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 
 if TYPE_CHECKING:
     from dvc.output import Output

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import psutil  # type: ignore[import-untyped]
 
 from dvcfleet.errors import UserError
-from dvcfleet.executors.task_runners import Runner
 from dvcfleet.own_variables import set_own
 from dvcfleet.planning.resources import Resources
+from dvcfleet.runners.task_runners import Runner
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool
 
 # No usage statistics; a stage that requests no GPU sees none.
@@ -27,7 +27,7 @@ def open_cluster(name: str, threads: int, workers: int | None, address: str | No
         for variable, value in (_RAY_SETTINGS | (_RAY_ON_LOOPBACK if _is_loopback(address) else {})).items():
             set_own(variable, value)
     try:
-        module = import_module(f"dvcfleet.executors.{name}_cluster")
+        module = import_module(f"dvcfleet.runners.{name}.cluster")
     except ImportError as error:
         raise UserError(f"--runner {name} needs packages that are not installed: {error}") from error
     opened: AbstractContextManager[Runner] = module.at(address, workers) if address else module.local(threads)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.repositories import is_committed
 from dvcfleet.dvc_adapter.storing import is_edited
-from dvcfleet.execution.output import log_path
 from dvcfleet.repository import state_folder
+from dvcfleet.worker.output import log_path
 
 if TYPE_CHECKING:
     from dvc.output import Output

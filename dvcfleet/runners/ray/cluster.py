@@ -14,9 +14,9 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dvcfleet.errors import UserError
-from dvcfleet.executors.clusters import cluster_pool
-from dvcfleet.executors.task_runners import Local
 from dvcfleet.planning.resources import Resources
+from dvcfleet.runners.clusters import cluster_pool
+from dvcfleet.runners.task_runners import Local
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room
 
 if TYPE_CHECKING:

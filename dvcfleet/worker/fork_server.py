@@ -1,4 +1,4 @@
-"""The process that forks one child per command, as `python -m dvcfleet.execution.fork_server`.
+"""The process that forks one child per command, as `python -m dvcfleet.worker.fork_server`.
 
 Arguments: the listening socket, the repository, and third-party modules to import once, for a warm server.
 A client connects, sends a line of JSON together with the file descriptor for the command's output, and receives a line
@@ -27,9 +27,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.execution import LOADED_AT_START
-from dvcfleet.execution.child import become, leave
-from dvcfleet.execution.termination import GRACE_S, LEAVE, Termination, descendants, processes_of
+from dvcfleet.worker import LOADED_AT_START
+from dvcfleet.worker.child import become, leave
+from dvcfleet.worker.termination import GRACE_S, LEAVE, Termination, descendants, processes_of
 
 _PR_SET_CHILD_SUBREAPER = 36
 _REQUEST_LIMIT = 1 << 20

@@ -13,13 +13,13 @@ from dvcfleet.dvc_adapter.repositories import forget_ignored, tracked_paths
 from dvcfleet.dvc_adapter.run_cache import check_out, pull_run, save_run
 from dvcfleet.dvc_adapter.stages import lock_entry_of
 from dvcfleet.dvc_adapter.storing import Seen, inputs_seen, save_changed_inputs, save_inputs, save_output, size_of
-from dvcfleet.execution.jobs import make_job
-from dvcfleet.execution.kept_aside import KeptAside
-from dvcfleet.execution.output import clear_log, log_path
 from dvcfleet.messages import Job, Outcome, Result
 from dvcfleet.options import Options
 from dvcfleet.planning.plan import FORCED, Node, Plan, State
 from dvcfleet.planning.resources import Resources
+from dvcfleet.worker.jobs import make_job
+from dvcfleet.worker.output import clear_log, log_path
+from dvcfleet.workspaces.kept_aside import KeptAside
 
 if TYPE_CHECKING:
     from dvc.output import Output

@@ -1,4 +1,4 @@
-"""Execution: run a stage's commands in processes of their own."""
+"""What runs beside a stage: it runs the stage's commands in processes of their own."""
 
 import sys
 

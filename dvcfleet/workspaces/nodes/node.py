@@ -21,10 +21,10 @@ from dvcfleet.dvc_adapter.run_cache import run_key as run_cache_key
 from dvcfleet.dvc_adapter.stages import load_stage, lock_entry_of, locked_stage, may_restore
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.errors import UserError
-from dvcfleet.execution.jobs import make_job, run_job
 from dvcfleet.messages import Job, NodeWork, Outcome
-from dvcfleet.nodes.cleaning import remove_others
-from dvcfleet.nodes.clone import (
+from dvcfleet.worker.jobs import make_job, run_job
+from dvcfleet.workspaces.nodes.cleaning import remove_others
+from dvcfleet.workspaces.nodes.clone import (
     check_commit,
     check_node,
     locked,
@@ -34,7 +34,7 @@ from dvcfleet.nodes.clone import (
     parameter_files,
     write_if_changed,
 )
-from dvcfleet.nodes.object_store import MissingError, ObjectStore
+from dvcfleet.workspaces.nodes.object_store import MissingError, ObjectStore
 
 if TYPE_CHECKING:
     from dvc.output import Output

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.dvc_adapter.stages import command_environment
-from dvcfleet.execution.output import Lines
-from dvcfleet.execution.termination import STOP
 from dvcfleet.project import project_of
+from dvcfleet.worker.output import Lines
+from dvcfleet.worker.termination import STOP
 
 _POLL_S = 0.5
 _READ_BYTES = 1 << 16
@@ -46,7 +46,7 @@ class ForkServer:
             listener.bind(self.address)
             listener.listen(128)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dvcfleet.execution.fork_server", str(listener.fileno()), str(root), *preload],
+                [sys.executable, "-m", "dvcfleet.worker.fork_server", str(listener.fileno()), str(root), *preload],
                 stdin=subprocess.PIPE,
                 bufsize=0,
                 # So that this package is found also where it is not installed.
@@ -146,7 +146,7 @@ def keep_reading(log: Path, output: int) -> None:
     """
     with suppress(OSError):
         subprocess.Popen(
-            [sys.executable, "-m", "dvcfleet.execution.left_behind", str(log)],
+            [sys.executable, "-m", "dvcfleet.worker.left_behind", str(log)],
             stdin=output,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -16,9 +16,9 @@ from dvcfleet.dvc_adapter.listings import file_hash, folder_hash, load_listing, 
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stages import is_params
-from dvcfleet.nodes.object_store import ObjectStore
 from dvcfleet.planning.plan import StageChecks
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons
+from dvcfleet.workspaces.nodes.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from dvc.dependency import Dependency

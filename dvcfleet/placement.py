@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError
-from dvcfleet.executors.task_runners import CLUSTERS, RUNNERS
 from dvcfleet.planning.resources import Resources, read_resources, resources_of
+from dvcfleet.runners.task_runners import CLUSTERS, RUNNERS
 
 if TYPE_CHECKING:
     from dvc.stage import Stage

@@ -17,13 +17,13 @@ from distributed.core import Status
 from prefect_dask import DaskTaskRunner
 
 from dvcfleet.errors import UserError
-from dvcfleet.executors.clusters import cluster_pool, refuse_shared_gpus
-from dvcfleet.executors.dask_scheduler import FreeTasks
-from dvcfleet.executors.dask_tasks import keys_at_work
-from dvcfleet.executors.frames import collect_no_garbage_while_listing_frames
-from dvcfleet.executors.task_runners import Local
 from dvcfleet.own_variables import set_own
 from dvcfleet.planning.resources import Resources
+from dvcfleet.runners.clusters import cluster_pool, refuse_shared_gpus
+from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
+from dvcfleet.runners.dask.scheduler import FreeTasks
+from dvcfleet.runners.dask.tasks import keys_at_work
+from dvcfleet.runners.task_runners import Local
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room, gpus_here, memory_here
 
 if TYPE_CHECKING:
@@ -140,6 +140,6 @@ def local(threads: int) -> Iterator[Local]:
         "threads_per_worker": threads,
         "host": "127.0.0.1",
         "dashboard_address": "127.0.0.1:0",
-        "preload": ["dvcfleet.executors.dask_tasks"],
+        "preload": ["dvcfleet.runners.dask.tasks"],
     }
     yield Local(DaskTaskRunner(cluster_kwargs=options), threads, losses=LOSSES)

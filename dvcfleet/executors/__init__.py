@@ -1,1 +1,0 @@
-"""Executors: threads and processes on this machine, Ray and Dask clusters."""

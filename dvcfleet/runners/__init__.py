@@ -1,0 +1,1 @@
+"""Runners: threads and processes on this machine, Ray and Dask clusters."""

@@ -14,6 +14,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.failures import boundary
 from dvcfleet.gc_thresholds import raised_gc_thresholds
 from dvcfleet.repository import existing_state_folder
+from dvcfleet.runners import own_names, runner_names
 
 NEEDED = ("dvc", "prefect")
 EXIT_CODES = (
@@ -29,6 +30,11 @@ def complete_stage(incomplete: str) -> list[str]:
     lock = Path("dvc.lock")
     text = lock.read_text(encoding="utf-8", errors="replace") if lock.is_file() else ""
     return sorted(name for name in re.findall(r"^  (\S+):$", text, re.MULTILINE) if name.startswith(incomplete))
+
+
+def complete_runner(incomplete: str) -> list[str]:
+    """Complete the name of a runner."""
+    return [name for name in runner_names() if name.startswith(incomplete)]
 
 
 RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
@@ -102,14 +108,19 @@ def run(
         typer.Option("--dry-run", "--dry", help="Say what would run, why, and what it takes.", rich_help_panel=REPRO),
     ] = False,
     runner: Annotated[
-        Literal["threads", "processes", "ray", "dask"] | None,
-        typer.Option(help="Where stages run: threads if not given.", rich_help_panel=WHERE),
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Where stages run: {', '.join(own_names())}, or another package's; threads if not given.",
+            autocompletion=complete_runner,
+            rich_help_panel=WHERE,
+        ),
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="The Ray or Dask cluster; without it one starts on this machine.",
+            help="The cluster of the runner; without it one starts on this machine.",
             rich_help_panel=WHERE,
         ),
     ] = None,

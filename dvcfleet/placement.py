@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources, read_resources, resources_of
-from dvcfleet.runners.task_runners import CLUSTERS, RUNNERS
+from dvcfleet.runners import load_runner, own_names
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
@@ -33,14 +33,14 @@ class Placement:
 def choose_placement(root: Path, profile: str | None, **said: Any) -> Placement:
     """Return the profile's placement, overridden by what the command line `said` (None: not said).
 
-    Raises UserError if the profile does not exist or is invalid, and for an address without a cluster.
+    Raises UserError if the profile does not exist or is invalid, for a runner that does not exist, and for an address
+    without a cluster.
     """
     place = read_profile(root / PROFILES, profile) if profile else Placement()
     place = replace(place, **{name: value for name, value in said.items() if value is not None})
-    if place.runner not in RUNNERS:
-        raise UserError(f"no runner {place.runner!r}; there are {', '.join(RUNNERS)}")
-    if place.address and place.runner not in CLUSTERS:
-        raise UserError(f"--address is for --runner {' and '.join(CLUSTERS)}; {place.runner} run on this machine")
+    if not load_runner(place.runner).TAKES_ADDRESS and place.address:
+        clusters = " and ".join(name for name in own_names() if load_runner(name).TAKES_ADDRESS)
+        raise UserError(f"--address is for --runner {clusters}; {place.runner} run on this machine")
     return place
 
 

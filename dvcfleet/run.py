@@ -29,7 +29,7 @@ from dvcfleet.record.experiments import keep_experiment
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import existing_state_folder, opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
-from dvcfleet.runners.opening import open_runner
+from dvcfleet.runners import open_runner
 from dvcfleet.scheduling.durations import Durations, seconds_before
 from dvcfleet.scheduling.loop import Run
 from dvcfleet.scheduling.protocols import Workspace

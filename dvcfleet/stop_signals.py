@@ -6,6 +6,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C, which goes to all processes of the terminal: the run decides what to end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class Stop:
     """Turns Ctrl-C and SIGTERM into KeyboardInterrupt, and sets `exit_code`, which is 0 until then."""
 

@@ -33,7 +33,7 @@ from dvcfleet.prefect_adapter.internals import (
     share_tls_context,
 )
 from dvcfleet.record.ledger import begin
-from dvcfleet.runners.task_runners import Runner
+from dvcfleet.runners import Runner
 from dvcfleet.scheduling.protocols import ExecutorLostError
 from dvcfleet.secrets import masked
 from dvcfleet.worker.fork_client import ForkServers

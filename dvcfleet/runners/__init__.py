@@ -1,1 +1,150 @@
-"""Runners: threads and processes on this machine, Ray and Dask clusters."""
+"""Runners: what starts the stages' commands, and where. Each module or package of this folder is one, by its name.
+
+Other packages announce theirs by entry points of the group `dvcfleet.runners`: the name of a runner, and the module or
+object that opens it.
+"""
+
+import os
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dvcfleet.errors import UserError, in_one_line
+
+if TYPE_CHECKING:
+    from prefect.futures import PrefectFuture
+    from prefect.task_runners import TaskRunner
+
+    from dvcfleet.planning.resources import Resources
+    from dvcfleet.scheduling.resource_pool import ResourcePool
+
+GROUP = "dvcfleet.runners"
+
+
+class Runner(Protocol):
+    """One of Prefect's task runners, with what Prefect's interface lacks.
+
+    `remote`: its workers start their own fork servers; other runners use those of this machine.
+    """
+
+    task_runner: "TaskRunner[Any]"
+    remote: bool
+
+    def pool(self, resources: "Mapping[str, Resources]") -> "ResourcePool":
+        """Return the resources that stages may use; raise UserError for a stage that requests more than that."""
+
+    def requesting(self, resources: "Resources", machine: str) -> AbstractContextManager[Any]:
+        """Request these resources of the cluster, if possible on this machine, for tasks submitted within the block."""
+
+    def end(self, future: "PrefectFuture[Any]") -> None:
+        """End a task run on a remote worker, if it still runs."""
+
+    def is_loss(self, error: Exception) -> bool:
+        """Tell whether a task run failed because its worker was lost."""
+
+
+class RunnerModule(Protocol):
+    """What opens a runner. It is loaded before Prefect may be imported: what it needs, it imports when it opens.
+
+    `TAKES_ADDRESS`: whether it can connect to a cluster that runs already.
+    """
+
+    TAKES_ADDRESS: bool
+
+    def open_runner(self, workers: int | None, address: str | None) -> AbstractContextManager[Runner]:
+        """Open the runner for `workers` threads at a time, connected to the cluster at `address` if given.
+
+        Without an address, a cluster is started on loopback for the time of the block. Without `workers`, there are as
+        many threads as CPUs, or as the cluster has. Raises UserError if no cluster answers at the address.
+        """
+
+
+@dataclass
+class LocalRunner:
+    """A runner on this machine: this process counts resources, and its fork servers start the commands."""
+
+    task_runner: "TaskRunner[Any]"
+    threads: int
+    asks: "Callable[[Resources], AbstractContextManager[Any]]" = lambda resources: nullcontext()
+    losses: tuple[type[BaseException], ...] = (BrokenExecutor,)
+    remote = False
+
+    def pool(self, resources: "Mapping[str, Resources]") -> "ResourcePool":
+        """Return this machine's pool."""
+        from dvcfleet.scheduling.resource_pool import local_pool
+
+        pool = local_pool(self.threads, any_gpus=any(each.gpus for each in resources.values()))
+        for name, each in resources.items():
+            pool.refuse_too_much(name, each)
+        return pool
+
+    def requesting(self, resources: "Resources", machine: str) -> AbstractContextManager[Any]:
+        """Request resources of a cluster on this machine; do nothing for threads and processes."""
+        return self.asks(resources)
+
+    def end(self, future: "PrefectFuture[Any]") -> None:
+        """Do nothing: the fork servers end what they started."""
+
+    def is_loss(self, error: Exception) -> bool:
+        """Tell whether the pool of the task run broke, or its worker in a cluster was lost."""
+        return isinstance(error, self.losses)
+
+
+def threads_here(workers: int | None) -> int:
+    """Return the number of threads of a runner on this machine: as many as CPUs if not given."""
+    return workers or os.cpu_count() or 1
+
+
+@cache
+def own_names() -> tuple[str, ...]:
+    """List the runners of this folder, sorted."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+
+
+def runner_names() -> list[str]:
+    """List all runners: those of this folder, then those that installed packages announce."""
+    announced = {each.name for each in entry_points(group=GROUP)}
+    return [*own_names(), *sorted(announced.difference(own_names()))]
+
+
+def load_runner(name: str) -> RunnerModule:
+    """Return what opens a runner; raise UserError if there is no such runner, or it cannot be loaded."""
+    if name in own_names():
+        own: RunnerModule = import_module(f"{__name__}.{name}")
+        return own
+    announced = list(entry_points(group=GROUP, name=name))
+    if not announced:
+        raise UserError(f"no runner {name!r}; there are {', '.join(runner_names())}")
+    if len(announced) > 1:
+        raise UserError(f"runner {name}: announced by {' and by '.join(map(_words, announced))}: uninstall one of them")
+    try:
+        loaded: RunnerModule = announced[0].load()
+    except Exception as error:  # another package's module may raise anything
+        raise UserError(f"runner {name}: {_words(announced[0])} cannot be loaded ({in_one_line(error)})") from error
+    if not (hasattr(loaded, "TAKES_ADDRESS") and hasattr(loaded, "open_runner")):
+        raise UserError(f"runner {name}: {_words(announced[0])} should have TAKES_ADDRESS and open_runner")
+    return loaded
+
+
+@contextmanager
+def open_runner(name: str, workers: int | None = None, address: str | None = None) -> Iterator[Runner]:
+    """Open the runner of this name, as `RunnerModule.open_runner` says.
+
+    Raises UserError if a package that it needs is not installed.
+    """
+    with ExitStack() as stack:
+        try:
+            runner = stack.enter_context(load_runner(name).open_runner(workers, address))
+        except ImportError as error:
+            raise UserError(f"--runner {name} needs packages that are not installed: {error}") from error
+        yield runner
+
+
+def _words(announced: EntryPoint) -> str:
+    return f"{announced.value}{f' of {announced.dist.name}' if announced.dist else ''}"

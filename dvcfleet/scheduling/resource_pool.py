@@ -1,11 +1,7 @@
 """The resources that stages share, machine by machine, and the part allocated to each running stage."""
 
 import math
-import os
-import subprocess
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,8 +9,8 @@ import psutil  # type: ignore[import-untyped]
 
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
+from dvcfleet.worker.gpus import GPUS_VARIABLE, gpus_here
 
-_GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -140,7 +136,7 @@ class ResourcePool:
 
     def environment(self, share: Allocation) -> dict[str, str]:
         """Return the variables that restrict a stage to its own GPUs; empty if GPUs are not counted here."""
-        return {} if self.gpus is None else {_GPUS_VARIABLE: ",".join(share.gpus)}
+        return {} if self.gpus is None else {GPUS_VARIABLE: ",".join(share.gpus)}
 
     def refuse_too_much(self, name: str, resources: Resources, where: str = "this machine") -> None:
         """Raise UserError if a stage requests more than the whole pool has."""
@@ -166,43 +162,3 @@ def memory_here() -> int:
     limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else ""
     total: int = psutil.virtual_memory().total
     return min(total, int(limit)) if limit.isdecimal() else total
-
-
-def gpus_here() -> tuple[str, ...]:
-    """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all of the machine."""
-    named = os.environ.get(_GPUS_VARIABLE)
-    if named is not None:
-        return tuple(gpu.strip() for gpu in named.split(",") if gpu.strip() not in ("", "-1"))
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return tuple(str(number) for number, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU")))
-
-
-_OWN: dict[str, tuple[str, ...]] = {}
-_OWN_LOCK = threading.Lock()
-
-
-@contextmanager
-def own_gpus(name: str, count: int) -> Iterator[dict[str, str]]:
-    """Reserve GPUs for a stage from those that a cluster gave this worker; none if it requests none.
-
-    Yields the variables that select them. Raises UserError if the worker has too few free GPUs.
-    """
-    if not count:
-        yield {_GPUS_VARIABLE: ""}
-        return
-    with _OWN_LOCK:
-        # Ray gives a worker different GPUs for each stage.
-        here = gpus_here()
-        taken = {gpu for gpus in _OWN.values() for gpu in gpus}
-        gpus = tuple(gpu for gpu in here if gpu not in taken)[:count]
-        if len(gpus) < count:
-            raise UserError(f"stage {name}: asks for {count} GPUs; its worker has {len(here)}, not all free")
-        _OWN[name] = gpus
-    try:
-        yield {_GPUS_VARIABLE: ",".join(gpus)}
-    finally:
-        with _OWN_LOCK:
-            del _OWN[name]

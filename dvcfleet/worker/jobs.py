@@ -19,9 +19,9 @@ from dvcfleet.dvc_adapter.stages import command_environment, shell_commands
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import THREAD_VARIABLES, Resources, thread_variables
 from dvcfleet.project import project_of
-from dvcfleet.runners.dask.tasks import as_task
-from dvcfleet.scheduling.resource_pool import own_gpus
+from dvcfleet.worker.dask_tasks import as_task
 from dvcfleet.worker.fork_client import is_own_python, keep_reading, own_fork_servers, run_command
+from dvcfleet.worker.gpus import own_gpus
 from dvcfleet.worker.output import Lines, log_path, logged
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import pytest
 
 from dvcfleet.errors import UserError
-from dvcfleet.runners.clusters import refuse_shared_gpus
+from dvcfleet.scheduling.cluster_pool import refuse_shared_gpus
 from tests.dvcfleet.toy import Make, Toy
 
 GPUS = ("3", "5")

@@ -2,7 +2,8 @@ import pytest
 
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
-from dvcfleet.scheduling.resource_pool import ResourcePool, gpus_here, memory_here, own_gpus
+from dvcfleet.scheduling.resource_pool import ResourcePool, memory_here
+from dvcfleet.worker.gpus import gpus_here, own_gpus
 
 
 def give(room: ResourcePool, name: str, resources: Resources) -> tuple[str, ...] | None:

@@ -19,12 +19,13 @@ from prefect_dask import DaskTaskRunner
 from dvcfleet.errors import UserError
 from dvcfleet.own_variables import set_own
 from dvcfleet.planning.resources import Resources
-from dvcfleet.runners.clusters import cluster_pool, refuse_shared_gpus
+from dvcfleet.runners import LocalRunner
 from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
 from dvcfleet.runners.dask.scheduler import FreeTasks
-from dvcfleet.runners.dask.tasks import keys_at_work
-from dvcfleet.runners.task_runners import Local
-from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room, gpus_here, memory_here
+from dvcfleet.scheduling.cluster_pool import cluster_pool, refuse_shared_gpus
+from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room, memory_here
+from dvcfleet.worker.dask_tasks import keys_at_work
+from dvcfleet.worker.gpus import gpus_here
 
 if TYPE_CHECKING:
     from distributed.worker import Worker
@@ -132,7 +133,7 @@ def at(address: str, workers: int | None) -> Iterator[DaskCluster]:
 
 
 @contextmanager
-def local(threads: int) -> Iterator[Local]:
+def local(threads: int) -> Iterator[LocalRunner]:
     """Start a Dask cluster of one worker on loopback, for the time of a run; its scheduler is in this process."""
     collect_no_garbage_while_listing_frames()
     options: dict[str, Any] = {
@@ -140,6 +141,6 @@ def local(threads: int) -> Iterator[Local]:
         "threads_per_worker": threads,
         "host": "127.0.0.1",
         "dashboard_address": "127.0.0.1:0",
-        "preload": ["dvcfleet.runners.dask.tasks"],
+        "preload": ["dvcfleet.runners.dask.preload"],
     }
-    yield Local(DaskTaskRunner(cluster_kwargs=options), threads, losses=LOSSES)
+    yield LocalRunner(DaskTaskRunner(cluster_kwargs=options), threads, losses=LOSSES)

@@ -15,8 +15,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
-from dvcfleet.runners.clusters import cluster_pool
-from dvcfleet.runners.task_runners import Local
+from dvcfleet.runners import LocalRunner
+from dvcfleet.scheduling.cluster_pool import cluster_pool
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ def at(address: str, workers: int | None) -> Iterator[RayCluster]:
 
 
 @contextmanager
-def local(threads: int) -> Iterator[Local]:
+def local(threads: int) -> Iterator[LocalRunner]:
     """Start a Ray cluster of one node on loopback, for the time of a run."""
     with _connected(num_cpus=threads, num_gpus=0, include_dashboard=False, _node_ip_address="127.0.0.1"):
         # The run itself counts memory and assigns GPUs.
-        yield Local(RayTaskRunner(), threads, lambda resources: _asking(Resources(resources.threads)), LOSSES)
+        yield LocalRunner(RayTaskRunner(), threads, lambda resources: _asking(Resources(resources.threads)), LOSSES)
 
 
 @contextmanager

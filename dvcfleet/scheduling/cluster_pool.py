@@ -1,41 +1,16 @@
-"""What Ray and Dask have in common: a cluster at an address, with threads, memory and GPUs on its nodes."""
+"""The resources of a cluster at an address: threads, memory and GPUs on its nodes."""
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from importlib import import_module
 from urllib.parse import urlsplit
 
 import psutil  # type: ignore[import-untyped]
 
 from dvcfleet.errors import UserError
-from dvcfleet.own_variables import set_own
 from dvcfleet.planning.resources import Resources
-from dvcfleet.runners.task_runners import Runner
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool
 
-# No usage statistics; a stage that requests no GPU sees none.
-_RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-# Otherwise Ray uses the address of a network interface, even on one machine.
-_RAY_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-
-
-def open_cluster(name: str, threads: int, workers: int | None, address: str | None) -> AbstractContextManager[Runner]:
-    """Open Ray or Dask as `open_runner` does; raise UserError if it is not installed."""
-    if name == "ray":  # before it is imported
-        for variable, value in (_RAY_SETTINGS | (_RAY_ON_LOOPBACK if _is_loopback(address) else {})).items():
-            set_own(variable, value)
-    try:
-        module = import_module(f"dvcfleet.runners.{name}.cluster")
-    except ImportError as error:
-        raise UserError(f"--runner {name} needs packages that are not installed: {error}") from error
-    opened: AbstractContextManager[Runner] = module.at(address, workers) if address else module.local(threads)
-    return opened
-
-
-def _is_loopback(address: str | None) -> bool:
-    return address is None or address.rpartition(":")[0] in _LOOPBACK
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def cluster_pool(
@@ -76,7 +51,7 @@ def _check_server(machines: list[Machine]) -> None:
     server = urlsplit(os.environ["PREFECT_API_URL"]).hostname
     own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
     away = [machine.address for machine in machines if machine.address not in own]
-    if away and server in _LOOPBACK:
+    if away and server in LOOPBACK:
         raise UserError(
             f"Prefect's server listens on this machine only, and {away[0]} is another; start one that it reaches "
             "(prefect server start --host ADDRESS) and set PREFECT_API_URL to http://ADDRESS:4200/api"

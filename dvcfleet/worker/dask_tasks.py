@@ -4,9 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
-from dvcfleet.runners.task_runners import ignore_interrupts
-
 _AT_WORK: set[str] = set()
 
 
@@ -28,12 +25,6 @@ def as_task() -> Iterator[Callable[[], bool] | None]:
 def keys_at_work() -> set[str]:
     """Return the keys of the Dask tasks whose commands run below this worker."""
     return set(_AT_WORK)
-
-
-def dask_setup(worker: object) -> None:
-    """Ignore Ctrl-C, which the run handles; Dask calls this in the worker of a run's own cluster, as a preload."""
-    ignore_interrupts()
-    collect_no_garbage_while_listing_frames()
 
 
 def _task_of_dask() -> tuple[str, Callable[[], bool]] | None:

@@ -1,0 +1,51 @@
+"""The GPUs of this machine, and those of each stage that runs in this worker."""
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dvcfleet.errors import UserError
+
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def gpus_here() -> tuple[str, ...]:
+    """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all of the machine."""
+    named = os.environ.get(GPUS_VARIABLE)
+    if named is not None:
+        return tuple(gpu.strip() for gpu in named.split(",") if gpu.strip() not in ("", "-1"))
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(str(number) for number, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU")))
+
+
+_OWN: dict[str, tuple[str, ...]] = {}
+_OWN_LOCK = threading.Lock()
+
+
+@contextmanager
+def own_gpus(name: str, count: int) -> Iterator[dict[str, str]]:
+    """Reserve GPUs for a stage from those that a cluster gave this worker; none if it requests none.
+
+    Yields the variables that select them. Raises UserError if the worker has too few free GPUs.
+    """
+    if not count:
+        yield {GPUS_VARIABLE: ""}
+        return
+    with _OWN_LOCK:
+        # Ray gives a worker different GPUs for each stage.
+        here = gpus_here()
+        taken = {gpu for gpus in _OWN.values() for gpu in gpus}
+        gpus = tuple(gpu for gpu in here if gpu not in taken)[:count]
+        if len(gpus) < count:
+            raise UserError(f"stage {name}: asks for {count} GPUs; its worker has {len(here)}, not all free")
+        _OWN[name] = gpus
+    try:
+        yield {GPUS_VARIABLE: ",".join(gpus)}
+    finally:
+        with _OWN_LOCK:
+            del _OWN[name]

@@ -1,0 +1,125 @@
+"""A runner of another package, installed with an entry point, is chosen, checked and opened as the engine's own are."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dvcfleet.command_line import complete_runner
+from dvcfleet.errors import UserError
+from dvcfleet.placement import choose_placement
+from dvcfleet.runners import load_runner, own_names, runner_names
+from tests.dvcfleet.test_command_line import dvcfleet
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+
+PROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "one-by-one"
+version = "1.0"
+
+[project.entry-points."dvcfleet.runners"]
+one_by_one = "one_by_one.runner"
+broken = "one_by_one.missing"
+bare = "one_by_one"
+
+[tool.setuptools]
+packages = ["one_by_one"]
+"""
+RUNNER = '''
+"""Start each stage from a Python process of its own, one at a time."""
+
+from contextlib import contextmanager
+
+from dvcfleet.runners import LocalRunner
+
+TAKES_ADDRESS = False
+
+
+@contextmanager
+def open_runner(workers, address):
+    from one_by_one.pool import OneByOne
+
+    yield LocalRunner(OneByOne(), threads=1)
+'''
+POOL = """
+import os
+
+from prefect.task_runners import ProcessPoolTaskRunner
+
+
+class OneByOne(ProcessPoolTaskRunner):
+    def __init__(self, max_workers=1):
+        super().__init__(max_workers=1, initializer=note)
+
+    def submit(self, *task, **options):
+        self.__exit__(None, None, None)
+        self.__enter__()
+        return super().submit(*task, **options)
+
+
+def note():
+    with open(os.environ["ONE_BY_ONE"], "a") as file:
+        file.write(f"{os.getpid()}\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the package is installed."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    (source / "one_by_one").mkdir()
+    (source / "pyproject.toml").write_text(PROJECT)
+    for name, text in {"__init__": "", "runner": RUNNER, "pool": POOL}.items():
+        (source / "one_by_one" / f"{name}.py").write_text(text)
+    install = ["pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(site)]
+    subprocess.run([sys.executable, "-m", *install, str(source)], check=True, capture_output=True)
+    return site
+
+
+@pytest.mark.slow
+def test_an_installed_runner_runs_a_repository(
+    toy: Make, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, chain = toy(CHAIN, CHAIN_FILES, "here"), toy(CHAIN, CHAIN_FILES)
+    assert here.run()[0] == 0
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.setenv("ONE_BY_ONE", str(tmp_path / "pids"))
+    assert "3 done" in dvcfleet(chain.path, "run", "--runner", "one_by_one")
+    assert len(set((tmp_path / "pids").read_text().split())) == 3  # a process a stage
+    assert chain.read("dvc.lock") == here.read("dvc.lock")
+    assert chain.settled()
+    chain.write("profiles.yaml", "mine: {runner: one_by_one}")
+    assert "nothing to do" in dvcfleet(chain.path, "run", "--profile", "mine")
+
+
+def test_an_installed_runner_is_listed_and_checked_as_the_others(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "one_by_one" not in runner_names()
+    monkeypatch.syspath_prepend(site)
+    assert runner_names() == [*own_names(), "bare", "broken", "one_by_one"]
+    assert complete_runner("one") == ["one_by_one"]
+    assert choose_placement(Path("nowhere"), None, runner="one_by_one").runner == "one_by_one"
+    with pytest.raises(UserError, match=r"no runner 'pigeon'; there are dask, .* one_by_one$"):
+        load_runner("pigeon")
+    with pytest.raises(UserError, match=r"^runner broken: one_by_one\.missing of one-by-one cannot be loaded"):
+        load_runner("broken")
+    with pytest.raises(UserError, match=r"^runner bare: one_by_one of one-by-one should have TAKES_ADDRESS"):
+        load_runner("bare")
+
+
+def test_an_address_is_for_runners_that_take_one(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(site)
+    with pytest.raises(UserError, match=r"^--address is for --runner dask and ray; one_by_one run on this machine"):
+        choose_placement(Path("nowhere"), None, runner="one_by_one", address="a:1")
+
+
+@pytest.mark.parametrize("name", own_names())
+def test_the_engines_own_runners_have_what_opens_them(name: str) -> None:
+    opened = load_runner(name)
+    assert opened.TAKES_ADDRESS is (name in ("ray", "dask"))
+    assert callable(opened.open_runner)

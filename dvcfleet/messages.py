@@ -51,14 +51,16 @@ class Command:
 class Job:
     """A stage's commands and everything that a worker needs to run them without DVC.
 
-    `environment`: variables to set in addition to the worker's. `root`: the repository's root. `run`: the run's name.
+    `root`: the repository's root. `run`: the run's name. `limits`: the variables that limit its libraries' threads.
+    `gpus`: those that the run gave it by name; None if the run counts none, or its worker chooses them.
     """
 
     name: str
     commands: tuple[Command, ...]
     folder: str
-    environment: dict[str, str]
     root: str
+    limits: dict[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] | None = None
     # Outputs to remove before the commands run, so that a second attempt does not see the first one's.
     clear: tuple[str, ...] = ()
     resources: Resources = field(default_factory=Resources)

@@ -154,8 +154,8 @@ class Run:
             self.watcher.began(name, why)
         job = self._jobs[name]
         try:
-            environment = job.environment | self.pool.environment(share)
-            self.executor.submit(replace(job, environment=environment, machine=share.machine))
+            gpus = None if self.pool.gpus is None else share.gpus
+            self.executor.submit(replace(job, gpus=gpus, machine=share.machine))
             self.pool.give(name, share)
         except ExecutorLostError as error:
             self.lock.unlock_paths(name)

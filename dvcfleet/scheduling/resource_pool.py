@@ -9,7 +9,7 @@ import psutil  # type: ignore[import-untyped]
 
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
-from dvcfleet.worker.gpus import GPUS_VARIABLE, gpus_here
+from dvcfleet.worker.gpus import gpus_here
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -133,10 +133,6 @@ class ResourcePool:
             del self._on[share.machine][name]
             self.free_threads += share.threads
             self._free[share.machine] = self._free[share.machine].plus(share.room)
-
-    def environment(self, share: Allocation) -> dict[str, str]:
-        """Return the variables that restrict a stage to its own GPUs; empty if GPUs are not counted here."""
-        return {} if self.gpus is None else {GPUS_VARIABLE: ",".join(share.gpus)}
 
     def refuse_too_much(self, name: str, resources: Resources, where: str = "this machine") -> None:
         """Raise UserError if a stage requests more than the whole pool has."""

@@ -28,13 +28,13 @@ _OWN_LOCK = threading.Lock()
 
 
 @contextmanager
-def own_gpus(name: str, count: int) -> Iterator[dict[str, str]]:
+def own_gpus(name: str, count: int) -> Iterator[tuple[str, ...]]:
     """Reserve GPUs for a stage from those that a cluster gave this worker; none if it requests none.
 
-    Yields the variables that select them. Raises UserError if the worker has too few free GPUs.
+    Yields their names. Raises UserError if the worker has too few free GPUs.
     """
     if not count:
-        yield {GPUS_VARIABLE: ""}
+        yield ()
         return
     with _OWN_LOCK:
         # Ray gives a worker different GPUs for each stage.
@@ -45,7 +45,7 @@ def own_gpus(name: str, count: int) -> Iterator[dict[str, str]]:
             raise UserError(f"stage {name}: asks for {count} GPUs; its worker has {len(here)}, not all free")
         _OWN[name] = gpus
     try:
-        yield {GPUS_VARIABLE: ",".join(gpus)}
+        yield gpus
     finally:
         with _OWN_LOCK:
             del _OWN[name]

@@ -10,16 +10,16 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.stages import command_environment, shell_commands
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import THREAD_VARIABLES, Resources, thread_variables
 from dvcfleet.project import project_of
 from dvcfleet.worker.dask_tasks import as_task
+from dvcfleet.worker.environment import stage_environment
 from dvcfleet.worker.fork_client import is_own_python, keep_reading, own_fork_servers, run_command
 from dvcfleet.worker.gpus import own_gpus
 from dvcfleet.worker.output import Lines, log_path, logged
@@ -39,8 +39,8 @@ def make_job(stage: "Stage", resources: Resources) -> Job:
         name=stage.addressing,
         commands=commands_of(stage),
         folder=stage.wdir,
-        environment=stage_environment(stage, resources),
         root=stage.repo.root_dir,
+        limits=thread_variables(resources.threads) if resources.limits_threads else {},
         clear=tuple(out.fs_path for out in stage.outs if not out.persist and out.protocol == "local"),
         resources=resources,
     )
@@ -70,15 +70,6 @@ def warm_command(line: str, root: Path) -> tuple[str, tuple[str, ...]] | None:
     return (module, tuple(words[3:])) if (root / f"{module.replace('.', '/')}.py").is_file() else None
 
 
-def stage_environment(stage: "Stage", resources: Resources) -> dict[str, str]:
-    """Return the variables to set for a stage's processes, in addition to the worker's: those that DVC sets.
-
-    And those that limit libraries to the stage's threads, if it asks for a number of threads.
-    """
-    named = {"DVC_ROOT": os.environ.get("DVC_ROOT", stage.repo.root_dir), "DVC_STAGE": stage.addressing}
-    return named | (thread_variables(resources.threads) if resources.limits_threads else {})
-
-
 def run_job(job: Job, on_text: Callable[[str], None]) -> Outcome:
     """Run a job's commands in order until one fails; `on_text` is called with blocks of lines of their output."""
     for path in map(Path, job.clear):
@@ -86,35 +77,42 @@ def run_job(job: Job, on_text: Callable[[str], None]) -> Outcome:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    variables = project_of(Path(job.root)).variables(job.run)
-    job = replace(job, environment={**variables, **job.environment})
+    project = project_of(Path(job.root)).variables(job.run)
     with logged(log_path(Path(job.root), job.name), on_text) as write:
         if job.fork_servers is not None:
-            return _run_commands(job, _fitting(job, variables, job.fork_servers), write)
+            environment = stage_environment(job, project, job.gpus)
+            return _run_commands(job, environment, _fitting(environment, project, job.fork_servers), write)
         with as_task() as is_wanted, own_gpus(job.name, job.resources.gpus) as gpus:
-            job = replace(job, environment=job.environment | gpus)
-            return _run_commands(job, _fitting(job, variables, own_fork_servers(job.root)), write, is_wanted)
+            environment = stage_environment(job, project, gpus)
+            servers = _fitting(environment, project, own_fork_servers(job.root))
+            return _run_commands(job, environment, servers, write, is_wanted)
 
 
-def _fitting(job: Job, variables: Mapping[str, str], servers: tuple[str, str | None]) -> tuple[str, str | None]:
-    """Return the fork servers that can run a job's commands: without a warm one whose libraries do not fit it.
+def _fitting(
+    environment: Mapping[str, str], project: Mapping[str, str], servers: tuple[str, str | None]
+) -> tuple[str, str | None]:
+    """Return the fork servers that can run commands in an environment: without a warm one whose libraries do not fit.
 
     They keep the number of threads that they were loaded with, and they are those of this process's interpreter.
     """
     cold, warm = servers
     here = command_environment()
-    environment, loaded = here | job.environment, here | dict(variables)
+    environment, loaded = here | dict(environment), here | dict(project)
     is_same = all(environment.get(name) == loaded.get(name) for name in THREAD_VARIABLES)
     return cold, warm if is_same and is_own_python(environment.get("PATH", os.defpath)) else None
 
 
 def _run_commands(
     job: Job,
+    environment: Mapping[str, str],
     fork_servers: tuple[str, str | None],
     on_text: Callable[[str], None],
     is_wanted: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Have the fork servers run a job's commands; `is_wanted` is polled if the run cannot end them itself."""
+    """Have the fork servers run a job's commands in an environment.
+
+    `is_wanted` is polled if the run cannot end them itself.
+    """
     end = time.monotonic() + (job.resources.timeout_s or math.inf)
     is_limited = job.resources.timeout_s is not None or is_wanted is not None
     seconds, peak, lines = 0.0, 0, Lines(on_text)
@@ -130,7 +128,13 @@ def _run_commands(
     for command in job.commands:
         lines.say(f"> {command.line}")
         server = warm if command.module and warm else cold
-        request = _request(job, command if server == warm else replace(command, module=None))
+        request = {
+            "argv": command.argv,
+            "module": command.module if server == warm else None,
+            "arguments": command.arguments,
+            "folder": job.folder,
+            "environment": environment,
+        }
         answer = run_command(server, request, lines, is_over if is_limited else None, on_left)
         if answer is None:
             return outcome(None, "the process that started its command died", lost=True)
@@ -142,13 +146,3 @@ def _run_commands(
         if answer["exit_code"]:
             return outcome(answer["exit_code"])
     return outcome(0)
-
-
-def _request(job: Job, command: Command) -> dict[str, Any]:
-    return {
-        "argv": command.argv,
-        "module": command.module,
-        "arguments": command.arguments,
-        "folder": job.folder,
-        "environment": job.environment,
-    }

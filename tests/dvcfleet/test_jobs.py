@@ -47,10 +47,10 @@ if kind == "late":
 
 
 class OneThread(AnyRepository):
-    """A project whose stages use one thread unless they ask for more."""
+    """A project whose stages use one thread unless they ask for more, and this process's PATH."""
 
     def variables(self, run: str) -> dict[str, str]:
-        return thread_variables(1)
+        return thread_variables(1) | {"PATH": os.environ["PATH"]}
 
 
 PROJECT = OneThread()
@@ -74,14 +74,19 @@ def addresses(root: Path) -> Iterator[tuple[str, str | None]]:
     servers.stop()
 
 
+@pytest.fixture(autouse=True)
+def own_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python` is this interpreter."""
+    monkeypatch.setenv("PATH", path_with(Path(sys.executable).parent))
+
+
 @pytest.fixture
 def job(root: Path, addresses: tuple[str, str | None]) -> Job:
     return job_of(root, addresses)
 
 
 def job_of(root: Path, addresses: tuple[str, str | None], threads: int = 1) -> Job:
-    environment = {"DVC_STAGE": "a", "DVC_ROOT": str(root), "PATH": path_with(Path(sys.executable).parent)}
-    return Job("a", (), str(root), environment | thread_variables(threads), str(root), fork_servers=addresses)
+    return Job("a", (), str(root), str(root), limits=thread_variables(threads), fork_servers=addresses)
 
 
 def path_with(folder: Path) -> str:
@@ -236,15 +241,15 @@ def test_a_shell_command_gets_its_environment(job: Job) -> None:
     assert lines[1:] == ["a", job.folder]
 
 
-def test_python_is_what_the_path_says(root: Path, job: Job, tmp_path: Path) -> None:
+def test_python_is_what_the_path_says(root: Path, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warm or cold: also where the other interpreter is the same file, in another environment."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "other"], check=True)
     (root / "tasks/prefix.py").write_text("import sys; print(sys.prefix, 'dvcfleet' in sys.modules)")
     command = python("tasks.prefix", root)
-    other = replace(job, environment=job.environment | {"PATH": path_with(tmp_path / "other/bin")})
-    for module in (command.module, None):
-        assert run(other, replace(command, module=module))[1][-1] == f"{tmp_path}/other False"
     assert run(job, command)[1][-1] == f"{sys.prefix} False"
+    monkeypatch.setenv("PATH", path_with(tmp_path / "other/bin"))
+    for module in (command.module, None):
+        assert run(job, replace(command, module=module))[1][-1] == f"{tmp_path}/other False"
 
 
 def test_a_command_gets_the_signals_as_a_shell_gives_them(job: Job) -> None:

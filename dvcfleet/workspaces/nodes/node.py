@@ -103,9 +103,7 @@ class NodeStage:
             if known:
                 return Outcome(self.job.name, 0, entry=known, restored=True)
             self._clear_outputs(stage)
-        local = make_job(stage, self.job.resources)
-        environment = self.job.environment | local.environment | {"DVC_STAGE": self.job.name}
-        outcome = run_job(replace(local, name=self.job.name, environment=environment), self.tell)
+        outcome = run_job(replace(make_job(stage, self.job.resources), name=self.job.name), self.tell)
         if outcome.exit_code != 0:
             return outcome
         with locked(self.repo):

@@ -99,8 +99,8 @@ class NodeWorkspace:
             persisted=tuple(self._entry(out) for out in stage.outs if out.persist and out.hash_info),
             forced=self.forced,
         )
-        # The node has its own environment, and its own root.
-        return replace(make_job(stage, resources), environment={}, node=work)
+        # The node limits its threads itself: it makes the job again, in its own environment.
+        return replace(make_job(stage, resources), limits={}, node=work)
 
     def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
         """Return a function that stores large outputs in this machine's cache; None if they are on a node."""

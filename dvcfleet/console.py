@@ -62,7 +62,7 @@ class Progress:
         self._running[name] = time.monotonic()
         self._show()
 
-    def lost(self, name: str, why: str) -> None:
+    def again(self, name: str, why: str) -> None:
         """Print that a stage is started again, and why."""
         self._running.pop(name, None)
         self._say(f"{name} is started again: {why}", "yellow")
@@ -76,7 +76,7 @@ class Progress:
         line = f"[{self._ended:>{width}}/{self._total}] {ending.name} {_in_words(ending)}"
         self._say(line, _STYLES.get(ending.result))
         if ending.result is Result.FAILED:
-            for text in ending.tail:
+            for text in ending.outcome.tail:
                 self._say(f"    {text}")
 
     def _beat(self) -> None:
@@ -100,7 +100,7 @@ class Progress:
 
 def _in_words(ending: Ending) -> str:
     if ending.result is Result.DONE:
-        return f"done in {ending.seconds:.1f} s{f'; {ending.why}' if ending.why else ''}"
+        return f"done in {ending.outcome.seconds:.1f} s{f'; {ending.why}' if ending.why else ''}"
     return f"{ending.result}: {ending.why}" if ending.why else str(ending.result)
 
 
@@ -110,8 +110,8 @@ def rows(endings: Iterable[Ending]) -> list[dict[str, Any]]:
         {
             "stage": ending.name,
             "result": ending.result.value,
-            "seconds": round(ending.seconds, 2),
-            "peak memory (MiB)": ending.peak_rss_bytes >> 20,
+            "seconds": round(ending.outcome.seconds, 2),
+            "peak memory (MiB)": ending.outcome.peak_rss_bytes >> 20,
             "why": ending.why,
         }
         for ending in endings
@@ -123,7 +123,7 @@ def show_summary(endings: dict[str, Ending], console: Console) -> None:
     counts = Counter(ending.result for ending in endings.values())
     for ending in endings.values():
         if ending.result is Result.FAILED:
-            said = next((line.strip() for line in reversed(ending.tail) if line.strip()), "")
+            said = next((line.strip() for line in reversed(ending.outcome.tail) if line.strip()), "")
             last = f"; its last line: {said}" if said else ""
             console.print(f"{ending.name} failed: {ending.why}{last}", style="red", markup=False)
     console.print(", ".join(f"{counts[result]} {result}" for result in Result if counts[result]))
@@ -137,7 +137,7 @@ def exit_code(endings: Iterable[Ending]) -> int:
     failed = [ending for ending in bad if ending.result is Result.FAILED]
     if not bad:
         return 0
-    return 2 if failed and all(ending.exit_code == 2 for ending in failed) else 1
+    return 2 if failed and all(ending.outcome.exit_code == 2 for ending in failed) else 1
 
 
 def show_plan(plan: Plan, place: Placement, console: Console) -> None:

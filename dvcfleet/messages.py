@@ -106,15 +106,14 @@ class Result(StrEnum):
     STOPPED = "stopped"
 
 
+NOT_RUN = Outcome("", None)
+
+
 @dataclass(frozen=True)
 class Ending:
-    """How one stage ended in a run; `why` explains a failure."""
+    """How one stage ended in a run; `why` explains a failure, `outcome` tells of its commands if they ran."""
 
     name: str
     result: Result
     why: str = ""
-    seconds: float = 0.0
-    peak_rss_bytes: int = 0
-    exit_code: int | None = None
-    tail: tuple[str, ...] = ()
-    start: Start | None = None
+    outcome: Outcome = NOT_RUN

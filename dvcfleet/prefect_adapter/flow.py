@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -14,14 +14,12 @@ from typing import Any
 import httpx
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
-from prefect.client.schemas.objects import TaskRun
 from prefect.context import FlowRunContext, get_run_context
 from prefect.exceptions import FailedRun, PrefectException
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
-from prefect.tasks import Task
 from prefect.utilities.annotations import quote
 
 from dvcfleet.messages import Ending, Job, Outcome, Result
@@ -57,12 +55,6 @@ class StageFailedError(Exception):
         return f"{self.outcome.name}: exit code {self.outcome.exit_code}"
 
 
-def _worth_another_try(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
-    error = state.result(raise_on_failure=False)
-    # 2 is a user's mistake, and None means that the run itself was stopped.
-    return not (isinstance(error, StageFailedError) and error.outcome.exit_code in (2, None))
-
-
 class _OwnWords(logging.Filter):
     """Drops Prefect's log line about each task run's end: the state shows it, and the line costs time."""
 
@@ -94,7 +86,7 @@ class StageLog:
             self._info("\n".join(tail))
 
 
-@task(name="stage", task_run_name="{job.name}", persist_result=False, retry_condition_fn=_worth_another_try)
+@task(name="stage", task_run_name="{job.name}", persist_result=False)
 def stage_run(job: Job) -> Outcome:
     """Run a stage's commands; their output becomes log lines, each a block of its lines."""
     start = begin(elsewhere=job.fork_servers is None)
@@ -119,7 +111,6 @@ class PrefectExecutor:
         self._at_work: dict[str, PrefectFuture[Any]] = {}
         self._renewed: TaskRunner[Any] | None = None
         self._stack = ExitStack()
-        self._with_retries = cache(lambda retries: stage_run.with_options(retries=retries))
 
     def submit(self, job: Job) -> None:
         """Submit a job; `next_outcome` returns its outcome. Raises ExecutorLostError if the whole cluster was lost."""
@@ -129,8 +120,7 @@ class PrefectExecutor:
         task_runner = self._home if job.stays else self._renewed or _flow_task_runner()
         try:
             with self._runner.requesting(job.resources, job.machine):
-                retried = self._with_retries(job.resources.retries)
-                future = task_runner.submit(retried, {"job": _as_it_is(job, task_runner)})
+                future = task_runner.submit(stage_run, {"job": _as_it_is(job, task_runner)})
         except Exception as error:
             if not self._runner.is_loss(error):
                 raise

@@ -71,15 +71,15 @@ class Ledger:
 
     def note(self, ending: "Ending", entry: Mapping[str, Any] | None) -> None:
         """Append how a stage ended, and its entry of dvc.lock; if no command ran, it started now on this machine."""
-        start = ending.start or begin()
+        start = ending.outcome.start or begin()
         commit, dirty = self._commit
         execution = Execution(
             stage=ending.name,
             result=ending.result.value,
             entry=entry_digest(entry) if entry else None,
             began=datetime.fromtimestamp(start.began, UTC).isoformat(timespec="milliseconds"),
-            seconds=round(ending.seconds, 3),
-            peak_rss_bytes=ending.peak_rss_bytes,
+            seconds=round(ending.outcome.seconds, 3),
+            peak_rss_bytes=ending.outcome.peak_rss_bytes,
             host=start.host,
             run=self._run,
             flow_run=self._flow_run(),

@@ -1,7 +1,6 @@
 """The event loop of a run: submit ready stages and process their outcomes; it is the only writer of DVC's state."""
 
 import signal
-from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,13 +17,12 @@ from dvcfleet.scheduling.durations import Durations
 from dvcfleet.scheduling.order import ReadyStages
 from dvcfleet.scheduling.protocols import Executor, ExecutorLostError, Watcher, Workspace
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
+from dvcfleet.scheduling.retries import Retries
 from dvcfleet.secrets import masked
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
 
-# How often a stage is restarted because its worker was lost, in addition to the retries in `meta`.
-LOSSES = 3
 # The number of stages whose large outputs are hashed and copied in parallel.
 _STORING_THREADS = 4
 # After this time without an outcome, or a few writes' time if that is longer, DVC's lock is released.
@@ -60,7 +58,7 @@ class Run:
     _ready: ReadyStages = field(init=False)
     _jobs: dict[str, Job] = field(default_factory=dict)
     _storing: dict[str, tuple[Outcome, Future[None]]] = field(default_factory=dict)
-    _losses: Counter[str] = field(default_factory=Counter)
+    _retries: Retries = field(init=False)
     _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     stopping: bool = False
 
@@ -114,6 +112,7 @@ class Run:
             elif node.state is State.BLOCKED:
                 self._end(Ending(node.name, Result.BLOCKED, "; ".join(node.reasons)))
         needs = {node.name: node.needs for node in nodes}
+        self._retries = Retries(self.resources)
         self._ready = ReadyStages(needs, self.resources, self.durations, self.pool, in_order=self.in_order)
         for name, upstream in self._waiting.items():
             upstream.difference_update(self.endings)
@@ -169,10 +168,9 @@ class Run:
         self._finish(outcome)
 
     def _finish(self, outcome: Outcome) -> None:
-        if outcome.lost and not self.stopping and self._losses[outcome.name] < LOSSES:
-            self._losses[outcome.name] += 1
+        if not self.stopping and self._retries.take(outcome):
             self._ready.add(outcome.name)
-            self.watcher.lost(outcome.name, outcome.why)
+            self.watcher.again(outcome.name, masked(_why(outcome)))
             return
         store = None
         if outcome.exit_code == 0 and not outcome.lost:
@@ -196,20 +194,15 @@ class Run:
         """Record the result of a stage whose commands have ended."""
         del self._jobs[outcome.name]
         result, why = self._settle(outcome, stored)
-        spent = (outcome.seconds, outcome.peak_rss_bytes)
-        self._end(Ending(outcome.name, result, why, *spent, outcome.exit_code, outcome.tail, outcome.start))
+        self._end(Ending(outcome.name, result, why, outcome))
 
     def _settle(self, outcome: Outcome, stored: Future[None] | None) -> tuple[Result, str]:
         """Store a successful stage's outputs; return its result, and the reason if it failed."""
-        # When the run is being stopped, a command that failed was most likely stopped by the same Ctrl-C.
-        if self.stopping and outcome.exit_code != 0:
-            return Result.STOPPED, "stopped before it ended"
-        if outcome.lost:
-            return Result.FAILED, f"{outcome.why}, {LOSSES + 1} times"
-        if outcome.exit_code is None:
-            return Result.STOPPED, "stopped before it ended"
-        if outcome.exit_code:
-            return Result.FAILED, outcome.why or _exit_words(outcome.exit_code)
+        if outcome.exit_code != 0:
+            # When the run is being stopped, a command that failed was most likely stopped by the same Ctrl-C.
+            if self.stopping or (outcome.exit_code is None and not outcome.lost):
+                return Result.STOPPED, "stopped before it ended"
+            return Result.FAILED, f"{_why(outcome)}{self._retries.times(outcome)}"
         stage = self.plan.stages[outcome.name]
         try:
             if stored:
@@ -241,7 +234,7 @@ class Run:
         self.endings[ending.name] = ending
         self.watcher.ended(ending)
         if ending.result is Result.DONE:
-            self._ready.note(ending.name, ending.seconds)
+            self._ready.note(ending.name, ending.outcome.seconds)
         if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
             self.ledger.note(ending, self._entries.get(ending.name))
         readers = self._readers[ending.name]
@@ -274,7 +267,11 @@ class Run:
                 self.endings[name] = Ending(name, Result.STOPPED, "the run was stopped")
 
 
-def _exit_words(code: int) -> str:
+def _why(outcome: Outcome) -> str:
+    """Return why a stage's commands did not succeed."""
+    code = outcome.exit_code
+    if outcome.why or code is None:
+        return outcome.why
     words = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
     # The second is the exit code of a shell whose command was killed.
     return f"{words}, as when memory runs out" if code in (-signal.SIGKILL, 128 + signal.SIGKILL) else words

@@ -17,8 +17,8 @@ class Watcher(Protocol):
     def began(self, name: str, why: str) -> None:
         """Called when a stage's commands were submitted."""
 
-    def lost(self, name: str, why: str) -> None:
-        """Called when a stage's worker was lost; the stage will be submitted again."""
+    def again(self, name: str, why: str) -> None:
+        """Called when a stage failed, or its worker was lost, and it will be submitted again."""
 
     def ended(self, ending: Ending) -> None:
         """Called when a stage has ended."""

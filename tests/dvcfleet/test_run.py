@@ -171,6 +171,15 @@ def test_other_failures_are_tried_again_as_often_as_meta_says_and_start_afresh(t
     code, text = repository.run()
     assert code == 0, text
     assert repository.ran() == ["flaky"] * 3
+    assert text.count("flaky is started again: exit code 1\n") == 2
+
+
+def test_a_stage_that_fails_at_each_try_says_how_often(toy: Make) -> None:
+    failing = toy("stages: {bad: {cmd: 'echo bad >> log; exit 3', outs: [x], meta: {dvcfleet: {retries: 1}}}}", {})
+    code, text = failing.run()
+    assert (code, failing.ran()) == (1, ["bad", "bad"])
+    assert text.count("bad is started again: exit code 3\n") == 1
+    assert "bad failed: exit code 3, 2 times" in text
 
 
 def test_a_wrong_meta_is_refused_before_anything_runs(toy: Make) -> None:

@@ -1,10 +1,12 @@
 """Run the stages of a DVC repository that are not up to date, in parallel, as one Prefect flow run."""
 
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -69,20 +71,25 @@ def run(
     """
     console = console or Console(highlight=False, soft_wrap=True)
     stop = Stop()
+
+    def place_in(root: Path) -> Placement:
+        return choose_placement(root, profile, runner=runner, address=address, workers=workers)
+
+    def checks_in(opened_repo: "Repo") -> ChecksFor:
+        place = place_in(Path(opened_repo.root_dir))
+        return _checks_for(_recorded(opened_repo, place, partial(_warn, console)))
+
     try:
-        said = {"runner": runner, "address": address, "workers": workers}
         if dry_run:
-            checks_in = partial(_checks_in, profile=profile, said=said, console=console)
             found = plan(repo, options, checks_in)
             root = next((Path(stage.repo.root_dir) for stage in found.stages.values()), repo)
-            show_plan(found, choose_placement(root, profile, **said), console)
+            show_plan(found, place_in(root), console)
             return 0
         on_busy = when_busy(busy, console.print)
         with opened(repo) as dvc_repo, write_lock(dvc_repo, on_busy, console.print) as lock, stop.on_signals():
             refuse_node(Path(dvc_repo.root_dir))
             check_fast_paths(dvc_repo, partial(_warn, console))
-            place = choose_placement(Path(dvc_repo.root_dir), profile, **said)
-            return _run_locked(dvc_repo, lock, options, place, stop, console)
+            return RepositoryRun(dvc_repo, lock, options, place_in(Path(dvc_repo.root_dir)), stop, console).execute()
     except (ProjectError, SkippedError):
         raise
     except KeyboardInterrupt:
@@ -96,66 +103,142 @@ def run(
         return failure.code
 
 
-def _run_locked(repo: "Repo", lock: DvcLock, options: Options, place: Placement, stop: Stop, console: Console) -> int:
-    with ExitStack() as stack:
-        services = Services(repo, stack)
-        project = project_of(Path(repo.root_dir))
-        if note := note_of_unread(Path(repo.root_dir)):
-            _warn(console, note)
-        validated = is_validated(repo)
+@dataclass
+class RepositoryRun:
+    """A run in an opened repository, whose `lock` of DVC's is held: what it is asked for, and where its stages run."""
+
+    repo: "Repo"
+    lock: DvcLock
+    options: Options
+    place: Placement
+    stop: Stop
+    console: Console
+    services: Services = field(init=False)
+    lock_files: LockFiles = field(init=False)
+    recorded: RecordedHashes | None = field(init=False)
+    plan: Plan = field(init=False)
+    workspace: Workspace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.root = Path(self.repo.root_dir)
+        self.project = project_of(self.root)
+
+    def execute(self) -> int:
+        """Bring the stages up to date; return the exit code."""
+        with ExitStack() as stack:
+            self.services = Services(self.repo, stack)
+            self._plan()
+            if not self.plan.work:
+                return self._nothing_to_do()
+            resources = self._resources()
+            with self.lock.released():
+                endings = self._run_flow(resources)
+            if not any(ending.result is Result.STOPPED for ending in endings.values()):
+                self._settle()
+        code = self.stop.exit_code or exit_code(endings.values())
+        if code == 0:
+            keep_experiment(self.repo, run_name(self.repo), self.console)
+            forget_run_name(self.repo)
+        sync(self.repo, state_folder(self.repo))
+        if code == 0:
+            self.project.after_running(endings.keys(), partial(self.console.print, markup=False))
+        return code
+
+    def _plan(self) -> None:
+        """Check the repository, plan what to run, and prepare its workspace."""
+        if note := note_of_unread(self.root):
+            self._warn(note)
+        validated = is_validated(self.repo)
         if not validated:
-            validate(repo)
-        project.before_planning(console.print)
-        if not (Path(repo.root_dir) / "dvc.lock").exists():
-            services.start()  # there will be work: the server starts while the run is planned
-        locks = recovered_lock_files(repo)
-        if options.prune:
-            prune_orphans(repo, locks, console)
-        elif not options.targets:
-            show_orphans(find_orphans(repo), console)
-        recorded = _recorded(repo, place, console)
-        _check_options(options, bool(recorded))
-        if options.pull and not (options.no_run_cache or recorded):
-            pull_run_cache(repo, partial(_warn, console))
-        checks_for = recorded.checks_for if recorded else workspace_checks
-        found = make_plan(repo, options, on_work=services.start, checks_for=checks_for)
-        locks.order_as(found.stages.values())
-        here = LocalWorkspace(repo, found, partial(_warn, console))
-        workspace: Workspace = (
-            NodeWorkspace(here, recorded, options.force or options.no_run_cache) if recorded else here
-        )
-        if validated and found.work:
-            validate(repo)
-        note_validated(repo)
-        if not found.work:
-            locks.settle()
-            workspace.finish(options.fetch_results)
-            if is_begun(repo):
-                # The run of this name was killed after its last stage.
-                keep_experiment(repo, run_name(repo), console)
-            forget_run_name(repo)
-            sync(repo, state_folder(repo))
-            console.print(f"nothing to do: {len(found.nodes)} stages are up to date")
-            return 0
-        # Check all stages' meta before anything runs.
-        check_stages(place, repo.index.stages, Path(repo.root_dir))
-        resources = {node.name: place.resources(found.stages[node.name]) for node in found.work}
-        project.check_gpus({name: each.gpus for name, each in resources.items()})
-        with lock.released():
-            endings = _run_flow(
-                repo, found, workspace, services, (lock, locks), place, options, resources, stop, console
-            )
-        if not any(ending.result is Result.STOPPED for ending in endings.values()):
-            locks.settle()
-            workspace.finish(options.fetch_results)
-    code = stop.exit_code or exit_code(endings.values())
-    if code == 0:
-        keep_experiment(repo, run_name(repo), console)
-        forget_run_name(repo)
-    sync(repo, state_folder(repo))
-    if code == 0:
-        project.after_running(endings.keys(), partial(console.print, markup=False))
-    return code
+            validate(self.repo)
+        self.project.before_planning(self.console.print)
+        if not (self.root / "dvc.lock").exists():
+            self.services.start()  # there will be work: the server starts while the run is planned
+        self.lock_files = recovered_lock_files(self.repo)
+        if self.options.prune:
+            prune_orphans(self.repo, self.lock_files, self.console)
+        elif not self.options.targets:
+            show_orphans(find_orphans(self.repo), self.console)
+        self.recorded = _recorded(self.repo, self.place, self._warn)
+        _check_options(self.options, on_nodes=self.recorded is not None)
+        if self.options.pull and not (self.options.no_run_cache or self.recorded):
+            pull_run_cache(self.repo, self._warn)
+        self.plan = make_plan(self.repo, self.options, self.services.start, _checks_for(self.recorded))
+        self.lock_files.order_as(self.plan.stages.values())
+        self.workspace = here = LocalWorkspace(self.repo, self.plan, self._warn)
+        if self.recorded:
+            forced = self.options.force or self.options.no_run_cache
+            self.workspace = NodeWorkspace(here, self.recorded, forced)
+        if validated and self.plan.work:
+            validate(self.repo)
+        note_validated(self.repo)
+
+    def _nothing_to_do(self) -> int:
+        self._settle()
+        if is_begun(self.repo):
+            # The run of this name was killed after its last stage.
+            keep_experiment(self.repo, run_name(self.repo), self.console)
+        forget_run_name(self.repo)
+        sync(self.repo, state_folder(self.repo))
+        self.console.print(f"nothing to do: {len(self.plan.nodes)} stages are up to date")
+        return 0
+
+    def _resources(self) -> dict[str, Resources]:
+        """Return what each stage that may run requests; check all stages' meta before anything runs."""
+        check_stages(self.place, self.repo.index.stages, self.root)
+        resources = {node.name: self.place.resources(self.plan.stages[node.name]) for node in self.plan.work}
+        self.project.check_gpus({name: each.gpus for name, each in resources.items()})
+        return resources
+
+    def _run_flow(self, resources: dict[str, Resources]) -> dict[str, Ending]:
+        """Run the stages as a flow run of Prefect's; return how each ended."""
+        name, state = run_name(self.repo), state_folder(self.repo)
+        self.project.before_running(state, self.plan, name)
+        servers = self.services.fork_servers(len(self.plan.work), name)
+        with self.services.prefect():
+            from dvcfleet.prefect_adapter.flow import PrefectExecutor, flow_run_id, run_flow
+
+            self.services.check_prefect(self._warn)
+            with (
+                open_runner(self.place.runner, self.place.workers, self.place.address) as runner,
+                PrefectExecutor(runner, servers, name) as executor,
+                self.repo.scm_context(quiet=True),
+            ):
+                pool = runner.pool(resources)
+                with Progress(self.plan, name, self.console) as progress:
+                    restorable = [node.name for node in self.plan.work if node.state is State.RESTORABLE]
+                    run = Run(
+                        self.plan,
+                        self.lock,
+                        self.lock_files,
+                        self.workspace,
+                        executor,
+                        pool,
+                        resources,
+                        progress,
+                        Ledger(state, name, flow_run_id),
+                        Durations(seconds_before(state), restorable),
+                        # With one worker no order is quicker, and DVC's may be what the stages need.
+                        in_order=self.options.in_order or self.place.workers == 1,
+                        halts=self.options.in_order,
+                    )
+                    # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
+                    execute = self.stop.on_signals()(run.execute)
+                    told = run_flow(name, runner.task_runner, execute, rows)
+                    if not run.stopping:
+                        servers.stop(LEAVE)
+            show_summary(run.endings, self.console)
+            if not told:
+                self._warn(f"Prefect's server did not receive all of this run; {LOGS} has all output.")
+            return run.endings
+
+    def _settle(self) -> None:
+        """Write what is left to write of dvc.lock, and push or fetch outputs."""
+        self.lock_files.settle()
+        self.workspace.finish(self.options.fetch_results)
+
+    def _warn(self, line: str) -> None:
+        _warn(self.console, line)
 
 
 def _check_options(options: Options, on_nodes: bool) -> None:
@@ -166,74 +249,18 @@ def _check_options(options: Options, on_nodes: bool) -> None:
         raise UserError(f"{option}: a run on nodes with their own clones has no such option")
 
 
-def _run_flow(
-    repo: "Repo",
-    plan: Plan,
-    workspace: Workspace,
-    services: Services,
-    locks: tuple[DvcLock, LockFiles],
-    place: Placement,
-    options: Options,
-    resources: dict[str, Resources],
-    stop: Stop,
-    console: Console,
-) -> dict[str, Ending]:
-    name = run_name(repo)
-    project_of(Path(repo.root_dir)).before_running(state_folder(repo), plan, name)
-    servers = services.fork_servers(len(plan.work), name)
-    with services.prefect():
-        from dvcfleet.prefect_adapter.flow import PrefectExecutor, flow_run_id, run_flow
-
-        services.check_prefect(partial(_warn, console))
-        with (
-            open_runner(place.runner, place.workers, place.address) as runner,
-            PrefectExecutor(runner, servers, name) as executor,
-            repo.scm_context(quiet=True),
-        ):
-            pool = runner.pool(resources)
-            with Progress(plan, name, console) as progress:
-                ledger = Ledger(state_folder(repo), name, flow_run_id)
-                restorable = [node.name for node in plan.work if node.state is State.RESTORABLE]
-                durations = Durations(seconds_before(state_folder(repo)), restorable)
-                # With one worker no order is quicker, and DVC's may be what the stages need.
-                in_order = options.in_order or place.workers == 1
-                run = Run(
-                    plan,
-                    *locks,
-                    workspace,
-                    executor,
-                    pool,
-                    resources,
-                    progress,
-                    ledger,
-                    durations,
-                    in_order=in_order,
-                    halts=options.in_order,
-                )
-                # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
-                execute = stop.on_signals()(run.execute)
-                told = run_flow(name, runner.task_runner, execute, rows)
-                if not run.stopping:
-                    servers.stop(LEAVE)
-        show_summary(run.endings, console)
-        if not told:
-            console.print(f"Prefect's server did not receive all of this run; {LOGS} has all output.", style="yellow")
-        return run.endings
-
-
-def _checks_in(repo: "Repo", profile: str | None, said: dict[str, Any], console: Console) -> ChecksFor:
-    """Return how stages' states are found: without their data if it is on nodes with their own clones."""
-    recorded = _recorded(repo, choose_placement(Path(repo.root_dir), profile, **said), console)
-    return recorded.checks_for if recorded else workspace_checks
-
-
-def _recorded(repo: "Repo", place: Placement, console: Console) -> RecordedHashes | None:
+def _recorded(repo: "Repo", place: Placement, warn: Callable[[str], None]) -> RecordedHashes | None:
     """Return the recorded hashes of data that is on nodes; None if stages run on this machine's data."""
     if not (place.address and has_remote(repo)):
         return None
-    store = ObjectStore(repo, partial(_warn, console))
+    store = ObjectStore(repo, warn)
     store.open()
     return RecordedHashes(repo, store)
+
+
+def _checks_for(recorded: RecordedHashes | None) -> ChecksFor:
+    """Return how stages' states are found: without their data if it is on nodes with their own clones."""
+    return recorded.checks_for if recorded else workspace_checks
 
 
 def _warn(console: Console, line: str) -> None:

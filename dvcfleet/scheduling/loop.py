@@ -42,7 +42,7 @@ class Run:
 
     plan: Plan
     lock: DvcLock
-    locks: LockFiles
+    lock_files: LockFiles
     workspace: Workspace
     executor: Executor
     pool: ResourcePool
@@ -72,11 +72,11 @@ class Run:
                     if outcome := self._next_outcome():
                         self._take(outcome)
                     self._take_stored()
-                    self.locks.flush_if_due()
+                    self.lock_files.flush_if_due()
             except KeyboardInterrupt:
                 self._stop()
             finally:
-                self.locks.flush()
+                self.lock_files.flush()
         self.endings = {name: self.endings[name] for name in self.plan.nodes}
         return self.endings
 
@@ -89,13 +89,13 @@ class Run:
             wait([stored for _, stored in self._storing.values()], IDLE_S, FIRST_COMPLETED)
             return None
         if not self._storing and self.lock.is_wanted():
-            self.locks.flush()
+            self.lock_files.flush()
             self.lock.give_a_turn()
         with suppress(TimeoutError):
-            return self.executor.next_outcome(IDLE_S if self._storing else max(IDLE_S, self.locks.until_due_s()))
+            return self.executor.next_outcome(IDLE_S if self._storing else max(IDLE_S, self.lock_files.until_due_s()))
         if self._storing:
             return None
-        self.locks.flush()
+        self.lock_files.flush()
         with self.lock.released():
             return self.executor.next_outcome()
 
@@ -135,7 +135,7 @@ class Run:
         stage = self.plan.stages[name]
         while not self.lock.lock_paths(stage):
             wait([stored for _, stored in self._storing.values()])
-            self.locks.flush()
+            self.lock_files.flush()
             self.lock.give_a_turn()
         if name not in self._jobs:
             try:
@@ -216,9 +216,9 @@ class Run:
 
     def _record(self, stage: "Stage", entry: dict[str, Any] | None = None) -> None:
         if hasattr(stage, "name"):
-            self._entries[stage.addressing] = self.locks.record(stage, entry)
+            self._entries[stage.addressing] = self.lock_files.record(stage, entry)
         else:
-            self.locks.sync({})  # before the .dvc file names them
+            self.lock_files.sync({})  # before the .dvc file names them
             stage.dump(update_pipeline=False)
 
     def _end(self, ending: Ending) -> None:
@@ -227,7 +227,7 @@ class Run:
         for each in endings:
             if each.name not in self.endings:
                 endings += self._note(replace(each, why=masked(each.why)))
-        self.locks.flush_if_due()
+        self.lock_files.flush_if_due()
 
     def _note(self, ending: Ending) -> list[Ending]:
         """Record how one stage ended; return the endings of the stages that this blocks."""

@@ -14,6 +14,7 @@ from flows.cost_model import FLOAT
 from flows.expected_times import Sizes, picture_tokens, seconds
 from flows.suite_check import Kind, kinds_of
 from merganser.checkpoints.adapters.files import adapter_names
+from merganser.config.inputs import INPUTS
 from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.registry import get
@@ -106,23 +107,23 @@ def _written(params: Params, size: Mapping[str, float], in_float32: Mapping[str,
     base = size.get(params.base.source)
     deltas = {name: in_float32[task.source] for name, task in params.tasks.items() if task.source in in_float32}
     yield from ((f"fetch@{name}", size[params.tasks[name].source]) for name in deltas)
-    yield from ((f"extract@{name}", each) for name, each in deltas.items())
-    share = FACTORS * params.decompose.rank_fraction * (1 if params.decompose.dtype == "float32" else 1 / 2)
-    yield from ((f"decompose@{name}", share * each) for name, each in deltas.items())
     yield from (
         (f"fetch_data@{name}", size[task.data.source])
         for name, task in params.tasks.items()
         if task.data.source in size
     )
-    if deltas:
-        yield from ((f"join@{name}", BASES * max(deltas.values())) for name in params.joints)
-    yield from (
-        (f"extract_difference@{name}-{task}", each) for name in params.differences for task, each in deltas.items()
-    )
+    share = FACTORS * params.decompose.rank_fraction * (1 if params.decompose.dtype == "float32" else 1 / 2)
+    of_task = {"extract": 1.0, "decompose": share}  # bytes, a byte of the task's deltas
+    for work in (work for each in INPUTS.values() for work in each.work(params)):
+        if work.task in deltas and work.kind in of_task:
+            yield work.stage, of_task[work.kind] * deltas[work.task]
+        elif work.kind == "join" and deltas:
+            yield work.stage, BASES * max(deltas.values())
+        elif work.kind == "copy" and base is not None:
+            yield work.stage, base
     if base is None:
         return
     yield "fetch_base", base
-    yield from ((f"difference@{name}", base) for name in params.differences)
     for name, entry in params.methods.items():
         own = 1.0 if entry.method in WHOLE else PARTS if get(entry.method).overlay else 0.0
         yield f"merge@{name}", base + own * sum(deltas.values())

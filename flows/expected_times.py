@@ -6,14 +6,14 @@ TOKENS of them; what runs on a GPU for an assumed one of 20 TFLOP/s (`flows.cost
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import comb, prod
+from math import comb
 
 from flows import cost_model
 from flows.cost_model import CORE, FLOAT, GPU, Model, Rates, transformer
 from flows.devices import Devices, devices_of
-from merganser.config.params import Entry, Params, Search
+from merganser.config.inputs import INPUTS
+from merganser.config.params import Entry, Params
 from merganser.inputs.factors import FactorSettings
-from merganser.learning import get_learner
 from merganser.merging.method import Cost
 from merganser.registry import get
 
@@ -30,7 +30,6 @@ PATCH = 16  # pixels a side of a picture's patches, where the base's configurati
 PICTURE = 224
 DECODE = {"image_classification": 6e-3}  # s to decode and resize a photograph of 500 x 375
 TOKENISE = 3e-4  # s of a text
-PASSES = 3  # of a step: forward, and twice as much backward
 
 
 @dataclass(frozen=True)
@@ -53,22 +52,14 @@ def picture_tokens(size: int = PICTURE, patch: int = PATCH) -> int:
 
 def seconds(params: Params, sizes: Sizes) -> dict[str, float]:
     """Return the seconds that stages will take, by name; without those that run examples nobody could count."""
-    return {name: each for part in (_models, _examples, _data, _rest) for name, each in part(params, sizes)}
+    return {name: each for part in (_models, _examples, _inputs, _rest) for name, each in part(params, sizes)}
 
 
 def _models(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
-    """Give what reads and writes models alone."""
-    model, factors, tasks = transformer(sizes.base / FLOAT), _factors(params), len(params.tasks)
+    """Give what reads and writes models alone, but for what entries read."""
+    model, tasks = transformer(sizes.base / FLOAT), len(params.tasks)
     fetched = START + cost_model.fetch(model, CORE).seconds
-    extracted = START + cost_model.extract(model, CORE).seconds
-    yield "fetch_base", fetched
-    for task in params.tasks:
-        yield f"fetch@{task}", fetched
-        yield f"extract@{task}", extracted
-        yield f"decompose@{task}", START + cost_model.decompose(model, factors, CORE).seconds
-        yield from ((f"extract_difference@{name}-{task}", extracted) for name in params.differences)
-    yield from ((f"difference@{name}", START) for name in params.differences)
-    yield from ((f"join@{name}", START + cost_model.join(model, tasks, CORE).seconds) for name in params.joints)
+    yield from ((stage, fetched) for stage in ("fetch_base", *(f"fetch@{task}" for task in params.tasks)))
     pairs, devices = cost_model.merge_triples(model, tasks, CORE).seconds, devices_of(params.model_dump())
     yield "measure", START + pairs
     for name, entry in params.methods.items():
@@ -103,32 +94,24 @@ def _examples(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
         yield f"study_tasks@{name}", START_NETWORK + sum(n * (merged + size * forward) for size, n in subsets.items())
 
 
-def _data(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
-    """Give what methods need of the tasks' data: statistics, learning, searches, routers."""
-    tasks, model = len(params.measured), transformer(sizes.base / FLOAT)
-    added, devices = tasks * model.values / CORE.add, devices_of(params.model_dump())
-    for name, about in params.statistics.items():
-        passes = PASSES if about.kind == "fisher" else 1
-        for task in params.measured:
-            run = forward_s(params, sizes, {task: about.examples}, _rates(devices, f"statistics@{name}-{task}"))
-            yield f"statistics@{name}-{task}", START_NETWORK + passes * run
-    for name, learned in params.learned.items():
-        settings = get_learner(learned.learner).Settings.model_validate(learned.values)
-        batches = dict.fromkeys(params.measured, settings.batch_size)
-        step = forward_s(params, sizes, batches, _rates(devices, f"learn@{name}")) + added
-        yield f"learn@{name}", START_NETWORK + PASSES * settings.steps * step
-    if sizes.validation.keys() < set(params.measured):
-        return
-    forward = {
-        kind: forward_s(params, sizes, sizes.validation, _rates(devices, kind))
-        for kind in ("route", "surgery", "search")
+def _inputs(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
+    """Give what makes what entries read."""
+    model, tasks, devices = transformer(sizes.base / FLOAT), len(params.tasks), devices_of(params.model_dump())
+    formed = len(params.measured) * model.values / CORE.add
+    without = {
+        "copy": START,
+        "extract": START + cost_model.extract(model, CORE).seconds,
+        "decompose": START + cost_model.decompose(model, _factors(params), CORE).seconds,
+        "join": START + cost_model.join(model, tasks, CORE).seconds,
     }
-    yield from ((f"route@{name}", START_NETWORK + forward["route"]) for name in params.routers)
-    yield from ((f"surgery@{name}", START_NETWORK + 2 * forward["surgery"]) for name in params.surgery)
-    for name, search in params.searches.items():
-        merged = merge_s(params, Entry(method=search.method, reads=search.of), model, CORE)
-        tried = merged + forward["search"]
-        yield f"search@{name}", START_NETWORK + (_candidates(search) + 1) * tried
+    for work in (work for each in INPUTS.values() for work in each.work(params)):
+        examples = sizes.validation if work.examples is None else work.examples
+        if work.kind in without:
+            yield work.stage, without[work.kind]
+        elif work.examples is not None or sizes.validation.keys() >= set(params.measured):
+            once = forward_s(params, sizes, examples, _rates(devices, work.stage)) + (formed if work.forms else 0)
+            merged = merge_s(params, work.merges, model, CORE) if work.merges else 0
+            yield work.stage, START_NETWORK + work.times * (once + merged)
 
 
 def _rest(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
@@ -136,7 +119,6 @@ def _rest(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
     yield from (("code", START), ("publish@source", START), ("report", 2 * RECORD))
     yield from ((f"record@{name}", RECORD) for name in params.methods)
     yield from ((f"fetch_data@{name}", START_NETWORK) for name in params.tasks)
-    yield from ((f"describe@{name}", START_NETWORK) for name in params.embeddings)
 
 
 def forward_s(params: Params, sizes: Sizes, examples: Mapping[str, int], rates: Rates) -> float:
@@ -157,7 +139,7 @@ def merge_s(params: Params, entry: Entry, model: Model, rates: Rates) -> float:
         "linear system": cost_model.merge_svd(model, tasks, factors, rates).seconds,
     }
     first = 0.0  # the decompositions of a method that starts with some and is not given them
-    if method.cost == "joint svd" and not params.inner(entry).joint:
+    if method.cost == "joint svd" and not params.inner(entry).named("joints"):
         first = cost_model.join(model, tasks, rates).seconds
     elif method.cost == "svd" and not method.factored:
         first = cost_model.decompose(model, factors, rates).seconds
@@ -167,12 +149,6 @@ def merge_s(params: Params, entry: Entry, model: Model, rates: Rates) -> float:
 def _seeds(params: Params, entry: Entry) -> int:
     """Return how many merges an entry is: one a seed if its method draws at random."""
     return len(params.seeds) if get(entry.method).draws else 1
-
-
-def _candidates(search: Search) -> int:
-    if search.evolve:
-        return search.evolve.generations * search.evolve.population
-    return prod(len(values) for values in search.over.values())
 
 
 def _factors(params: Params) -> FactorSettings:

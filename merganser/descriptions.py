@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from merganser.config.data_class import READ_DATA
+from merganser.config.inputs import FROM_VALIDATION
 from merganser.errors import InputError, did_you_mean
 from merganser.merging.method import Method
 
@@ -54,7 +54,7 @@ def matching(described: list[dict[str, Any]], wanted: str | None) -> list[dict[s
 
 def data_of(method: dict[str, Any]) -> str:
     """Return which data a method's inputs are computed from; values of its parameters may be searched besides."""
-    reads_data = method["beside"] or any(need in READ_DATA for need in (method["reads"], *method["needs"]))
+    reads_data = any(need in FROM_VALIDATION for need in (method["reads"], *method["needs"]))
     return {"NDI": "none", "VDI": "validation", "TTA": "test"}[method["class"]] if reads_data else "none"
 
 

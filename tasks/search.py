@@ -18,9 +18,9 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
 from merganser.code_digest import code_digest
+from merganser.config.inputs.searches import candidates_of, count_of
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Search, declared
-from merganser.config.searches import candidates_of
 from merganser.hashes import sha256_of_tree
 from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.layers import LayerSource
@@ -33,7 +33,7 @@ from merganser.studies.candidates import Candidate, Measured, best, file_name
 from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
 from tasks.kept import FINGERPRINT, read_kept, remove_unknown
-from tasks.merge import opened
+from tasks.opening import open_source
 from tasks.paths import BASE, CHECKPOINTS, DATA, HEADS, PROFILES, SEARCHES, VALIDATION
 from tasks.scoring import open_setup
 from tasks.stage import check_family, check_kind, check_method, only_name, run, timed
@@ -48,7 +48,7 @@ class Measuring:
 
     name: str
     method: Method
-    open_source: Callable[[Mapping[str, Any]], LayerSource]  # as a merge by these values reads it
+    source_of: Callable[[Mapping[str, Any]], LayerSource]  # as a merge by these values reads it
     setup: ScoringSetup
     state: Path
     fingerprint: str
@@ -56,7 +56,7 @@ class Measuring:
 
     def measured(self, values: Mapping[str, Any]) -> Candidate:
         """Merge and measure by these values, or read what was measured before."""
-        found = by_task(self, self.method, values, self.open_source(values))
+        found = by_task(self, self.method, values, self.source_of(values))
         scores, own = ({task: one["value"] for task, one in each.items()} for each in (found, self.individual))
         errors, usable = {task: one["stderr"] for task, one in found.items()}, all(value > 0 for value in own.values())
         score = normalised_score(scores, own) if usable else sum(scores.values()) / len(scores)
@@ -115,13 +115,6 @@ def tried(params: Params, search: Search, measuring: Measuring) -> Iterator[Cand
     return evolved(sorted(params.tasks), measure, seed=params.first_seed, **search.evolve.model_dump())
 
 
-def count_of(search: Search) -> int:
-    """Return how many candidates a search tries."""
-    if search.evolve is None:
-        return len(candidates_of(search))
-    return 1 + search.evolve.generations * search.evolve.population
-
-
 def open_measuring(params: Params, name: str, search: Search, state: Path) -> Measuring:
     """Open all that candidates are measured with, the individual models' own scores among it."""
     method, tasks = registry.get(search.method), sorted(params.tasks)
@@ -130,10 +123,10 @@ def open_measuring(params: Params, name: str, search: Search, state: Path) -> Me
     remove_unknown(state, {path.name for path in state.glob("*.json")})
     setup = open_setup(params, VALIDATION, base)
 
-    def open_source(values: Mapping[str, Any]) -> LayerSource:
-        return opened(search.entry(values), folder, tasks, params.first_seed)
+    def source_of(values: Mapping[str, Any]) -> LayerSource:
+        return open_source(search.entry(values), search.of, tasks, params.first_seed)
 
-    opening = Measuring(name, method, open_source, setup, state, fingerprint(params, search, tasks), {})
+    opening = Measuring(name, method, source_of, setup, state, fingerprint(params, search, tasks), {})
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
     models = open_models(open_for_merging(BASE), {task: open_model(CHECKPOINTS / task) for task in tasks}, rules)
     on_base = replace(setup, base=open_for_merging(BASE)) if of_difference else setup

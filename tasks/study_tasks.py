@@ -20,7 +20,7 @@ from merganser.outputs import write_json
 from merganser.studies.merges import score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.kept import FINGERPRINT, read_kept, remove_unknown
-from tasks.merge import open_source
+from tasks.opening import open_source
 from tasks.paths import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
 from tasks.scoring import open_setup
 from tasks.stage import check_family, check_kind, check_method, only_name, run
@@ -57,7 +57,7 @@ def study_entry(params: Params, key: str) -> None:
         assert setup
         # in the output folder: what a kill leaves there, the next start removes
         with TemporaryDirectory(dir=out) as folder:
-            source = open_source(entry, list(subset), params.first_seed)
+            source = open_source(entry, entry.reads, list(subset), params.first_seed)
             others = unseen_of(params, entry, subset)
             found = score_merge(method, values_for(values, subset), source, setup, Path(folder), others)
         scores = {"scores": {task: found[task] for task in subset}}

@@ -112,7 +112,7 @@ for name in sys.argv[1:]:
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, set[str]]:
     """The project's modules that Python holds once it has imported a stage, or a neutral module."""
-    config = [f"merganser.config.{module.name}" for module in pkgutil.iter_modules(merganser.config.__path__)]
+    config = [module.name for module in pkgutil.walk_packages(merganser.config.__path__, "merganser.config.")]
     names = [*MODULES, *NEUTRAL, *config]
     command = [sys.executable, "-c", LOADED, *names]
     done = subprocess.run(command, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE)
@@ -190,4 +190,4 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
 
 
 def test_dvc_yaml_is_a_contents_page() -> None:
-    assert len((ROOT / "dvc.yaml").read_text().splitlines()) < 350
+    assert len((ROOT / "dvc.yaml").read_text().splitlines()) < 400

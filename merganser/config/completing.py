@@ -12,6 +12,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode, Node
 
 from merganser.config.explaining import as_flow, as_line
+from merganser.config.inputs import FROM_VALIDATION, INPUTS, SECTIONS, input_of
+from merganser.config.inputs.base import known_method
 from merganser.config.params import UNMEASURED, Params, TaskStudy, Validation
 from merganser.errors import InputError
 from merganser.limits import parse_yaml
@@ -21,7 +23,6 @@ from merganser.plugins import module_names
 Place = tuple[str, ...]
 Addition = tuple[Place, Any]  # where, and what is to stand there
 ENTRIES = (("methods",), ("studies", "tasks", "methods"))
-READ_DATA = ("statistics", "learned", "searches", "routers", "surgery")  # sections that need validation data
 MERGED = {"open_clip": ["visual.*"], "clip": ["vision_model.*"]}  # of a dual encoder, which a class head's texts pass
 HEADER = "# left out above, and so by default (docs/params.md):"
 AFTER = ("method", "learner", "kind")  # keys that what follows from them is written after
@@ -40,12 +41,10 @@ def additions(content: Any) -> list[Addition]:
     for name, task in _named(content, "tasks"):
         if task.get("kind") == UNMEASURED and "data" not in task and "source" in task:
             found.append((("tasks", name, "data"), {"source": task["source"]}))  # DVC needs a path
-    for name, search in _named(content, "searches"):
-        if "of" not in search and (method := _method(search.get("method"))) is not None:
-            found.append((("searches", name, "of"), method.reads))
-    for name, learned in _named(content, "learned"):
-        if "of" not in learned and (reads := _reads_of_learner(learned.get("learner"))):
-            found.append((("learned", name, "of"), reads))
+    for section in SECTIONS:
+        for name, about in _named(content, section):
+            if "of" not in about and (of := INPUTS[section].of_by_default(about)):
+                found.append(((section, name, "of"), of))
     return found
 
 
@@ -109,7 +108,7 @@ def _sections(content: dict[str, Any]) -> Iterator[Addition]:
             needed = {"parameters": "merged", "evaluation": "split"}.get(key)
             if needed and needed not in given:
                 yield (key, needed), value[needed]
-    if "validation" not in content and any(content.get(section) for section in READ_DATA):
+    if "validation" not in content and any(content.get(section) for section in FROM_VALIDATION):
         yield ("validation",), Validation().model_dump()
     study = _at(content, ("studies", "tasks"))
     if isinstance(study, dict) and "subsets" not in study:
@@ -131,41 +130,12 @@ def _entry(content: dict[str, Any], place: Place, entry: Any) -> Iterator[Additi
 
 def _reads(content: dict[str, Any], name: str) -> str:
     """Say what a method reads: with what is declared for it, if that is one; of a method that there is not, deltas."""
-    method = _method(name)
+    method = known_method(name)
     if method is None:
         return "deltas"
-    section = method.beside or ("learned" if method.learned else "embeddings" if method.embeddings else method.reads)
-    if section in ("deltas", "svd"):
-        return section
-    fitting = [each for each, declared in _named(content, section) if _fits(section, declared, method)]
+    section = input_of(method).name
+    fitting = [each for each, about in _named(content, section) if INPUTS[section].fits(about, method)]
     return f"{section}/{fitting[0]}" if len(fitting) == 1 else section
-
-
-def _fits(section: str, declared: dict[str, Any], method: Any) -> bool:
-    if section == "learned":
-        return declared.get("learner") == method.name
-    if section == "statistics":
-        base = ["base_fisher"] if declared.get("base") is True else []
-        return set(method.statistics) <= {declared.get("kind"), *base}
-    return True
-
-
-def _method(name: Any) -> Any:
-    """Return a method, None where there is none of this name."""
-    if name not in module_names(places):
-        return None
-    from merganser import registry  # imports torch: only where a file lacks something
-
-    return registry.get(name)
-
-
-def _reads_of_learner(name: Any) -> str | None:
-    from merganser.learning import get_learner
-
-    try:
-        return str(get_learner(str(name)).READS)
-    except InputError:
-        return None
 
 
 def _named(content: dict[str, Any], section: str) -> list[tuple[str, dict[str, Any]]]:

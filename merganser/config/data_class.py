@@ -1,22 +1,21 @@
 """What data an entry had beside the checkpoints: by what it reads, and by what that was computed from."""
 
 from merganser import registry
+from merganser.config.inputs import INPUTS, input_of_entry
+from merganser.config.inputs.base import known_method
 from merganser.config.params import Entry, Params
 from merganser.merging.method import Involvement
 
 ORDER: tuple[Involvement, ...] = ("NDI", "VDI", "TTA")
 TITLES: dict[Involvement, str] = {"NDI": "no data", "VDI": "validation data", "TTA": "test-time adaptation"}
-READ_DATA = ("learned", "statistics")  # sections whose stages read the tasks' data; those beside a merge are others
 
 
 def data_class(params: Params, entry: Entry) -> Involvement:
     """Return the class of an entry: that of its method where what it reads was computed from data, else no data."""
-    method, section = registry.get(entry.method), entry.reads.partition("/")[0]
+    read = input_of_entry(entry)
     found: list[Involvement] = ["NDI"]
-    if section == "searches":
-        found.append("VDI")
-    elif section in READ_DATA or section in params.beside:
-        found.append(max("VDI", method.involvement, key=ORDER.index))
+    if read is not None and read.validation:
+        found.append(max("VDI", registry.get(entry.method).involvement, key=ORDER.index))
     difference = params.differences.get(params.inner(entry).difference or "")
     if difference is not None and difference.merged in params.methods:
         found.append(data_class(params, params.methods[difference.merged]))
@@ -32,8 +31,6 @@ def is_transductive(params: Params, entry: Entry) -> bool:
 
 def adapts_only(params: Params) -> bool:
     """Tell whether what reads data does so to adapt, without labels: then it may be the split that is measured on."""
-    readers = [learned.learner for learned in params.learned.values()]
-    readers += [section for section, declared in params.beside.items() if declared]
-    known = [reader for reader in readers if reader in registry.names()]
-    adapting = len(known) == len(readers) and all(registry.get(reader).involvement == "TTA" for reader in known)
-    return bool(readers) and adapting and not params.searches and not params.statistics
+    reading = [each for each in INPUTS.values() if each.validation]
+    methods = [known_method(each.applied_by(one)) for each in reading for one in each.declared(params).values()]
+    return bool(methods) and all(method is not None and method.involvement == "TTA" for method in methods)

@@ -11,6 +11,7 @@ from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.mean import MeanCheckpoint, whole
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.vocabularies import check_vocabulary
+from merganser.config.inputs import INPUTS
 from merganser.config.params import Params
 from merganser.config.published import read_published
 from merganser.config.tasks import check_group
@@ -80,7 +81,7 @@ def _check_layers(
     """Check that each pattern of an entry's `layers` matches a parameter that is merged."""
     names = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
     values = {f"methods.{name}": entry.values for name, entry in params.methods.items()}
-    values |= {f"searches.{name}": search.values for name, search in params.searches.items()}
+    values |= {place: entry.values for each in INPUTS.values() for place, entry in each.entries(params)}
     values |= {f"studies.tasks.methods.{name}": entry.values for name, entry in params.studies.tasks.methods.items()}
     for place, each in values.items():
         with noted(place):

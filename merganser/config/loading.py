@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from merganser.config.completing import additions, completed, filled, said
 from merganser.config.explaining import explain, shown
+from merganser.config.inputs import INPUTS, SECTIONS
 from merganser.config.params import NAME, Params
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
@@ -65,8 +66,7 @@ def complete_file(path: Path) -> str | None:
 def _name_mistakes(content: dict[Any, Any]) -> list[str]:
     """Check names: they become folders and words of a shell command, which they must not leave."""
     mistakes = []
-    own = ("joints", "differences", "embeddings", "statistics", "learned", "searches", "routers", "surgery")
-    for section in ("tasks", *own, "methods", "studies.tasks.methods"):
+    for section in ("tasks", *SECTIONS, "methods", "studies.tasks.methods"):
         names = _section(content, section)
         for name in names if isinstance(names, dict) else []:
             if not isinstance(name, str):
@@ -87,7 +87,7 @@ def _section(content: Any, place: str) -> Any:
 def _clash_mistakes(content: dict[Any, Any]) -> list[str]:
     """Find names that would make two stages one."""
     mistakes = []
-    for section in ("methods", "differences", "statistics"):
+    for section in ("methods", *(name for name, each in INPUTS.items() if each.by_task)):
         firsts, tasks = content.get(section), content.get("tasks")
         if not isinstance(firsts, dict) or not isinstance(tasks, dict):
             continue

@@ -119,31 +119,6 @@ class Entry(Strict):
         return self.named("differences")
 
     @property
-    def joint(self) -> str | None:
-        """The name of the joint decompositions it reads, None when it reads something else."""
-        return self.named("joints")
-
-    @property
-    def embedding(self) -> str | None:
-        """The name of the text embeddings it reads something with, None when it reads something else."""
-        return self.named("embeddings")
-
-    @property
-    def learned(self) -> str | None:
-        """The name of the learned values it applies to something, None when it reads something else."""
-        return self.named("learned")
-
-    @property
-    def statistic(self) -> str | None:
-        """The name of the statistics it reads, None when it reads something else."""
-        return self.named("statistics")
-
-    @property
-    def search(self) -> str | None:
-        """The name of the search whose choice it merges by, None when it reads something else."""
-        return self.named("searches")
-
-    @property
     def values(self) -> dict[str, Any]:
         """The method's own parameters, as written."""
         return dict(self.model_extra or {})
@@ -401,18 +376,12 @@ class Params(Strict):
             raise InputError("validation: missing, and what reads data needs it; write validation: {split: validation}")
         return self.tasks[task].data.validation or self.validation.name
 
-    @property
-    def beside(self) -> Mapping[str, Mapping[str, Beside]]:
-        """The sections of what is trained beside a merged model, by their names."""
-        return {"routers": self.routers, "surgery": self.surgery}
-
     def inner(self, entry: Entry) -> Entry:
-        """Return an entry as one that reads what its embeddings, its learned values or what it has beside it are of."""
-        found: Embedding | Beside | Learned | Search | None = self.embeddings.get(entry.embedding or "")
-        found = found or self.learned.get(entry.learned or "") or self.searches.get(entry.search or "")
-        for section, declared in self.beside.items():
-            found = found or declared.get(entry.named(section) or "")
-        return entry if found is None else entry.model_copy(update={"reads": found.of})
+        """Return an entry as one that reads what its input is of; as it is where its input is of no other."""
+        section, _, name = entry.reads.partition("/")
+        found = getattr(self, section, None)
+        of = getattr(found.get(name), "of", None) if isinstance(found, Mapping) else None
+        return entry if of is None else entry.model_copy(update={"reads": of})
 
 
 def declared(section: Mapping[str, T], name: str, where: str) -> T:

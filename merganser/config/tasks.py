@@ -7,14 +7,13 @@ from pydantic import ValidationError
 
 from merganser.config.data_class import adapts_only
 from merganser.config.explaining import explain
+from merganser.config.inputs import INPUTS
 from merganser.config.params import UNMEASURED, Data, Params, Task
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import Kind, get_kind, kind_names
 from merganser.evaluation.settings import KindSettings
 from merganser.models import family_names, get_family, has_ability
 from merganser.sources.pointers import read_pointer, repositories
-
-READ_ALL = ("statistics", "learned", "routers", "surgery", "embeddings")  # sections that read data of every task
 
 
 def task_mistakes(params: Params) -> list[str]:
@@ -42,7 +41,7 @@ def _unmeasured_mistakes(params: Params) -> list[str]:
         return []
     if not params.measured:
         return [f"tasks: all are {UNMEASURED}; give at least one a kind and data"]
-    read = [section for section in READ_ALL if getattr(params, section)]
+    read = [name for name, each in INPUTS.items() if each.every_task and each.declared(params)]
     read += [f"studies.{part}" for part, some in _studied(params).items() if some]
     reason = f"tasks.{unmeasured[0]}.kind: a task that is {UNMEASURED} has no data"
     return [f"{reason}, which {section} reads; leave one of them out" for section in read]

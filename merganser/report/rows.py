@@ -12,13 +12,12 @@ from merganser import registry
 from merganser.config.data_class import TITLES, data_class, is_transductive
 from merganser.config.params import Entry, Params
 from merganser.hashes import sha256_of
-from merganser.merging.method import Family, Involvement, Method, Section
+from merganser.merging.method import Family, Involvement, Method
 from merganser.report.scores import Scores, read_json, written_values
 from merganser.report.wording import Wording, wording_of
 
 REFERENCES = ("base", "individual")
 WITH_DATA = "+data"
-SECTIONS = get_args(Section)
 # in the order they are shown
 GROUPS = {
     "reference": "References",
@@ -73,8 +72,8 @@ class Row:
     @property
     def spent(self) -> dict[str, int]:
         """Return the examples that went forwards and backwards through a network before the merge."""
-        found = [self.scores.profile.get(word, {}) for word in ("learned", "search", "statistics", *SECTIONS)]
-        return {word: sum(each.get(word, 0) for each in found) for word in ("forwards", "backwards")}
+        noted = [each for each in self.scores.profile.values() if isinstance(each, Mapping)]  # of what it reads
+        return {word: sum(each.get(word, 0) for each in noted) for word in ("forwards", "backwards")}
 
     @property
     def wording(self) -> Wording:

@@ -26,7 +26,7 @@ def changed(change: Callable[[Content], object]) -> Content:
 def test_an_entry_reads_what_was_learned_of_deltas_or_differences(tmp_path: Path) -> None:
     params = load_params(write(tmp_path, LEARNED))
     entry = params.methods["ada"]
-    assert (entry.learned, params.inner(entry).reads) == ("ada", "deltas")
+    assert (entry.named("learned"), params.inner(entry).reads) == ("ada", "deltas")
     other = changed(lambda c: c["learned"]["ada"].update(of="differences/from_average"))
     params = load_params(write(tmp_path, other))
     assert params.inner(params.methods["ada"]).difference == "from_average"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from merganser.config.inputs.searches import candidates_of
 from merganser.config.loading import CHECKED, load_params
 from merganser.config.params import Params, declared
-from merganser.config.searches import candidates_of
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 
@@ -515,7 +515,7 @@ def test_an_entry_of_any_method_may_read_difference_vectors(method: str, tmp_pat
 @pytest.mark.parametrize(("method", "side"), [("drm_h", "rows"), ("drm_v", "columns"), ("knots", "rows")])
 def test_a_method_that_starts_with_a_joint_decomposition_may_read_one(method: str, side: str, tmp_path: Path) -> None:
     params = load_params(write(tmp_path, changed(lambda c: read_joint(c, method, side, scaling=0.5))))
-    assert declared(params.methods, "entry", "methods").joint == "x"
+    assert declared(params.methods, "entry", "methods").named("joints") == "x"
     assert declared(params.methods, "entry", "methods").difference is None
     assert declared(params.joints, "x", "joints").side == side
     with pytest.raises(InputError, match=r'no "xs" under joints in params\.yaml; did you mean "x"'):

@@ -25,6 +25,7 @@ import datasets
 import transformers
 import yaml
 
+from merganser.config.inputs import SECTIONS
 from merganser.config.loading import load_params
 from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer
 from tests.hub import Hub, serve
@@ -218,7 +219,7 @@ def cut_entries(params: dict[str, Any], wanted: tuple[str, ...]) -> None:
     kept |= {about["merged"] for place in read if (about := section_of(params, place)) and "merged" in about}
     params["methods"] = {name: entry for name, entry in methods.items() if name in kept}
     read |= {entry["reads"] for entry in params["methods"].values()}
-    for section in ("joints", "differences", "statistics", "learned", "searches", "embeddings", "routers", "surgery"):
+    for section in SECTIONS:
         inner = {key: about for key, about in params.pop(section, {}).items() if f"{section}/{key}" in read}
         params |= {section: inner} if inner else {}
 

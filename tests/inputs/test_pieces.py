@@ -18,8 +18,8 @@ from merganser.inputs.deltas import checked_norm, extract, open_deltas, stored_n
 from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, ThreadedLayers, part_of
 from merganser.inputs.model_deltas import ModelDeltas, open_models, unchanged
 from merganser.inputs.pieces import PIECE, PiecedLayers
+from merganser.merging.entry import as_taken
 from merganser.merging.method import Method
-from tasks.merge import as_taken
 from tests.laws.test_references import by_task
 from tests.laws.test_registry_properties import choices
 from tests.small_models import write_models

@@ -17,7 +17,7 @@ from merganser.config.params import Entry
 from merganser.errors import InputError
 from merganser.standalone.merge import merge_checkpoints
 from tasks import describe, difference, extract, extract_difference, fetch, merge, prepare
-from tasks.merge import open_source
+from tasks.opening import open_source
 from tests.tasks.comparison import TASKS, inside, write_params, write_sources
 from tests.tiny_clip import CLASSES
 
@@ -142,8 +142,8 @@ def test_tasks_are_described_by_the_mean_embedding_of_their_class_names(carried:
         assert Path("data/embeddings/of_x/texts/red.safetensors").read_bytes() == before
         linked = Path("data/embeddings/of_x/read/red.safetensors")
         assert linked.read_bytes() == Path("data/differences/x/red.safetensors").read_bytes()
-        unseen = open_source(Entry(method="dts_unseen", reads="differences/x"), list(TASKS), 0, "of_x")
-        plain = open_source(Entry(method="dts_d", reads="differences/x"), list(TASKS), 0)
+        unseen = open_source(Entry(method="dts_unseen", reads="embeddings/of_x"), "differences/x", list(TASKS), 0)
+        plain = open_source(Entry(method="dts_d", reads="differences/x"), "differences/x", list(TASKS), 0)
         assert list(unseen.embeddings) == sorted(TASKS)
         assert not plain.embeddings
         merge.main(["unseen"])

@@ -1,0 +1,40 @@
+"""The table of inputs: what an entry of `methods` can read. Checks, defaults, data classes and estimates loop over it.
+
+What a merge opens and notes of each stands in `tasks/opening.py`, apart: that is code whose edits run merges again.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from merganser.config.inputs.base import Input
+from merganser.config.inputs.beside import Routers, Surgery
+from merganser.config.inputs.deltas import Deltas, Differences, Factors, Joints
+from merganser.config.inputs.embeddings import Embeddings
+from merganser.config.inputs.learned import LearnedValues
+from merganser.config.inputs.searches import Searches
+from merganser.config.inputs.statistics import Statistics
+from merganser.config.params import Entry, Params
+
+if TYPE_CHECKING:
+    from merganser.merging.method import Method
+
+# An input that is of another stands behind it.
+INPUTS: Mapping[str, Input] = {
+    each.name: each
+    for each in (
+        *(Deltas(), Factors(), Joints(), Differences(), Embeddings()),
+        *(Routers(), Surgery(), LearnedValues(), Statistics(), Searches()),
+    )
+}
+SECTIONS = tuple(name for name in INPUTS if name in Params.model_fields)
+FROM_VALIDATION = tuple(name for name, each in INPUTS.items() if each.validation)
+
+
+def input_of_entry(entry: Entry) -> Input | None:
+    """Return the input that an entry reads; None where there is none of its name."""
+    return INPUTS.get(entry.reads.partition("/")[0])
+
+
+def input_of(method: "Method") -> Input:
+    """Return the input that a method's entries read: of two that it needs, the one that is of the other."""
+    return [each for each in INPUTS.values() if each.is_read_by(method)][-1]

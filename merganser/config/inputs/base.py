@@ -1,0 +1,158 @@
+"""What is known of an input before a stage runs: the class that each derives from, and what their checks share."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from merganser.config.params import Entry, Params
+from merganser.errors import did_you_mean
+from merganser.methods import __path__ as places
+from merganser.plugins import module_names
+
+if TYPE_CHECKING:
+    from merganser.merging.method import Method  # imports torch
+
+
+PASSES = 3  # of a step: forward, and twice as much backward
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one stage of an input does, for estimates of its time and of what it writes.
+
+    `task`: whose model it is about, if one's. Through a network go `times` as many `examples` of each task, or all of
+    their validation data where that is None; each time after a merge by `merges`, or after merged weights were formed.
+    """
+
+    stage: str
+    kind: Literal["copy", "extract", "decompose", "join", "network"]
+    task: str | None = None
+    examples: Mapping[str, int] | None = None
+    times: int = 1
+    merges: Entry | None = None
+    forms: bool = False
+
+
+class Input:
+    """Something that an entry reads: as `NAME`, or as `NAME/OF` where params.yaml declares it in a section NAME.
+
+    `name`: of the section, and of the folder in `data/`. `validation`: its stage reads the tasks' validation data.
+    `every_task`: its stage reads data of every task. `by_task`: it has a stage for each that is declared and each task.
+    `says_values`: it has the values of the methods' parameters, and the entries that read it none.
+    `not_of_subsets`: why a study of subsets of the tasks cannot read it, behind the entry's place; `reads` and `method`
+    in braces are the entry's.
+    """
+
+    name: str
+    validation = False
+    every_task = False
+    by_task = False
+    says_values = False
+    not_of_subsets: str | None = None
+
+    def declared(self, params: Params) -> Mapping[str, Any]:
+        """Return what its section declares; nothing of an input that has no section."""
+        return getattr(params, self.name, {})
+
+    def is_read_by(self, method: "Method") -> bool:
+        """Tell whether a method needs it."""
+        return self.name in (method.reads, *method.needs)
+
+    def fits(self, about: Mapping[str, Any], method: "Method", of: str | None = None) -> bool:
+        """Tell whether what a section's keys declare, of this input where that is known, is what a method reads."""
+        return True
+
+    def of_by_default(self, about: Mapping[str, Any]) -> str | None:
+        """Return what is to stand as `of` in a section's keys; None where that does not follow from them."""
+        return None
+
+    def work(self, params: Params) -> Iterator[Work]:
+        """List what its stages do."""
+        raise NotImplementedError
+
+    def mistakes(self, params: Params) -> Iterator[str]:
+        """List the mistakes in its section, each with its place."""
+        return iter(())
+
+    def entries(self, params: Params) -> Iterator[tuple[str, Entry]]:
+        """List what its stage merges, each with its place, as entries of `methods` would have it."""
+        return iter(())
+
+    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+        """Check an entry that reads this, or whose method needs it: both must be so, or neither."""
+        return iter(())
+
+    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+        """Check an entry that reads this, or whose method does: whether the one can take the other."""
+        if entry.reads != method.reads:
+            yield other_source(entry, method)
+
+    def value_mistakes(
+        self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
+    ) -> Iterator[str]:
+        """List what an entry's values ask of it in vain, each with the place in the entry.
+
+        `values`: with the defaults. `counts`: the numbers of tasks that are merged.
+        """
+        return iter(())
+
+    def applied_by(self, one: Any) -> str | None:
+        """Return the method that applies what was found on validation data, None where that may be any."""
+        return None
+
+
+class OfAnother(Input):
+    """An input that is of another, which its entries read with it.
+
+    `needed`, `unused`: what a method does that needs it, and one that does not. `example`: the keys of one; `reads` and
+    `method` in braces are the method's.
+    """
+
+    needed: str
+    unused: str
+    example = "of: {reads}"
+
+    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+        """Check that a method that needs it, and no other, reads one that there is."""
+        name, declared = entry.named(self.name), self.declared(params)
+        if name is None and self.is_read_by(method):
+            fitting = [each for each, one in declared.items() if self.fits(one.model_dump(), method, entry.reads)]
+            of = "differences/NAME" if method.reads == "differences" else method.reads
+            keys = self.example.format(reads=of, method=method.name)
+            declare = f"declare {self.name}: {{NAME: {{{keys}}}}}, and read {self.name}/NAME"
+            remedy = f"read {self.name}/{fitting[0]}" if fitting else declare
+            yield f"{method.name} {self.needed}, got {entry.reads!r}; {remedy}"
+        elif name is not None and not self.is_read_by(method):
+            yield f"{method.name} {self.unused}, got {entry.reads!r}; read {method.reads}"
+        elif name is not None:
+            yield from name_mistakes(self.name, declared, name, entry.reads)
+
+
+def other_source(entry: Entry, method: "Method") -> str:
+    """Say what a method reads, where an entry reads something else."""
+    own = "" if method.reads == "differences" else f"{method.reads}, or "
+    joint = f"joints/NAME of side {method.joint}, or " if method.joint else ""
+    reason = f"{method.name} decomposes nothing jointly: it" if entry.named("joints") else method.name
+    return f"{reason} reads {own}{joint}differences/NAME, got {entry.reads!r}"
+
+
+def name_mistakes(section: str, declared: Mapping[str, object], name: str, reads: str) -> Iterator[str]:
+    """Check that a section declares a name that is read."""
+    if name not in declared:
+        there = f"there are {', '.join(declared)}" if declared else "there are none"
+        yield f"no {name!r} under {section}, {there}, got {reads!r}{did_you_mean(name, declared)}"
+
+
+def difference_in(of: str) -> str | None:
+    """Return the name of the difference vectors that something is of, None where it is of something else."""
+    kind, _, name = of.partition("/")
+    return name if kind == "differences" and name else None
+
+
+def known_method(name: Any) -> "Method | None":
+    """Return a method, None where there is none of this name."""
+    if name not in module_names(places):
+        return None
+    from merganser import registry  # imports torch: only where an answer depends on a method
+
+    return registry.get(name)

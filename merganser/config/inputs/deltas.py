@@ -1,0 +1,119 @@
+"""Deltas, and what stands in their place: their factors, joint decompositions, difference vectors."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from merganser.config.inputs.base import Input, Work, known_method, name_mistakes, other_source
+from merganser.config.params import Entry, Params
+from merganser.errors import did_you_mean
+from merganser.merging.by_layer import variants
+
+if TYPE_CHECKING:
+    from merganser.merging.method import Method
+
+ROUNDING = 1e-9
+
+
+class Deltas(Input):
+    """The tasks' models minus the base."""
+
+    name = "deltas"
+
+    def work(self, params: Params) -> Iterator[Work]:
+        """Each task's are extracted."""
+        return (Work(f"extract@{task}", "extract", task) for task in params.tasks)
+
+
+class Factors(Input):
+    """The singular triples of each task's matrices."""
+
+    name = "svd"
+
+    def work(self, params: Params) -> Iterator[Work]:
+        """Each task's deltas are decomposed."""
+        return (Work(f"decompose@{task}", "decompose", task) for task in params.tasks)
+
+    def value_mistakes(
+        self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
+    ) -> Iterator[str]:
+        """Check that as many triples are kept as a merge needs."""
+        for count in counts:
+            needed, kept = method.share_needed(count, values), params.decompose.rank_fraction
+            if entry.reads == self.name and needed is not None and needed > kept + ROUNDING:
+                reason = f"needs the first {needed:g} of each spectrum for {count} tasks"
+                yield f": {reason}, decompose.rank_fraction is {kept:g}; raise it"
+                return
+
+
+class Joints(Input):
+    """The decompositions of all tasks' matrices together, with the deltas."""
+
+    name = "joints"
+    not_of_subsets = ".reads: {reads} decomposes all tasks' matrices, not a subset's; read deltas"
+
+    def work(self, params: Params) -> Iterator[Work]:
+        """All tasks' deltas are decomposed together."""
+        return (Work(f"join@{name}", "join") for name in params.joints)
+
+    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+        """Check that the joint is there, and the one that the method starts with."""
+        name = entry.named(self.name)
+        if name is None or method.joint is None:
+            yield other_source(entry, method)
+            return
+        yield from name_mistakes(self.name, params.joints, name, entry.reads)
+        if name in params.joints and params.joints[name].side != method.joint:
+            fitting = [other for other, joint in params.joints.items() if joint.side == method.joint]
+            remedy = f"read joints/{fitting[0]}" if fitting else f"declare one under joints with side: {method.joint}"
+            yield f"{method.name} decomposes {method.joint}, joints.{name} is of {params.joints[name].side}; {remedy}"
+
+    def value_mistakes(
+        self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
+    ) -> Iterator[str]:
+        """Check that a merge decomposes the deltas as they are."""
+        for each in variants(values):
+            weighs = "coefficients change" if each.get("coefficients") is not None else None
+            weighs = weighs or ("a scaling by task changes" if isinstance(each.get("scaling"), Mapping) else None)
+            if entry.named(self.name) and weighs:
+                reason = f"{weighs} the matrices before they are decomposed, so {entry.reads} is of no use"
+                yield f".reads: {reason}; read deltas"
+                return
+
+
+class Differences(Input):
+    """The tasks' models minus what an entry merged them into."""
+
+    name = "differences"
+    by_task = True
+    not_of_subsets = (
+        ".reads: difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too; "
+        "study a method that reads deltas or svd"
+    )
+
+    def work(self, params: Params) -> Iterator[Work]:
+        """The merged model is copied, and each task's vectors are extracted."""
+        for name in params.differences:
+            yield Work(f"difference@{name}", "copy")
+            yield from (Work(f"extract_difference@{name}-{task}", "extract", task) for task in params.tasks)
+
+    def mistakes(self, params: Params) -> Iterator[str]:
+        """Check what they start from: an entry that gives one model, and not from difference vectors."""
+        for name, difference in params.differences.items():
+            where, merged = f"differences.{name}.merged", difference.merged
+            if merged not in params.methods:
+                yield f"{where}: no entry {merged!r} under methods{did_you_mean(merged, params.methods)}"
+                continue
+            entry = params.methods[merged]
+            read = params.inner(entry) if entry.named("searches") else entry
+            if read.difference is not None:
+                reason = f"the entry {merged} reads difference vectors itself"
+                yield f"{where}: {reason}; name one that reads deltas or svd"
+            elif (method := known_method(entry.method)) and not method.one_model:
+                yield f"{where}: the entry {merged} keeps a part per task; name one that gives one model for all tasks"
+
+    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+        """Check that they are there; every method can start from them."""
+        if entry.difference is None:
+            yield other_source(entry, method)
+        else:
+            yield from name_mistakes(self.name, params.differences, entry.difference, entry.reads)

@@ -1,0 +1,91 @@
+"""Values that a learner finds on the tasks' validation data, beside what they are of."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from merganser.config.explaining import explain
+from merganser.config.inputs.base import PASSES, OfAnother, Work, difference_in
+from merganser.config.params import Entry, Learned, Params
+from merganser.errors import InputError, did_you_mean
+from merganser.evaluation import GivesClasses, get_kind, kind_names
+from merganser.learning import RoutesBlocks, get_learner
+
+if TYPE_CHECKING:
+    from merganser.merging.method import Method
+
+
+class LearnedValues(OfAnother):
+    """What the methods apply that are named as a learner is."""
+
+    name = "learned"
+    validation = True
+    every_task = True
+    not_of_subsets = ".reads: {reads} was learned of all tasks, not a subset's; take the entry out"
+    example = "learner: {method}, of: {reads}"
+    needed, unused = "applies learned values", "applies no learned values"
+
+    def fits(self, about: Mapping[str, Any], method: "Method", of: str | None = None) -> bool:
+        """Tell whether the method's own learner finds them."""
+        return about.get("learner") == method.name
+
+    def of_by_default(self, about: Mapping[str, Any]) -> str | None:
+        """Return what the learner reads."""
+        try:
+            return get_learner(str(about.get("learner"))).READS
+        except InputError:
+            return None
+
+    def applied_by(self, one: Any) -> str | None:
+        """Return the method of the learner's name."""
+        return str(one.learner)
+
+    def mistakes(self, params: Params) -> Iterator[str]:
+        """Check each against the learner that it names, and that all tasks have classes."""
+        for name, learned in params.learned.items():
+            yield from _learner_mistakes(params, f"learned.{name}", learned)
+        if params.learned:
+            for name, task in params.tasks.items():
+                if task.kind in kind_names() and not isinstance(get_kind(task.kind), GivesClasses):
+                    reason = f"{task.kind} is no kind with classes, whose probabilities learned.* look at"
+                    yield f"tasks.{name}.kind: {reason}; leave the task out, or learned"
+
+    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+        """Check that the values are those of the method's own learner too."""
+        yield from super().reading_mistakes(params, entry, method)
+        found = params.learned.get(entry.named(self.name) or "")
+        if found is not None and method.learned and found.learner != method.name:
+            reason = f"which the method {method.name} does not apply"
+            yield f"{entry.reads} is learned by {found.learner}, {reason}; name {found.learner}"
+
+    def work(self, params: Params) -> Iterator[Work]:
+        """Each step runs a batch of every task through the network, and forms the merged weights."""
+        for name, learned in params.learned.items():
+            settings = get_learner(learned.learner).Settings.model_validate(learned.values)
+            batches = dict.fromkeys(params.measured, settings.batch_size)
+            yield Work(f"learn@{name}", "network", None, batches, PASSES * settings.steps, forms=True)
+
+
+def _learner_mistakes(params: Params, where: str, learned: Learned) -> Iterator[str]:
+    from merganser.models import HasBlocks, families_with, has_ability  # imports torch
+
+    try:
+        learner = get_learner(learned.learner)
+    except InputError as error:
+        yield f"{where}.learner: {error}"
+        return
+    if isinstance(learner, RoutesBlocks) and not has_ability(params.base.family, HasBlocks):
+        reason = f"{learned.learner} mixes the MLPs of blocks, which {params.base.family} does not name"
+        yield f"{where}.learner: {reason}; the families that do are {', '.join(families_with(HasBlocks))}"
+    if difference := difference_in(learned.of):
+        if difference not in params.differences:
+            near = did_you_mean(difference, params.differences)
+            yield f"{where}.of: no {difference!r} under differences, got {learned.of!r}{near}"
+    elif learned.of != learner.READS:
+        yield f"{where}.of: {learned.learner} reads {learner.READS}, or differences/NAME, got {learned.of!r}"
+    try:
+        learner.Settings.model_validate(learned.values)
+    except ValidationError as error:
+        for mistake in error.errors():
+            yield explain(mistake, learner.Settings, tuple(where.split(".")), tuple(Learned.model_fields))

@@ -1,0 +1,105 @@
+"""Searches for a method's parameters on the tasks' validation data, and the entries that take what they chose."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from merganser.config.inputs.base import Input, Work, difference_in, known_method, name_mistakes
+from merganser.config.params import Entry, Params, Search
+from merganser.studies.candidates import default_grid, grid
+
+if TYPE_CHECKING:
+    from merganser.merging.method import Method
+
+
+class Searches(Input):
+    """A method's parameters that were chosen on validation data, beside what the method reads."""
+
+    name = "searches"
+    validation = True
+    says_values = True
+    not_of_subsets = ".reads: {reads} chose values for all tasks, not a subset; write them, or take the entry out"
+
+    def of_by_default(self, about: Mapping[str, Any]) -> str | None:
+        """Return what the method reads."""
+        method = known_method(about.get("method"))
+        return None if method is None else method.reads
+
+    def mistakes(self, params: Params) -> Iterator[str]:
+        """Check the values that are tried; what a search is of is checked as an entry's `reads`."""
+        for name, search in params.searches.items():
+            yield from _value_mistakes(params, f"searches.{name}", search)
+
+    def entries(self, params: Params) -> Iterator[tuple[str, Entry]]:
+        """List each candidate as the entry that it may become."""
+        for name, search in params.searches.items():
+            for candidate in candidates_of(search):
+                yield f"searches.{name}", search.entry(candidate)
+
+    def work(self, params: Params) -> Iterator[Work]:
+        """Each candidate is merged and measured, and so are the tasks' own models."""
+        for name, search in params.searches.items():
+            tried = Entry(method=search.method, reads=search.of)
+            yield Work(f"search@{name}", "network", None, None, count_of(search) + 1, merges=tried)
+
+    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+        """Check an entry that takes what a search chose: the same method, and no parameters of its own."""
+        name = entry.named(self.name)
+        if name is None:
+            return
+        if name not in params.searches:
+            yield from name_mistakes(self.name, params.searches, name, entry.reads)
+        elif (searched := params.searches[name].method) != entry.method:
+            yield f"{entry.reads} searches parameters of {searched}, which {entry.method} is not; name {searched}"
+        elif entry.values:
+            given = ", ".join(entry.values)
+            yield f"{entry.reads} says all parameters, so {given} cannot stand here; write it under searches.{name}"
+
+
+def _value_mistakes(params: Params, where: str, search: Search) -> Iterator[str]:
+    if search.of not in ("deltas", "svd") and difference_in(search.of) is None:
+        yield f"{where}.of: expected deltas, svd or differences/NAME, got {search.of!r}"
+    if search.evolve is not None:
+        yield from _evolution_mistakes(params, where, search)
+    elif known_method(search.method) and not over_of(search):
+        reason = f"{search.method} has neither scaling nor density, which are searched by default"
+        yield f"{where}.over: missing, and {reason}; name parameters with the values to try"
+    for name, values in search.over.items():
+        if not values:
+            yield f"{where}.over.{name}: there are no values; list at least one"
+        if name in search.values:
+            yield f"{where}.{name}: stands under over too; leave one of them out"
+
+
+def _evolution_mistakes(params: Params, where: str, search: Search) -> Iterator[str]:
+    if search.over:
+        yield f"{where}.over: evolve searches coefficients alone; leave one of them out"
+    if (method := known_method(search.method)) and not method.weighted:
+        yield f"{where}.evolve: {search.method} takes no coefficients, or none below 0; list values under over"
+    if "coefficients" in search.values:
+        yield f"{where}.coefficients: evolve searches them; leave one of them out"
+    if len(params.tasks) < 2:
+        yield f"{where}.evolve: there is one task, and so one coefficient; search scaling under over"
+
+
+def over_of(search: Search) -> Mapping[str, list[Any]]:
+    """Return the values of each parameter that a search tries: its own, or those of scaling and density for all."""
+    method = known_method(search.method)
+    if search.over or method is None:
+        return search.over
+    known = default_grid(method.parameters.model_fields)
+    return {name: values for name, values in known.items() if name not in search.values}
+
+
+def candidates_of(search: Search) -> list[dict[str, Any]]:
+    """Return the values that a search tries, without those that stay.
+
+    One empty map of an unknown method, and of an evolution, whose values follow from scores.
+    """
+    return grid(over_of(search)) if search.evolve is None and known_method(search.method) else [{}]
+
+
+def count_of(search: Search) -> int:
+    """Return how many candidates a search tries."""
+    if search.evolve is None:
+        return len(candidates_of(search))
+    return 1 + search.evolve.generations * search.evolve.population

@@ -1,0 +1,133 @@
+"""How a merge opens what its entry reads, and what it keeps and notes of it: a row for each input.
+
+What is checked and expected of an input stands in `merganser.config.inputs`, apart: an edit there runs no merge again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from merganser import registry
+from merganser.config.params import Entry
+from merganser.inputs.deltas import open_deltas
+from merganser.inputs.embeddings import READ, read_embeddings
+from merganser.inputs.factors import open_factors
+from merganser.inputs.joints import open_joint
+from merganser.inputs.layers import LayerSource
+from merganser.inputs.learned import RESULT, LearnedLayers, read_learned, read_trace
+from merganser.inputs.searches import read_search
+from merganser.inputs.statistics import open_statistics, passes_of
+from merganser.limits import parse_json
+from merganser.merging.entry import as_taken
+from merganser.routed import BOTTLENECKS, ROUTER
+from tasks.beside import COST
+from tasks.paths import DATA
+
+SEARCH = "search"  # the word for what a search chose
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a merge reads: an entry's input in `folder`, and what that is of in `start`, which the entry here names.
+
+    `part`: the folder in that of what is drawn where it lies for this seed.
+    """
+
+    entry: Entry
+    folder: Path
+    start: Path
+    tasks: list[str]
+    seed: int
+    part: str
+
+
+def _nothing(folder: Path, tasks: list[str]) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How an input is opened.
+
+    `drawn`: there is one for each seed. `kept`: its file that a merge has too. `noted`, given its folder and the tasks:
+    how it was made, or what that cost, for the profile of a merge, under the word for it.
+    """
+
+    source: Callable[[Reading], LayerSource]
+    drawn: bool = False
+    kept: str | None = None
+    noted: Callable[[Path, list[str]], dict[str, Any]] = _nothing
+
+
+def _as_taken(read: Reading, embeddings: Mapping[str, Tensor] | None = None) -> LayerSource:
+    """Open deltas or factors as the entry's method takes them: difference vectors are decomposed on the fly."""
+    method = registry.get(read.entry.method)
+    if read.entry.difference is None:
+        return (open_factors if method.factored else open_deltas)(read.start, read.tasks, read.seed, embeddings)
+    deltas = open_deltas(read.start, read.tasks, read.seed, embeddings)
+    return as_taken(method, method.validate("", read.entry.values), deltas)
+
+
+def _with_embeddings(read: Reading) -> LayerSource:
+    return _as_taken(read, read_embeddings(read.folder, sorted(read.tasks)))
+
+
+def _with_learned(read: Reading) -> LayerSource:
+    return LearnedLayers(_as_taken(read), read_learned(read.folder / RESULT / read.part, sorted(read.tasks)))
+
+
+def _cost(folder: Path, tasks: list[str]) -> dict[str, Any]:
+    return {folder.parent.name: parse_json((folder / COST).read_text())}
+
+
+def _choice(folder: Path, tasks: list[str]) -> dict[str, Any]:
+    found = read_search(folder)
+    best = next(one for one in found["candidates"] if one["values"] == found["chosen"])
+    about = {key: found[key] for key in ("chosen", "forwards")} | {key: best[key] for key in ("score", "stderr")}
+    return {SEARCH: {"name": folder.name, "candidates": len(found["candidates"]), **about}}
+
+
+OPENINGS: Mapping[str, Opening] = {
+    "deltas": Opening(_as_taken),
+    "svd": Opening(_as_taken),
+    "joints": Opening(lambda read: open_joint(read.start, read.tasks, read.seed)),
+    "differences": Opening(_as_taken),
+    "embeddings": Opening(_with_embeddings),
+    "routers": Opening(_as_taken, kept=ROUTER, noted=_cost),
+    "surgery": Opening(_as_taken, drawn=True, kept=BOTTLENECKS, noted=_cost),
+    "learned": Opening(_with_learned, drawn=True, noted=lambda folder, _: {"learned": read_trace(folder / RESULT)}),
+    "statistics": Opening(
+        lambda read: open_statistics(read.start, read.tasks, read.seed, read.part),
+        drawn=True,
+        noted=lambda folder, tasks: {"statistics": passes_of(folder, tasks)},
+    ),
+    "searches": Opening(_as_taken, noted=_choice),
+}
+
+
+def opening_of(entry: Entry) -> Opening:
+    """Return how what an entry reads is opened."""
+    return OPENINGS[entry.reads.partition("/")[0]]
+
+
+def open_source(entry: Entry, of: str, tasks: list[str], seed: int, part: str = "") -> LayerSource:
+    """Open what an entry reads, as its method takes it.
+
+    `of`: what its input is of (`Params.inner`), or what it reads. `part`: the folder in that of what is drawn where it
+    lies for this seed.
+    """
+    read = Reading(entry.model_copy(update={"reads": of}), DATA / entry.reads, start_of(entry, of), tasks, seed, part)
+    return opening_of(entry).source(read)
+
+
+def start_of(entry: Entry, of: str) -> Path:
+    """Return the folder of what an entry's input is of: in its own."""
+    return DATA / entry.reads / (READ if of != entry.reads else "")
+
+
+def noted_of(entry: Entry, tasks: list[str]) -> dict[str, Any]:
+    """Return how what an entry reads was learned or searched, or what it cost, under the word for it."""
+    return opening_of(entry).noted(DATA / entry.reads, tasks)

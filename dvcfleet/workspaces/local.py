@@ -74,6 +74,7 @@ class LocalWorkspace:
             if stage.is_import and not stage.frozen:
                 self.keep_edited(stage)
             asked = self.options
+            self.hide_from_git(stage)
             stage.reproduce(force=asked.force, no_commit=asked.no_commit, allow_missing=asked.allow_missing)
             return Result.DONE, why
         self.keep_edited(stage)

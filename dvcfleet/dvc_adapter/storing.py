@@ -110,7 +110,10 @@ def is_edited(out: "Output") -> bool:
     """Tell whether an output in the workspace is not what dvc.lock says, and not in DVC's cache either."""
     if out.protocol != "local" or not out.exists or is_as_noted(out):
         return False
-    now = out.get_hash()
+    try:
+        now = out.get_hash()
+    except FileNotFoundError:  # a folder with a link to an object that is gone: its other files may be the user's
+        return True
     return now != out.hash_info and not (now.value and has_whole(out.local_cache, now.value, None))
 
 

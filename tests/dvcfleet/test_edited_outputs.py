@@ -122,6 +122,16 @@ def test_what_a_failed_stage_left_is_not_kept(toy: Make) -> None:
     assert kept(failing) == {}
 
 
+def test_a_folder_with_a_link_to_an_object_that_is_gone_is_kept_and_its_stage_runs(toy: Make) -> None:
+    made = toy("stages: {a: {cmd: mkdir out && echo new > out/one, outs: [out]}}", {"out/own": "of the user's"})
+    (made.path / "out/one").symlink_to(made.path / ".dvc/cache/files/md5/aa/gone")
+    code, text = made.run()
+    assert code == 0, text
+    assert made.read("out/one") == "new\n"
+    assert kept(made) == {"out/own": "of the user's"}
+    assert "out was not what a wrote, and in no cache" in text
+
+
 def test_a_frozen_stage_is_up_to_date_whatever_it_reads(toy: Make) -> None:
     frozen = toy.ran(
         "stages: {a: {cmd: cat source > a.txt, deps: [source], outs: [a.txt], always_changed: true}}", {"source": ""}

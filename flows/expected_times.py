@@ -1,7 +1,7 @@
 """How long the stages of a comparison that never ran here will take, by the cost model: right to a factor of three.
 
-A stage is a fork of a process that has imported the libraries. Models are taken for transformers in float32, texts for
-TOKENS of them; what runs on a GPU for an assumed one of 20 TFLOP/s (`flows.cost_model`).
+A stage is a fork of a process that has imported the libraries. Models are taken for transformers in float32, examples
+for as many tokens as their kind of task says; what runs on a GPU for one of 20 TFLOP/s (`flows.cost_model`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +13,7 @@ from flows.cost_model import CORE, FLOAT, GPU, Model, Rates, transformer
 from flows.devices import Devices, devices_of
 from merganser.config.inputs import INPUTS
 from merganser.config.params import Entry, Params
+from merganser.evaluation import get_kind
 from merganser.inputs.factors import FactorSettings
 from merganser.merging.method import Cost
 from merganser.registry import get
@@ -20,16 +21,8 @@ from merganser.registry import get
 START = 0.3  # s of a stage
 START_NETWORK = 1.0  # of one that builds a network
 RECORD = 1.5  # of one that opens MLflow's store
-TOKENS = {  # of an example that is no picture, all its answers together
-    "text_classification": 64,
-    "regression": 64,
-    "text_generation": 128,
-    "language_model": 256,
-}
 PATCH = 16  # pixels a side of a picture's patches, where the base's configuration does not say it
 PICTURE = 224
-DECODE = {"image_classification": 6e-3}  # s to decode and resize a photograph of 500 x 375
-TOKENISE = 3e-4  # s of a text
 
 
 @dataclass(frozen=True)
@@ -72,8 +65,7 @@ def _examples(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
     """Give what reads tasks' data, and runs networks on what is measured."""
     devices = devices_of(params.model_dump())
     for task in params.measured:
-        kind = params.tasks[task].kind
-        each = DECODE.get(kind, TOKENISE)
+        each = get_kind(params.tasks[task].kind).PREPARE_S
         if task in sizes.measured:
             yield f"prepare@{task}", START + each * sizes.measured[task]
             forward = forward_s(params, sizes, {task: sizes.measured[task]}, _rates(devices, "evaluate"))
@@ -124,8 +116,13 @@ def _rest(params: Params, sizes: Sizes) -> Iterator[tuple[str, float]]:
 def forward_s(params: Params, sizes: Sizes, examples: Mapping[str, int], rates: Rates) -> float:
     """Return the seconds of one pass forward of so many examples of tasks."""
     model = transformer(sizes.base / FLOAT)
-    tokens = sum(TOKENS.get(params.tasks[task].kind, sizes.picture) * count for task, count in examples.items())
+    tokens = sum(_tokens(params.tasks[task].kind, sizes) * count for task, count in examples.items())
     return 2 * model.values * tokens / rates.network
+
+
+def _tokens(kind: str, sizes: Sizes) -> int:
+    tokens = get_kind(kind).TOKENS
+    return sizes.picture if tokens is None else tokens
 
 
 def merge_s(params: Params, entry: Entry, model: Model, rates: Rates) -> float:

@@ -33,7 +33,6 @@ PRELOAD = (
     *("mlflow.store.tracking.sqlalchemy_store", "safetensors.torch", "pydantic", "ruamel.yaml", "threadpoolctl"),
 )
 TRANSFORMERS = ("transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama")
-LM_EVAL = ("lm_eval.evaluator", "lm_eval.models.huggingface")
 
 
 class Merganser:
@@ -47,17 +46,18 @@ class Merganser:
 
     @property
     def preload(self) -> Sequence[str]:
-        """Name what stages import, and what only evaluations of language models do where there are any."""
+        """Name what stages import, and what only those of the family and the kinds of task in params.yaml do."""
         from merganser.limits import read_yaml
+        from merganser.plugins import FAMILIES, KINDS, constants
 
         try:
             params = read_yaml(PARAMS)
-            is_open_clip = params["base"]["family"] == "open_clip"
-            kinds = {task.get("kind") for task in params["tasks"].values()}
+            library = constants(FAMILIES, params["base"]["family"]).get("LIBRARY")
+            kinds = dict.fromkeys(task.get("kind") for task in params["tasks"].values())
         except (InputError, LookupError, TypeError, AttributeError):  # said when params.yaml is checked
             return PRELOAD
-        transformers = () if is_open_clip else TRANSFORMERS
-        return (*PRELOAD, *transformers, *(LM_EVAL if "language_model" in kinds else ()))
+        own = [module for kind in kinds for module in constants(KINDS, kind).get("PRELOAD", ())]
+        return (*PRELOAD, *(TRANSFORMERS if library == "transformers" else ()), *own)
 
     def variables(self, run: str) -> Mapping[str, str]:
         """Put the folder of Merganser's own interpreter first on the PATH; say which params.yaml was checked here.

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from merganser.errors import InputError
+from merganser.plugins import literals
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("dvcfleet", "merganser", "tasks")  # the project's own; a digest does not cover other packages' versions
@@ -77,9 +79,15 @@ class CodeTree:
 
     def runs_by_itself(self, name: str) -> bool:
         """Tell whether a module has a `main` function, as every stage's module has."""
+        return any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in self._tree(name).body)
+
+    def constants(self, name: str) -> dict[str, Any]:
+        """Return what a module writes out for names in capitals."""
+        return literals(self._tree(name))
+
+    def _tree(self, name: str) -> ast.Module:
         path = self._path(name)
-        body = _parsed(path, path.read_bytes()).body if path else []
-        return any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in body)
+        return _parsed(path, path.read_bytes()) if path else ast.Module([], [])
 
     def _module(self, name: str) -> Module | None:
         if name not in self._modules:

@@ -7,7 +7,7 @@ from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
 from merganser.outputs import fresh_folder
 from tasks.paths import CODE
-from tasks.stage import TEXTS, end_well
+from tasks.stage import TEXTS, card_line, end_well
 
 # By their folder in data/code, the packages of what is found by its name; a whole name would count as an import.
 _PACKAGES = {
@@ -16,6 +16,7 @@ _PACKAGES = {
     "learners": "learning.learners",
     "methods": "methods",
 }
+CARDS = "cards"  # of families
 FOUND_BY_NAME = {folder: f"merganser.{package}" for folder, package in _PACKAGES.items()}
 
 
@@ -23,12 +24,13 @@ def digests(code: CodeTree) -> Mapping[str, str]:
     """Return a file's text for each stage (`<module>.txt`) and each module found by its name: a line a module.
 
     The digest of a method (`methods/<name>.txt`), a family or a kind is not part of its stages': they depend on both.
+    Of a family, merges depend on what it says of its models in cards alone (`cards/<name>.txt`).
     """
     stages = [name for name in code.names("tasks") if code.runs_by_itself(f"tasks.{name}")]
     listed = {f"{name}.txt": code.listing(f"tasks.{name}") for name in stages}
     for folder, package in FOUND_BY_NAME.items():
         listed |= {f"{folder}/{name}.txt": code.listing(f"{package}.{name}") for name in code.names(package)}
-    return listed
+    return listed | {f"{CARDS}/{name}.txt": card_line(code, name) for name in code.names(FOUND_BY_NAME["families"])}
 
 
 def main(argv: list[str]) -> None:
@@ -38,7 +40,7 @@ def main(argv: list[str]) -> None:
     code = CodeTree(Path())
     found = digests(code)
     with fresh_folder(CODE) as folder:
-        for kind in FOUND_BY_NAME:
+        for kind in (*FOUND_BY_NAME, CARDS):
             (folder / kind).mkdir()
         for name, text in found.items():
             (folder / name).write_text(text, encoding="utf-8")

@@ -17,7 +17,7 @@ from merganser.outputs import fresh_folder
 from merganser.workers import threads_wanted
 from tasks.opening import SEARCH, noted_of, open_source, opening_of, start_of
 from tasks.paths import BASE, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
-from tasks.stage import check_method, only_name, run
+from tasks.stage import check_card, check_method, only_name, run
 
 
 def card_of(key: str, params: Params, method: Method, values: dict[str, Any], seed: int) -> dict[str, str]:
@@ -25,7 +25,8 @@ def card_of(key: str, params: Params, method: Method, values: dict[str, Any], se
     tasks = {name: read_origin(SOURCES / f"{name}.json") for name in sorted(params.tasks)}
     origins = {"(base)": origin_of(BASE), **tasks}
     shown = usage(method, params.base.family, next(iter(params.tasks)))
-    return {CARD: model_card(key, method, values, params.methods[key].reads, seed, BASE, origins, shown)}
+    reads, family = params.methods[key].reads, params.base.family
+    return {CARD: model_card(key, method, values, reads, seed, BASE, origins, shown, family=family)}
 
 
 def main(argv: list[str]) -> None:
@@ -34,6 +35,7 @@ def main(argv: list[str]) -> None:
     params = load_params(Path("params.yaml"))
     entry = declared(params.methods, key, "methods")
     check_method(entry.method)
+    check_card(params.base.family)
     method = registry.get(entry.method)
     tasks, inner, opening = list(params.tasks), params.inner(entry), opening_of(entry)
     noted = noted_of(entry, tasks)

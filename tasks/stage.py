@@ -1,6 +1,7 @@
 """What every stage shares: how its command ends, and how its output appears whole or not at all."""
 
 import errno
+import json
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 DIGESTS_ITSELF = "tasks.code"  # the stage that writes the digests of all others
 TEXTS = "texts.json"  # beside the digests, in `CODE`
+IN_CARDS = ("CONFIG", "LIBRARY", "PIPELINES")  # of a family's module: what the cards of merges are written by
 AT = "@"  # in a command: the name of this instance of the stage
 
 
@@ -60,10 +62,26 @@ def check_code(module: str, digest: str) -> None:
     Raises InputError where a module was edited since the stage `code` ran, or this node's checkout is another: the
     results would be recorded as those of the old code.
     """
+    _check(module, digest, lambda code: code.listing(module))
+
+
+def check_card(family: str) -> None:
+    """Refuse to write a card where DVC has something else that a family says of its models there."""
+    _check(f"merganser.models.families.{family}", f"cards/{family}.txt", lambda code: card_line(code, family))
+
+
+def card_line(code: CodeTree, family: str) -> str:
+    """Return what a family's module says of its models in the cards of merges."""
+    module = f"merganser.models.families.{family}"
+    said = code.constants(module)
+    return f"{module} {json.dumps({name: said.get(name) for name in IN_CARDS})}\n"
+
+
+def _check(module: str, digest: str, text: Callable[[CodeTree], str]) -> None:
     file = CODE / digest
     if "DVC_STAGE" not in os.environ or not file.is_file():
         return
-    noted, here = set(file.read_text(encoding="utf-8").splitlines()), _code(Path.cwd()).listing(module).splitlines()
+    noted, here = set(file.read_text(encoding="utf-8").splitlines()), text(_code(Path.cwd())).splitlines()
     differing = sorted({line.split()[0] for line in noted.symmetric_difference(here)})
     if differing:
         reason = f"edited since {file} was written: {', '.join(differing)}"

@@ -14,7 +14,9 @@ import yaml
 
 import merganser.config
 from merganser.code_digest import NEUTRAL, PACKAGES, CodeTree
-from tasks.code import FOUND_BY_NAME
+from merganser.models import family_names, get_family
+from merganser.plugins import FAMILIES, constants
+from tasks.code import CARDS, FOUND_BY_NAME
 from tests.each import each
 
 ROOT = Path(__file__).parent.parent
@@ -71,7 +73,7 @@ def followed(code: CodeTree, module: str) -> set[str]:
 @each("name", STAGES)
 def test_a_stage_depends_on_the_digests_of_what_its_commands_run(name: str) -> None:
     wanted = {f"{DIGESTS}{module.removeprefix('tasks.')}.txt" for module in commands_of(STAGES[name])}
-    found = tuple(f"{DIGESTS}{folder}" for folder in FOUND_BY_NAME)
+    found = tuple(f"{DIGESTS}{folder}" for folder in (*FOUND_BY_NAME, CARDS))
     declared = {dep for dep in STAGES[name]["deps"] if dep.startswith(DIGESTS) and not dep.startswith(found)}
     assert declared == wanted
 
@@ -168,6 +170,15 @@ def test_stages_that_merge_depend_on_their_own_method_and_the_report_on_all() ->
         "search": [*own, f"{DIGESTS}methods/individual.txt"],
         "report": [f"{DIGESTS}methods"],
     }
+
+
+def test_merges_depend_on_what_their_family_says_of_models_in_cards_and_every_family_writes_it_out() -> None:
+    merges = [name for name, stage in STAGES.items() if f"{DIGESTS}cards/${{base.family}}.txt" in stage["deps"]]
+    assert merges == ["merge"]
+    for name in family_names():
+        said = constants(FAMILIES, name)
+        assert {"LIBRARY", "PIPELINES"} <= said.keys()
+        assert all(getattr(get_family(name), key) == value for key, value in said.items())
 
 
 def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> None:

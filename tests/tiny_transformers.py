@@ -12,9 +12,11 @@ from transformers import (
     AutoModelForSequenceClassification,
     CLIPModel,
     PreTrainedTokenizerFast,
+    SiglipModel,
     T5Config,
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from tests.transformers_models import MODELS, T5, VOCABULARY
 
@@ -26,13 +28,18 @@ DECODERS = ("gpt2", "llama, untied", "llama, tied", "mistral", "qwen2", "gemma")
 FAMILIES = (
     dict.fromkeys(ENCODERS, "encoder")
     | dict.fromkeys(DECODERS, "causal")
-    | {"t5": "seq2seq", "flan-t5": "seq2seq", "clip": "clip"}
+    | {"t5": "seq2seq", "flan-t5": "seq2seq", "clip": "clip", "siglip": "siglip"}
 )
 MAKERS = {
     "encoder": AutoModelForSequenceClassification.from_config,
     "causal": AutoModelForCausalLM.from_config,
     "seq2seq": AutoModelForSeq2SeqLM.from_config,
     "clip": CLIPModel,
+    "siglip": SiglipModel,
+}
+PROCESSORS = {
+    "clip": CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=16),
+    "siglip": SiglipImageProcessorPil(size={"height": 16, "width": 16}),
 }
 
 
@@ -73,8 +80,8 @@ def write_model(
     model = random_model(kind, outputs, dtype, seed)
     model.save_pretrained(folder)
     tokenizer(ends=FAMILIES[kind] != "causal").save_pretrained(folder)
-    if kind == "clip":
-        CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=16).save_pretrained(folder)
+    if kind in PROCESSORS:
+        PROCESSORS[kind].save_pretrained(folder)
     return model
 
 

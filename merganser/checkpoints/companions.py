@@ -13,6 +13,7 @@ from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.errors import InputError
 from merganser.limits import check_files, check_link
+from merganser.plugins import own_configurations
 
 SUFFIXES = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".vocab", ".bpe", ".spm")
 INDEX_SUFFIX = ".index.json"
@@ -24,7 +25,7 @@ NOT_OURS = re.compile(
 FOLDERS = re.compile(r"([0-9]+_\w+|additional_chat_templates)")
 CODE_KEY = "auto_map"
 CONFIGURATIONS = (
-    *(CONFIG, "open_clip_config.json", "generation_config.json"),
+    *(CONFIG, "generation_config.json"),
     *("tokenizer_config.json", "preprocessor_config.json", "processor_config.json"),
 )
 
@@ -75,7 +76,7 @@ def refuse_code(folder: Path) -> None:
     So is one with a number that no model has.
     """
     place = folder if folder.is_dir() else folder.parent
-    for name in CONFIGURATIONS:
+    for name in (*CONFIGURATIONS, *own_configurations().values()):
         content = read_config(place / name) or {}
         check_numbers(content, place / name)
         if CODE_KEY in content:

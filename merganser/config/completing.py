@@ -18,12 +18,11 @@ from merganser.config.params import UNMEASURED, Params, TaskStudy, Validation
 from merganser.errors import InputError
 from merganser.limits import parse_yaml
 from merganser.methods import __path__ as places
-from merganser.plugins import module_names
+from merganser.plugins import FAMILIES, constants, module_names
 
 Place = tuple[str, ...]
 Addition = tuple[Place, Any]  # where, and what is to stand there
 ENTRIES = (("methods",), ("studies", "tasks", "methods"))
-MERGED = {"open_clip": ["visual.*"], "clip": ["vision_model.*"]}  # of a dual encoder, which a class head's texts pass
 HEADER = "# left out above, and so by default (docs/params.md):"
 AFTER = ("method", "learner", "kind")  # keys that what follows from them is written after
 SHOWN = 8  # places in the line that says what was written
@@ -95,8 +94,8 @@ def said(added: Sequence[Addition]) -> str:
 
 def _sections(content: dict[str, Any]) -> Iterator[Addition]:
     """List missing sections, and of those that are there the keys that a stage depends on."""
-    family = _at(content, ("base", "family"))
-    merged = MERGED.get(family if isinstance(family, str) else "", Params.model_fields["parameters"].default.merged)
+    family = constants(FAMILIES, _at(content, ("base", "family")))
+    merged = list(family.get("MERGED", Params.model_fields["parameters"].default.merged))
     for key in ("seed", "parameters", "decompose", "merge", "evaluation"):
         default = Params.model_fields[key].default
         value = default if key == "seed" else default.model_dump()

@@ -57,7 +57,7 @@ class Base(Strict):
 class Parameters(Strict):
     """Which parameters are merged (name patterns; the rest stays as in the base), and which count as matrices.
 
-    By default all are merged; of a dual encoder (`open_clip`, `clip`) the image tower.
+    By default all are merged, of a dual encoder the image tower (docs/families.md).
     """
 
     merged: Annotated[list[Text], Field(min_length=1, examples=[["visual.*"]])] = ["*"]

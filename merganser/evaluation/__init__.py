@@ -23,11 +23,16 @@ if TYPE_CHECKING:  # this module is part of all that lies beside it, which need 
 
 
 class Kind(Protocol):
-    """What the module of a kind holds. Its data has the columns that it names, renamed by `data.columns` at fetch."""
+    """What the module of a kind holds. Its data has the columns that it names, renamed by `data.columns` at fetch.
+
+    It may have `PRELOAD` too, written out: modules that processes import before they run stages.
+    """
 
     Settings: type["KindSettings"]  # of the kind's own keys under `data:`
     METRICS: Sequence[str]  # the first is the default
     NEEDS: Sequence[type]  # abilities of a network: protocols of merganser/models/__init__.py
+    TOKENS: int | None  # of an example, all its answers together, for estimates; None for those of a picture
+    PREPARE_S: float  # s to prepare an example, for estimates
 
     def check_data(self, splits: Mapping[str, Any], settings: Any, source: Path) -> None:
         """Refuse a data set that is not of this kind; raise InputError naming the split and the column.

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merganser.checkpoints.architecture import read_config
+from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.origins import Origin
 from merganser.hashes import sha256_of
 from merganser.merging.method import Method
 from merganser.merging.tokenizers import tokenizer_of
+from merganser.models import family_names
+from merganser.plugins import FAMILIES, constants
 
 if TYPE_CHECKING:
     from huggingface_hub.repocard_data import ModelCardData
@@ -19,15 +21,7 @@ LINEAGE = (
     "## Lineage\n\nIn the repository that made it, `merganser lineage show DIR` gives the revision of each source and "
     "all stages between them and this folder; `merganser lineage verify DIR` recomputes their hashes."
 )
-OPEN_CLIP, TRANSFORMERS = "open_clip_config.json", "config.json"
-# what a model of transformers is for, by how the name of its architecture ends
-PIPELINES = {
-    "ForSequenceClassification": "text-classification",
-    "ForCausalLM": "text-generation",
-    "ForConditionalGeneration": "text2text-generation",
-    "LMHeadModel": "text-generation",
-    "CLIPModel": "zero-shot-image-classification",
-}
+TRANSFORMERS = "transformers"
 
 
 def model_card(
@@ -40,12 +34,15 @@ def model_card(
     origins: Mapping[str, Origin],
     usage: str = "",
     again: str = LINEAGE,
+    family: str | None = None,
 ) -> str:
     """Write the card of a merge; `base`: the checkpoint whose configuration it has; `origins`: base and tasks by name;
-    `usage`: a section that says how to run what is more than parameters; `again`: one on how the merge is repeated.
+    `usage`: a section that says how to run what is more than parameters; `again`: one on how the merge is repeated;
+    `family`: of the base, where it is declared.
 
     It is a function of the merge's inputs alone: no times, no hosts.
     """
+    library, pipeline = _library(base, family)
     sections = [
         f"# {entry}",
         _about(method, len(origins) - 1),
@@ -54,19 +51,21 @@ def model_card(
         _table(("", ""), _choices(method, values, reads, seed)),
         "## Made of",
         _table(("model", "from", "file", "sha256"), _sources(origins)),
-        *_text(base),
+        *(_text(base) if library in (TRANSFORMERS, None) else []),
         "## Files",
         _files(method),
         again,
     ]
-    return "---\n" + _metadata(method, base, origins).to_yaml() + "\n---\n\n" + "\n\n".join(sections) + "\n"
+    metadata = _metadata(method, library, pipeline, origins).to_yaml()
+    return "---\n" + metadata + "\n---\n\n" + "\n\n".join(sections) + "\n"
 
 
-def _metadata(method: Method, base: Path, origins: Mapping[str, Origin]) -> "ModelCardData":
+def _metadata(
+    method: Method, library: str | None, pipeline: str | None, origins: Mapping[str, Origin]
+) -> "ModelCardData":
     from huggingface_hub.repocard_data import ModelCardData
 
     hub = list(dict.fromkeys(origin.name for origin in origins.values() if origin.kind == "hub"))
-    library, pipeline = _library(base)
     relation = "merge" if hub else None
     return ModelCardData(
         base_model=hub or None,
@@ -77,23 +76,26 @@ def _metadata(method: Method, base: Path, origins: Mapping[str, Origin]) -> "Mod
     )
 
 
-def _library(base: Path) -> tuple[str | None, str | None]:
-    """Return what loads a checkpoint, and for what, by the configuration beside the weights."""
-    if (base / OPEN_CLIP).is_file():
-        return "open_clip", "zero-shot-image-classification"
-    if not (base / TRANSFORMERS).is_file():
-        return None, None
-    architectures = (read_config(base / TRANSFORMERS) or {}).get("architectures") or [""]
-    found = (use for ending, use in PIPELINES.items() if str(architectures[0]).endswith(ending))
-    return "transformers", next(found, None)
+def _library(base: Path, family: str | None) -> tuple[str | None, str | None]:
+    """Return what loads a checkpoint, and for what, as its family says; where none is declared, one that knows it."""
+    said = [constants(FAMILIES, name) for name in ([family] if family else family_names())]
+    said.sort(key=lambda each: "CONFIG" not in each)  # a configuration of its own is the surer sign
+    config = read_config(base / CONFIG)
+    architecture = str(((config or {}).get("architectures") or [""])[0])
+    for each in said:
+        if (base / each.get("CONFIG", CONFIG)).is_file():
+            use = next((use for ending, use in each["PIPELINES"].items() if architecture.endswith(ending)), None)
+            if use or family:
+                return each["LIBRARY"], use
+    return None if config is None else TRANSFORMERS, None
 
 
 def _text(base: Path) -> list[str]:
     """Name the tokenizer and the chat template of a model of transformers that has one."""
     tokenizer = tokenizer_of(base)
-    if tokenizer is None or (base / OPEN_CLIP).is_file():
+    if tokenizer is None:
         return []
-    size = (read_config(base / TRANSFORMERS) or {}).get("vocab_size")
+    size = (read_config(base / CONFIG) or {}).get("vocab_size")
     words = f", for {size} tokens" if isinstance(size, int) else ""
     named = _code(tokenizer.kind) if tokenizer.kind else "not named"
     template = f"in {_code(tokenizer.template)}" if tokenizer.template else "none; texts are given as they are"

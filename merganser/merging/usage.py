@@ -1,9 +1,10 @@
 """The lines of Python that load and run a merge whose network computes more than its parameters say."""
 
 from merganser.merging.method import Method
+from merganser.plugins import FAMILIES, constants
 
 MODULES = {"routers": ("experts", "routed"), "surgery": ("surgery", "with_bottleneck"), None: ("", "")}
-PICTURES = ("open_clip", "clip")
+PICTURES = "zero-shot-image-classification"  # of families whose class heads are made of prompts
 OPEN = """from pathlib import Path
 {imports}
 from merganser.models import open_network
@@ -22,7 +23,7 @@ def usage(method: Method, family: str, task: str) -> str:
     """Return the section of a model card that shows them, for one of the tasks; nothing for any other method."""
     if method.family != "routed":
         return ""
-    surgery, pictures = method.beside == "surgery", family in PICTURES
+    surgery, pictures = method.beside == "surgery", PICTURES in constants(FAMILIES, family)["PIPELINES"].values()
     imports = ["from PIL import Image"] if pictures else ["from merganser.inputs.heads import read_head"]
     imports += ["from merganser.overlays import task_model"] if surgery else []
     module, name = MODULES[method.beside]

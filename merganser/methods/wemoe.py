@@ -34,7 +34,7 @@ def wemoe(layers: LayerSource) -> Callable[[LayerDeltas], Tensor | Parts]:
     to every task, which is task arithmetic. An example (a picture, a text) is routed by the mean over its own tokens,
     in training too. It is evaluated without its task's label; each task's class head is given. With its label
     (`known`) it takes its own task's vectors whole, and no others, in the MLPs. Families whose blocks' MLPs are known
-    can do this: `clip`, `encoder` and `open_clip`.
+    can do this (docs/families.md).
     """
     found = learned_by(layers, "wemoe")
     mixed = {name for names in found.blocks.values() for name in names}

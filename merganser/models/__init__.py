@@ -1,12 +1,12 @@
 """Model families: how to build a network from its configuration, give it a model's parameters and run it.
 
-A family is a module of `merganser/models/families/` with `open_network` and `check`, found by its file name;
+A family is a module of `merganser/models/families/` with what the protocol `Family` lists, found by its file name;
 params.yaml names it as `base.family`. What it may do beyond a `Network` are protocols of their own (`TakesImages`,
 `TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `HasBlocks`, `Generates`), asked for by `isinstance`.
 Shape legend: B examples, C classes, D features, N rows.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from inspect import isfunction
@@ -21,7 +21,7 @@ from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import Side
 from merganser.models import families
-from merganser.plugins import module_names
+from merganser.plugins import module_names, own_configurations
 
 DeviceName = Literal["cpu", "cuda"]
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -136,7 +136,16 @@ class Generates(Protocol):
 
 
 class Family(Protocol):
-    """What a family's module holds."""
+    """What a family's module holds.
+
+    All but MODEL_TYPES is written out, to be read without importing the module (`plugins.constants`). It may have two
+    more: `CONFIG`, the file of a configuration of its own in place of config.json, and `MERGED`, patterns of the
+    parameters that are merged by default, in place of all.
+    """
+
+    MODEL_TYPES: Collection[str]  # of configurations of transformers, which it builds
+    LIBRARY: str  # that loads such a model, for the card of a merge
+    PIPELINES: Mapping[str, str]  # what a model is for, in the words of model hubs, by how its architecture's name ends
 
     def open_network(
         self, folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
@@ -181,7 +190,8 @@ def has_ability(family: str, ability: type) -> bool:
 def text_family_of(folder: Path) -> str:
     """Return the family that embeds texts by the model in a folder; raise InputError where none does."""
     checkpoint, reasons = open_checkpoint(folder), []
-    for name in text_families():  # clip first: it compares names, and open_clip, which does not, may fit as well
+    own = own_configurations()
+    for name in sorted(text_families(), key=own.__contains__):  # those of transformers first: they compare names
         try:
             get_family(name).check(folder, checkpoint)
         except InputError as error:

@@ -10,21 +10,20 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 from transformers.initialization import no_init_weights
-from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.limits import check_files, parse_json, read_small
-from merganser.models import DeviceName, Precision
+from merganser.models import DeviceName, Precision, family_names, get_family
 from merganser.models.bounded import bounded
 from merganser.models.loading import DTYPES
 from merganser.models.named_module import tied_names
 from merganser.models.naming import naming_of
+from merganser.plugins import own_configurations
 
 LARGEST = 2**25  # bytes: a tokenizer's configuration lists its added tokens
-CLIP = ("clip", "clip_vision_model")
 
 Make = Callable[..., Any]  # of a configuration and a dtype, a module
 
@@ -36,8 +35,9 @@ def read_config(family: str, folder: Path) -> Any:
     another one.
     """
     if not (folder / CONFIG).exists():
-        other = "; set base.family to open_clip" if (folder / "open_clip_config.json").is_file() else ""
-        raise InputError(f"{folder}: no {CONFIG}, which a model of the family {family} has beside its weights{other}")
+        own = own_configurations()
+        found = next((f"; set base.family to {name}" for name in own if (folder / own[name]).is_file()), "")
+        raise InputError(f"{folder}: no {CONFIG}, which a model of the family {family} has beside its weights{found}")
     check_files(folder)
     for file in sorted(folder.glob("*config.json")):
         _refuse_code(file)
@@ -45,21 +45,11 @@ def read_config(family: str, folder: Path) -> Any:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # what a configuration may lack is told in many ways
         raise InputError(f"{folder / CONFIG}: transformers cannot read it: {first_line(error)}") from error
-    fits = _family_of(config.model_type)
-    if fits != family:
-        hint = f"set base.family to {fits}" if fits else "no family builds it"
+    if config.model_type not in get_family(family).MODEL_TYPES:
+        fitting = [name for name in family_names() if config.model_type in get_family(name).MODEL_TYPES]
+        hint = f"set base.family to {' or '.join(fitting)}" if fitting else "no family builds it"
         raise InputError(f"{folder}: {config.model_type} is not of the family {family}; {hint}")
     return config
-
-
-def _family_of(kind: str) -> str | None:
-    if kind in CLIP:
-        return "clip"
-    if kind in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
-        return "seq2seq"
-    if kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        return "encoder"
-    return "causal" if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else None
 
 
 def _refuse_code(file: Path) -> None:

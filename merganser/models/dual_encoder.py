@@ -22,6 +22,7 @@ from merganser.models import Change
 
 TEXT_BATCH = 256
 HEADS_KEPT = 64
+TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "*tokens*.json", "*.model", "*.tiktoken")  # its files
 
 _heads: dict[str, Tensor] = {}  # by what they were computed from
 
@@ -68,8 +69,13 @@ def _directions(prompts: Sequence[Sequence[str]], embed: Callable[[Sequence[str]
 
 
 def text_digest(module: Module, config: Path, image_side: str) -> bytes:
-    """Hash a text tower: its configuration, its parameters, their device and dtype; `image_side` begins other names."""
-    digest = sha256(config.read_bytes())
+    """Hash a text tower: its configuration, the tokenizer beside it, its parameters, their device and dtype.
+
+    `image_side` begins the names of other parameters.
+    """
+    digest = sha256()
+    for file in sorted({config, *(file for pattern in TOKENIZER for file in config.parent.glob(pattern))}):
+        digest.update(sha256(file.read_bytes()).digest())
     for name, value in module.state_dict().items():
         if not name.startswith(image_side):
             digest.update(f"{name} {value.device} {value.dtype}".encode())

@@ -46,8 +46,9 @@ class _Watch(TorchDispatchMode):
 
 
 def _patches(images: Tensor, kernel: Tensor, stride: Any, padding: Any, dilation: Any) -> Tensor:
-    """Cut images into what a kernel is multiplied by: (N, in * height * width)."""
-    cut = unfold(images, kernel.shape[2:], tuple(dilation), tuple(padding), tuple(stride))
+    """Cut images into what a kernel is multiplied by: (N, in * height * width); one number is of both sides."""
+    of_sides = (2 // len(values) * tuple(values) for values in (dilation, padding, stride))
+    cut = unfold(images, kernel.shape[2:], *of_sides)
     return cut.transpose(1, 2).reshape(-1, cut.shape[1])
 
 

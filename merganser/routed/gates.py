@@ -63,7 +63,8 @@ def gated(network: Network, merged: Path, head: Head | None = None) -> Iterator[
     experts = {name: overlays.low_rank(name) for name in overlays.parameters}
     unknown = sorted(set(experts) - set(network.linear_maps()))
     if unknown:
-        raise InputError(f"{merged / FILE}: {unknown[0]} has experts, and is no linear map of the network; merge again")
+        reason = f"{unknown[0]} has experts, and is no linear map of the network"
+        raise InputError(f"{merged / FILE}: {reason}; leave it out of parameters.merged, and merge again")
     tokens = Counts(overlays.tasks)
 
     def extra(name: str, rows: Tensor) -> Tensor | None:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from merganser.checkpoints.architecture import CONFIG_LIMIT
+from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT
 from merganser.checkpoints.config_numbers import check_numbers
 from merganser.evaluation.saved import load_saved
 from merganser.limits import parse_json, read_small
+from merganser.plugins import own_configurations
 from merganser.sources.following import files_at
 from merganser.sources.hub import hub_api
 from merganser.sources.hub_caches import hub_cache
@@ -18,7 +19,6 @@ from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer
 _WORDS = re.compile(r"[/.-]+")  # between them, of a file's path
 FOOTER = 2**20  # bytes: more than the footers of data sets have
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-CONFIGURATIONS = ("config.json", "open_clip_config.json")
 
 
 def count_examples(source: Path, split: str) -> int:
@@ -85,7 +85,7 @@ def bytes_a_value(source: Path) -> int:
 
 
 def _configurations(source: Path) -> Iterator[Any]:
-    pointer = read_pointer(source)
+    pointer, names = read_pointer(source), (CONFIG, *own_configurations().values())
     if isinstance(pointer, OpenClipPointer):
         import open_clip
 
@@ -94,14 +94,14 @@ def _configurations(source: Path) -> Iterator[Any]:
         from huggingface_hub.errors import EntryNotFoundError
 
         api, revision = hub_api(), pointer.revision or pointer.follow
-        for name in CONFIGURATIONS:
+        for name in names:
             try:
                 file = api.hf_hub_download(pointer.hub, name, revision=revision, cache_dir=hub_cache())
                 yield _configuration(Path(file))
             except EntryNotFoundError:
                 continue
     else:
-        yield from (_configuration(source / name) for name in CONFIGURATIONS if (source / name).is_file())
+        yield from (_configuration(source / name) for name in names if (source / name).is_file())
 
 
 def _configuration(path: Path) -> Any:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.project import LM_EVAL, MERGANSER, PRELOAD, TRANSFORMERS
+from flows.project import MERGANSER, PRELOAD, TRANSFORMERS
+from merganser.evaluation.kinds.language_model import PRELOAD as LM_EVAL
 
 PARAMS = "base: {{family: {family}}}\ntasks: {{one: {{kind: {kind}}}}}\n"
 

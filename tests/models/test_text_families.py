@@ -16,7 +16,7 @@ from tests.tiny_transformers import write_model
 
 
 def test_the_families_that_embed_texts_are_the_dual_encoders() -> None:
-    assert text_families() == ["clip", "open_clip"]
+    assert text_families() == ["clip", "open_clip", "siglip"]
 
 
 def test_a_folder_says_which_family_embeds_its_texts(tmp_path: Path) -> None:

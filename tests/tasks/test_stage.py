@@ -10,7 +10,8 @@ import pytest
 
 from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
-from tasks.stage import arguments, check_code, end_well, only_name, two_names
+from tasks.code import digests
+from tasks.stage import arguments, check_card, check_code, end_well, only_name, two_names
 
 HOSTILE = "x; touch y $(touch y) `touch y` @ z"
 
@@ -103,6 +104,24 @@ def test_code_that_was_edited_since_it_was_digested_does_not_run(
         check_code("tasks.double", "double.txt")
     monkeypatch.delenv("DVC_STAGE")
     check_code("tasks.double", "double.txt")  # by hand, under a debugger say
+
+
+def test_a_card_is_written_by_what_a_family_said_when_it_was_digested_whatever_else_of_it_was_edited(
+    checkout: Path,
+) -> None:
+    family = checkout / "merganser/models/families/toy.py"
+    family.parent.mkdir(parents=True)
+    for package in (family.parent, family.parent.parent):
+        (package / "__init__.py").touch()
+    text = 'LIBRARY = "a"\nPIPELINES = {"Model": "b"}\nSIZE = 1\n'
+    family.write_text(text)
+    (checkout / "data/code/cards").mkdir()
+    (checkout / "data/code/cards/toy.txt").write_text(digests(CodeTree(checkout))["cards/toy.txt"])
+    family.write_text(text.replace("1", "2"))
+    check_card("toy")
+    family.write_text(text.replace('"b"', '"c"'))
+    with pytest.raises(InputError, match=r"cards/toy\.txt was written: merganser\.models\.families\.toy; run again"):
+        check_card("toy")
 
 
 @pytest.mark.parametrize("path", ["none/x", "/proc/self/mem/x", "."])

@@ -14,6 +14,8 @@ from merganser.models import Network
 
 METRICS = ("none",)
 NEEDS = ()
+TOKENS = 0
+PREPARE_S = 0.0
 
 
 class Settings(KindSettings):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Inputs, Precision
@@ -20,6 +21,17 @@ from merganser.models.sequence_classifier import SequenceClassifier, open_classi
 from merganser.models.text_module import TextModule
 from merganser.models.texts import ready
 
+MODEL_TYPES = (
+    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys()
+    - modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
+    - modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys()
+)
+LIBRARY = "transformers"
+PIPELINES = {
+    "ForSequenceClassification": "text-classification",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+}
 WORDS = ("lm_head.*",)  # a language model's output, which a classifier does without
 HEADS = ("score.*",)  # a task's own
 MAKE = AutoModelForCausalLM.from_config

@@ -1,160 +1,24 @@
-"""CLIP as transformers has it: the text side makes the class heads, the vision side the features.
+"""CLIP as transformers has it: a dual encoder, whose texts are padded to the longest."""
 
-A task's checkpoint is often the vision side alone (`CLIPVisionModel`), with or without `vision_model.` before its
-names; the text side and both projections are then the base's. Shape legend: B images, C classes, D features.
-"""
-
-from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-import transformers  # each of its names imports what it needs: two seconds, that a command which runs no model saves
-from torch import Tensor
-
-from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.reading import Checkpoint
-from merganser.errors import InputError
-from merganser.models import DeviceName, Inputs, Precision
-from merganser.models.blocks import WithBlocks
-from merganser.models.configurations import build, check_names, first_line, read_config
-from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, class_head, picture, text_digest
-from merganser.models.named_module import NamedModule
-from merganser.models.naming import naming_of
-from merganser.models.texts import open_tokenizer
+from merganser.models import DeviceName, Precision
+from merganser.models.dual_encoder_module import DualEncoderModule, build_whole, check_side_or_whole
 
-PREFIX = "vision_model"
-TEXT_SIDE = ("text_model.*", "*_projection.*", "logit_scale")  # what a vision model's checkpoint does without
-IMAGE_SIDE = "vis"  # vision_model.*, visual_projection.weight
-MOST_A_SIDE = 2**13  # pixels of a picture once it is resized
-
-
-class ClipNetwork(NamedModule, DualEncoder, WithBlocks):
-    """A dual encoder."""
-
-    reads = f"{IMAGE_SIDE}*"
-    mlps = (("mlp.fc1", "mlp.fc2"),)
-
-    def __init__(self, module: Any, folder: Path) -> None:
-        """Take a module as it was built, with the tokenizer and the image processor of its folder."""
-        super().__init__(module, naming_of(module, folder, prefix=PREFIX))
-        self.folder, self._config = folder, module.config.text_config
-        self._head: Tensor | None = None
-
-    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
-        super().load(parameters)
-        self._text, self._head = text_digest(self.module, self.folder / CONFIG, IMAGE_SIDE), None
-
-    def pixels(self, images: Sequence[Any]) -> Tensor:
-        """Resize and crop PIL images or uint8 arrays (height, width, 3), as the folder's processor: (B, 3, H, W)."""
-        pixels: Tensor = self._processor(
-            [picture(image) for image in images], do_rescale=False, do_normalize=False, return_tensors="pt"
-        ).pixel_values
-        return pixels
-
-    @torch.inference_mode()
-    def logits(self, inputs: Inputs) -> Tensor:
-        """Score every class: (B, C)."""
-        return self._changed(self._features(inputs)) @ self._class_head().T
-
-    @torch.inference_mode()
-    def features(self, inputs: Inputs) -> Tensor:
-        """Return the unit embeddings of images (B, D)."""
-        return self._features(inputs)
-
-    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score every class with these parameters in place of the loaded ones of their names; differentiable (B, C).
-
-        The class heads stay those of the loaded text side.
-        """
-        features = self.with_parameters(parameters, lambda: self._features(inputs))
-        return self._changed(features) @ self._class_head().clone().T
-
-    def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Make the class head (C, D) of each class's prompts, times the scale."""
-        self._head = class_head(prompts, self._text, self.embed, self.module.logit_scale)
-        return self._head
-
-    @torch.inference_mode()
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        """Return the unit embedding of each of N texts (N, D)."""
-        found = [self._embedded(list(texts[i : i + TEXT_BATCH])) for i in range(0, len(texts), TEXT_BATCH)]
-        return torch.cat(found)
-
-    def _embedded(self, texts: list[str]) -> Tensor:
-        length = self._config.max_position_embeddings
-        tokens = self._tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
-        return _unit(self.module.get_text_features(**tokens.to(self.device)).pooler_output)
-
-    def _features(self, inputs: Inputs) -> Tensor:
-        return _unit(self.module.get_image_features(pixel_values=self._normalised(inputs)).pooler_output)
-
-    def _normalised(self, inputs: Inputs) -> Tensor:
-        """Scale and normalise pixels by what the processor makes of each level: bit for bit its own."""
-        pixels = inputs["pixels"].to(self.device)
-        made = torch.empty(pixels.shape, dtype=self.module.dtype, device=self.device)
-        for channel, levels in enumerate(self._levels):
-            found = levels.index_select(0, pixels[:, channel].flatten().int())
-            made[:, channel] = found.view_as(pixels[:, channel])
-        return made
-
-    @cached_property
-    def _levels(self) -> Tensor:
-        """Return what the processor makes of each level of each channel: (3, 256)."""
-        ramp = np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, axis=2)
-        found = self._processor([picture(ramp)], do_resize=False, do_center_crop=False, return_tensors="pt")
-        return found.pixel_values[0, :, :, 0].contiguous().to(self.device)
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        return open_tokenizer(self.folder, self._config)
-
-    @cached_property
-    def _processor(self) -> Any:
-        """Open the folder's image processor: the one over PIL, which OpenAI's and open_clip's transforms agree with.
-
-        The one over torchvision, the default of transformers 5, resizes to levels that are one higher or lower.
-        """
-        try:
-            made = transformers.AutoImageProcessor.from_pretrained(
-                self.folder, backend="pil", local_files_only=True, trust_remote_code=False
-            )
-            sides = [side for sizes in (made.size, made.crop_size) for side in dict(sizes or {}).values() if side]
-            if any(side > MOST_A_SIDE for side in sides):
-                raise ValueError(f"pictures of {max(sides)} pixels a side, and no model has more than {MOST_A_SIDE}")
-            return made
-        except Exception as error:  # what such a file may lack is told in many ways
-            raise InputError(
-                f"{self.folder}: transformers cannot make the image processor: {first_line(error)}"
-            ) from error
-
-    def _class_head(self) -> Tensor:
-        assert self._head is not None, "logits need a class head: call `head` after each `load`"
-        return self._head
+MODEL_TYPES = ("clip", "clip_vision_model")
+MERGED = ("vision_model.*",)  # of the texts the class heads are made, which all tasks share
+LIBRARY = "transformers"
+PIPELINES = {"CLIPModel": "zero-shot-image-classification"}
 
 
 def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
-) -> ClipNetwork:
+) -> DualEncoderModule:
     """Build the dual encoder that a folder describes; its class heads are made of prompts, whatever their number."""
-    config = read_config("clip", folder)
-    if config.model_type != "clip":
-        raise InputError(f"{folder / CONFIG}: the vision side of a CLIP alone; as a base take the whole model")
-    return ClipNetwork(build(transformers.CLIPModel._from_config, config, folder, device, precision), folder)
+    return DualEncoderModule(build_whole("clip", folder, device, precision), folder)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is no CLIP nor the vision side of one, from its configuration and headers alone."""
-    config = read_config("clip", folder)
-    if config.model_type == "clip":
-        check_names(transformers.CLIPModel._from_config, config, folder, checkpoint, may_lack=TEXT_SIDE, prefix=PREFIX)
-    else:
-        make = transformers.AutoModel.from_config
-        check_names(make, config, folder, checkpoint, prefix=PREFIX)
-
-
-def _unit(embeddings: Tensor) -> Tensor:
-    return embeddings / embeddings.norm(p=2, dim=-1, keepdim=True)
+    check_side_or_whole("clip", folder, checkpoint)

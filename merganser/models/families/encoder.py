@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from transformers import AutoModelForSequenceClassification
+from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Precision
@@ -10,6 +11,12 @@ from merganser.models.blocks import WithBlocks
 from merganser.models.configurations import check_names, read_config
 from merganser.models.sequence_classifier import SequenceClassifier, open_classifier
 
+MODEL_TYPES = (
+    modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
+    - modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys()
+)
+LIBRARY = "transformers"
+PIPELINES = {"ForSequenceClassification": "text-classification"}
 # Heads of the pretraining, and the pooler that only some architectures have.
 LEFT_OUT = (
     *("cls.*", "lm_head.*", "lm_predictions.*", "mask_predictions.*", "predictions.*", "discriminator_predictions.*"),

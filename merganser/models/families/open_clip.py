@@ -32,6 +32,10 @@ from merganser.models.loading import DTYPES, load_strictly
 from merganser.models.watching import Watcher
 
 CONFIG = "open_clip_config.json"
+MODEL_TYPES = ()
+MERGED = ("visual.*",)  # of the texts the class heads are made, which all tasks share
+LIBRARY = "open_clip"
+PIPELINES = {"": "zero-shot-image-classification"}
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 MOST_TOKENS, MOST_PATCHES = 4096, 256  # of a text, and a side of a picture: a few times what any model has
 TOKENIZER_SETTINGS = {"clean", "strip_sep_token", "language"}  # others reach code that runs what a repository brings

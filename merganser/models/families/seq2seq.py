@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
@@ -21,6 +22,9 @@ from merganser.models.naming import naming_of
 from merganser.models.text_module import TextModule
 from merganser.models.texts import ready
 
+MODEL_TYPES = modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys()
+LIBRARY = "transformers"
+PIPELINES = {"ForConditionalGeneration": "text2text-generation"}
 MAKE = AutoModelForSeq2SeqLM.from_config
 
 

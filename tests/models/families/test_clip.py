@@ -111,7 +111,7 @@ def test_the_vision_side_of_a_task_is_taken_on_the_bases_text_side(folder: Path,
         save_file(state, tmp_path / "model.safetensors")
         for configured in (folder, tmp_path):
             get_family("clip").check(configured, open_checkpoint(tmp_path))
-    with pytest.raises(InputError, match="the vision side of a CLIP alone; as a base take the whole model"):
+    with pytest.raises(InputError, match="the vision side alone; as a base take the whole model"):
         open_network("clip", tmp_path)
 
 

@@ -1,0 +1,45 @@
+"""SigLIP as transformers has it: a dual encoder that was trained to say of each picture and text whether they match.
+
+The logit of a class is its cosine times a scale plus a bias, both learned; its sigmoid is the probability that the two
+match. A zero-shot answer is the class of the highest logit: scale and bias, the same for all classes, change no answer,
+and the bias no softmax either. Texts are padded to the length of the model, whose last token is what they are embedded
+by. Of SigLIP 2 these are the models of one resolution, whose configuration says `siglip`.
+"""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from merganser.checkpoints.reading import Checkpoint
+from merganser.models import DeviceName, Precision
+from merganser.models.dual_encoder_module import DualEncoderModule, build_whole, check_side_or_whole
+
+MODEL_TYPES = ("siglip", "siglip_vision_model")
+MERGED = ("vision_model.*",)  # of the texts the class heads are made, which all tasks share
+LIBRARY = "transformers"
+PIPELINES = {"SiglipModel": "zero-shot-image-classification"}
+
+
+class SiglipNetwork(DualEncoderModule):
+    """A dual encoder whose logits have a bias.
+
+    The queries, keys and values of its pooling head are one parameter, and no linear map: the queries are made of what
+    the head has learned, the others of the picture.
+    """
+
+    padding = "max_length"
+
+    def _scored(self, features: Tensor, head: Tensor) -> Tensor:
+        return super()._scored(features, head) + self.module.logit_bias.detach()
+
+
+def open_network(
+    folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
+) -> SiglipNetwork:
+    """Build the dual encoder that a folder describes; its class heads are made of prompts, whatever their number."""
+    return SiglipNetwork(build_whole("siglip", folder, device, precision), folder)
+
+
+def check(folder: Path, checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint that is no SigLIP nor the vision side of one, from its configuration and headers alone."""
+    check_side_or_whole("siglip", folder, checkpoint)

@@ -1,0 +1,181 @@
+"""A family of models and a kind of task, each a module that nothing else names: accepted, completed, run and carded."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from transformers import ViTConfig, ViTForImageClassification
+
+from flows.cost_model import CORE
+from flows.expected_times import START, Sizes, forward_s, seconds
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.writing import save_tensors
+from merganser.config.headers import check_sources
+from merganser.config.loading import complete_file, load_params
+from merganser.errors import InputError
+from merganser.evaluation import kinds
+from merganser.models import families, get_family
+from merganser.standalone.merge import merge_checkpoints
+from tasks import evaluate, extract, fetch, merge, prepare
+from tests.tasks.comparison import inside
+from tests.tiny_clip import CLASSES, write_data_set
+from tests.transformers_models import PICTURES
+
+FAMILY = '''
+"""ViT with a task's own head."""
+import numpy as np
+import torch
+from transformers import AutoModelForImageClassification
+
+from merganser.models.configurations import build, check_names, read_config
+from merganser.models.named_module import NamedModule
+from merganser.models.naming import naming_of
+
+MODEL_TYPES = ("vit",)
+MERGED = ("vit.*",)
+LIBRARY = "transformers"
+PIPELINES = {"ForImageClassification": "image-classification"}
+MAKE = AutoModelForImageClassification.from_config
+
+
+class Vit(NamedModule):
+    def pixels(self, images):
+        return torch.stack([torch.from_numpy(np.array(image.resize((16, 16)))).permute(2, 0, 1) for image in images])
+
+    @torch.inference_mode()
+    def logits(self, inputs):
+        return self.module(inputs["pixels"] / 255).logits
+
+    @torch.inference_mode()
+    def features(self, inputs):
+        return self.module.vit(inputs["pixels"] / 255).last_hidden_state[:, 0]
+
+    def forward(self, parameters, inputs):
+        return self.with_parameters(parameters, lambda: self.module(inputs["pixels"] / 255).logits)
+
+
+def open_network(folder, *, outputs=None, device="cpu", precision="float32") -> Vit:
+    config = read_config("toy_vit", folder)
+    config.num_labels = outputs or config.num_labels
+    module = build(MAKE, config, folder, device, precision)
+    return Vit(module, naming_of(module, folder))
+
+
+def check(folder, checkpoint):
+    check_names(MAKE, read_config("toy_vit", folder), folder, checkpoint, may_lack=("classifier.*",))
+'''
+KIND = '''
+"""Pictures of one class each, by a task's own head."""
+import torch
+
+from merganser.evaluation.examples import compare
+from merganser.evaluation.images import check_images
+from merganser.evaluation.settings import KindSettings
+from merganser.models import TakesImages
+
+METRICS = ("accuracy",)
+NEEDS = (TakesImages,)
+TOKENS = 1000
+PREPARE_S = 0.5
+
+
+class Settings(KindSettings):
+    pass
+
+
+def check_data(splits, settings, source):
+    check_images(splits, source)
+
+
+def columns(settings):
+    return ("image", "label")
+
+
+def classes(features, settings):
+    return list(features["label"].names)
+
+
+def outputs(classes, settings):
+    return len(classes)
+
+
+def prepare(rows, settings, network):
+    yield {"pixels": network.pixels(rows["image"]), "label": torch.tensor(list(rows["label"]))}
+
+
+def results(network, prepared, settings, metric, batch_size):
+    found = [network.logits(batch).argmax(dim=1) for batch in prepared.batches(["pixels"], batch_size)]
+    return compare(metric, torch.cat(found).numpy(), prepared.array("label").numpy())
+'''
+PARAMS = """
+base: {source: models/base, family: toy_vit, heads: ["classifier.*"]}
+tasks:
+  task0: {source: models/task0, kind: toy_pictures, data: {source: pictures}}
+  task1: {source: models/task1, kind: toy_pictures, data: {source: pictures}}
+methods: {average: {}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work where two modules lie, which the packages of families and of kinds look into; models and data beside."""
+    added = {families: ("toy_vit", FAMILY), kinds: ("toy_pictures", KIND)}
+    for package, (name, text) in added.items():
+        place = tmp_path / package.__name__
+        place.mkdir()
+        (place / f"{name}.py").write_text(text)
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(place)])
+    for seed, model in enumerate(("base", "task0", "task1")):
+        torch.manual_seed(seed)
+        made = ViTForImageClassification(ViTConfig(**PICTURES, id2label=dict(enumerate(CLASSES))))
+        made.config.architectures = [type(made).__name__]
+        made.config.save_pretrained(tmp_path / "models" / model)
+        save_tensors(tmp_path / "models" / model / "model.safetensors", made.state_dict())
+    write_data_set(tmp_path / "pictures", {"test": 12})
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    with inside(tmp_path):
+        yield tmp_path
+    for package, (name, _) in added.items():
+        sys.modules.pop(f"{package.__name__}.{name}", None)
+
+
+def test_a_family_in_one_module_is_accepted_and_completed_with_its_own_defaults(folder: Path) -> None:
+    assert complete_file(Path("params.yaml"))
+    written = yaml.safe_load(Path("params.yaml").read_text())
+    assert written["parameters"] == {"merged": ["vit.*"], "matrices": "linear"}
+    params = load_params(Path("params.yaml"))
+    check_sources(params, Path(), lambda path: False)
+    with pytest.raises(InputError, match=r"vit is not of the family encoder; set base\.family to toy_vit"):
+        get_family("encoder").check(folder / "models/base", open_checkpoint(folder / "models/base"))
+
+
+def test_what_an_example_of_a_kind_costs_is_asked_of_its_module(folder: Path) -> None:
+    params = load_params(Path("params.yaml"))
+    sizes = Sizes(4e6, 50, {"task0": 100, "task1": 200}, {})
+    found = seconds(params, sizes)
+    assert found["prepare@task1"] == START + 200 * 0.5
+    assert forward_s(params, sizes, {"task0": 3}, CORE) == pytest.approx(2 * 1e6 * 3 * 1000 / CORE.network, rel=0.1)
+
+
+def test_a_merge_of_its_models_is_evaluated_and_carded(folder: Path) -> None:
+    complete_file(Path("params.yaml"))
+    fetch.main(["base"])
+    for task in ("task0", "task1"):
+        fetch.main(["task", task])
+        fetch.main(["data", task])
+        extract.main([task])
+        prepare.main([task])
+    merge.main(["average"])
+    evaluate.main(["average", "task0"])
+    score = json.loads(Path("data/metrics/average/task0.json").read_text())
+    assert (score["metric"], score["count"]) == ("accuracy", 12)
+    models = {task: folder / "models" / task for task in ("task0", "task1")}
+    merge_checkpoints("average", {}, folder / "models/base", models, folder / "out")
+    for card in (Path("data/merged/average/README.md"), folder / "out/README.md"):
+        data = ModelCard.load(card).data.to_dict()
+        assert (data["library_name"], data["pipeline_tag"]) == ("transformers", "image-classification")

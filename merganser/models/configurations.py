@@ -3,13 +3,15 @@
 Nothing that came with a checkpoint is run, nothing is downloaded.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig
 from transformers.initialization import no_init_weights
+from transformers.utils import logging
 
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.config_numbers import check_numbers
@@ -42,7 +44,8 @@ def read_config(family: str, folder: Path) -> Any:
     for file in sorted(folder.glob("*config.json")):
         _refuse_code(file)
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with _in_silence():
+            config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # what a configuration may lack is told in many ways
         raise InputError(f"{folder / CONFIG}: transformers cannot read it: {first_line(error)}") from error
     if config.model_type not in get_family(family).MODEL_TYPES:
@@ -50,6 +53,17 @@ def read_config(family: str, folder: Path) -> Any:
         hint = f"set base.family to {' or '.join(fitting)}" if fitting else "no family builds it"
         raise InputError(f"{folder}: {config.model_type} is not of the family {family}; {hint}")
     return config
+
+
+@contextmanager
+def _in_silence() -> Iterator[None]:
+    """Let transformers log no warning while the block runs: it warns of tokens that its own defaults name, SigLIP's."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
 
 
 def _refuse_code(file: Path) -> None:

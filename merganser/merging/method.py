@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from torch import Tensor
@@ -18,7 +18,7 @@ from merganser.inputs.layers import Layer, LayerSource, Side
 from merganser.merging.binding import bound
 from merganser.merging.by_layer import LAYERS, pattern_mistake, variants
 from merganser.operators.coefficients import INVERSE_NORM
-from merganser.operators.vectors import scaled_mean, whole
+from merganser.operators.vectors import scaled_mean
 from merganser.overlays.parts import Parts
 
 Reads = Literal["deltas", "svd", "differences", "statistics"]
@@ -52,6 +52,7 @@ Rates = Rate | dict[str, Rate]
 Weights = dict[str, NonNegative] | Literal["inverse_norm"] | None  # of a mean: a task that is not named has 1
 
 Result = Tensor | Parts
+F = TypeVar("F", bound=Callable[..., Any])
 EXPECTED = {  # for parameters that accept several types
     "beta": "a number from 0 to 1, or a map from tasks to such numbers",
     "coefficients": f"a map from tasks to numbers, or {INVERSE_NORM}",
@@ -67,18 +68,22 @@ REGISTERED: dict[str, "Method"] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
-    """A registered method: its function and its properties."""
+class Declaration:
+    """What a method says of itself, by `@method`; the function that this decorates is what computes it.
 
-    function: Callable[..., Any]
-    reads: Reads
+    It takes one layer and returns its merge; or it takes `layers`, reads them as often as it needs, and returns a
+    function of one layer.
+    """
+
     family: Family
     formula: str  # the merged delta (task t's, for a method with parts per task) in LaTeX, for the docs
     paper: str
     law: str  # what must hold whatever the models are; a test of the method asserts it
-    cost: Cost
     involvement: Involvement  # of data; with the efficiency, the classes of the survey of merging
     efficiency: Efficiency
+    reads: Reads = "deltas"
+    cost: Cost = "elementwise"
+    vectors: Callable[..., Result] | Literal["alike"] = "alike"  # merges vectors; alike: the function merges them too
     ours: Collection[str] = ()  # parameters whose default comes from no paper
     statistics: tuple[str, ...] = ()  # fields of a layer's statistics that it needs
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
@@ -91,12 +96,27 @@ class Method:
     on_models: bool = False  # works on the models' own weights: its layers have the base's beside the deltas
     most_tasks: int | None = None  # that it merges; None: any number
     low_rank: bool = False  # also accepts a LayerLowRank; otherwise adapters are multiplied out first
-    weighted: bool  # accepts `coefficients` and a `scaling` per task: the deltas are multiplied by them first
-    vectors: Callable[..., Result] | Literal["alike"]  # merges vectors; alike: the function merges them too
+    weighted: bool = True  # accepts `coefficients` and a `scaling` per task, if it stores no parts per task
     by_rows: bool = False  # merges each row by itself, given the first pass: a piece as it merges the whole
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
     draws: Callable[..., bool] | None = None  # (**values): whether it draws at random, so that the seed matters
     not_by_layer: Collection[str] = ()  # parameters that are the whole merge's
+
+    def __call__(self, function: F) -> F:
+        """Register a pure function as the method of its name."""
+        about = vars(self) | {"weighted": self.weighted and not self.overlay}
+        REGISTERED[function.__name__] = Method(function=function, **about)
+        return function
+
+
+method = Declaration
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Declaration):
+    """A registered method: its function and its properties."""
+
+    function: Callable[..., Any]
 
     @property
     def name(self) -> str:
@@ -199,22 +219,6 @@ class Method:
         """
         self.check_count(len(layers.tasks), "tasks")
         return bound(self, values, layers)
-
-
-def method(*, overlay: bool = False, **about: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a pure function as the method of its name; `about` holds further fields of Method.
-
-    The function takes one layer and returns its merge; or it takes `layers`, reads them as often as it needs, and
-    returns a function of one layer. By default a method that yields one model accepts a weight per task and merges
-    vectors by their scaled mean; a method with parts per task keeps each task's vectors whole.
-    """
-    defaults = {"weighted": not overlay, "vectors": whole if overlay else scaled_mean}
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        REGISTERED[function.__name__] = Method(function=function, overlay=overlay, **(defaults | about))
-        return function
-
-    return register
 
 
 def _model_of(function: Callable[..., Any], takes_weights: bool) -> type[BaseModel]:

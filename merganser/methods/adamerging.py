@@ -11,18 +11,15 @@ from merganser.merging.method import method
 
 
 @method(
-    reads="deltas",
     family="learned",
     formula=r"\sum_t \lambda_{t,l} \Delta_{t,l}, \quad "
     r"\lambda = \mathrm{argmin} \sum_t \mathbb{E}_{x \sim t} H\big(p_{W_0 + \sum_j \lambda_j \Delta_j}(y \mid x)\big)",
     paper="Yang et al., ICLR 2024, arXiv:2310.02575",
     law="before the first step it is task arithmetic at the starting coefficient",
-    cost="elementwise",
     involvement="TTA",
     efficiency="Low",
     learned=True,
     weighted=False,
-    vectors="alike",
 )
 def adamerging(layers: LayerSource) -> Callable[[LayerDeltas], Tensor]:
     """Add the tasks' deltas with learned coefficients: those of the lowest entropy of the predictions.

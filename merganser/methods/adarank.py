@@ -21,7 +21,6 @@ from merganser.merging.method import method
     efficiency="Low",
     learned=True,
     weighted=False,
-    vectors="alike",
 )
 def adarank(layers: LayerSource) -> Callable[[LayerFactors | LayerDeltas], Tensor]:
     """Add each task's kept singular components with learned coefficients; the stage `learn` chose both.

@@ -10,17 +10,14 @@ from merganser.operators.importance import fence, importances
 
 
 @method(
-    reads="deltas",
     on_models=True,
     family="sparse",
     formula=r"\lambda \sum_t \mathbb{1}\big[s_t \ge \mathrm{Q}_2 + 1.5 (\mathrm{Q}_3 - \mathrm{Q}_1)\big] \odot "
     r"\Delta_t, \quad s_t = |\Delta_t| \cdot \mathrm{KL}(\mathrm{softmax}\, W_t \,\Vert\, \mathrm{softmax}\, W_0)",
     paper="none (Arcee AI's, in mergekit)",
     law="a task of which all entries matter alike is kept whole; what is kept of a task is its own entry",
-    cost="elementwise",
     involvement="NDI",
     efficiency="High",
-    vectors="alike",
     ours=("scaling",),
 )
 def arcee_fusion(layer: LayerDeltas, *, scaling: Scaling = 1.0) -> Tensor:

@@ -11,16 +11,13 @@ from merganser.operators.sums import scaled_sum
 
 
 @method(
-    reads="deltas",
     family="arithmetic",
     formula=r"\frac{1}{\sum_j \lambda_j} \sum_t \lambda_t \Delta_t",
     involvement="NDI",
     efficiency="High",
     paper="Wortsman et al., ICML 2022, arXiv:2203.05482",
     law="it is task arithmetic with a scaling of 1/T; coefficients times any factor change nothing",
-    cost="elementwise",
     weighted=False,
-    vectors="alike",
     by_rows=True,
 )
 def average(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:

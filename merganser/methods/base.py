@@ -8,15 +8,12 @@ from merganser.merging.method import method
 
 
 @method(
-    reads="deltas",
     family="references",
     formula=r"0",
     involvement="NDI",
     efficiency="High",
     paper="none (the model the tasks start from)",
     law="nothing changes",
-    cost="elementwise",
-    vectors="alike",
     by_rows=True,
     weighted=False,
 )

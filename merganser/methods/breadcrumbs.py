@@ -13,7 +13,6 @@ from merganser.operators.sums import total
 
 
 @method(
-    reads="deltas",
     family="sparse",
     formula=r"\lambda \sum_t m_t \odot \Delta_t, "
     r"\quad m_t = \mathbb{1}\big[\lfloor \beta n \rfloor \le \mathrm{rank}(|\Delta_t|) < \lceil \gamma n \rceil\big]",
@@ -21,8 +20,6 @@ from merganser.operators.sums import total
     efficiency="High",
     paper="Davari and Belilovsky, ECCV 2024, arXiv:2312.06795",
     law="with nothing dropped it is task arithmetic",
-    cost="elementwise",
-    vectors="alike",
 )
 def breadcrumbs(
     layer: LayerDeltas, *, beta: Fractions = 0.85, gamma: Fractions = 0.993, scaling: Scaling = 0.3

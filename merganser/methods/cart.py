@@ -12,7 +12,6 @@ from merganser.operators.vectors import mean
 
 
 @method(
-    reads="deltas",
     family="spectral",
     formula=r"\bar\Delta + \lambda \sum_t \mathrm{SVD}_k(\Delta_t - \bar\Delta)",
     involvement="VDI",

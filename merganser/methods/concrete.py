@@ -11,17 +11,14 @@ from merganser.merging.method import method
 
 
 @method(
-    reads="deltas",
     family="learned",
     formula=r"\frac{m}{\bar m} \odot \sum_t \lambda_{t,l} \Delta_{t,l}, \quad m = \sigma(x / \tau)",
     paper="Tang et al., 2023, arXiv:2312.06173",
     law="with equal logits, as before the first step, it is the method inside",
-    cost="elementwise",
     involvement="TTA",
     efficiency="Low",
     learned=True,
     weighted=False,
-    vectors="alike",
 )
 def concrete(layers: LayerSource) -> Callable[[LayerDeltas], Tensor]:
     """Mask the sum of the tasks' deltas, entry by entry, by the subspace in which predictions are surest.

@@ -11,7 +11,6 @@ from merganser.operators.masks import mask_counts
 
 
 @method(
-    reads="deltas",
     family="sparse",
     formula=r"\lambda\, \mathbb{1}\Big[\sum_t m_t \ge k\Big] \odot M, "
     r"\quad m_t = \mathbb{1}\big[|\Delta_t| \ge \lambda_{tall} |M - \Delta_t|\big], "
@@ -20,8 +19,6 @@ from merganser.operators.masks import mask_counts
     efficiency="High",
     paper="Wang et al., ICML 2024, arXiv:2405.07813",
     law="with k 0 it is task arithmetic",
-    cost="elementwise",
-    vectors="alike",
     by_rows=True,
     ours=("tall_lambda", "density", "scaling"),
 )

@@ -15,15 +15,12 @@ from merganser.operators.sums import scaled_sum
 
 
 @method(
-    reads="deltas",
     family="sparse",
     formula=r"\lambda \sum_t \frac{(1 - m_t) \odot \Delta_t}{1 - p}, \quad m_t \sim \mathrm{Bernoulli}(p)",
     involvement="VDI",
     efficiency="High",
     paper="Yu et al., ICML 2024, arXiv:2311.03099",
     law="with nothing dropped it is the method it combines by; the mean over seeds is the undropped sum",
-    cost="elementwise",
-    vectors="alike",
     by_rows=True,
     ours=("drop_rate", "scaling"),
     draws=drops,

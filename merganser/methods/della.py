@@ -23,7 +23,6 @@ def check(drop_rates: Sequence[float], eps: float) -> None:
 
 
 @method(
-    reads="deltas",
     family="sparse",
     formula=r"\frac{\lambda}{|A|} \sum_{t \in A} \frac{(1 - m_t) \odot \Delta_t}{1 - p_t}, "
     r"\quad m_t \sim \mathrm{Bernoulli}(p_t), \quad p_t = p - \frac{\epsilon}{2} + \frac{\epsilon}{n} "
@@ -32,8 +31,6 @@ def check(drop_rates: Sequence[float], eps: float) -> None:
     efficiency="High",
     paper="Deep et al., 2024, arXiv:2406.11617",
     law="without a spread (eps 0) it is DARE combined by TIES; the mean over seeds is the undropped delta",
-    cost="elementwise",
-    vectors="alike",
     by_rows=True,
     ours=("drop_rate", "eps", "scaling"),
     draws=lambda drop_rate, eps, **_: largest_of(drop_rate) > 0 or eps > 0,

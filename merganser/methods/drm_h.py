@@ -5,10 +5,10 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.drm import Averaging, drm
+from merganser.operators.vectors import scaled_mean
 
 
 @method(
-    reads="deltas",
     family="joint",
     formula=r"\lambda\, U\, \mathrm{mean}_{agree}\big(\mathrm{prune}(S_t \tilde V_t^\top)\big), "
     r"\quad [\Delta_1 \cdots \Delta_T] = U S [V_1^\top \cdots V_T^\top]",
@@ -19,6 +19,7 @@ from merganser.operators.drm import Averaging, drm
     cost="joint svd",
     low_rank=True,
     joint="rows",
+    vectors=scaled_mean,
 )
 def drm_h(
     layer: LayerDeltas | LayerLowRank,

@@ -5,10 +5,10 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.drm import Averaging, drm, transposed
+from merganser.operators.vectors import scaled_mean
 
 
 @method(
-    reads="deltas",
     family="joint",
     formula=r"\mathrm{DRM_H}(\Delta_1^\top, \ldots, \Delta_T^\top)^\top",
     involvement="VDI",
@@ -18,6 +18,7 @@ from merganser.operators.drm import Averaging, drm, transposed
     cost="joint svd",
     low_rank=True,
     joint="columns",
+    vectors=scaled_mean,
 )
 def drm_v(
     layer: LayerDeltas | LayerLowRank,

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
-from merganser.operators.shares import triples_kept
+from merganser.methods.dts_t import dts_t
 from merganser.overlays.budget import THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
-from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
+from merganser.overlays.thresholded import thresholded_vectors
 
 
 @method(
@@ -32,5 +32,4 @@ def dts_d(
     (the paper's DTS-D*): the largest one, the same for all matrices, with which a task takes at most `ratio` of the
     float32 bytes of the merged parameters on disk.
     """
-    share = THRESHOLDED.share(layers, rank_fraction, ratio)
-    return lambda layer: thresholded_parts(layer, triples_kept(layer, share))
+    return dts_t(layers, rank_fraction=rank_fraction, ratio=ratio)

@@ -43,7 +43,6 @@ def similarities(task: str, embeddings: Mapping[str, Tensor]) -> dict[str, float
     cost="svd",
     embeddings=True,
     overlay=True,
-    vectors="alike",
     rank_fraction=THRESHOLDED.share_needed,
 )
 def dts_unseen(

@@ -49,7 +49,6 @@ def rescalers(layers: LayerSource) -> Tensor:
 
 
 @method(
-    reads="deltas",
     family="masked",
     formula=r"\lambda_t\, \mathbb{1}[\Delta_t \odot M > 0] \odot M, \quad M = \mathrm{sgn}\Big(\sum_j \Delta_j\Big) "
     r"\odot \max_{j \text{ of that sign}} |\Delta_j|",
@@ -57,9 +56,7 @@ def rescalers(layers: LayerSource) -> Tensor:
     efficiency="Medium",
     paper="Huang et al., NeurIPS 2024, arXiv:2405.17461",
     law="with one task it is exact; each task keeps its total magnitude",
-    cost="elementwise",
     overlay=True,
-    vectors="alike",
 )
 def emr(layers: LayerSource) -> Callable[[LayerDeltas], Parts]:
     """Elect a sign and take the largest magnitude that has it; mask that for each task, and rescale it.

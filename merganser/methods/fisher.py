@@ -18,11 +18,9 @@ from merganser.operators.information import fisher_norms, fisher_of, mean_by, no
     r"\quad \hat F_t = \max\!\left(\frac{F_t}{\lVert F_t \rVert_2}, 10^{-6}\right)",
     paper="Matena & Raffel, NeurIPS 2022, arXiv:2111.09832",
     law="equal information gives the average; a task's information times any factor changes nothing",
-    cost="elementwise",
     involvement="VDI",
     efficiency="Medium",
     weighted=False,
-    vectors="alike",
 )
 def fisher(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
     """Average the models entry by entry, weighted by each model's own diagonal Fisher information.

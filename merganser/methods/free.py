@@ -40,7 +40,6 @@ def factors(layers: LayerSource, cut: Cut, density: PerTask) -> tuple[list[float
 
 
 @method(
-    reads="deltas",
     family="routed",
     formula=r"\mathrm{HP}_c\Big(\sum_j \lambda_j \Delta_j\Big) + \sum_t g_t(x)\, \mu_t\, \mathrm{top}_d(\Delta_t), "
     r"\quad \lambda_t = \frac{\mathbb{E}|\Delta_t|}{\sum_j \mathbb{E}|\Delta_j|}, "
@@ -53,7 +52,6 @@ def factors(layers: LayerSource, cut: Cut, density: PerTask) -> tuple[list[float
     ours=("cutoff",),
     overlay=True,
     beside="routers",
-    vectors="alike",
 )
 def free(
     layers: LayerSource, *, cutoff: NonNegative = 0.1, density: Densities = 0.01

@@ -16,11 +16,9 @@ from merganser.operators.information import base_fisher_of, fisher_of, matched_s
     r"\quad H_0 = \frac{1}{T} \sum_t H_0^{(t)}",
     paper="Daheim et al., ICLR 2024, arXiv:2310.12808",
     law="equal information gives the average; without the base's it is Fisher merging",
-    cost="elementwise",
     involvement="VDI",
     efficiency="Medium",
     weighted=False,
-    vectors="alike",
 )
 def gradient_matching(layer: LayerDeltas, *, coefficients: Weights = None) -> Tensor:
     """Add the deltas, each entry by its task's share of the models' Fisher information, the base's included.

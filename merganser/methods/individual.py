@@ -7,16 +7,13 @@ from merganser.overlays.parts import Parts
 
 
 @method(
-    reads="deltas",
     family="references",
     formula=r"\Delta_t",
     involvement="NDI",
     efficiency="High",
     paper="none (the fine-tuned models)",
     law="each task gets its own model exactly",
-    cost="elementwise",
     overlay=True,
-    vectors="alike",
 )
 def individual(layer: LayerDeltas) -> Parts:
     """Give each task its own delta whole."""

@@ -6,10 +6,10 @@ from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.lapack import product
 from merganser.merging.method import Scaling, method
 from merganser.operators.isotropic import whitened_sum
+from merganser.operators.vectors import scaled_mean
 
 
 @method(
-    reads="deltas",
     family="spectral",
     formula=r"\lambda\, \bar\sigma\, U V^\top, "
     r"\quad \sum_t \Delta_t = U \Sigma V^\top, \; \bar\sigma = \tfrac{1}{r} \sum_i \sigma_i",
@@ -20,6 +20,7 @@ from merganser.operators.isotropic import whitened_sum
     cost="svd",
     ours=("scaling",),
     low_rank=True,
+    vectors=scaled_mean,
 )
 def iso_c(layer: LayerDeltas | LayerLowRank, *, scaling: Scaling = 1.0) -> Tensor:
     """Replace the singular values of the sum by their mean over min(M, N), in the directions of its numerical rank."""

@@ -8,10 +8,10 @@ from merganser.linalg.lapack import product
 from merganser.linalg.polar import polar, polar_factors
 from merganser.merging.method import Fraction, Scaling, method
 from merganser.operators.isotropic import own_directions, specifics, summed
+from merganser.operators.vectors import scaled_mean
 
 
 @method(
-    reads="deltas",
     family="spectral",
     formula=r"\lambda\, \bar\sigma\, \mathrm{polar}\big([U^{1:k}\; \bar U_1^{1:s} \cdots \bar U_T^{1:s}]\big)\, "
     r"\mathrm{polar}\big([V^{1:k}\; \bar V_1^{1:s} \cdots \bar V_T^{1:s}]\big)^\top, "
@@ -24,6 +24,7 @@ from merganser.operators.isotropic import own_directions, specifics, summed
     cost="svd",
     ours=("scaling",),
     low_rank=True,
+    vectors=scaled_mean,
 )
 def iso_cts(layer: LayerDeltas | LayerLowRank, *, common_fraction: Fraction = 0.8, scaling: Scaling = 1.0) -> Tensor:
     """Join the sum's leading directions with each task's own beyond them, whiten both sides, give all the mean value.

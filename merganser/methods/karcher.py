@@ -12,7 +12,6 @@ from merganser.operators.karcher import karcher_shares
 
 
 @method(
-    reads="deltas",
     on_models=True,
     family="spherical",
     formula=r"\Bigl(\sum_t \lambda_t \lVert W_t \rVert\Bigr) u - W_0, "
@@ -20,11 +19,9 @@ from merganser.operators.karcher import karcher_shares
     r"\quad \sum_t \lambda_t = 1",
     paper="Karcher, Comm. Pure Appl. Math. 1977; of models' weights in mergekit, arXiv:2403.13257",
     law="two models of one length: the middle of the arc between them; the logarithms at the mean add up to zero",
-    cost="elementwise",
     involvement="NDI",
     efficiency="High",
     weighted=False,
-    vectors="alike",
 )
 def karcher(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
     """Average the directions of the models' weights on the sphere, and their lengths apart.

@@ -11,7 +11,6 @@ from merganser.operators.trim import trim, vector_cut
 
 
 @method(
-    reads="deltas",
     family="sparse",
     formula=r"\sum_t \frac{m_t}{\sum_j m_j} \odot \Delta_t, "
     r"\quad m_t = \mathbb{1}\big[|\Delta_t| \in \mathrm{top}_d(|\Delta_t|)\big]",
@@ -19,8 +18,6 @@ from merganser.operators.trim import trim, vector_cut
     efficiency="Low",
     paper="He et al., TMLR 2025, arXiv:2408.13656",
     law="regions that do not overlap appear unchanged; where they do, the tasks share by count",
-    cost="elementwise",
-    vectors="alike",
     by_rows=True,
 )
 def localize_stitch(layers: LayerSource, *, density: Densities = 0.01) -> Callable[[LayerDeltas], Tensor]:

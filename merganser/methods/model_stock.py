@@ -10,17 +10,14 @@ from merganser.operators.angles import combined, grouped, mean_cosine, ungrouped
 
 
 @method(
-    reads="deltas",
     family="arithmetic",
     formula=r"\lambda \frac{T \cos \theta}{1 + (T - 1) \cos \theta} \cdot \frac{1}{T} \sum_t \Delta_t, "
     r"\quad \cos \theta = \max\Bigl(0, \frac{2}{T (T - 1)} \sum_{i < j} "
     r"\frac{\langle \Delta_i, \Delta_j \rangle}{\lVert \Delta_i \rVert \lVert \Delta_j \rVert}\Bigr)",
     paper="Jang et al., ECCV 2024, arXiv:2403.19522",
     law="equal models are kept; models at right angles leave the base",
-    cost="elementwise",
     involvement="NDI",
     efficiency="High",
-    vectors="alike",
     ours=("scaling",),
 )
 def model_stock(

@@ -24,7 +24,6 @@ def least_scores(layers: LayerSource, known: Softmaxes, ratio: float) -> Tensor:
 
 
 @method(
-    reads="deltas",
     family="sparse",
     formula=r"\lambda \frac{\sum_t m_t \odot \beta_t \odot \Delta_t}{\sum_t m_t \odot \beta_t}, "
     r"\quad \beta_t = \mathrm{softmax}(T\, \mathrm{norm}(\Delta_t \odot \Delta_t)) "
@@ -34,8 +33,6 @@ def least_scores(layers: LayerSource, known: Softmaxes, ratio: float) -> Tensor:
     efficiency="Medium",
     paper="Du et al., NeurIPS 2024, arXiv:2410.02396",
     law="permuting the tasks changes nothing; one coefficient for all tasks is a scaling",
-    cost="elementwise",
-    vectors="alike",
     ours=("ratio", "scaling"),
 )
 def pcb(

@@ -19,6 +19,7 @@ from merganser.operators.vectors import scaled_mean
     cost="linear system",
     involvement="VDI",
     efficiency="Medium",
+    vectors=scaled_mean,
 )
 def regmean(layer: LayerDeltas, *, ratio: Fraction = 0.9, scaling: Scaling = 1.0) -> Tensor:
     """Merge each linear map so that on the tasks' own inputs it is nearest to what the tasks' own maps give.

@@ -10,7 +10,6 @@ from merganser.operators.salience import mean_squares, most_varied
 
 
 @method(
-    reads="deltas",
     family="sparse",
     formula=r"\lambda \frac{\sum_{t \in A} \eta_t \hat\Delta_t}{\sum_{t \in A} \eta_t}, "
     r"\quad \hat\Delta_t = m \odot \Delta_t, \quad m = \mathbb{1}\big[\mathrm{Var}_t \Delta_t \in \mathrm{top}_d\big], "
@@ -18,10 +17,8 @@ from merganser.operators.salience import mean_squares, most_varied
     r"\quad A = \{t : \mathrm{sgn}\, \hat\Delta_t = \mathrm{sgn} \sum_j \hat\Delta_j\}",
     paper="Wan et al., 2024, arXiv:2408.07990",
     law="one task at density 1 is its own model; equal models at density 1 too",
-    cost="elementwise",
     involvement="NDI",
     efficiency="High",
-    vectors="alike",
     ours=("scaling",),
 )
 def sce(layer: LayerDeltas, *, density: PositiveFraction = 1.0, scaling: Scaling = 1.0) -> Tensor:

@@ -68,7 +68,6 @@ def superposed(triples: list[Factors]) -> Tensor | None:
 
 
 @method(
-    reads="deltas",
     family="spectral",
     formula=r"\lambda \sum_i \beta_i u_i v_i^\top, \quad \big((U^\top U) \odot (V^\top V)\big) \beta = \sigma",
     involvement="VDI",

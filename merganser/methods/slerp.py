@@ -13,7 +13,6 @@ LINEAR = 0.9995  # of the cosine: above it the line is taken, as wherever models
 
 
 @method(
-    reads="deltas",
     on_models=True,
     most_tasks=2,
     family="spherical",
@@ -22,11 +21,9 @@ LINEAR = 0.9995  # of the cosine: above it the line is taken, as wherever models
     r"\quad t = \frac{\lambda_2}{\lambda_1 + \lambda_2}",
     paper="Shoemake, SIGGRAPH 1985; of models' weights in mergekit, arXiv:2403.13257",
     law="models of one length and an angle of at least 2 degrees: so is the merge, t of the angle from the first",
-    cost="elementwise",
     involvement="NDI",
     efficiency="High",
     weighted=False,
-    vectors="alike",
 )
 def slerp(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
     """Go from one model's weights to the other's on the arc between them; `coefficients` say how far.

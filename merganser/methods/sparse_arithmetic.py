@@ -21,18 +21,15 @@ def draws(keep: str, density: float | dict[str, float], **_: object) -> bool:
 
 
 @method(
-    reads="deltas",
     family="sparse",
     formula=r"\lambda \frac{\sum_{t \in A} w_t \hat\Delta_t}{\sum_{t \in A} w_t}, "
     r"\quad \hat\Delta_t = m_t \odot \Delta_t, "
     r"\quad A = \{t : \mathrm{sgn}\, w_t \hat\Delta_t = \mathrm{sgn} \sum_j w_j \hat\Delta_j\}",
     paper="Goddard et al., 2024, arXiv:2403.13257 (the toolkit whose merges these are)",
     law="one task at density 1 is its own model; without election and mean it is task arithmetic",
-    cost="elementwise",
     involvement="VDI",
     efficiency="High",
     weighted=False,
-    vectors="alike",
     ours=("eps", "scaling"),
     draws=draws,
 )

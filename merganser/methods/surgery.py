@@ -8,17 +8,14 @@ from merganser.merging.method import method
 
 
 @method(
-    reads="deltas",
     family="routed",
     formula=r"0, \quad h \mapsto h - W_t^{up}\,\mathrm{relu}(W_t^{down} h)",
     involvement="TTA",
     efficiency="High",
     paper="Representation Surgery for Multi-Task Model Merging, ICML 2024, arXiv:2402.02705",
     law="without a step nothing changes; the distance to the task's own features never ends above where it began",
-    cost="elementwise",
     beside="surgery",
     weighted=False,
-    vectors="alike",
 )
 def surgery(layer: LayerDeltas) -> Tensor:
     """Leave the merged model as it is; at evaluation a task's features pass through the task's bottleneck.

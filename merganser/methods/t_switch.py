@@ -32,17 +32,14 @@ def squares(layer: LayerDeltas, cut: Cut) -> Tensor:
 
 
 @method(
-    reads="deltas",
     family="masked",
     formula=r"\sigma_t^{\pm} \odot m_t \odot \mathrm{sgn}(\Delta_t), \quad m_t = \mathrm{top}_d |\Delta_t|",
     involvement="NDI",
     efficiency="High",
     paper="Qi et al., CVPR 2025, arXiv:2412.00054",
     law="at density 1, with one magnitude per sign, it is exact",
-    cost="elementwise",
     ours=("density",),
     overlay=True,
-    vectors="alike",
 )
 def t_switch(layers: LayerSource, *, density: Densities = 0.5) -> Callable[[LayerDeltas], Parts]:
     """Keep where each task's largest entries are and their signs, with a scale for the positive, one for the negative.

@@ -16,7 +16,6 @@ UNNAMED = 0.4  # tall_lambda of a task that a map does not name
 
 
 @method(
-    reads="deltas",
     family="masked",
     formula=r"\mathbb{1}\big[|\Delta_t| \ge \lambda_t |M - \Delta_t|\big] \odot M, "
     r"\quad M = \mathrm{inner}(\Delta_1, \ldots, \Delta_T)",
@@ -24,10 +23,8 @@ UNNAMED = 0.4  # tall_lambda of a task that a map does not name
     efficiency="High",
     paper="Wang et al., ICML 2024, arXiv:2405.07813",
     law="with one task it is exact; lambda 0 gives every task the whole merge",
-    cost="elementwise",
     ours=("tall_lambda", "density"),
     overlay=True,
-    vectors="alike",
 )
 def tall_mask(
     layers: LayerSource,

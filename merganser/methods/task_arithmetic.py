@@ -8,15 +8,12 @@ from merganser.operators.sums import scaled_sum
 
 
 @method(
-    reads="deltas",
     family="arithmetic",
     formula=r"\lambda \sum_t \Delta_t",
     paper="Ilharco et al., ICLR 2023, arXiv:2212.04089",
     law="one task at scaling 1 is its own model; opposite tasks cancel",
-    cost="elementwise",
     involvement="VDI",
     efficiency="High",
-    vectors="alike",
     by_rows=True,
 )
 def task_arithmetic(layer: LayerDeltas, *, scaling: Scaling = 0.4) -> Tensor:

@@ -12,7 +12,6 @@ from merganser.operators.trim import trim
 
 
 @method(
-    reads="deltas",
     family="sparse",
     formula=r"\frac{\lambda}{|A|} \sum_{t \in A} \mathrm{trim}(\Delta_t), "
     r"\quad A = \{t : \mathrm{sgn}\, \mathrm{trim}(\Delta_t) = \mathrm{sgn} \sum_j \mathrm{trim}(\Delta_j)\}",
@@ -20,8 +19,6 @@ from merganser.operators.trim import trim
     efficiency="High",
     paper="Yadav et al., NeurIPS 2023, arXiv:2306.01708",
     law="one task at density 1 is its own model; identical models give that model's trimmed delta",
-    cost="elementwise",
-    vectors="alike",
     by_rows=True,
 )
 def ties(layers: LayerSource, *, density: Densities = 0.2, scaling: Scaling = 1.0) -> Callable[[LayerDeltas], Tensor]:

@@ -1,9 +1,12 @@
 """TSV-Compress: a T-th of each task's singular triples."""
 
-from merganser.inputs.layers import LayerFactors
+from collections.abc import Callable
+
+from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
-from merganser.operators.shares import share_needed, triples_kept
-from merganser.overlays.low_rank import low_rank_parts
+from merganser.methods.svd import svd
+from merganser.operators.shares import share_needed
+from merganser.operators.vectors import whole
 from merganser.overlays.parts import Parts
 
 
@@ -18,7 +21,8 @@ from merganser.overlays.parts import Parts
     cost="svd",
     overlay=True,
     rank_fraction=share_needed,
+    vectors=whole,
 )
-def tsv_c(layer: LayerFactors, *, rank_fraction: PositiveFraction | None = None) -> Parts:
+def tsv_c(layers: LayerSource, *, rank_fraction: PositiveFraction | None = None) -> Callable[[LayerFactors], Parts]:
     """Keep a share of each task's singular triples, 1/T by default: all tasks together then take one matrix's rank."""
-    return low_rank_parts(layer, triples_kept(layer, rank_fraction))
+    return svd(layers, rank_fraction=share_needed(len(layers.tasks), rank_fraction=rank_fraction))

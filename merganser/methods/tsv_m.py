@@ -9,6 +9,7 @@ from merganser.linalg.svd import leading, rebuilt
 from merganser.merging.method import Fraction, Scaling, method
 from merganser.operators.shares import share_needed, triples_kept
 from merganser.operators.sums import total
+from merganser.operators.vectors import scaled_mean
 
 
 @method(
@@ -23,6 +24,7 @@ from merganser.operators.sums import total
     law="at full rank without whitening it is task arithmetic; the merged singular values are the kept ones",
     cost="svd",
     rank_fraction=share_needed,
+    vectors=scaled_mean,
 )
 def tsv_m(
     layer: LayerFactors, *, rank_fraction: Fraction | None = None, orthogonalise: bool = True, scaling: Scaling = 1.0

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
+from merganser.operators.vectors import whole
 from merganser.overlays.low_rank import low_rank_parts
 from merganser.overlays.parts import Parts
 
@@ -22,6 +23,7 @@ from merganser.overlays.parts import Parts
     overlay=True,
     beside="routers",
     rank_fraction=lambda tasks, *, rank_fraction: rank_fraction,
+    vectors=whole,
 )
 def twin(layers: LayerSource, *, rank_fraction: PositiveFraction = 0.1) -> Callable[[LayerFactors], Parts]:
     """Keep the leading triples of each task's difference to a merged model, and a router that says how much of each.

@@ -12,7 +12,6 @@ from merganser.overlays.parts import Dense, Parts
 
 
 @method(
-    reads="deltas",
     family="routed",
     formula=r"\begin{cases} \sum_t w_{t}(x)\, \Delta_t & \text{in the MLP of a block}, \quad "
     r"w(x) = \frac{1}{N} \sum_n \big(A_2\, \mathrm{relu}(A_1 h_n(x) + b_1) + b_2\big) \\ "
@@ -21,11 +20,9 @@ from merganser.overlays.parts import Dense, Parts
     efficiency="Medium",
     paper="WEMoE, ICML 2024, arXiv:2402.00433",
     law="before the first step it is task arithmetic; an example's scores do not depend on its batch",
-    cost="elementwise",
     overlay=True,
     learned=True,
     blended=True,
-    vectors="alike",
 )
 def wemoe(layers: LayerSource) -> Callable[[LayerDeltas], Tensor | Parts]:
     """Keep the tasks' vectors of the blocks' MLPs, and a learned router a block; merge the rest by task arithmetic.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("linalg", "operators", "measures", "evaluation", "report")
+PACKAGES = ("linalg", "operators", "methods", "measures", "evaluation", "report")
 ROOT = Path(__file__).parents[1]
 GIVEN = {"torch": "torch", "np": "numpy"}  # what the examples need not import
 FILES = sorted(file for package in PACKAGES for file in (ROOT / "merganser" / package).glob("[!_]*.py"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from merganser.operators.importance import importances
+from merganser.methods.arcee_fusion import importances
 from tests.laws.layers import matrices
 from tests.laws.references import Array, Given
 from tests.laws.samples import merged_vector, network

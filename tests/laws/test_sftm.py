@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from merganser.operators.superposition import RIDGE
+from merganser.methods.sftm import RIDGE
 from tests.laws.layers import matrices, merged, vectors
 from tests.laws.references import Array, Given, PerTask, counted, each_task, largest
 from tests.laws.references import svd as known

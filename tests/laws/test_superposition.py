@@ -7,8 +7,8 @@ from torch import Tensor
 
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import compact
-from merganser.operators import superposition
-from merganser.operators.superposition import RIDGE, strengths
+from merganser.methods import sftm
+from merganser.methods.sftm import RIDGE, strengths
 from tests.laws.layers import matrices, merged
 from tests.laws.spectra import assert_close, drawn, numpy_of
 from tests.laws.test_sftm import superposition as printed
@@ -72,5 +72,5 @@ def test_sftm_is_exact_for_ill_conditioned_tasks(smallest: float) -> None:
 def test_both_ways_give_the_same_where_both_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = matrices(list(drawn(5, (30, 22), torch.float32)))
     by_steps = merged("sftm", layer)[0]
-    monkeypatch.setattr(superposition, "STEPS", 0)
+    monkeypatch.setattr(sftm, "STEPS", 0)
     assert_close(by_steps, numpy_of(merged("sftm", layer)[0]), 2e-6)  # type: ignore[arg-type]

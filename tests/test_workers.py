@@ -9,6 +9,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
+from merganser.linalg.tally import note_kept, tallied
 from merganser.workers import BufferPool, in_order, one_blas_thread, threads_wanted
 
 
@@ -118,3 +119,9 @@ with driver.one_blas_thread():
     environment = os.environ | {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "{1}"
+
+
+def test_what_the_threads_keep_is_counted_where_they_were_started() -> None:
+    with tallied() as tally:
+        list(in_order(lambda kept: note_kept(kept, 10), range(4), threads=2))
+    assert sorted(tally) == [(kept, 10) for kept in range(4)]

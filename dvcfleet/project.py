@@ -6,12 +6,12 @@ hooks are called.
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError, in_one_line
 
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
 
-    from dvcfleet.lineage.findings import Finding
-    from dvcfleet.lineage.targets import Target
-    from dvcfleet.lineage.tree import Lineage, Origin, TrackingRun
-    from dvcfleet.planning.plan import Plan
 
 TABLE = "dvcfleet"
 
@@ -38,25 +34,28 @@ class Expected:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-class Project(Protocol):
-    """A project's hooks. All are called in the repository's root folder, with the repository opened."""
+class Project:
+    """A project's hooks in the runs of its repository: here they do nothing; a project's class overrides some.
+
+    All are called in the repository's root folder, with the repository opened. Those in lineage are
+    `dvcfleet.lineage.hooks.LineageHooks`, for a class that extends both.
+    """
 
     @property
     def preload(self) -> Sequence[str]:
         """Name third-party modules that a warm process imports before it runs stages; without any there is none."""
-
-    @property
-    def elsewhere(self) -> Sequence[str]:
-        """Name the variables that make stages write to services outside the repository; a rerun unsets them."""
+        return ()
 
     def variables(self, run: str) -> Mapping[str, str]:
         """Return environment variables for all stages; called on the machine that starts a stage.
 
         `run` is the run's name; empty where a cluster's worker starts a warm process, which serves many runs.
         """
+        return {}
 
     def digest(self) -> str:
         """Return a cheap digest of what `validate` checks; while it does not change, `validate` is not called again."""
+        return ""
 
     def validate(self, repo: "Repo") -> None:
         """Check the project's own files before any work; raise UserError."""
@@ -69,112 +68,28 @@ class Project(Protocol):
 
     def distrusted(self, stages: "Sequence[Stage]") -> Mapping[str, str]:
         """Return why stages whose outputs DVC has must run all the same, by their names; called at each plan."""
+        return {}
 
     def is_download(self, path: Path) -> bool:
         """Tell whether a file that a stage reads names what the stage downloads."""
-
-    def expect(self) -> Expected:
-        """Return what is expected of stages that never ran; it may ask where files that name downloads lead."""
-
-    def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
-        """Return all text files that a stage will write, by path, if they are known without running it, else None."""
-
-    def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
-        """Save to the state folder what the run's stages are about to change; `run` is the run's name."""
-
-    def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
-        """Say what a run came to that ended well; `done`: the stages that it was to bring up to date."""
-
-    def find(self, repo: "Repo", text: str) -> "Target | None":
-        """Resolve a name that only the project knows; raise UserError if it nearly matches one."""
-
-    def names(self) -> Iterable[str]:
-        """List the names that `find` knows, for suggestions."""
-
-    def origin(self, path: Path) -> "Origin | None":
-        """Return the source from which an output folder was fetched, if it records one."""
-
-    def tracking_run(self, path: Path) -> "TrackingRun | None":
-        """Return the experiment tracker's run that an output file refers to."""
-
-    def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
-        """Compare the project's external records with the lineage; `found` lists the differences found so far."""
-
-    def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
-        """Return how far a number of a metric file may move when stages run again with other parameters.
-
-        `content`: what was recorded; `place`: the keys that lead to the number. None: it is not compared.
-        """
-
-
-class AnyRepository:
-    """The hooks of a repository that declares no project: they do nothing."""
-
-    preload: Sequence[str] = ()
-    elsewhere: Sequence[str] = ()
-
-    def variables(self, run: str) -> Mapping[str, str]:
-        """Return no variables: stages get the environment of the run, as under `dvc repro`."""
-        return {}
-
-    def digest(self) -> str:
-        """Return an empty digest: there is nothing to check."""
-        return ""
-
-    def validate(self, repo: "Repo") -> None:
-        """Check nothing."""
-
-    def check_gpus(self, gpus: Mapping[str, int]) -> None:
-        """Check nothing."""
-
-    def before_planning(self, say: Callable[[str], None]) -> None:
-        """Do nothing."""
-
-    def distrusted(self, stages: "Sequence[Stage]") -> Mapping[str, str]:
-        """Return no stages: all outputs are trusted."""
-        return {}
-
-    def is_download(self, path: Path) -> bool:
-        """Return False: nothing is known to be downloaded."""
         return False
 
     def expect(self) -> Expected:
-        """Return nothing."""
+        """Return what is expected of stages that never ran; it may ask where files that name downloads lead."""
         return Expected()
 
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
-        """Return None: no stage's output is known."""
+        """Return all text files that a stage will write, by path, if they are known without running it, else None."""
         return None
 
-    def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
-        """Save nothing."""
+    def before_running(self, folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
+        """Save to the state folder what the run's stages are about to change; `run` is the run's name.
+
+        `causes`: why stages are not up to date, of those that would run even if no other stage did.
+        """
 
     def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
-        """Say nothing."""
-
-    def find(self, repo: "Repo", text: str) -> "Target | None":
-        """Return None: there are no further names."""
-        return None
-
-    def names(self) -> Iterable[str]:
-        """Return no names."""
-        return ()
-
-    def origin(self, path: Path) -> "Origin | None":
-        """Return None: no source is recorded."""
-        return None
-
-    def tracking_run(self, path: Path) -> "TrackingRun | None":
-        """Return None: there is no experiment tracker."""
-        return None
-
-    def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
-        """Return no findings."""
-        return []
-
-    def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
-        """Return 0: metrics are compared exactly."""
-        return 0.0
+        """Say what a run came to that ended well; `done`: the stages that it was to bring up to date."""
 
 
 def project_of(root: Path) -> Project:
@@ -190,7 +105,7 @@ def note_of_unread(root: Path) -> str:
 def _read(root: Path) -> tuple[Project, str]:
     path = root / "pyproject.toml"
     if not path.is_file():
-        return AnyRepository(), ""
+        return Project(), ""
     stat = path.stat()
     return _declared(path, stat.st_mtime_ns, stat.st_size)
 
@@ -205,14 +120,14 @@ def _declared(path: Path, modified: int, size: int) -> tuple[Project, str]:
         said = f"{path}: cannot be read as TOML ({in_one_line(error)})"
         if re.search(rf"\b{TABLE}\b", text):
             raise UserError(f"{said}, and it names {TABLE}") from error
-        return AnyRepository(), f"{said}: ignored, as it does not name {TABLE}"
+        return Project(), f"{said}: ignored, as it does not name {TABLE}"
     table = tools.get(TABLE, {}) if isinstance(tools, dict) else {}
     if not isinstance(table, dict):
         raise UserError(f'{path}: tool.{TABLE} should be a table with project = "module:object", got {table!r}')
     for key in table:
         if key != "project":
             raise UserError(f"{path}: tool.{TABLE}.{key}: unknown; there is project")
-    return (_loaded(path, table["project"]) if table else AnyRepository()), ""
+    return (_loaded(path, table["project"]) if table else Project()), ""
 
 
 def _loaded(path: Path, declared: Any) -> Project:
@@ -221,7 +136,9 @@ def _loaded(path: Path, declared: Any) -> Project:
     if not (module and name):
         raise UserError(f'{where} should be "module:object", got {declared!r}')
     try:
-        project: Project = getattr(import_module(module), name)
+        project = getattr(import_module(module), name)
     except Exception as error:  # the module is the repository's own, and may raise anything
         raise UserError(f'{where}: "{declared}" cannot be loaded ({in_one_line(error)})') from error
+    if not isinstance(project, Project):
+        raise UserError(f'{where}: "{declared}" should be an object of a class that extends dvcfleet.project.Project')
     return project

@@ -193,7 +193,7 @@ class RepositoryRun:
     def _run_flow(self, resources: dict[str, Resources]) -> dict[str, Ending]:
         """Run the stages as a flow run of Prefect's; return how each ended."""
         name, state = run_name(self.repo), state_folder(self.repo)
-        self.project.before_running(state, self.plan, name)
+        self.project.before_running(state, self.plan.causes, name)
         servers = self.services.fork_servers(len(self.plan.work), name)
         with self.services.prefect():
             from dvcfleet.prefect_adapter.flow import PrefectExecutor, flow_run_id, run_flow

@@ -2,18 +2,18 @@
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dvcfleet.disk import write_durably
 from dvcfleet.lineage.tree import read_json
-from dvcfleet.planning.plan import Plan, State
 
 _NUMBERS = Path("metrics.json")
 _NAME = "previous_metrics.json"  # tasks.report reads it
 
 
-def keep_previous_metrics(folder: Path, plan: Plan, run: str) -> None:
+def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
     """Save the metrics before the run's first stage changes them, and why its stages run.
 
     A run that is continued after a failure or a kill keeps the metrics of its first start.
@@ -22,19 +22,13 @@ def keep_previous_metrics(folder: Path, plan: Plan, run: str) -> None:
     kept = _kept(path)
     if kept.get("run") != run:
         kept = {"run": run, "numbers": read_json(_NUMBERS) or {}, "causes": {}}
-    kept["causes"] |= _causes(plan)
+    kept["causes"] |= causes
     write_durably(path, json.dumps(kept))
 
 
 def kept_metrics(folder: Path) -> dict[str, Any]:
     """Return the metrics before the run, by entry; empty if there were none."""
     return dict(_kept(folder / _NAME).get("numbers", {}))
-
-
-def _causes(plan: Plan) -> dict[str, list[str]]:
-    """Return the reasons of the stages that do not run only because of another stage."""
-    changed = [node for node in plan.work if node.state in (State.STALE, State.RESTORABLE) and not node.outputs_known]
-    return {node.name: list(node.reasons) for node in changed}
 
 
 def _kept(path: Path) -> dict[str, Any]:

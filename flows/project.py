@@ -3,30 +3,22 @@
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dvcfleet.errors import UserError
-from dvcfleet.lineage.tree import Origin, TrackingRun, read_json
-from dvcfleet.project import Expected
+from dvcfleet.project import Expected, Project
 from dvcfleet.run_names import RUN_NAME_VARIABLE
+from flows.lineage_hooks import MerganserLineage
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
 
-    from dvcfleet.lineage.findings import Finding
-    from dvcfleet.lineage.targets import Target
-    from dvcfleet.lineage.tree import Lineage
-    from dvcfleet.planning.plan import Plan
-
 PARAMS = Path("params.yaml")
-DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set
-RECORDS = Path("data/records")
-
 
 PRELOAD = (
     *("torch", "numba", "scipy.linalg", "open_clip", "datasets", "matplotlib.pyplot"),
@@ -35,10 +27,8 @@ PRELOAD = (
 TRANSFORMERS = ("transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama")
 
 
-class Merganser:
-    """The hooks of a comparison: check params.yaml, follow sources' branches, audit MLflow."""
-
-    elsewhere: Sequence[str] = ("MLFLOW_TRACKING_URI",)
+class Merganser(MerganserLineage, Project):
+    """The hooks of a comparison: check params.yaml, follow sources' branches, say what a run came to."""
 
     def __init__(self) -> None:
         """Begin with nothing checked."""
@@ -157,11 +147,11 @@ class Merganser:
         except InputError:
             return None
 
-    def before_running(self, folder: Path, plan: "Plan", run: str) -> None:
+    def before_running(self, folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
         """Save the metrics before the run, for the report."""
         from flows.previous_metrics import keep_previous_metrics
 
-        keep_previous_metrics(folder, plan, run)
+        keep_previous_metrics(folder, causes, run)
 
     def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
         """Say which entries are the best, what changed, and where the report is."""
@@ -169,52 +159,6 @@ class Merganser:
         from flows.answer import say_answer
 
         say_answer(done, Path(STATE_FOLDER), say)
-
-    def find(self, repo: "Repo", text: str) -> "Target | None":
-        """Find an MLflow run, or a cell of the report."""
-        from flows.targets import find
-
-        try:
-            return find(repo, text)
-        except InputError as error:
-            raise UserError(str(error)) from error
-
-    def names(self) -> Iterable[str]:
-        """List the entries of methods."""
-        from flows.targets import entries
-
-        return entries()
-
-    def origin(self, path: Path) -> "Origin | None":
-        """Read the `source.json` of a fetched checkpoint or data set."""
-        content = read_json(path / DESCRIPTION)
-        if not content or not {"source", "kind", "files"} <= content.keys():
-            return None
-        source, kind, files = (content.pop(key) for key in ("source", "kind", "files"))
-        group = [f"{one['hub']}@{one['revision']}" for one in content.get("group", {}).values()]
-        revision = content.pop("revision", None) or ", ".join(group) or None
-        return Origin(path.as_posix(), source, kind, revision, files, content)
-
-    def tracking_run(self, path: Path) -> TrackingRun | None:
-        """Return the MLflow run that a receipt names."""
-        found = read_json(path) if path.parent == RECORDS else None
-        run = found.get("run_id") if found else None
-        return TrackingRun("MLflow", run) if run else None
-
-    def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
-        """Compare receipts and metric files with what MLflow holds."""
-        from flows.mlflow_audit import check_records
-
-        try:
-            return check_records(lineage, found)
-        except InputError as error:
-            raise UserError(str(error)) from error
-
-    def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
-        """Return how far a score may move on another device; None for what follows from scores."""
-        from flows.devices import score_tolerance
-
-        return score_tolerance(content, place)
 
 
 MERGANSER = Merganser()

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.lineage.targets import Target, outputs_of, target_of_file
+from dvcfleet.lineage.steps import Target
+from dvcfleet.lineage.targets import outputs_of, target_of_file
 from dvcfleet.lineage.tree import read_json
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml

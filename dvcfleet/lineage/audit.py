@@ -10,12 +10,13 @@ from typing import Any
 from dvcfleet.errors import UserError
 from dvcfleet.lineage.contents import Contents
 from dvcfleet.lineage.findings import Finding, Kind, some
+from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.rerun import Rerun, run_again
-from dvcfleet.lineage.targets import Target, find_target
-from dvcfleet.lineage.tree import Lineage, read_lineage
+from dvcfleet.lineage.steps import Lineage, Target
+from dvcfleet.lineage.targets import find_target
+from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.lineage.verify import verify
 from dvcfleet.planning.orphans import find_orphans
-from dvcfleet.project import project_of
 from dvcfleet.record.ledger import environment_file
 from dvcfleet.repository import opened, state_folder, write_lock
 
@@ -70,7 +71,7 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
                 Finding(Kind.UNDECLARED, orphan.name, "dvc.lock has it, dvc.yaml does not; run --prune removes it")
                 for orphan in find_orphans(dvc_repo)
             ]
-        findings += project_of(Path(dvc_repo.root_dir)).audit(lineage, findings)
+        findings += hooks_of(Path(dvc_repo.root_dir)).audit(lineage, findings)
         runs = again is not None and not any(finding.kind in _OTHERWISE for finding in findings)
         if again and runs:
             findings += run_again(dvc_repo, lineage, names, again)

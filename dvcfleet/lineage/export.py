@@ -11,7 +11,8 @@ from dvcfleet.errors import UserError
 from dvcfleet.lineage.audit import look_up
 from dvcfleet.lineage.openlineage import openlineage_lines
 from dvcfleet.lineage.prov import prov_json
-from dvcfleet.lineage.tree import Lineage, read_lineage
+from dvcfleet.lineage.steps import Lineage
+from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.repository import opened
 
 # Each suffix's format and its writer.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from dvcfleet.lineage.contents import Contents, is_checked, name_of
 from dvcfleet.lineage.findings import Finding, Kind, some
-from dvcfleet.lineage.tree import Item, Lineage, overlap
+from dvcfleet.lineage.steps import Item, Lineage
+from dvcfleet.lineage.tree import overlap
 from dvcfleet.record.ledger import git
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
-from dvcfleet.lineage.tree import Lineage, Origin, Step
+from dvcfleet.lineage.steps import Lineage, Origin, Step
 from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
 

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from dvcfleet.lineage.tree import Item, Lineage, Origin, Step, overlap
+from dvcfleet.lineage.steps import Item, Lineage, Origin, Step
+from dvcfleet.lineage.tree import overlap
 from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
 

@@ -19,9 +19,10 @@ from dvcfleet.dvc_adapter.stages import set_params, varies
 from dvcfleet.errors import UserError
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.findings import Finding, Kind, some
+from dvcfleet.lineage.hooks import LineageHooks, hooks_of
 from dvcfleet.lineage.metrics import differences
-from dvcfleet.lineage.tree import Lineage, recorded_entry
-from dvcfleet.project import Project, project_of
+from dvcfleet.lineage.steps import Lineage
+from dvcfleet.lineage.tree import recorded_entry
 from dvcfleet.record.ledger import git
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 
@@ -63,7 +64,7 @@ def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str], how: Rerun) 
         if how.params:
             set_params(scratch / "params.yaml", {name: value for name, (_, value) in how.params.items()})
         here = Path(scratch, os.path.relpath(os.getcwd(), repo.root_dir))
-        elsewhere = {*_ELSEWHERE, *project_of(Path(repo.root_dir)).elsewhere}
+        elsewhere = {*_ELSEWHERE, *hooks_of(Path(repo.root_dir)).elsewhere}
         environment = {name: value for name, value in os.environ.items() if name not in elsewhere}
         options = [f"--profile={how.profile}"] if how.profile else []
         command = [sys.executable, "-m", "dvcfleet", "run", *options, "--", *names]
@@ -138,7 +139,7 @@ def _compare(repo: "Repo", stage: "Stage", scratch: Path, how: Rerun) -> Iterato
     if how.params and _inputs(entry) != _inputs(before):
         for out in outs:
             if out.metric:
-                yield from _compare_metric(project_of(Path(repo.root_dir)), out, scratch, how)
+                yield from _compare_metric(hooks_of(Path(repo.root_dir)), out, scratch, how)
         return
     again = {out["path"]: out.get("md5") for out in entry.get("outs", ())}
     for out in outs:
@@ -153,12 +154,12 @@ def _inputs(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     return entry.get("cmd"), entry.get("params"), {dep["path"]: dep.get("md5") for dep in entry.get("deps", ())}
 
 
-def _compare_metric(project: Project, out: "Output", scratch: Path, how: Rerun) -> Iterator[Finding]:
+def _compare_metric(hooks: LineageHooks, out: "Output", scratch: Path, how: Rerun) -> Iterator[Finding]:
     name = name_of(out)
     if not os.path.isfile(out.fs_path):
         return  # a finding of its own
     changed = ", ".join(f"{key} {value} in place of {declared}" for key, (declared, value) in how.params.items())
-    for difference in differences(Path(out.fs_path), scratch / name, partial(project.tolerance, name)):
+    for difference in differences(Path(out.fs_path), scratch / name, partial(hooks.tolerance, name)):
         yield Finding(Kind.NOT_REPRODUCED, name, f"{difference} ({changed})", (out.stage.addressing,))
 
 

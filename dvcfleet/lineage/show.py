@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dvcfleet.lineage.targets import Target
-from dvcfleet.lineage.tree import Item, Lineage, Origin, Step
+from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, Target
 from dvcfleet.record.ledger import Execution
 
 _LONGEST = 160

@@ -2,26 +2,16 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import UserError, did_you_mean
+from dvcfleet.lineage.hooks import hooks_of
+from dvcfleet.lineage.steps import Target
 from dvcfleet.lineage.tree import overlap
-from dvcfleet.project import project_of
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
-
-
-@dataclass(frozen=True)
-class Target:
-    """A target: the files that hold it, the stages that wrote them, and its value if it is a number."""
-
-    text: str
-    stages: tuple[str, ...]
-    files: tuple[str, ...]
-    value: Any = None
 
 
 def find_target(repo: "Repo", text: str) -> Target:
@@ -29,14 +19,14 @@ def find_target(repo: "Repo", text: str) -> Target:
 
     Raises UserError if there is none of that name, or if several stages wrote into a folder.
     """
-    project = project_of(Path(repo.root_dir))
+    hooks = hooks_of(Path(repo.root_dir))
     stages = {stage.addressing: stage for stage in repo.index.stages}
     if text in stages:
         return Target(text, (text,), tuple(_outs(repo, text)))
-    found = target_of_file(repo, text) or project.find(repo, text)
+    found = target_of_file(repo, text) or hooks.find(repo, text)
     if found:
         return found
-    offer = did_you_mean(text, [*stages, *project.names()])
+    offer = did_you_mean(text, [*stages, *hooks.names()])
     raise UserError(f"{text}: no stage, output or name of the project{offer}; give a stage or a file that one wrote")
 
 

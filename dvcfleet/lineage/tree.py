@@ -4,7 +4,6 @@ import json
 import os
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,81 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
+from dvcfleet.lineage.hooks import hooks_of
+from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, TrackingRun
 from dvcfleet.options import Options
-from dvcfleet.project import project_of
 from dvcfleet.record.ledger import Execution, entry_digest, executions, read_environment
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
-
-
-@dataclass(frozen=True)
-class Item:
-    """A file or folder that a stage read or wrote, with its hash in dvc.lock.
-
-    `hash` is the md5 of a file's bytes, or that of a folder's listing with the suffix `.dir`; None if DVC recorded
-    another kind. `kind`: data is written by a stage, code is tracked by git, and a source is neither.
-    """
-
-    path: str
-    hash: str | None
-    size: int | None
-    kind: Literal["data", "code", "source"]
-    made_by: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The source of a fetched folder, as recorded in it; `files` gives the `sha256` of each."""
-
-    path: str
-    source: str
-    kind: str
-    revision: str | None
-    files: dict[str, dict[str, Any]]
-    details: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TrackingRun:
-    """A run of an experiment tracker, by the tracker's name and the run's id in it."""
-
-    tracker: str
-    id: str
-
-
-@dataclass(frozen=True)
-class Step:
-    """One stage's last execution: inputs, outputs, command, and time and host if this engine ran it."""
-
-    stage: str
-    description: str | None
-    commands: tuple[str, ...]
-    params: dict[str, dict[str, Any]]
-    inputs: tuple[Item, ...]
-    outputs: tuple[Item, ...]
-    needs: tuple[str, ...]
-    execution: Execution | None
-    origins: tuple[Origin, ...] = ()
-    # The experiment tracker's run that one of its outputs refers to.
-    tracking_run: TrackingRun | None = None
-
-
-@dataclass(frozen=True)
-class Lineage:
-    """Steps in topological order; environments by their digest; and the requested stages that never ran."""
-
-    steps: dict[str, Step]
-    environments: dict[str, dict[str, Any]]
-    never_ran: tuple[str, ...] = ()
-    stages: dict[str, "Stage"] = field(default_factory=dict, repr=False, compare=False)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the lineage as plain data; its keys are stable."""
-        steps = [asdict(step) for step in self.steps.values()]
-        return {"steps": steps, "environments": self.environments, "never_ran": list(self.never_ran)}
 
 
 def read_lineage(repo: "Repo", names: Sequence[str] = ()) -> Lineage:
@@ -134,7 +67,7 @@ class _Reader:
 
     def __init__(self, repo: "Repo") -> None:
         self._repo = repo
-        self._project = project_of(Path(repo.root_dir))
+        self._hooks = hooks_of(Path(repo.root_dir))
         self._outs: dict[str, list[str]] = {}
 
     def step(self, stage: "Stage", upstream: Iterable["Stage"]) -> Step | None:
@@ -199,12 +132,12 @@ class _Reader:
 
     def _origins(self, outputs: Iterable[Item]) -> Iterator[Origin]:
         for item in outputs:
-            origin = self._project.origin(Path(item.path)) if (item.hash or "").endswith(".dir") else None
+            origin = self._hooks.origin(Path(item.path)) if (item.hash or "").endswith(".dir") else None
             if origin:
                 yield origin
 
     def _tracking_run(self, outputs: Iterable[Item]) -> TrackingRun | None:
-        return next((run for item in outputs if (run := self._project.tracking_run(Path(item.path)))), None)
+        return next((run for item in outputs if (run := self._hooks.tracking_run(Path(item.path)))), None)
 
 
 def _joined(folder: str, path: str) -> str:

@@ -12,7 +12,7 @@ from dvcfleet.dvc_adapter.stages import is_params
 from dvcfleet.lineage.contents import Contents, is_checked, name_of
 from dvcfleet.lineage.findings import Finding, Kind, some
 from dvcfleet.lineage.inputs import check_inputs
-from dvcfleet.lineage.tree import Lineage, Step
+from dvcfleet.lineage.steps import Lineage, Step
 from dvcfleet.planning.reasons import dependency_reasons
 
 if TYPE_CHECKING:

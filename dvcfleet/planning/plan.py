@@ -90,6 +90,12 @@ class Plan:
         """The stages that are not up to date."""
         return [node for node in self.nodes.values() if node.state is not State.UP_TO_DATE]
 
+    @property
+    def causes(self) -> dict[str, tuple[str, ...]]:
+        """Why stages are not up to date, of those that would run even if no other stage did."""
+        changed = (State.STALE, State.RESTORABLE)
+        return {node.name: node.reasons for node in self.work if node.state in changed and not node.outputs_known}
+
     def as_json(self) -> dict[str, Any]:
         """Return the plan as plain data; its keys are stable."""
         counts = Counter(node.state for node in self.nodes.values())

@@ -127,9 +127,10 @@ def test_a_stage_gets_nothing_that_the_engine_hands_down_to_its_own_processes(to
 
 # The project asks for modules to be imported once: one from outside, and one that is the repository's own.
 PROJECT = """
-from dvcfleet.project import AnyRepository
-PROJECT = AnyRepository()
-PROJECT.preload = ("xmlrpc.client", "tasks.work", "flows.words")
+from dvcfleet.project import Project
+class Edited(Project):
+    preload = ("xmlrpc.client", "tasks.work", "flows.words")
+PROJECT = Edited()
 """
 EDITED = """
 stages:

@@ -14,7 +14,7 @@ import pytest
 
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import Resources, thread_variables
-from dvcfleet.project import AnyRepository
+from dvcfleet.project import Project
 from dvcfleet.worker.child import exit_code
 from dvcfleet.worker.fork_client import ForkServers
 from dvcfleet.worker.jobs import run_job, warm_command
@@ -46,7 +46,7 @@ if kind == "late":
 """
 
 
-class OneThread(AnyRepository):
+class OneThread(Project):
     """A project whose stages use one thread unless they ask for more, and this process's PATH."""
 
     def variables(self, run: str) -> dict[str, str]:

@@ -22,7 +22,8 @@ from dvcfleet.errors import UserError
 from dvcfleet.lineage.export import export
 from dvcfleet.lineage.openlineage import to_events
 from dvcfleet.lineage.prov import prov_json, to_prov
-from dvcfleet.lineage.tree import Lineage, Origin, read_lineage
+from dvcfleet.lineage.steps import Lineage, Origin
+from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.repository import opened
 from tests.dvcfleet.test_experiments import committed
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dvcfleet.project import AnyRepository
+from dvcfleet import project
 from tests.dvcfleet.toy import Make, Toy
 
 # What is written for each letter depends on the letter alone, not on the rest of the source.
@@ -39,7 +39,7 @@ FILES = {
 }
 
 
-class Project(AnyRepository):
+class Project(project.Project):
     """Knows what `split` writes, unless the source says `?`."""
 
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:

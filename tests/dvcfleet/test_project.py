@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
     [
         ("no_such_module:PROJECT", "No module named 'no_such_module'"),
         ("dvcfleet.project:NO_SUCH_NAME", "has no attribute 'NO_SUCH_NAME'"),
+        ("dvcfleet.project:TABLE", "should be an object of a class that extends dvcfleet.project.Project"),
+        ("dvcfleet.project:Project", "should be an object of a class that extends dvcfleet.project.Project"),
         ("tests.dvcfleet.no_project:PROJECT", "cannot be loaded (KeyError: 'this module cannot be imported')"),
     ],
 )

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from dvcfleet.project import AnyRepository
+from dvcfleet.lineage.hooks import LineageHooks
+from dvcfleet.project import Project
 
 
-class Tolerant(AnyRepository):
+class Tolerant(LineageHooks, Project):
     """The hooks of a repository whose metric `speed` is not compared, and whose other numbers may move a little."""
 
     def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:

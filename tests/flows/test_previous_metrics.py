@@ -13,7 +13,7 @@ PROJECT = {"metrics.json": '{"ties": {"mean": 0.5}}'}
 
 def keep(project: Toy, run: str) -> dict[str, Any]:
     with opened(project.path) as repo:
-        keep_previous_metrics(state_folder(repo), make_plan(repo), run)
+        keep_previous_metrics(state_folder(repo), make_plan(repo).causes, run)
     kept: dict[str, Any] = json.loads(project.read(".dvcfleet/previous_metrics.json"))
     return kept
 

@@ -1,0 +1,58 @@
+"""The hooks by which a repository's project extends its lineage."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.project import project_of
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+    from dvcfleet.lineage.findings import Finding
+    from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
+
+
+class LineageHooks:
+    """A project's hooks in lineage: here they do nothing; a project's class overrides some.
+
+    All are called in the repository's root folder, with the repository opened.
+    """
+
+    @property
+    def elsewhere(self) -> Sequence[str]:
+        """Name the variables that make stages write to services outside the repository; a rerun unsets them."""
+        return ()
+
+    def find(self, repo: "Repo", text: str) -> "Target | None":
+        """Resolve a name that only the project knows; raise UserError if it nearly matches one."""
+        return None
+
+    def names(self) -> Iterable[str]:
+        """List the names that `find` knows, for suggestions."""
+        return ()
+
+    def origin(self, path: Path) -> "Origin | None":
+        """Return the source from which an output folder was fetched, if it records one."""
+        return None
+
+    def tracking_run(self, path: Path) -> "TrackingRun | None":
+        """Return the experiment tracker's run that an output file refers to."""
+        return None
+
+    def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
+        """Compare the project's external records with the lineage; `found` lists the differences found so far."""
+        return []
+
+    def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
+        """Return how far a number of a metric file may move when stages run again with other parameters.
+
+        `content`: what was recorded; `place`: the keys that lead to the number. None: it is not compared.
+        """
+        return 0.0
+
+
+def hooks_of(root: Path) -> LineageHooks:
+    """Return the lineage hooks of the project that the repository at `root` declares; empty ones if it has none."""
+    project = project_of(root)
+    return project if isinstance(project, LineageHooks) else LineageHooks()

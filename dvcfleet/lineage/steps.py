@@ -1,0 +1,86 @@
+"""What lineage tells: the steps that made results, their inputs, outputs and sources; and the target that was asked."""
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from dvcfleet.record.ledger import Execution
+
+if TYPE_CHECKING:
+    from dvc.stage import Stage
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file or folder that a stage read or wrote, with its hash in dvc.lock.
+
+    `hash` is the md5 of a file's bytes, or that of a folder's listing with the suffix `.dir`; None if DVC recorded
+    another kind. `kind`: data is written by a stage, code is tracked by git, and a source is neither.
+    """
+
+    path: str
+    hash: str | None
+    size: int | None
+    kind: Literal["data", "code", "source"]
+    made_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The source of a fetched folder, as recorded in it; `files` gives the `sha256` of each."""
+
+    path: str
+    source: str
+    kind: str
+    revision: str | None
+    files: dict[str, dict[str, Any]]
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrackingRun:
+    """A run of an experiment tracker, by the tracker's name and the run's id in it."""
+
+    tracker: str
+    id: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage's last execution: inputs, outputs, command, and time and host if this engine ran it."""
+
+    stage: str
+    description: str | None
+    commands: tuple[str, ...]
+    params: dict[str, dict[str, Any]]
+    inputs: tuple[Item, ...]
+    outputs: tuple[Item, ...]
+    needs: tuple[str, ...]
+    execution: Execution | None
+    origins: tuple[Origin, ...] = ()
+    # The experiment tracker's run that one of its outputs refers to.
+    tracking_run: TrackingRun | None = None
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Steps in topological order; environments by their digest; and the requested stages that never ran."""
+
+    steps: dict[str, Step]
+    environments: dict[str, dict[str, Any]]
+    never_ran: tuple[str, ...] = ()
+    stages: dict[str, "Stage"] = field(default_factory=dict, repr=False, compare=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the lineage as plain data; its keys are stable."""
+        steps = [asdict(step) for step in self.steps.values()]
+        return {"steps": steps, "environments": self.environments, "never_ran": list(self.never_ran)}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target: the files that hold it, the stages that wrote them, and its value if it is a number."""
+
+    text: str
+    stages: tuple[str, ...]
+    files: tuple[str, ...]
+    value: Any = None

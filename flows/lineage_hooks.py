@@ -1,0 +1,74 @@
+"""Merganser's hooks in the lineage of its own repository: see `dvcfleet.lineage.hooks.LineageHooks`."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.errors import UserError
+from dvcfleet.lineage.hooks import LineageHooks
+from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
+from dvcfleet.lineage.tree import read_json
+from merganser.errors import InputError
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+    from dvcfleet.lineage.findings import Finding
+
+DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set
+RECORDS = Path("data/records")
+
+
+class MerganserLineage(LineageHooks):
+    """The hooks of a comparison in lineage: sources, MLflow's runs and their audit, cells of the report."""
+
+    @property
+    def elsewhere(self) -> Sequence[str]:
+        """Name the variable by which stages record their results in another MLflow."""
+        return ("MLFLOW_TRACKING_URI",)
+
+    def find(self, repo: "Repo", text: str) -> "Target | None":
+        """Find an MLflow run, or a cell of the report."""
+        from flows.targets import find
+
+        try:
+            return find(repo, text)
+        except InputError as error:
+            raise UserError(str(error)) from error
+
+    def names(self) -> Iterable[str]:
+        """List the entries of methods."""
+        from flows.targets import entries
+
+        return entries()
+
+    def origin(self, path: Path) -> "Origin | None":
+        """Read the `source.json` of a fetched checkpoint or data set."""
+        content = read_json(path / DESCRIPTION)
+        if not content or not {"source", "kind", "files"} <= content.keys():
+            return None
+        source, kind, files = (content.pop(key) for key in ("source", "kind", "files"))
+        group = [f"{one['hub']}@{one['revision']}" for one in content.get("group", {}).values()]
+        revision = content.pop("revision", None) or ", ".join(group) or None
+        return Origin(path.as_posix(), source, kind, revision, files, content)
+
+    def tracking_run(self, path: Path) -> TrackingRun | None:
+        """Return the MLflow run that a receipt names."""
+        found = read_json(path) if path.parent == RECORDS else None
+        run = found.get("run_id") if found else None
+        return TrackingRun("MLflow", run) if run else None
+
+    def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
+        """Compare receipts and metric files with what MLflow holds."""
+        from flows.mlflow_audit import check_records
+
+        try:
+            return check_records(lineage, found)
+        except InputError as error:
+            raise UserError(str(error)) from error
+
+    def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
+        """Return how far a score may move on another device; None for what follows from scores."""
+        from flows.devices import score_tolerance
+
+        return score_tolerance(content, place)

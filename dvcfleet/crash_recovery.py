@@ -22,7 +22,7 @@ from dvcfleet.dvc_adapter.objects import is_torn, listing_at
 from dvcfleet.dvc_adapter.run_cache import is_damaged_entry, run_cache_folder, temporary_mark
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 _TEMPORARY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names them
 _HASH = re.compile(r"\b[0-9a-f]{32}(?:\.dir)?\b")

@@ -16,7 +16,7 @@ from dvcfleet.scheduling.durations import kind_of, medians
 from dvcfleet.scheduling.order import paths
 
 if TYPE_CHECKING:
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Stage
 
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _NAMED = 4

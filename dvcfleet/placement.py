@@ -11,7 +11,7 @@ from dvcfleet.planning.resources import Resources, read_resources, resources_of
 from dvcfleet.runners import load_runner, own_names
 
 if TYPE_CHECKING:
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Stage
 
 PROFILES, PROJECT_FILE = "profiles.yaml", "dvc.yaml"
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Repo, Stage
 
 
 TABLE = "dvcfleet"

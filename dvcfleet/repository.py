@@ -22,7 +22,7 @@ from dvcfleet.dvc_adapter.words import words_of
 from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 STATE_FOLDER = ".dvcfleet"
 RUN_LOCK = "lock"

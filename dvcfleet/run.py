@@ -46,7 +46,7 @@ from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.workspaces.nodes.workspace import NodeWorkspace
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 
 def run(

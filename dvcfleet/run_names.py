@@ -12,7 +12,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 RUN_NAME_VARIABLE = "DVCFLEET_RUN"
 FILE = "run.json"

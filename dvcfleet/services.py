@@ -16,7 +16,7 @@ from dvcfleet.repository import state_folder
 from dvcfleet.worker.fork_client import ForkServers
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 FEW = 4  # stages, each of which imports what it needs sooner than all that any stage needs is imported
 ANSWER_LIMIT_S = 120.0  # a server that is there may be busy, or its machine reading from a slow disk

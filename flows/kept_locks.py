@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
 from dvcfleet.dvc_adapter.repositories import forget_index
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.planning.lock_files import recovered_lock_files
 from dvcfleet.repository import state_folder
 from merganser.outputs import replacing
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 FOLDER = "locks"  # in the state folder: a copy of dvc.lock for each params.yaml that `merganser use` replaced
 
@@ -44,7 +45,7 @@ def restore_lock(repo: "Repo", params: Path) -> None:
     locks = recovered_lock_files(repo)
     root = str(Path(repo.root_dir) / "dvc.lock")
     for stage in repo.index.stages:
-        if getattr(stage, "name", None) in entries and lock_path(stage) == root:
+        if in_dvc_yaml(stage) and stage.name in entries and lock_path(stage) == root:
             locks.record(stage, entries[stage.name])
     locks.flush()
     locks.settle()

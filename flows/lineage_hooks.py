@@ -11,8 +11,7 @@ from dvcfleet.lineage.tree import read_json
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
-
+    from dvcfleet.dvc_adapter.protocols import Repo
     from dvcfleet.lineage.findings import Finding
 
 DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set

@@ -15,8 +15,7 @@ from tasks.paths import RECORDS, REPORT
 from tasks.tracking import STORE, store_words
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Output, Stage
 
 _WAIT_S = 1.0  # for a store that is being written; then its records are taken to be there
 _AT_ONCE = 500  # values in a query

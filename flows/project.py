@@ -15,8 +15,7 @@ from flows.lineage_hooks import MerganserLineage
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Repo, Stage
 
 PARAMS = Path("params.yaml")
 

@@ -13,7 +13,7 @@ from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 METRICS, PROFILES, RESULTS, RECORDS = "data/metrics", "data/profiles/merge", "report/results.csv", "data/records"
 _RUN_ID = re.compile("[0-9a-f]{32}")

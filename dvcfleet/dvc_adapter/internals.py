@@ -1,24 +1,47 @@
 """The DVC internals that the engine uses.
 
 Those that DVC's public API can replace, only slower, are fast paths; a DVC without one of the others (NEEDED) is
-refused. A test collects what the code imports: nothing is used that neither list names.
+refused: what the protocols say of its classes, and names that are imported. A test collects what the code imports:
+nothing is used that neither list names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter import protocols
 from dvcfleet.errors import UserError
 from dvcfleet.fast_paths import FastPaths, missing
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 RANGE = "dvc>=3.66,<4"
+
+
+def _defined(protocol: type, owner: str) -> list[str]:
+    """Name a class of DVC's, and of it what is a method or a property in its protocol."""
+    names = [name for name, value in vars(protocol).items() if isinstance(value, FunctionType | property)]
+    return [owner, *(f"{owner}.{name}" for name in names if not name.startswith("_"))]
+
+
+# The class of DVC's that each protocol is of.
+PROTOCOLS: Mapping[type, str] = {
+    protocols.Repo: "dvc.repo:Repo",
+    protocols.Index: "dvc.repo.index:Index",
+    protocols.Stage: "dvc.stage:Stage",
+    protocols.PipelineStage: "dvc.stage:PipelineStage",
+    protocols.Item: "dvc.output:Output",
+    protocols.Output: "dvc.output:Output",
+    protocols.Dependency: "dvc.dependency:Dependency",
+    protocols.ParamsDependency: "dvc.dependency:ParamsDependency",
+    protocols.HashInfo: "dvc_data.hashfile.hash_info:HashInfo",
+    protocols.Meta: "dvc_data.hashfile.meta:Meta",
+}
 NEEDED = (
+    *(name for protocol, owner in PROTOCOLS.items() for name in _defined(protocol, owner)),
     "dvc.dependency.base:DependencyDoesNotExistError",
-    "dvc.dependency:Dependency.save",
-    "dvc.dependency:ParamsDependency",
     "dvc.data_cloud:DataCloud.pull",
     "dvc.exceptions:CheckoutError",
     "dvc.exceptions:CollectCacheError",
@@ -27,18 +50,12 @@ NEEDED = (
     "dvc.fs:localfs",
     "dvc.ignore:DvcIgnoreFilter.walk",
     "dvc.lock:LockError",
-    "dvc.output:Output.checkout",
-    "dvc.output:Output.commit",
-    "dvc.output:Output.save",
     "dvc.output:OutputAlreadyTrackedError",
     "dvc.repo.index:Index.from_file",
-    "dvc.repo.index:Index.graph",
-    "dvc.repo.index:Index.outs_trie",
     "dvc.repo.reproduce:collect_stages",
     "dvc.repo.reproduce:get_active_graph",
     "dvc.repo.reproduce:plan_repro",
     "dvc.repo.trie:build_outs_trie",
-    "dvc.repo:Repo.index",
     "dvc.rwlock:RWLOCK_FILE",
     "dvc.rwlock:RWLockFileCorruptedError",
     "dvc.rwlock:RWLockFileFormatError",
@@ -56,7 +73,6 @@ NEEDED = (
     "dvc.stage.exceptions:StageNotFound",
     "dvc.stage.loader:StageLoader.fill_from_lock",
     "dvc.stage.serialize:to_single_stage_lockfile",
-    "dvc.stage:PipelineStage",
     "dvc.stage:create_stage",
     "dvc.utils.serialize:LOADERS",
     "dvc.utils.serialize:YAMLError",
@@ -65,7 +81,6 @@ NEEDED = (
     "dvc.utils.serialize:load_yaml",
     "dvc.utils.serialize:parse_yaml",
     "dvc.utils.serialize:parse_yaml_for_update",
-    "dvc_data.hashfile.hash_info:HashInfo",
     "dvc_data.hashfile.state:State",
     "dvc_data.hashfile.tree:Tree",
 )

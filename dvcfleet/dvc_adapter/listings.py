@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import Stage
     from dvc_data.hashfile.tree import Tree
+
+    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 
 
 def outputs_trie(stages: Sequence["Stage"]) -> Any:

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.disk import write_durably
 from dvcfleet.dvc_adapter.lock_entries import are_as_dumped, join_lock, lock_entry, numbered, split_lock
-from dvcfleet.dvc_adapter.stages import lock_entry_of
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, lock_entry_of
 
 if TYPE_CHECKING:
-    from dvc.stage import PipelineStage, Stage
+    from dvcfleet.dvc_adapter.protocols import PipelineStage, Stage
 
 # Write a group after this many times the duration of the last write: writing then takes a few percent of the time.
 _PATIENCE = 20
@@ -70,7 +70,7 @@ class LockFiles:
         """Put new entries in the order of these stages, those of the run."""
         order: dict[str, list[str]] = defaultdict(list)
         for stage in stages:
-            if hasattr(stage, "name"):
+            if in_dvc_yaml(stage):
                 order[lock_path(stage)].append(stage.name)
         self._order = lambda: order
 
@@ -295,7 +295,7 @@ def _entry_in(lines: str, name: str) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) else None
 
 
-def lock_path(stage: "PipelineStage") -> str:
+def lock_path(stage: "Stage") -> str:
     """Return the path of the dvc.lock that holds the stage's entry."""
     return os.path.splitext(stage.path)[0] + ".lock"
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Output, Stage
 
 # After this time, an object that another process is just linking has its content.
 _LINKING_S = 0.1

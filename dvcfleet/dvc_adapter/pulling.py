@@ -4,10 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dvc.dependency import Dependency
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
 
 def pull_run_cache(repo: "Repo", say: Callable[[str], object]) -> None:

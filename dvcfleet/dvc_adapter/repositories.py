@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dvcfleet.dvc_adapter.internals import otherwise, under_git
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 
 def tracked_paths(repo: "Repo") -> frozenset[str]:

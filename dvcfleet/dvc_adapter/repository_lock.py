@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.errors import BusyError
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
-    from dvc.stage import Stage
     from networkx import DiGraph
+
+    from dvcfleet.dvc_adapter.protocols import Repo, Stage
 
 # A waiting `dvc` command tries again within half a second.
 _TURN_S = 0.55

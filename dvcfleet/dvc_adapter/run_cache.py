@@ -20,9 +20,7 @@ from dvcfleet.dvc_adapter.stages import lock_entry_of, may_restore
 from dvcfleet.dvc_adapter.storing import make_room, save_inputs
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 
 
 def entry_hash(entry: dict[str, Any]) -> str:

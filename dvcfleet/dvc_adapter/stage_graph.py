@@ -5,13 +5,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.errors import UserError, did_you_mean
 from dvcfleet.options import EVERYTHING, Options
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
-    from dvc.stage import Stage
     from networkx import DiGraph
+
+    from dvcfleet.dvc_adapter.protocols import Repo, Stage
 
 _DVC_YAML = "dvc.yaml"
 
@@ -52,24 +53,24 @@ def _asked(repo: "Repo", options: Options) -> list["Stage"]:
     return list(found)
 
 
-def _named(repo: "Repo") -> Callable[[str], list["Stage"] | None]:
+def _named(repo: "Repo") -> Callable[[str], Sequence["Stage"] | None]:
     """Return how a name of a stage, or of all stages of a template, is found without DVC's reading dvc.yaml again."""
     names: dict[str, list[Stage]] = {}
     for stage in repo.index.stages:
         names[stage.addressing] = [stage]
-        if group := stage.raw_data.generated_from:
+        if in_dvc_yaml(stage) and (group := stage.raw_data.generated_from):
             names.setdefault(stage.addressing.removesuffix(stage.name) + group, []).append(stage)
     return names.get
 
 
-def _matching(repo: "Repo") -> Callable[[str], list["Stage"] | None]:
+def _matching(repo: "Repo") -> Callable[[str], Sequence["Stage"] | None]:
     """Return how stages are found by a pattern of their names, as DVC does it."""
     known = defaultdict(list)
     for stage in repo.index.stages:
-        if hasattr(stage, "name"):
+        if in_dvc_yaml(stage):
             known[stage.path].append(stage)
 
-    def find(target: str) -> list["Stage"] | None:
+    def find(target: str) -> Sequence["Stage"] | None:
         path, _, pattern = target.rpartition(":")
         stages = known.get(repo.fs.abspath(path or _DVC_YAML))
         if stages is None:

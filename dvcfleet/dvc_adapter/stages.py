@@ -3,17 +3,14 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.errors import UserError, did_you_mean
 from dvcfleet.own_variables import without_own
 
 if TYPE_CHECKING:
-    from dvc.dependency import Dependency
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import PipelineStage, Stage
+    from dvcfleet.dvc_adapter.protocols import Item, Output, ParamsDependency, PipelineStage, Repo, Stage
 
 # The key of `meta` that is the engine's, and those below it for stages and for outputs.
 _OWN_META = "dvcfleet"
@@ -31,7 +28,12 @@ def load_stage(repo: "Repo", dvc_yaml: str, name: str) -> "PipelineStage | None"
         return None
 
 
-def is_params(dep: "Dependency") -> bool:
+def in_dvc_yaml(stage: "Stage") -> "TypeGuard[PipelineStage]":
+    """Tell whether a stage is one of a dvc.yaml, with a name and an entry in dvc.lock, and not that of a .dvc file."""
+    return hasattr(stage, "name")
+
+
+def is_params(dep: "Item") -> "TypeGuard[ParamsDependency]":
     """Tell whether a dependency is on parameters, not on a file as a whole."""
     from dvc.dependency import ParamsDependency
 

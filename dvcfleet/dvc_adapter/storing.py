@@ -15,10 +15,10 @@ from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.dvc_adapter.objects import has_whole, is_local, is_shared, object_size, remove_torn
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.stage import Stage
     from dvc_data.hashfile.hash_info import HashInfo
     from dvc_data.hashfile.meta import Meta
+
+    from dvcfleet.dvc_adapter.protocols import Item, Output, Stage
 
 
 # The states of a stage's inputs, in their order.
@@ -81,7 +81,7 @@ def _stat_of(path: str) -> tuple[object, ...]:
 
 
 @otherwise("hash_file", lambda dep: dep.save())
-def _save_input(dep: "Output") -> None:
+def _save_input(dep: "Item") -> None:
     from dvc.dependency import Dependency
 
     info = _file_info(dep) if type(dep) is Dependency else None
@@ -92,7 +92,7 @@ def _save_input(dep: "Output") -> None:
 
 
 @otherwise("hash_file", lambda item: False)
-def is_as_noted(item: "Output") -> bool:
+def is_as_noted(item: "Item") -> bool:
     """Return True if an input or output certainly matches dvc.lock and is in the cache; if False, ask DVC."""
     from dvc.dependency import Dependency
     from dvc.output import Output
@@ -167,7 +167,7 @@ def size_of(out: "Output") -> int:
     return sum(os.lstat(path).st_size for path in files)
 
 
-def _file_info(item: "Output") -> dict[str, Any] | None:
+def _file_info(item: "Item") -> dict[str, Any] | None:
     """Return DVC's stat information of a regular file of the repository; None for anything else."""
     if item.protocol != "local" or item.hash_name != "md5" or not item.is_in_repo:
         return None
@@ -185,17 +185,18 @@ def _copies(out: "Output") -> bool:
     return is_local(out.cache) and set(out.cache.cache_types) <= {"reflink", "copy"}
 
 
-def _hash_of(item: "Output", info: dict[str, Any]) -> tuple["Meta", "HashInfo"]:
+def _hash_of(item: "Item", info: dict[str, Any]) -> tuple["Meta", "HashInfo"]:
     from dvc_data.hashfile.hash import hash_file
 
     return hash_file(item.fs_path, item.fs, item.hash_name, item.repo.state, info=info)
 
 
-def _note_hash(item: "Output", info: dict[str, Any]) -> None:
+def _note_hash(item: "Item", info: dict[str, Any]) -> None:
     from dvc_data.hashfile.obj import HashFile
 
-    item.meta, item.hash_info = _hash_of(item, info)
-    item.obj, item.files = HashFile(item.fs_path, item.fs, item.hash_info), None
+    meta, found = _hash_of(item, info)
+    item.meta, item.hash_info = meta, found
+    item.obj, item.files = HashFile(item.fs_path, item.fs, found), None
 
 
 def _set_mode(out: "Output", info: dict[str, Any]) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from dvcfleet.errors import UserError
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Item, Repo
 
 _Identity = tuple[int, int]
 
@@ -74,7 +73,7 @@ def folder_hash(listing: dict[str, str]) -> str:
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
 
 
-def is_checked(item: "Output") -> bool:
+def is_checked(item: "Item") -> bool:
     """Tell whether an input or output is a file or folder on this machine whose md5 DVC recorded.
 
     Raises UserError for a hash of DVC 2, which ignores the kind of line ends.
@@ -86,7 +85,7 @@ def is_checked(item: "Output") -> bool:
     return bool(item.hash_info.name == "md5")
 
 
-def name_of(item: "Output") -> str:
+def name_of(item: "Item") -> str:
     """Return the path of an input or output from the repository's root."""
     return Path(os.path.relpath(item.fs_path, item.repo.root_dir)).as_posix()
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.project import project_of
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
-
+    from dvcfleet.dvc_adapter.protocols import Repo
     from dvcfleet.lineage.findings import Finding
     from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
 

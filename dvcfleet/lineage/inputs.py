@@ -12,8 +12,7 @@ from dvcfleet.lineage.tree import overlap
 from dvcfleet.record.ledger import git
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Dependency, Repo
 
 _KINDS = {"code": Kind.CODE, "source": Kind.SOURCE}
 
@@ -21,7 +20,7 @@ _KINDS = {"code": Kind.CODE, "source": Kind.SOURCE}
 def check_inputs(repo: "Repo", lineage: Lineage, contents: Contents, found: Collection[str]) -> Iterator[Finding]:
     """Find inputs that differ from what a stage read, unless `found` already names the cause."""
     readers: dict[tuple[str, str], list[str]] = defaultdict(list)
-    inputs: dict[tuple[str, str], tuple[Output, Item]] = {}
+    inputs: dict[tuple[str, str], tuple[Dependency, Item]] = {}
     for step in lineage.steps.values():
         items = {item.path: item for item in step.inputs}
         for dep in filter(is_checked, lineage.stages[step.stage].deps):

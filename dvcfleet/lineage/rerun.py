@@ -27,9 +27,7 @@ from dvcfleet.record.ledger import git
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 
 # Variables that lead a run elsewhere; they are unset, as are those that the project names, so that all is in the copy.
 _ELSEWHERE = ("PREFECT_API_URL", RUN_NAME_VARIABLE)

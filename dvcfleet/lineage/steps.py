@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dvcfleet.record.ledger import Execution
 
 if TYPE_CHECKING:
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Stage
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dvcfleet.errors import UserError, did_you_mean
 from dvcfleet.lineage.hooks import hooks_of
@@ -11,7 +11,7 @@ from dvcfleet.lineage.steps import Target
 from dvcfleet.lineage.tree import overlap
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo, Stage
 
 
 def find_target(repo: "Repo", text: str) -> Target:
@@ -53,6 +53,6 @@ def target_of_file(repo: "Repo", text: str) -> Target | None:
     return None
 
 
-def outputs_of(repo: "Repo", stage: Any) -> Iterable[str]:
+def outputs_of(repo: "Repo", stage: "Stage") -> Iterable[str]:
     """Return the paths of a stage's outputs from the repository's root."""
     return (_name(repo, out.fs_path) for out in stage.outs)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, TrackingRun
 from dvcfleet.options import Options
@@ -18,8 +19,7 @@ from dvcfleet.record.ledger import Execution, entry_digest, executions, read_env
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
 
 def read_lineage(repo: "Repo", names: Sequence[str] = ()) -> Lineage:
@@ -45,7 +45,7 @@ def recorded_entry(stage: "Stage", locks: Mapping[str, Mapping[str, Any]]) -> di
 
     `locks`: the entries of each dvc.lock file by its path.
     """
-    if hasattr(stage, "name"):
+    if in_dvc_yaml(stage):
         return locks[lock_path(stage)].get(stage.name)
     # A .dvc file is its own lock file.
     outs = [{"path": out.def_path, **_recorded(out)} for out in stage.outs if out.hash_info]
@@ -53,7 +53,7 @@ def recorded_entry(stage: "Stage", locks: Mapping[str, Mapping[str, Any]]) -> di
     return {"cmd": stage.cmd or [], "deps": deps, "outs": outs} if outs else None
 
 
-def _recorded(item: Any) -> dict[str, Any]:
+def _recorded(item: "Dependency | Output") -> dict[str, Any]:
     return {"md5": item.hash_info.value, "size": item.meta.size if item.meta else None}
 
 
@@ -79,7 +79,7 @@ class _Reader:
         outputs = tuple(self._items(entry.get("outs", ()), folder, None))
         return Step(
             stage=stage.addressing,
-            description=getattr(stage, "desc", None),
+            description=stage.desc,
             commands=tuple([entry["cmd"]] if isinstance(entry["cmd"], str) else entry["cmd"]),
             params={_joined(folder, file): dict(values) for file, values in entry.get("params", {}).items()},
             inputs=tuple(self._items(entry.get("deps", ()), folder, makers)),
@@ -92,7 +92,7 @@ class _Reader:
 
     @cached_property
     def _locks(self) -> dict[str, Mapping[str, Any]]:
-        paths = {lock_path(stage) for stage in self._repo.index.stages if hasattr(stage, "name")}
+        paths = {lock_path(stage) for stage in self._repo.index.stages if in_dvc_yaml(stage)}
         return {path: read_lock(path) for path in paths}
 
     @cached_property

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.objects import cached_listing
-from dvcfleet.dvc_adapter.stages import is_params
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.lineage.contents import Contents, is_checked, name_of
 from dvcfleet.lineage.findings import Finding, Kind, some
 from dvcfleet.lineage.inputs import check_inputs
@@ -16,9 +16,7 @@ from dvcfleet.lineage.steps import Lineage, Step
 from dvcfleet.planning.reasons import dependency_reasons
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 
 
 def verify(repo: "Repo", lineage: Lineage, contents: Contents) -> list[Finding]:
@@ -128,7 +126,7 @@ def _check_params(stages: Iterable["Stage"]) -> Iterator[Finding]:
 
 def _check_stage(step: Step, stage: "Stage") -> Iterator[Finding]:
     """Compare a stage in dvc.yaml with the one that ran."""
-    if getattr(stage, "cmd_changed", False):
+    if in_dvc_yaml(stage) and stage.cmd_changed:
         yield Finding(Kind.STAGE, step.stage, "dvc.yaml gives it another command than the one that ran", _only(stage))
     declared = {name_of(item) for item in (*stage.deps, *stage.outs) if item.protocol == "local"} - set(step.params)
     recorded = {item.path for item in (*step.inputs, *step.outputs) if "://" not in item.path}

@@ -7,11 +7,12 @@ from dvcfleet.crash_recovery import sync
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, lock_path
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.options import Options
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 
 def recovered_lock_files(repo: "Repo") -> LockFiles:
@@ -29,6 +30,6 @@ def _lock_order(repo: "Repo") -> dict[str, list[str]]:
     """Return, per dvc.lock, its stages in the order in which `dvc repro --all-pipelines` would run them."""
     order: dict[str, list[str]] = {}
     for stage in stage_graph(repo, Options(all_pipelines=True))[1]:
-        if hasattr(stage, "name"):
+        if in_dvc_yaml(stage):
             order.setdefault(lock_path(stage), []).append(stage.name)
     return order

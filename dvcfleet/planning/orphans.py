@@ -13,11 +13,10 @@ from rich.console import Console
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, read_lock
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import forget_index
-from dvcfleet.dvc_adapter.stages import locked_stage
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, locked_stage
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Output, Repo
 
 _MOST_NAMES = 10
 
@@ -41,7 +40,7 @@ def find_orphans(repo: "Repo") -> Iterator[Orphan]:
     """Find the entries of dvc.lock files whose stage is no longer in dvc.yaml."""
     declared = defaultdict(set)
     for stage in repo.index.stages:
-        if hasattr(stage, "name"):
+        if in_dvc_yaml(stage):
             declared[stage.path].add(stage.name)
     for dvc_yaml, names in declared.items():
         lock = Path(dvc_yaml).with_suffix(".lock")

@@ -19,10 +19,7 @@ from dvcfleet.project import project_of
 from dvcfleet.repository import opened
 
 if TYPE_CHECKING:
-    from dvc.dependency import Dependency
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
 
 FORCED = ("forced",)  # the reasons of a stage that runs whatever its state

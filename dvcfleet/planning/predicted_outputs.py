@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dvcfleet.dvc_adapter.listings import folder_hash
 
 if TYPE_CHECKING:
-    from dvc.dependency import Dependency
+    from dvcfleet.dvc_adapter.protocols import Dependency
 
 PredictOutputs = Callable[[str], Mapping[str, str] | None]
 

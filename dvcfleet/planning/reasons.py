@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 import dpath
 
 from dvcfleet.dvc_adapter.objects import is_whole
-from dvcfleet.dvc_adapter.stages import is_params, load_params
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, load_params
 from dvcfleet.dvc_adapter.storing import is_as_noted
 from dvcfleet.errors import DamagedError
 
 if TYPE_CHECKING:
-    from dvc.dependency import Dependency
-    from dvc.dependency.param import ParamsDependency
-    from dvc.output import Output
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Dependency, Output, ParamsDependency, Stage
 
 _WORDS = {"modified": "changed", "deleted": "missing", "not in cache": "not in the cache", "new": "new"}
 
@@ -25,7 +22,7 @@ def stage_reasons(stage: "Stage") -> list[str]:
     """Return what changed in the stage itself, not in its inputs and outputs."""
     if not stage.frozen and (stage.is_callback or stage.always_changed):
         return ["always changed"]
-    if not hasattr(stage, "name"):
+    if not in_dvc_yaml(stage):
         return ["stage file changed"] if stage.changed_stage() else []
     # dvc.lock has no hash of any of its inputs and outputs.
     if not any(item.hash_info for item in (*stage.deps, *stage.outs)):

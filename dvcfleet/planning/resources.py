@@ -10,7 +10,7 @@ from dvcfleet.dvc_adapter.stages import own_meta
 from dvcfleet.errors import UserError
 
 if TYPE_CHECKING:
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Stage
 
 _BYTES = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _BYTES |= {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}

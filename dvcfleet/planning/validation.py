@@ -9,7 +9,7 @@ from dvcfleet.project import project_of
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 
 class ProjectError(UserError):

@@ -23,12 +23,11 @@ from dvcfleet.disk import sync_file_systems
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_path
 from dvcfleet.dvc_adapter.repositories import experiment_ref
-from dvcfleet.dvc_adapter.stages import is_params
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Repo, Stage
 
 
 _OBJECT = re.compile("[0-9a-f]{38}|[0-9a-f]{62}")
@@ -115,7 +114,7 @@ def _described_by(repo: "Repo") -> list[str]:
 
 def _small_files(stage: "Stage") -> Iterator[str]:
     yield stage.path
-    if hasattr(stage, "name"):
+    if in_dvc_yaml(stage):
         yield lock_path(stage)
     for dep in stage.deps:
         if is_params(dep):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.errors import in_one_line
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
@@ -21,7 +22,7 @@ from dvcfleet.scheduling.retries import Retries
 from dvcfleet.secrets import masked
 
 if TYPE_CHECKING:
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Stage
 
 # The number of stages whose large outputs are hashed and copied in parallel.
 _STORING_THREADS = 4
@@ -215,7 +216,7 @@ class Run:
         return (Result.RESTORED if outcome.restored else Result.DONE), why if changed else ""
 
     def _record(self, stage: "Stage", entry: dict[str, Any] | None = None) -> None:
-        if hasattr(stage, "name"):
+        if in_dvc_yaml(stage):
             self._entries[stage.addressing] = self.lock_files.record(stage, entry)
         else:
             self.lock_files.sync({})  # before the .dvc file names them

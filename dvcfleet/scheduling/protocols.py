@@ -8,7 +8,7 @@ from dvcfleet.planning.plan import Node
 from dvcfleet.planning.resources import Resources
 
 if TYPE_CHECKING:
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Stage
 
 
 class Watcher(Protocol):

@@ -25,7 +25,7 @@ from dvcfleet.worker.gpus import own_gpus
 from dvcfleet.worker.output import Lines, log_path, logged
 
 if TYPE_CHECKING:
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Stage
 
 # A word that a shell passes on unchanged.
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")

@@ -17,9 +17,7 @@ from dvcfleet.repository import state_folder
 from dvcfleet.worker.output import log_path
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 
 FOLDER = "kept-aside"
 _ATTEMPTS = "attempts"

@@ -11,7 +11,7 @@ from dvcfleet.dvc_adapter.objects import remove_torn_of
 from dvcfleet.dvc_adapter.pulling import pull_missing_inputs, pull_outputs
 from dvcfleet.dvc_adapter.repositories import forget_ignored, tracked_paths
 from dvcfleet.dvc_adapter.run_cache import check_out, pull_run, save_run
-from dvcfleet.dvc_adapter.stages import lock_entry_of
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, lock_entry_of
 from dvcfleet.dvc_adapter.storing import Seen, inputs_seen, save_changed_inputs, save_inputs, save_output, size_of
 from dvcfleet.messages import Job, Outcome, Result
 from dvcfleet.options import Options
@@ -22,9 +22,7 @@ from dvcfleet.worker.output import clear_log, log_path
 from dvcfleet.workspaces.kept_aside import KeptAside
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 
 # From this size (bytes), outputs are hashed and copied in a thread, not in the event loop.
 LARGE_BYTES = 16_000_000
@@ -159,7 +157,7 @@ class LocalWorkspace:
             self.hide_from_git(stage)
             self._store(stage)
         self._stored.discard(stage.addressing)
-        if not hasattr(stage, "name"):
+        if not in_dvc_yaml(stage):
             stage.md5 = stage.compute_md5()
         self._renewed.add(stage.addressing)
         self._aside.ended(stage)
@@ -170,7 +168,7 @@ class LocalWorkspace:
             and not any(not out.use_cache for out in stage.outs if not (out.is_metric or out.is_plot))
         ):
             save_run(stage, entry)
-        return entry if hasattr(stage, "name") else None
+        return entry if in_dvc_yaml(stage) else None
 
     def hide_from_git(self, stage: "Stage") -> None:
         """Add all outputs of the plan in this stage's folders to their .gitignore, in the plan's order.

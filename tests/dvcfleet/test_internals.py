@@ -12,9 +12,11 @@ from dvc.repo.experiments.refs import ExpRefInfo
 from dvc.stage.cache import _get_cache_hash
 
 import dvcfleet
-from dvcfleet.dvc_adapter.internals import DVC, NEEDED
+from dvcfleet.dvc_adapter import protocols
+from dvcfleet.dvc_adapter.internals import DVC, NEEDED, PROTOCOLS
 from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.run_cache import entry_hash, run_key
+from dvcfleet.repository import opened
 from tests.dvcfleet.renamed import FAST, renamed_dvc
 from tests.dvcfleet.test_storing import FILES, KINDS, files_below
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
@@ -66,7 +68,14 @@ def test_without_any_of_the_internals_of_fast_paths_a_run_ends_well_and_says_wha
     check_renamed(toy, tmp_path, list(FAST))
 
 
-@pytest.mark.parametrize("name", ["dvc.repo.reproduce.plan_repro", "dvc.stage.exceptions.StageNotFound"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dvc.repo.reproduce.plan_repro",
+        "dvc.stage.exceptions.StageNotFound",
+        "dvc.output.Output.use_scm_ignore",
+    ],
+)
 def test_a_dvc_without_what_is_needed_is_refused_by_name(toy: Make, tmp_path: Path, name: str) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     ended = run_with(renamed_dvc(tmp_path / "dvc", [rf"\b{name.rpartition('.')[2]}\b"]), chain)
@@ -120,6 +129,41 @@ def _typing_only(tree: ast.Module) -> set[int]:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
+
+
+def test_dvcs_objects_have_what_the_protocols_say_is_set_on_them(toy: Make) -> None:
+    chain = toy.ran(CHAIN, CHAIN_FILES)
+    with opened(chain.path) as repo:
+        stage = next(each for each in repo.index.stages if each.params)
+        found: dict[type, object] = {
+            protocols.Repo: repo,
+            protocols.Index: repo.index,
+            protocols.PipelineStage: stage,
+            protocols.Stage: stage,
+            protocols.Item: stage.outs[0],
+            protocols.Output: stage.outs[0],
+            protocols.Dependency: stage.deps[0],
+            protocols.ParamsDependency: stage.params[0],
+            protocols.HashInfo: stage.outs[0].hash_info,
+            protocols.Meta: stage.outs[0].meta,
+        }
+        assert found.keys() == PROTOCOLS.keys()
+        for protocol, of_dvc in found.items():
+            names = vars(protocol).get("__annotations__", {})
+            assert [name for name in names if not hasattr(of_dvc, name)] == []
+
+
+def test_the_protocols_say_no_more_than_is_used() -> None:
+    root = Path(dvcfleet.__file__).parents[1]
+    used = {
+        node.attr
+        for package in ("dvcfleet", "flows")
+        for path in (root / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+    }
+    declared = {name for protocol in PROTOCOLS for name in (*vars(protocol), *protocol.__annotations__)}
+    assert [name for name in declared - used if not name.startswith("_")] == []
 
 
 def test_with_the_installed_dvc_all_fast_paths_are_on(toy: Make) -> None:

@@ -15,7 +15,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.repository import STATE_FOLDER, opened, write_lock
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    from dvcfleet.dvc_adapter.protocols import Repo
 
 NODE_VARIABLE = "DVCFLEET_NODE"
 MAKE_NODE = "dvcfleet node init"

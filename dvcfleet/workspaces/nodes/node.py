@@ -37,9 +37,7 @@ from dvcfleet.workspaces.nodes.clone import (
 from dvcfleet.workspaces.nodes.object_store import MissingError, ObjectStore
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import PipelineStage, Stage
+    from dvcfleet.dvc_adapter.protocols import Output, PipelineStage, Repo, Stage
 
 
 def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
@@ -151,8 +149,7 @@ class NodeStage:
     def _outputs(self, outs: Sequence[dict[str, Any]]) -> list["Output"]:
         """Return DVC's outputs for their entries in dvc.lock."""
         entry = {"cmd": "-", "outs": [dict(out) for out in outs]}
-        found: list[Output] = locked_stage(self.repo, str(self.root / self.work.dvc_yaml), entry, str(self.root)).outs
-        return found
+        return locked_stage(self.repo, str(self.root / self.work.dvc_yaml), entry, str(self.root)).outs
 
     def _fetch(self, outs: list["Output"]) -> None:
         lacking = [out for out in outs if not in_cache(out)]

@@ -22,9 +22,8 @@ from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
     from dvc.data_cloud import Remote
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc_data.hashfile.hash_info import HashInfo
+
+    from dvcfleet.dvc_adapter.protocols import HashInfo, Output, Repo
 
 T = TypeVar("T")
 

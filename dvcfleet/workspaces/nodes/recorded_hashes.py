@@ -21,11 +21,9 @@ from dvcfleet.planning.reasons import dependency_reasons, output_reasons
 from dvcfleet.workspaces.nodes.object_store import ObjectStore
 
 if TYPE_CHECKING:
-    from dvc.dependency import Dependency
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import Stage
     from dvc_data.hashfile.tree import Tree
+
+    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
 
 class RecordedHashes:

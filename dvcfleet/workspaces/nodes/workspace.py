@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import as_copies
-from dvcfleet.dvc_adapter.stages import fill_from_lock, is_params, locked_stage, own_meta
+from dvcfleet.dvc_adapter.stages import fill_from_lock, in_dvc_yaml, is_params, locked_stage, own_meta
 from dvcfleet.errors import UserError
 from dvcfleet.messages import Job, NodeWork, Outcome, Result
 from dvcfleet.planning.plan import Node, State
@@ -19,9 +19,7 @@ from dvcfleet.workspaces.nodes.clone import commit_for_nodes
 from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 
 if TYPE_CHECKING:
-    from dvc.output import Output
-    from dvc.repo import Repo
-    from dvc.stage import Stage
+    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
 
 def stays(stage: "Stage") -> bool:
@@ -87,6 +85,8 @@ class NodeWorkspace:
         """Return the job for a node, or for this machine if the stage stays."""
         if stays(stage):
             return replace(self.local.job(stage, resources), stays=True)
+        if not in_dvc_yaml(stage):
+            raise UserError(f"{stage.addressing}: no stage of a dvc.yaml, which nodes run; move it into one")
         gitignores = {path: text for dep in stage.deps for path, text in self.recorded.gitignores(dep).items()}
         work = NodeWork(
             dvc_yaml=self._from_root(stage.path),
@@ -110,6 +110,7 @@ class NodeWorkspace:
         """Keep the entry that a node returned, and fetch only the outputs that DVC does not cache."""
         if outcome.entry is None:
             return self.local.keep(stage, outcome)
+        assert in_dvc_yaml(stage)
         fill_from_lock(stage, outcome.entry)
         self.recorded.held |= {out.hash_info.value for out in stage.outs}
         self._fetch(out for out in stage.outs if not out.use_cache)
@@ -159,8 +160,7 @@ class NodeWorkspace:
         """Return outputs that DVC does not cache as if it cached them."""
         entry = {"cmd": "-", "outs": [self._entry(out) for out in outs]}
         path = os.path.join(self._repo.root_dir, "dvc.yaml")
-        found: list[Output] = locked_stage(self._repo, path, entry, self._repo.root_dir).outs if outs else []
-        return found
+        return locked_stage(self._repo, path, entry, self._repo.root_dir).outs if outs else []
 
     def _entry(self, out: "Output") -> dict[str, Any]:
         """Return an output's part of an entry in dvc.lock, its path from the repository's root."""
@@ -175,7 +175,7 @@ class NodeWorkspace:
         """The dvc.yaml and parameter files of the plan's stages, as they are now."""
         paths: dict[str, None] = {}
         for stage in self.local.plan.stages.values():
-            if not stage.cmd or not hasattr(stage, "name"):
+            if not (stage.cmd and in_dvc_yaml(stage)):
                 continue
             folder = os.path.dirname(stage.path)
             paths |= dict.fromkeys([stage.path, os.path.join(folder, "params.yaml")])
@@ -190,5 +190,5 @@ class NodeWorkspace:
         return texts
 
 
-def _data_dependencies(stage: "Stage") -> list[Any]:
+def _data_dependencies(stage: "Stage") -> list["Dependency"]:
     return [dep for dep in stage.deps if not is_params(dep)]

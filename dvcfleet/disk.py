@@ -41,6 +41,15 @@ def sync_then_write(folders: Iterable[str | Path], texts: Mapping[Path, str]) ->
         sync_file_systems(folders)
 
 
+def append_lines(path: Path, lines: bytes) -> None:
+    """Append whole lines; start a new line first if a kill or a full disk truncated the last one."""
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            lines = lines if file.read(1) == b"\n" else b"\n" + lines
+        file.write(lines)
+
+
 def sync_names(folder: Path) -> None:
     """Wait until the names in a folder are on the disk: of files that were made, renamed or removed there."""
     with _opened(folder) as descriptor:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.stages import is_params
 from dvcfleet.heartbeat import in_words
 from dvcfleet.planning.plan import Plan, State
@@ -143,11 +144,8 @@ def _written_before(stage: "Stage") -> float | None:
 
 def _sources(stage: "Stage") -> list[Path]:
     """Return the files that a stage reads and that no stage writes."""
-    trie = stage.repo.index.outs_trie
     local = [dep.fs_path for dep in stage.deps if dep.protocol == "local" and not is_params(dep)]
-    return [
-        Path(path) for path in local if not trie.shortest_prefix(stage.repo.fs.parts(path)) and os.path.isfile(path)
-    ]
+    return [Path(path) for path in local if not is_near_output(stage.repo, path) and os.path.isfile(path)]
 
 
 def in_bytes(size: float) -> str:

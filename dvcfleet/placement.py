@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources, read_resources, resources_of
 from dvcfleet.runners import load_runner, own_names
+from dvcfleet.scheduling.durations import kind_of
 
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.protocols import Stage
@@ -100,4 +101,4 @@ def _place(entry: Any, where: str) -> Placement:
 
 def _names(stage: "Stage") -> tuple[str, str]:
     """Return a stage's name, and the name of its foreach or matrix."""
-    return stage.addressing, stage.addressing.partition("@")[0]
+    return stage.addressing, kind_of(stage.addressing)

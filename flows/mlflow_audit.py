@@ -13,7 +13,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from dvcfleet.errors import FailedError
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.steps import Lineage, Step
-from dvcfleet.lineage.tree import overlap, read_json
+from dvcfleet.lineage.tree import read_json
+from dvcfleet.paths import overlap
 from flows.lost_evidence import local_folder
 from merganser.config.loading import load_params
 from merganser.config.params import Params

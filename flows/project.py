@@ -66,6 +66,7 @@ class Merganser(MerganserLineage, Project):
 
     def validate(self, repo: "Repo") -> None:
         """Check params.yaml, and the headers of the models it names, and complete it; raise UserError."""
+        from dvcfleet.dvc_adapter.listings import is_near_output
         from merganser.config.headers import check_sources
         from merganser.config.loading import complete_file, load_params
 
@@ -75,13 +76,14 @@ class Merganser(MerganserLineage, Project):
             if note := complete_file(PARAMS):  # before DVC reads it
                 checked = self.digest()
                 print(note, file=sys.stderr, flush=True)
-            check_sources(params, Path(), lambda path: _made(repo, path))
+            check_sources(params, Path(), lambda path: is_near_output(repo, str(path.absolute())))
             self._checked = checked
         except InputError as error:
             raise UserError(str(error)) from error
 
     def check_gpus(self, gpus: Mapping[str, int]) -> None:
         """Refuse stages whose declared device is a GPU and that ask for none; raise UserError naming the first."""
+        from dvcfleet.scheduling.durations import kind_of
         from flows.devices import declared_devices
 
         try:
@@ -90,7 +92,7 @@ class Merganser(MerganserLineage, Project):
             return
         for stage, count in gpus.items():
             if devices.of(stage) == "cuda" and not count:
-                kind, place = stage.partition("@")[0], f"{devices.place(stage)}.device"
+                kind, place = kind_of(stage), f"{devices.place(stage)}.device"
                 line = f"{kind}: {{resources: {{gpus: 1}}}}"
                 remedy = f"run by a --profile that has `{line}` among its stages in profiles.yaml, or set it to cpu"
                 raise UserError(f"{PARAMS}: {place} is cuda, and the stage {stage} is given no GPU; {remedy}")
@@ -161,10 +163,3 @@ class Merganser(MerganserLineage, Project):
 
 
 MERGANSER = Merganser()
-
-
-def _made(repo: "Repo", path: Path) -> bool:
-    """Tell whether a stage's output is at, in or above a path."""
-    key = repo.fs.parts(str(path.absolute()))
-    trie = repo.index.outs_trie
-    return bool(trie.has_node(key) or trie.shortest_prefix(key))

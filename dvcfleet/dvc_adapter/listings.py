@@ -1,12 +1,14 @@
 """DVC's listings of output folders, and how outputs are nested."""
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dvc_data.hashfile.tree import Tree
 
-    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
+    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
 
 def outputs_trie(stages: Sequence["Stage"]) -> Any:
@@ -16,6 +18,20 @@ def outputs_trie(stages: Sequence["Stage"]) -> Any:
     return build_outs_trie(stages)
 
 
+def outputs_near(trie: Any, dep: "Dependency") -> list["Output"]:
+    """Return the outputs of a trie at, in or above a dependency."""
+    key = dep.fs.parts(dep.fs_path)
+    if above := trie.shortest_prefix(key):
+        return [above.value]
+    return list(trie.values(prefix=key)) if trie.has_node(key) else []
+
+
+def is_near_output(repo: "Repo", path: str) -> bool:
+    """Tell whether a stage's output is at, in or above a path of the workspace."""
+    trie, key = repo.index.outs_trie, repo.fs.parts(path)
+    return bool(trie.has_node(key) or trie.shortest_prefix(key))
+
+
 def load_listing(out: "Output") -> "Tree":
     """Return the listing of an output folder, which must be in DVC's cache."""
     from dvc_data.hashfile.tree import Tree
@@ -23,16 +39,10 @@ def load_listing(out: "Output") -> "Tree":
     return Tree.load(out.cache, out.hash_info)
 
 
-def folder_hash(files: Iterable[tuple[tuple[str, ...], str]]) -> str:
-    """Return DVC's hash of a folder with these files: the path components and md5 of each."""
-    from dvc_data.hashfile.hash_info import HashInfo
-    from dvc_data.hashfile.tree import Tree
-
-    tree = Tree()
-    for key, md5 in files:
-        tree.add(key, None, HashInfo("md5", md5))
-    tree.digest()
-    return str(tree.hash_info.value)
+def folder_hash(listing: Mapping[str, str]) -> str:
+    """Return DVC's hash of a folder with these files, the md5 of each by its relative path: with the suffix `.dir`."""
+    entries = [{"md5": md5, "relpath": name} for name, md5 in sorted(listing.items())]
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
 
 
 def forget_hashes(repo: "Repo", paths: Iterable[str]) -> None:

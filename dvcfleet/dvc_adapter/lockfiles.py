@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.disk import write_durably
+from dvcfleet.disk import append_lines, write_durably
 from dvcfleet.dvc_adapter.lock_entries import are_as_dumped, join_lock, lock_entry, numbered, split_lock
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, lock_entry_of
 
@@ -107,7 +107,7 @@ class LockFiles:
         if path not in self._digests:
             self._digests[path] = _digest(path)
         line = {"path": path, "name": name, "lines": self._lines[path, name], "before": self._digests[path]}
-        _append_line(self._journal, json.dumps(line))
+        append_lines(self._journal, json.dumps(line).encode() + b"\n")
         return entry
 
     def flush_if_due(self) -> None:
@@ -306,15 +306,6 @@ def read_lock(path: str | Path) -> dict[str, Any]:
 
     found: dict[str, Any] = load_yaml(str(path)).get("stages", {}) if os.path.exists(path) else {}
     return found
-
-
-def _append_line(path: Path, text: str) -> None:
-    """Append a line; start a new line first if a full disk truncated the last one."""
-    with path.open("a+b") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-        cut_off = file.read(1) not in (b"", b"\n")
-        file.write(f"{chr(10) if cut_off else ''}{text}\n".encode())
 
 
 def _digest(path: str) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.listings import outputs_near
+
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
@@ -49,7 +51,5 @@ def _pull(out: "Output", inside: str | None = None) -> None:
 
 def _writers(dep: "Dependency") -> list[tuple["Output", str | None]]:
     """Return the outputs at, in or above a dependency, each with the path inside it that is needed."""
-    trie, key = dep.repo.index.outs_trie, dep.fs.parts(dep.fs_path)
-    if above := trie.longest_prefix(key):
-        return [(above.value, None if above.value.fs_path == dep.fs_path else dep.fs_path)]
-    return [(out, None) for out in trie.values(prefix=key)] if trie.has_node(key) else []
+    outs = outputs_near(dep.repo.index.outs_trie, dep)
+    return [(out, dep.fs_path if dep.fs.isin(dep.fs_path, out.fs_path) else None) for out in outs]

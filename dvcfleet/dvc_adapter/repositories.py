@@ -2,13 +2,13 @@
 
 import os
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.internals import otherwise, under_git
+from dvcfleet.git import git
 
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.protocols import Repo
@@ -19,7 +19,7 @@ def tracked_paths(repo: "Repo") -> frozenset[str]:
     if not under_git(repo):
         return frozenset()
     root = repo.scm.root_dir
-    files = [Path(root, os.fsdecode(name)) for name in _tracked_names(repo)]
+    files = [Path(root, name) for name in _tracked_names(repo)]
     return frozenset(str(path) for file in files for path in (file, *file.parents))
 
 
@@ -27,19 +27,17 @@ def is_committed(repo: "Repo", path: str) -> bool:
     """Tell whether git has a file or folder as it is now."""
     if not under_git(repo):
         return False
-    status = ["git", "-C", repo.scm.root_dir, "status", "--porcelain", "--ignored", "--", path]
-    return path in tracked_paths(repo) and not subprocess.run(status, capture_output=True, check=True).stdout
+    return path in tracked_paths(repo) and not git(repo.scm.root_dir, "status", "--porcelain", "--ignored", "--", path)
 
 
-def _names_by_git(repo: "Repo") -> list[bytes]:
-    listed = subprocess.run(["git", "-C", repo.scm.root_dir, "ls-files", "-z"], capture_output=True, check=True)
-    return listed.stdout.split(b"\0")[:-1]
+def _names_by_git(repo: "Repo") -> list[str]:
+    return git(repo.scm.root_dir, "ls-files", "-z").split("\0")[:-1]
 
 
 @otherwise("git_index", _names_by_git)
-def _tracked_names(repo: "Repo") -> list[bytes]:
+def _tracked_names(repo: "Repo") -> list[str]:
     """Read git's index from the repository's root; running git takes ten times as long."""
-    return list(repo.scm.dulwich.repo.open_index())
+    return list(map(os.fsdecode, repo.scm.dulwich.repo.open_index()))
 
 
 def _drop_index(repo: "Repo") -> None:

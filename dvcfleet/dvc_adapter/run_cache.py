@@ -200,14 +200,15 @@ def _folder(stage: "Stage", entry: dict[str, Any]) -> str:
     return os.path.join(run_cache_folder(stage.repo), key[:2], key)
 
 
+def may_keep(stage: "Stage") -> bool:
+    """Tell whether a run cache may hold the stage: it runs a command on inputs, and not each time in any case."""
+    runs_each_time = stage.is_callback or stage.always_changed
+    return may_restore(stage) and not runs_each_time and bool(stage.cmd and stage.deps and stage.outs)
+
+
 def _fits(stage: "Stage") -> bool:
     """Tell whether DVC can and may keep the stage in its run cache."""
-    if (
-        not may_restore(stage)
-        or stage.is_callback
-        or stage.always_changed
-        or not (stage.cmd and stage.deps and stage.outs)
-    ):
+    if not may_keep(stage):
         return False
     return all(dep.protocol == "local" and dep.def_path and dep.hash_info for dep in stage.deps) and all(
         out.protocol == "local" and out.def_path and not out.persist and out.is_in_repo for out in stage.outs

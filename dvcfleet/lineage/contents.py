@@ -1,14 +1,14 @@
 """The hashes of the files on disk: every byte is read, and DVC's records of file times are not trusted."""
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.listings import folder_hash
 from dvcfleet.errors import UserError
+from dvcfleet.paths import from_root
 
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.protocols import Item, Repo
@@ -51,7 +51,7 @@ class Contents:
         """Return the md5 of each file in a folder by its relative path, without those that .dvcignore excludes."""
         files = self.within(folder)
         self.read(files)
-        return {Path(os.path.relpath(path, folder)).as_posix(): self.hash_of(path) or "" for path in files}
+        return {from_root(folder, path): self.hash_of(path) or "" for path in files}
 
     def within(self, path: str) -> list[str]:
         """Return the files of a folder that .dvcignore does not exclude; for a file, the file itself."""
@@ -65,12 +65,6 @@ class Contents:
     def digest(self, path: str) -> str | None:
         """Return DVC's hash of a file or folder; None if it is missing."""
         return folder_hash(self.listing(path)) if os.path.isdir(path) else self.hash_of(path)
-
-
-def folder_hash(listing: dict[str, str]) -> str:
-    """Return DVC's hash of a folder: that of the listing of its files, with the suffix `.dir`."""
-    entries = [{"md5": value, "relpath": name} for name, value in sorted(listing.items())]
-    return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
 
 
 def is_checked(item: "Item") -> bool:
@@ -87,7 +81,7 @@ def is_checked(item: "Item") -> bool:
 
 def name_of(item: "Item") -> str:
     """Return the path of an input or output from the repository's root."""
-    return Path(os.path.relpath(item.fs_path, item.repo.root_dir)).as_posix()
+    return from_root(item.repo.root_dir, item.fs_path)
 
 
 def _identity(path: str) -> _Identity | None:

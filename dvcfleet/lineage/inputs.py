@@ -5,11 +5,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.listings import is_near_output
+from dvcfleet.git import git_if_any
 from dvcfleet.lineage.contents import Contents, is_checked, name_of
 from dvcfleet.lineage.findings import Finding, Kind, some
 from dvcfleet.lineage.steps import Item, Lineage
-from dvcfleet.lineage.tree import overlap
-from dvcfleet.record.ledger import git
+from dvcfleet.paths import overlap
 
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.protocols import Dependency, Repo
@@ -48,9 +49,8 @@ def check_inputs(repo: "Repo", lineage: Lineage, contents: Contents, found: Coll
 
 def _unknown_files(repo: "Repo", folder: str, contents: Contents) -> list[str]:
     """Return the files of a folder that no stage wrote, without the .gitignore files that DVC writes."""
-    trie = repo.index.outs_trie
     files = [path for path in contents.within(folder) if os.path.basename(path) != ".gitignore"]
-    lone = [path for path in files if not trie.shortest_prefix(repo.fs.parts(path))]
+    lone = [path for path in files if not is_near_output(repo, path)]
     return [os.path.relpath(path, repo.root_dir) for path in lone]
 
 
@@ -69,6 +69,6 @@ def _edited(repo: "Repo", lineage: Lineage, name: str, item: Item, stages: list[
 
 def _files_edited(root: str, path: str, commit: str | None) -> list[str]:
     """Return the files at or in a path that differ from a commit, according to git."""
-    changed = git(root, "diff", "--name-only", commit or "HEAD", "--", path)
-    new = git(root, "ls-files", "--others", "--exclude-standard", "--", path)
-    return [name for done in (changed, new) if done and not done.returncode for name in done.stdout.splitlines()]
+    changed = git_if_any(root, "diff", "--name-only", commit or "HEAD", "--", path)
+    new = git_if_any(root, "ls-files", "--others", "--exclude-standard", "--", path)
+    return [name for names in (changed, new) for name in (names or "").splitlines()]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from dvcfleet.lineage.steps import Item, Lineage, Origin, Step
-from dvcfleet.lineage.tree import overlap
+from dvcfleet.paths import overlap
 from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
 

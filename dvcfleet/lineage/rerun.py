@@ -17,13 +17,14 @@ from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
 from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.stages import set_params, varies
 from dvcfleet.errors import UserError
+from dvcfleet.git import git_if_any
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.findings import Finding, Kind, some
 from dvcfleet.lineage.hooks import LineageHooks, hooks_of
 from dvcfleet.lineage.metrics import differences
 from dvcfleet.lineage.steps import Lineage
 from dvcfleet.lineage.tree import recorded_entry
-from dvcfleet.record.ledger import git
+from dvcfleet.paths import from_root, is_at_or_in
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _make_copy(repo: "Repo", scratch: Path) -> None:
     (scratch / ".dvc/config").write_text(config)
     (scratch / ".dvc/.gitignore").write_text("/tmp\n/cache\n")
     if has_git:
-        git(scratch, "init", "-q")
+        git_if_any(scratch, "init", "-q")
 
 
 def _sources(repo: "Repo") -> Iterator[str]:
@@ -104,25 +105,25 @@ def _sources(repo: "Repo") -> Iterator[str]:
     made = [name_of(out) for stage in repo.index.stages if _runs(stage) for out in stage.outs]
     given = [out for stage in repo.index.stages if not _runs(stage) for out in stage.outs]
     read = [dep for stage in repo.index.stages for dep in stage.deps]
-    listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    names = set(listed.stdout.split("\0")) if listed and not listed.returncode else _below(repo, root)
+    listed = git_if_any(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    names = _below(repo, root) if listed is None else set(listed.split("\0"))
     for item in (*given, *read):
         if item.protocol == "local" and item.is_in_repo:
             names |= {name_of(item)} if os.path.isfile(item.fs_path) else _below(repo, item.fs_path)
     locks = {os.path.relpath(lock_path(stage), root) for stage in repo.index.stages}
     for name in sorted(names - locks):
         hidden = name.startswith((".dvc/", ".git/", ".dvcfleet/"))
-        if os.path.isfile(os.path.join(root, name)) and not hidden and not _lies_in(name, made):
+        if (
+            os.path.isfile(os.path.join(root, name))
+            and not hidden
+            and not any(is_at_or_in(name, folder) for folder in made)
+        ):
             yield name
-
-
-def _lies_in(name: str, folders: Sequence[str]) -> bool:
-    return any(name == folder or name.startswith(f"{folder}/") for folder in folders)
 
 
 def _below(repo: "Repo", folder: str) -> set[str]:
     files = repo.dvcignore.find(repo.fs, folder) if os.path.isdir(folder) else ()
-    return {Path(os.path.relpath(file, repo.root_dir)).as_posix() for file in files}
+    return {from_root(repo.root_dir, file) for file in files}
 
 
 def _compare(repo: "Repo", stage: "Stage", scratch: Path, how: Rerun) -> Iterator[Finding]:

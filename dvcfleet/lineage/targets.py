@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dvcfleet.errors import UserError, did_you_mean
 from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.steps import Target
-from dvcfleet.lineage.tree import overlap
+from dvcfleet.paths import from_root, is_at_or_in, overlap
 
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.protocols import Repo, Stage
@@ -31,18 +31,19 @@ def find_target(repo: "Repo", text: str) -> Target:
 
 
 def _outs(repo: "Repo", stage: str) -> list[str]:
-    return [_name(repo, out.fs_path) for each in repo.index.stages if each.addressing == stage for out in each.outs]
-
-
-def _name(repo: "Repo", path: str) -> str:
-    return Path(os.path.relpath(path, repo.root_dir)).as_posix()
+    return [
+        from_root(repo.root_dir, out.fs_path)
+        for each in repo.index.stages
+        if each.addressing == stage
+        for out in each.outs
+    ]
 
 
 def target_of_file(repo: "Repo", text: str) -> Target | None:
     """Return the target that a path names: a stage's output, or a file in one."""
-    name = _name(repo, os.path.abspath(text))
+    name = from_root(repo.root_dir, os.path.abspath(text))
     near = {out: each for each in repo.index.stages for out in outputs_of(repo, each) if overlap(name, out)}
-    holding = [stage for out, stage in near.items() if name == out or name.startswith(f"{out}/")]
+    holding = [stage for out, stage in near.items() if is_at_or_in(name, out)]
     if holding:
         return Target(text, (holding[0].addressing,), (name,))
     if near:
@@ -55,4 +56,4 @@ def target_of_file(repo: "Repo", text: str) -> Target | None:
 
 def outputs_of(repo: "Repo", stage: "Stage") -> Iterable[str]:
     """Return the paths of a stage's outputs from the repository's root."""
-    return (_name(repo, out.fs_path) for out in stage.outs)
+    return (from_root(repo.root_dir, out.fs_path) for out in stage.outs)

@@ -1,7 +1,6 @@
 """The lineage of results: the stages that made them, back to the sources, from dvc.lock and the ledger."""
 
 import json
-import os
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -15,6 +14,7 @@ from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, TrackingRun
 from dvcfleet.options import Options
+from dvcfleet.paths import from_root, overlap
 from dvcfleet.record.ledger import Execution, entry_digest, executions, read_environment
 from dvcfleet.repository import state_folder
 
@@ -57,11 +57,6 @@ def _recorded(item: "Dependency | Output") -> dict[str, Any]:
     return {"md5": item.hash_info.value, "size": item.meta.size if item.meta else None}
 
 
-def overlap(one: str, other: str) -> bool:
-    """Tell whether two paths are equal or one contains the other."""
-    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
-
-
 class _Reader:
     """Reads steps; files that several steps need are read once."""
 
@@ -75,7 +70,7 @@ class _Reader:
         if entry is None:
             return None
         makers = {up.addressing: self._outs_of(up) for up in upstream}
-        folder = Path(os.path.relpath(stage.wdir, self._repo.root_dir)).as_posix()
+        folder = from_root(self._repo.root_dir, stage.wdir)
         outputs = tuple(self._items(entry.get("outs", ()), folder, None))
         return Step(
             stage=stage.addressing,
@@ -114,8 +109,7 @@ class _Reader:
     def _outs_of(self, stage: "Stage") -> list[str]:
         name = stage.addressing
         if name not in self._outs:
-            root = self._repo.root_dir
-            self._outs[name] = [Path(os.path.relpath(out.fs_path, root)).as_posix() for out in stage.outs]
+            self._outs[name] = [from_root(self._repo.root_dir, out.fs_path) for out in stage.outs]
         return self._outs[name]
 
     def _items(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, read_lock
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import forget_index
@@ -121,14 +122,9 @@ def remove_outputs(repo: "Repo", orphan: Orphan) -> list[str]:
 
 def _lone_outs(repo: "Repo", dvc_yaml: str, entry: dict[str, Any]) -> list["Output"]:
     """Return the entry's outputs that do not overlap with an output of a declared stage."""
-    trie = repo.index.outs_trie
-    outs = []
     # dvc.lock does not hold a stage's working folder: outputs of a stage with another `wdir` are not found, and stay.
-    for out in locked_stage(repo, dvc_yaml, entry, os.path.dirname(dvc_yaml)).outs:
-        key = out.fs.parts(out.fs_path)
-        if not (trie.has_node(key) or trie.shortest_prefix(key)):
-            outs.append(out)
-    return outs
+    outs = locked_stage(repo, dvc_yaml, entry, os.path.dirname(dvc_yaml)).outs
+    return [out for out in outs if not is_near_output(repo, out.fs_path)]
 
 
 def _remove_empty_parents(path: Path, root: Path) -> None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.run_cache import in_run_cache, may_check_out
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.errors import UserError, in_one_line
@@ -314,11 +315,8 @@ def missing_sources(stage: "Stage") -> list["Dependency"]:
     """Return the stage's local dependencies that do not exist and that no stage writes."""
     if stage.frozen or not stage.cmd:
         return []
-    return [dep for dep in stage.deps if dep.protocol == "local" and not dep.exists and _is_source(dep)]
-
-
-def _is_source(dep: "Dependency") -> bool:
-    """Tell whether no stage's output is at, in or above the dependency."""
-    key = dep.fs.parts(dep.fs_path)
-    trie = dep.repo.index.outs_trie
-    return not (trie.has_node(key) or trie.shortest_prefix(key))
+    return [
+        dep
+        for dep in stage.deps
+        if dep.protocol == "local" and not dep.exists and not is_near_output(dep.repo, dep.fs_path)
+    ]

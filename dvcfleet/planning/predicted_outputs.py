@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.listings import folder_hash
+from dvcfleet.paths import is_in
 
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.protocols import Dependency
@@ -38,18 +39,8 @@ class PredictedOutputs:
         path = os.path.relpath(dep.fs_path, self.root)
         if path in texts:
             return _md5(texts[path])
-        return _hash_of_folder({os.path.relpath(name, path): texts[name] for name in texts if _is_in(name, path)})
-
-
-def _is_in(name: str, folder: str) -> bool:
-    return name.startswith(f"{folder}/")
-
-
-def _hash_of_folder(texts: Mapping[str, str]) -> str | None:
-    """Return the hash that DVC gives to a folder of files."""
-    if not texts:
-        return None
-    return folder_hash((tuple(name.split("/")), _md5(text)) for name, text in texts.items())
+        listing = {os.path.relpath(name, path): _md5(text) for name, text in texts.items() if is_in(name, path)}
+        return folder_hash(listing) if listing else None
 
 
 def _md5(text: str) -> str:

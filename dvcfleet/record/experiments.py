@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_path
 from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
+from dvcfleet.git import GitError, git
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
@@ -33,23 +33,19 @@ if TYPE_CHECKING:
 _OBJECT = re.compile("[0-9a-f]{38}|[0-9a-f]{62}")
 
 
-class NotSavedError(Exception):
-    """Git refused the experiment; the message is git's."""
-
-
 def keep_experiment(repo: "Repo", name: str, console: Console) -> None:
     """Save a successful run as an experiment, and print the result; a failure to save does not fail the run."""
     try:
         if save_experiment(repo, name):
             console.print(f"saved as the DVC experiment {name}")
-    except (NotSavedError, OSError) as error:
+    except (GitError, OSError) as error:
         console.print(f"not saved as a DVC experiment: {error}", style="yellow", markup=False)
 
 
 def save_experiment(repo: "Repo", name: str) -> str | None:
     """Save the workspace as an experiment; return its commit, None if git has no commit yet.
 
-    An earlier experiment of this name on the same commit is replaced. Raises NotSavedError.
+    An earlier experiment of this name on the same commit is replaced. Raises GitError.
     """
     if not under_git(repo) or repo.scm.no_commits:
         return None
@@ -68,7 +64,7 @@ def _commit_whole(repo: "Repo", head: str, name: str, objects: Path) -> str:
         listed = _git(repo, None, "rev-list", "--objects", "--no-object-names", commit, f"^{head}").split()
         if not _remove_torn(objects / each[:2] / each[2:] for each in listed):
             return commit
-    except NotSavedError:
+    except GitError:
         if not _remove_torn(objects.glob("[0-9a-f][0-9a-f]/*")):
             raise
     return _commit(repo, head, name)
@@ -130,9 +126,4 @@ def _git(repo: "Repo", index: Path | None, *args: str, given: str = "") -> str:
     environment = {"EMAIL": "dvcfleet@localhost"} | os.environ
     if index:
         environment["GIT_INDEX_FILE"] = str(index)
-    done = subprocess.run(
-        ["git", *args], cwd=repo.root_dir, env=environment, input=given, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise NotSavedError(done.stderr.strip())
-    return done.stdout.strip()
+    return git(repo.root_dir, *args, given=given, environment=environment).strip()

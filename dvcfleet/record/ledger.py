@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.disk import write_durably
+from dvcfleet.disk import append_lines, write_durably
+from dvcfleet.git import git_if_any
 from dvcfleet.messages import Start
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Ledger:
         )
         self._unwritten += json.dumps(asdict(execution)).encode() + b"\n"
         try:
-            _append(self._folder / LEDGER, self._unwritten)
+            append_lines(self._folder / LEDGER, self._unwritten)
         except OSError:
             return
         self._unwritten = b""
@@ -97,15 +97,6 @@ class Ledger:
     @cached_property
     def _environment(self) -> str:
         return keep_environment(self._folder, environment())
-
-
-def _append(path: Path, lines: bytes) -> None:
-    with path.open("ab+") as file:
-        # A kill or a full disk may have truncated the last line.
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            lines = lines if file.read(1) == b"\n" else b"\n" + lines
-        file.write(lines)
 
 
 def executions(folder: Path) -> Iterator[Execution]:
@@ -142,19 +133,10 @@ def commit_of(root: Path) -> tuple[str | None, bool | None]:
 
     dvc.lock does not count, since a run changes it.
     """
-    head = git(root, "rev-parse", "HEAD")
-    if head is None or head.returncode:
+    head = git_if_any(root, "rev-parse", "HEAD")
+    if head is None:
         return None, None
-    changes = git(root, "diff", "--quiet", "HEAD", "--", ".", ":(exclude,glob)**/dvc.lock")
-    return head.stdout.strip(), bool(changes and changes.returncode)
-
-
-def git(root: Path | str, *arguments: str) -> "subprocess.CompletedProcess[str] | None":
-    """Run git in a folder; None if git is not installed."""
-    try:
-        return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
+    return head.strip(), git_if_any(root, "diff", "--quiet", "HEAD", "--", ".", ":(exclude,glob)**/dvc.lock") is None
 
 
 @cache

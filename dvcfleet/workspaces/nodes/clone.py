@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.internals import under_git
+from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.errors import UserError
@@ -169,5 +170,5 @@ def _unsaved(repo: "Repo") -> Iterator[str]:
         for path in (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names):
             if path in tracked or os.path.basename(path) == ".gitignore":
                 continue
-            if not outputs.shortest_prefix(repo.fs.parts(path)):
+            if not is_near_output(repo, path):
                 yield os.path.relpath(path, repo.root_dir)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import tracked_paths
+from dvcfleet.dvc_adapter.run_cache import may_keep
 from dvcfleet.dvc_adapter.run_cache import run_key as run_cache_key
-from dvcfleet.dvc_adapter.stages import load_stage, lock_entry_of, locked_stage, may_restore
+from dvcfleet.dvc_adapter.stages import load_stage, lock_entry_of, locked_stage
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.errors import UserError
 from dvcfleet.messages import Job, NodeWork, Outcome
@@ -68,12 +69,7 @@ def run_key(stage: "Stage", persisted: Sequence[dict[str, Any]]) -> str | None:
     DVC's run cache holds no stage with persistent outputs, because they depend on their previous content. Here the hash
     of that content is part of the key.
     """
-    if (
-        not may_restore(stage)
-        or stage.is_callback
-        or stage.always_changed
-        or not (stage.cmd and stage.deps and stage.outs)
-    ):
+    if not may_keep(stage):
         return None
     key = run_cache_key(lock_entry_of(stage))
     if not any(out.persist for out in stage.outs):

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.internals import under_git
-from dvcfleet.dvc_adapter.listings import file_hash, folder_hash, load_listing, outputs_trie
+from dvcfleet.dvc_adapter.listings import file_hash, folder_hash, load_listing, outputs_near, outputs_trie
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stages import is_params
+from dvcfleet.paths import from_root
 from dvcfleet.planning.plan import StageChecks
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons
 from dvcfleet.workspaces.nodes.object_store import ObjectStore
@@ -52,11 +53,7 @@ class RecordedHashes:
         """Return the outputs at, above or below a dependency; empty for a source."""
         if is_params(dep) or dep.protocol != "local":
             return []
-        key = dep.fs.parts(dep.fs_path)
-        above = self._outs.shortest_prefix(key)
-        if above:
-            return [above.value]
-        return list(self._outs.values(prefix=key)) if self._outs.has_subtrie(key) else []
+        return outputs_near(self._outs, dep)
 
     def inputs(self, stage: "Stage") -> list["Output"]:
         """Return the outputs that a stage reads."""
@@ -111,17 +108,17 @@ class RecordedHashes:
 
     def _whole(self, dep: "Dependency", outs: Iterable["Output"]) -> str:
         """Return the hash that DVC would find for a folder that several stages write into."""
-        files: list[tuple[tuple[str, ...], str]] = []
+        files: dict[str, str] = {}
         for out in outs:
             place = out.fs.relparts(out.fs_path, dep.fs_path)
             if out.hash_info.isdir:
-                files += [((*place, *key), info.value) for key, _, info in self._tree(out)]
+                files |= {"/".join((*place, *key)): info.value for key, _, info in self._tree(out)}
             else:
-                files.append((place, out.hash_info.value))
+                files["/".join(place)] = out.hash_info.value
         gitignores = self.gitignores(dep)
         texts = {path: hashlib.md5(text.encode()).hexdigest() for path, text in gitignores.items()}
         for path, digest in (self._tracked_in(dep) | texts).items():
-            files.append((dep.fs.relparts(path, dep.fs_path), digest))
+            files[from_root(dep.fs_path, path)] = digest
         return folder_hash(files)
 
     def _tree(self, out: "Output") -> "Tree":

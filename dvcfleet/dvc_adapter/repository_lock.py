@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dvcfleet.errors import BusyError
 
 if TYPE_CHECKING:
     from networkx import DiGraph
 
-    from dvcfleet.dvc_adapter.protocols import Repo, Stage
+    from dvcfleet.dvc_adapter.protocols import Item, Repo, Stage
 
 # A waiting `dvc` command tries again within half a second.
 _TURN_S = 0.55
@@ -224,7 +224,7 @@ class PathLocks:
         return info.st_ino, info.st_size, info.st_mtime_ns
 
 
-def _paths(items: Iterable[Any]) -> list[str]:
+def _paths(items: "Iterable[Item]") -> list[str]:
     """Return the paths that are in this repository's reach: imports have none of their own."""
     return [item.fs_path for item in items if getattr(item, "protocol", None) == "local"]
 

@@ -75,7 +75,8 @@ def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption
     if context.invoked_subcommand:
         return
     from flows import tables
-    from flows.suites import describe, root_of, suite_names
+    from flows.suite_files import suite_names
+    from flows.suites import describe, root_of
 
     root = root_of(repo)
     found = [describe(root, name) for name in suite_names(root)]
@@ -121,16 +122,16 @@ def use(
         bool, typer.Option("--force", help="Replace params.yaml also where its changes are lost.")
     ] = False,
     grids: Annotated[
-        bool, typer.Option("--grids", help="Its second file, with parameters searched on validation data.")
+        bool, typer.Option("--grids", help="Its second comparison, with parameters searched on validation data.")
     ] = False,
     repo: RepoOption = Path(),
 ) -> None:
     """Put a suite's params.yaml in place; what was computed for another stays in DVC's cache."""
     from flows.suites import GRIDS, PARAMS, SUITES, root_of, use
 
-    suite = use(root_of(repo), name, force, grids=grids)
-    counts = f"{len(suite.tasks)} tasks, {len(suite.entries)} entries"
-    print(f"{PARAMS} is that of {SUITES}/{name}{f'/{GRIDS}' if grids else ''}: {suite.family}, {counts}")
+    params = use(root_of(repo), name, force, grids=grids)
+    counts = f"{len(params.tasks)} tasks, {len(params.methods)} entries"
+    print(f"{PARAMS} is that of {SUITES}/{name}.yaml{f', {GRIDS}' if grids else ''}: {params.base.family}, {counts}")
     print("`merganser run --prune` makes it, and takes what only another comparison needs out of the workspace")
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from dvcfleet.repository import STATE_FOLDER, opened
 from flows import kept_locks
-from flows.suites import EXAMPLES, IGNORED, PARAMS, check_name, use
+from flows.suites import EXAMPLES, IGNORED, PARAMS, check_name, sources_of, use
 from merganser.config.loading import load_params
-from merganser.config.params import OWN_MODELS, Params
 from merganser.errors import InputError
 from merganser.outputs import PARTIAL, one_writer, refuse_existing
+from merganser.sources.pointers import POINTER_SUFFIXES
 
 LOCAL_CONFIG = Path(".dvc/config.local")
 OWN = (PARAMS, Path("dvc.lock"), IGNORED)  # what a comparison changes itself
@@ -104,7 +104,10 @@ def _share(root: Path, folder: Path) -> None:
 
 
 def _link_sources(root: Path, folder: Path) -> Iterator[Path]:
-    """Link what the comparison reads from the root and git does not bring: models and data in folders of one's own."""
+    """Link what the comparison reads from the root and git does not bring: models and data in folders of one's own.
+
+    Pointer files are copied: a run writes commits into them.
+    """
     if not (folder / PARAMS).is_file():
         return
     with opened(folder) as repo:
@@ -114,15 +117,11 @@ def _link_sources(root: Path, folder: Path) -> Iterator[Path]:
         is_made = any(out == path or out in path.parents for out in made)
         if not source.is_absolute() and not path.exists() and not is_made and (root / source).exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.symlink_to(root / source)
-            yield source
-
-
-def sources_of(params: Params) -> list[Path]:
-    """List the sources of models and data that a params.yaml names, each once."""
-    base = [] if Path(params.base.source) == OWN_MODELS else [params.base.source]
-    named = [*base, *(each for task in params.tasks.values() for each in (task.source, task.data.source))]
-    return [Path(source) for source in dict.fromkeys(named)]
+            if source.suffix in POINTER_SUFFIXES:
+                shutil.copyfile(root / source, path)
+            else:
+                path.symlink_to(root / source)
+                yield source
 
 
 def _uncommitted(root: Path) -> list[str]:

@@ -4,6 +4,7 @@ DVC's run cache alone would not do: it takes no outputs that persist, such as de
 """
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.planning.lock_files import recovered_lock_files
 from dvcfleet.repository import state_folder
+from merganser.errors import InputError
+from merganser.limits import read_yaml
 from merganser.outputs import replacing
 
 if TYPE_CHECKING:
@@ -53,4 +56,10 @@ def restore_lock(repo: "Repo", params: Path) -> None:
 
 
 def _kept(repo: "Repo", params: Path) -> Path:
-    return state_folder(repo) / FOLDER / f"{hashlib.sha256(params.read_bytes()).hexdigest()}.lock"
+    """Return the place of a params.yaml's lock: comments and the order of keys make no other comparison."""
+    try:
+        content = json.loads(json.dumps(read_yaml(params), default=str))
+        known = json.dumps(content, sort_keys=True).encode()
+    except (InputError, TypeError):
+        known = params.read_bytes()
+    return state_folder(repo) / FOLDER / f"{hashlib.sha256(known).hexdigest()}.lock"

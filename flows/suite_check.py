@@ -6,17 +6,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.comparisons import sources_of
-from flows.suites import ABOUT, EXAMPLES, GRIDS, PARAMS, SUITES, check_name, describe
-from merganser.config.loading import load_params
+from flows.suite_files import ABOUT, GRIDS, POINTERS, SUITES, pointers, read_suite
+from flows.suites import EXAMPLES, check_name, describe, is_the_tables, load_suite, sources_of
 from merganser.config.params import Params
 from merganser.config.published import published_mistakes, read_published
 from merganser.config.tasks import check_group
 from merganser.errors import InputError
 from merganser.sources.following import HubAwayError, Seen, look, pin
-from merganser.sources.pointers import POINTER_SUFFIXES, HubPointer, OpenClipPointer, read_pointer, repositories
+from merganser.sources.pointers import (
+    POINTER_SUFFIXES,
+    HubPointer,
+    OpenClipPointer,
+    Pointer,
+    pointer_of,
+    read_pointer,
+    repositories,
+)
 
-README = "README.md"
 Kind = Literal["model", "dataset"]
 
 
@@ -52,17 +58,15 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
     `pin_them` writes each followed branch's present commit into its pointer. Raises InputError for an unknown suite.
     """
     check_name(root, name)
-    folder = SUITES / name
     try:
-        params = load_params(root / folder / PARAMS)
-        if (root / folder / GRIDS).is_file():
-            load_params(root / folder / GRIDS)
+        params, content = load_suite(root, name), read_suite(root, name)
+        if GRIDS in content:
+            load_suite(root, name, grids=True)
     except InputError as error:
         return Checked(name, tuple(str(error).splitlines()), (), ())
     mistakes = [*_class_mistakes(params), *_group_mistakes(root, params)]
     mistakes += [*_published_mistakes(root, params), *_about_mistakes(root, name)]
-    expected = [folder / file for file in (README, ABOUT)]
-    notes = [f"{path}: missing; it says what a suite is and costs" for path in expected if not (root / path).is_file()]
+    notes = [] if ABOUT in content else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; it says what a suite is and costs"]
     sources = []
     for path, kind in kinds_of(params).items():
         try:
@@ -103,7 +107,7 @@ def check_lines(found: Checked) -> Iterator[str]:
 
 def _sources(root: Path, path: Path, kind: Kind, *, online: bool, pin_them: bool) -> list[Source]:
     """Return what stands at a path: one source, or each of a group."""
-    pointer = read_pointer(root / path) if path.suffix in POINTER_SUFFIXES else None
+    pointer = _pointer(root, path)
     if pointer is None:
         return [Source(str(path), None, None, _here(root, path))]
     if isinstance(pointer, OpenClipPointer):
@@ -113,9 +117,25 @@ def _sources(root: Path, path: Path, kind: Kind, *, online: bool, pin_them: bool
     seen = {member: look(root / path, each, kind) for member, each in named.items()} if online else {}
     heads = {member: each.head for member, each in seen.items() if pin_them and named[member].follow}
     if heads:
-        pin(root / path, heads)
+        _pin(root, path, heads)
         named |= {member: named[member].model_copy(update={"revision": head}) for member, head in heads.items()}
     return [_source(path, each, seen.get(member)) for member, each in named.items()]
+
+
+def _pointer(root: Path, path: Path) -> Pointer | None:
+    """Return what a source's file points to: the file here, or the one that `merganser use` would write."""
+    table = pointers(root)
+    if path in table and not (root / path).exists():
+        return pointer_of(table[path], path)
+    return read_pointer(root / path) if path.suffix in POINTER_SUFFIXES else None
+
+
+def _pin(root: Path, path: Path, heads: dict[str, str]) -> None:
+    """Pin a pointer where it stands: in the table of pointers, in the file that `merganser use` wrote, or in both."""
+    if path in pointers(root) and (not (root / path).exists() or is_the_tables(root, path)):
+        pin(root / POINTERS, heads, within=(str(path.parent), path.stem))
+    if (root / path).exists():
+        pin(root / path, heads)
 
 
 def _source(path: Path, pointer: HubPointer, seen: Seen | None) -> Source:
@@ -155,10 +175,10 @@ def _class_mistakes(params: Params) -> Iterator[str]:
 def _group_mistakes(root: Path, params: Params) -> Iterator[str]:
     """Find groups of data sets that a task's keys and its pointer file name differently."""
     for name in params.measured:
-        source = root / params.tasks[name].data.source
+        source = Path(params.tasks[name].data.source)
         try:
-            if source.is_file() and source.suffix in POINTER_SUFFIXES:
-                check_group(params.tasks[name], source)
+            if source.suffix in POINTER_SUFFIXES and (pointer := _pointer(root, source)):
+                check_group(params.tasks[name], source, pointer)
         except InputError as error:
             yield f"tasks.{name}.{error}"
 

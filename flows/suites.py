@@ -1,8 +1,9 @@
-"""Ready comparisons: folders of `suites/` with a params.yaml each, one of which is put in place of the root's."""
+"""Ready comparisons: files of `suites/`, one of which is put in place of the root's params.yaml."""
 
-import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,24 +12,35 @@ from pydantic import ValidationError
 
 from dvcfleet.repository import opened, write_lock
 from flows.kept_locks import keep_lock, restore_lock
-from merganser.config.completing import completed
+from flows.suite_files import (
+    ABOUT,
+    GRIDS,
+    POINTERS,
+    SUITES,
+    pointer_text,
+    pointers,
+    read_suite,
+    suite_names,
+    suite_params,
+    suite_text,
+    with_head,
+    without_head,
+)
+from merganser.config.completing import additions, completed, filled, said
 from merganser.config.explaining import explain
-from merganser.config.loading import complete_file, load_params
-from merganser.config.params import Strict, Text
+from merganser.config.loading import check_params
+from merganser.config.params import OWN_MODELS, Params, Strict, Text
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
 from merganser.outputs import replacing
 
-SUITES = Path("suites")
 PARAMS = Path("params.yaml")
-GRIDS = Path("grids.yaml")  # of a suite: its second params.yaml, with parameters searched on validation data
-ABOUT = Path("about.yaml")
 EXAMPLES = Path("examples")
 IGNORED = EXAMPLES / ".dvcignore"
 
 
 class About(Strict):
-    """What a suite costs before it is begun: `suites/NAME/about.yaml`.
+    """What a suite costs before it is begun: `about` in its file.
 
     `download`: how much, in words; `gpu`: whether it is needed, makes hours out of days, or is of no use.
     """
@@ -67,67 +79,99 @@ def root_of(path: Path) -> Path:
     raise InputError(f"{path}: not in a DVC repository; name one by --repo")
 
 
-def suite_names(root: Path) -> list[str]:
-    """List the folders of `suites/` that hold a params.yaml."""
-    return sorted(path.parent.name for path in (root / SUITES).glob(f"*/{PARAMS}"))
-
-
-def describe(root: Path, name: str, file: Path = PARAMS) -> Suite:
-    """Read a suite's params.yaml, and tell whether the root's is the same."""
-    folder = root / SUITES / name
-    in_use = _content(root / PARAMS) in (_content(folder / PARAMS), _content(folder / GRIDS) or b"")
+def describe(root: Path, name: str) -> Suite:
+    """Read a suite, and tell whether the root's params.yaml is the same, or its grids."""
     try:
-        params, about = load_params(folder / file), _read_about(folder / ABOUT)
+        content = read_suite(root, name)
+        params, about = load_suite(root, name), _about(content.get(ABOUT), SUITES / f"{name}.yaml")
     except InputError as error:
-        return Suite(name, in_use, mistake=str(error))
+        return Suite(name, False, mistake=str(error))
+    here = _content(root / PARAMS)
     return Suite(
         name,
-        in_use,
+        any(here == suite_params(root, name, grids=grids)[0] for grids in (False, True)[: 1 + (GRIDS in content)]),
         params.base.family,
         tuple(params.tasks),
         tuple(params.methods),
         **(about.model_dump() if about else {}),
-        grids=(folder / GRIDS).is_file(),
+        grids=GRIDS in content,
     )
 
 
-def _read_about(path: Path) -> About | None:
-    if not path.is_file():
+def load_suite(root: Path, name: str, *, grids: bool = False) -> Params:
+    """Read and check the params.yaml that a suite is, or its grids; raise InputError that lists all mistakes."""
+    return check_params(suite_params(root, name, grids=grids)[0], SUITES / f"{name}.yaml")
+
+
+def _about(content: Any, path: Path) -> About | None:
+    if content is None:
         return None
     try:
-        return About.model_validate(read_yaml(path))
+        return About.model_validate(content)
     except ValidationError as error:
-        raise InputError("\n".join(f"{path}: {explain(mistake, About)}" for mistake in error.errors())) from error
+        lines = [f"{path}: {explain(mistake, About, (ABOUT,))}" for mistake in error.errors()]
+        raise InputError("\n".join(lines)) from error
 
 
-def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> Suite:
-    """Put a suite's params.yaml in place of the root's; what was computed stays in DVC's cache.
+def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> Params:
+    """Write the params.yaml that a suite is in place of the root's, and the pointer files that it names.
 
-    `grids`: its grids.yaml, where parameters are searched on validation data. DVC ignores the examples that it does
-    not read: `dvc status` would list their stages as never run. Raises InputError for an unknown or broken suite, and
-    where the root's params.yaml has changes that are nowhere else; BusyError while a run is at work.
+    What was computed stays in DVC's cache. `grids`: its second comparison, whose parameters are searched on validation
+    data. DVC ignores the examples that it does not read: `dvc status` would list their stages as never run. Raises
+    InputError for an unknown or broken suite, and where the root's params.yaml has changes that are nowhere else;
+    BusyError while a run is at work.
     """
     check_name(root, name)
-    file = GRIDS if grids else PARAMS
-    if not (root / SUITES / name / file).is_file():
-        raise InputError(f"{SUITES}/{name} has no {file}: it searches nothing; leave --grids out")
-    suite = describe(root, name, file)
-    if suite.mistake:
-        raise InputError(suite.mistake)
+    params, text = load_suite(root, name, grids=grids), suite_text(root, name, grids=grids)
     with opened(root) as repo, write_lock(repo):
-        if not force and not _is_kept(root, suite_names(root)):
+        if not force and not _is_kept(root):
             raise InputError(
-                f"{PARAMS}: has changes that are in no commit; commit it or copy it to a folder of {SUITES}/, "
+                f"{PARAMS}: has changes that are in no commit; commit it or copy it to a file of {SUITES}/, "
                 "or say --force to lose them"
             )
         keep_lock(repo, root / PARAMS)
-        with open(root / SUITES / name / file, "rb") as source, replacing(root / PARAMS) as out:
-            shutil.copyfileobj(source, out)
-        if note := complete_file(root / PARAMS):
-            print(note, file=sys.stderr)
+        with replacing(root / PARAMS) as out:
+            out.write(with_head(text, name, grids=grids).encode())
+        if added := suite_params(root, name, grids=grids)[1]:
+            print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {said(added)}", file=sys.stderr)
+        write_pointers(root, params)
         ignore_unused_examples(root)
         restore_lock(repo, root / PARAMS)
-    return suite
+    return params
+
+
+def write_pointers(root: Path, params: Params) -> None:
+    """Write the pointer files that a params.yaml names and the table of pointers has; leave those that are there.
+
+    Such a file may have been pinned or edited since; where it names something else than the table, that is said.
+    """
+    table = pointers(root)
+    for path in (path for path in sources_of(params) if path in table):
+        if not (root / path).exists():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            with replacing(root / path) as out:
+                out.write(pointer_text(table[path]).encode())
+        elif not is_the_tables(root, path):
+            print(f"{path}: left as it is, which is not what {POINTERS} says", file=sys.stderr)
+
+
+def is_the_tables(root: Path, path: Path) -> bool:
+    """Tell whether a pointer file says what the table of pointers does, but for the commit of a branch it follows."""
+    return bool(_followed(read_yaml(root / path)) == _followed(pointers(root)[path]))
+
+
+def _followed(pointer: Any) -> Any:
+    """Return a pointer without the commit that a run found its branch at."""
+    if not isinstance(pointer, dict):
+        return pointer
+    return {key: _followed(each) for key, each in pointer.items() if key != "revision" or "follow" not in pointer}
+
+
+def sources_of(params: Params) -> list[Path]:
+    """List the sources of models and data that a params.yaml names, each once."""
+    base = [] if Path(params.base.source) == OWN_MODELS else [params.base.source]
+    named = [*base, *(each for task in params.tasks.values() for each in (task.source, task.data.source))]
+    return [Path(source) for source in dict.fromkeys(named)]
 
 
 def check_name(root: Path, name: str) -> None:
@@ -151,28 +195,44 @@ def ignore_unused_examples(root: Path) -> None:
             )
 
 
-def _is_kept(root: Path, names: list[str]) -> bool:
-    """Tell whether the root's params.yaml can be had again: it is that of a suite, or as git has it, or not there."""
-    content = _content(root / PARAMS)
-    if content is None or any(
-        content == _content(root / SUITES / name / file) for name in names for file in (PARAMS, GRIDS)
-    ):
+def _is_kept(root: Path) -> bool:
+    """Tell whether the root's params.yaml can be had again: it is not there, or as git has it, or that of a suite."""
+    if not (root / PARAMS).is_file():
         return True
+    here = _completed((root / PARAMS).read_bytes())
+    return _is_committed(root, here) or any(without_head(here) == text for text in _texts(root))
+
+
+def _is_committed(root: Path, here: str) -> bool:
     git = ["git", "show", f"HEAD:./{PARAMS}"]
     try:
-        committed = subprocess.run(git, cwd=root, capture_output=True, check=False)
+        found = subprocess.run(git, cwd=root, capture_output=True, check=False)
     except FileNotFoundError:  # git is not installed
         return False
-    return committed.returncode == 0 and _completed(committed.stdout) == content
+    return found.returncode == 0 and _completed(found.stdout) == here
 
 
-def _content(path: Path) -> bytes | None:
-    return _completed(path.read_bytes()) if path.is_file() else None
+def _texts(root: Path) -> Iterator[str]:
+    """Give the texts that the suites and their grids are put in place as; none of a broken one."""
+    for name in suite_names(root):
+        for grids in (False, True):
+            with suppress(InputError):
+                yield suite_text(root, name, grids=grids)
 
 
-def _completed(content: bytes) -> bytes:
-    """Write into a params.yaml what it leaves out; return one that is broken as it is."""
+def _content(path: Path) -> Any:
+    """Return what a params.yaml says, and what it leaves out; None where there is none, or a broken one."""
     try:
-        return completed(content.decode(), str(PARAMS))[0].encode()
-    except (InputError, UnicodeDecodeError):
-        return content
+        content = read_yaml(path) if path.is_file() else None
+        return filled(content, additions(content))
+    except InputError:
+        return None
+
+
+def _completed(content: bytes) -> str:
+    """Write into a params.yaml what it leaves out; return one that is broken as it is."""
+    text = content.decode(errors="surrogateescape")
+    try:
+        return completed(text, str(PARAMS))[0]
+    except InputError:
+        return text

@@ -67,7 +67,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
             _check_data(params, name, here[place], partial(_noted, mistakes))
         elif place in remote:
             with _noted(mistakes, f"tasks.{name}"):
-                check_group(params.tasks[name], remote[place])
+                check_group(params.tasks[name], remote[place], read_pointer(remote[place]))
     if params.published is not None:
         with _noted(mistakes, "published.source"):
             read_published(folder / params.published.source)

@@ -24,9 +24,13 @@ def load_params(path: Path) -> Params:
 
     A run checked the file before its stages: each of them would import every method only to check it again.
     """
-    params = read_params(path)
-    if os.environ.get(CHECKED) == sha256_of(path):
-        return params
+    content = read_yaml(path)
+    return _params(content, path) if os.environ.get(CHECKED) == sha256_of(path) else check_params(content, path)
+
+
+def check_params(content: Any, path: Path) -> Params:
+    """Check the content of a `params.yaml` as `load_params` does; `path`: what the mistakes are said to be in."""
+    params = _params(content, path)
     from merganser.config.entries import usage_mistakes  # imports torch: only when the rest of the file is right
     from merganser.config.tasks import task_mistakes
 
@@ -36,7 +40,10 @@ def load_params(path: Path) -> Params:
 
 def read_params(path: Path) -> Params:
     """Read a `params.yaml` as `load_params` does, without a look at the models, data and methods that it names."""
-    content = read_yaml(path)
+    return _params(read_yaml(path), path)
+
+
+def _params(content: Any, path: Path) -> Params:
     content = filled(content, additions(content))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Params.model_fields)}")

@@ -13,7 +13,7 @@ from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import Kind, get_kind, kind_names
 from merganser.evaluation.settings import KindSettings
 from merganser.models import family_names, get_family, has_ability
-from merganser.sources.pointers import read_pointer, repositories
+from merganser.sources.pointers import Pointer, repositories
 
 
 def task_mistakes(params: Params) -> list[str]:
@@ -69,10 +69,10 @@ def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
     return [*mistakes, *_settings_mistakes(f"{where}.data", kind.Settings, task.data.own)]
 
 
-def check_group(task: Task, source: Path) -> None:
-    """Refuse a pointer file that names other data sets, of a group, than a task's keys do."""
+def check_group(task: Task, source: Path, pointer: Pointer | None) -> None:
+    """Refuse the pointer of a file that names other data sets, of a group, than a task's keys do."""
     wanted = task.data.own.get("group") or {}
-    members = [member for member in repositories(read_pointer(source)) if member]
+    members = [member for member in repositories(pointer) if member]
     if set(wanted) != set(members):
         names = f"names {', '.join(members)}" if members else "names no group"
         raise InputError(f"data.group: has {', '.join(wanted) or 'nothing'}, and {source} {names}; name the same")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,16 +87,20 @@ def look(source: Path, pointer: HubPointer, kind: Kind) -> Seen:
     return Seen(head, sum(file.size for file in files.values()))
 
 
-def pin(source: Path, revisions: Mapping[str, str], *, keep_following: bool = False) -> None:
+def pin(
+    source: Path, revisions: Mapping[str, str], *, keep_following: bool = False, within: Iterable[str] = ()
+) -> None:
     """Pin a pointer file's repositories, by member of the group, to commits, and leave the rest of it as it stands.
 
-    They follow no branch any more, unless they are to be kept following.
+    They follow no branch any more, unless they are to be kept following. `within`: where the pointer stands in a file
+    of many.
     """
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 10_000
     content = yaml.load(source.read_text(encoding="utf-8"))
+    pointer = reduce(lambda table, key: table[key], within, content)
     for member, revision in revisions.items():
-        place = content["group"][member] if member else content
+        place = pointer["group"][member] if member else pointer
         place["revision"] = revision
         if not keep_following:
             place.pop("follow", None)

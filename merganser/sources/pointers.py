@@ -1,7 +1,7 @@
 """Pointer files: a few lines of YAML that name something remote at a pinned revision."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -69,7 +69,11 @@ def read_pointer(source: Path) -> Pointer | None:
         raise InputError(f"{source}: no such source; give a folder, a file, or a pointer file ({{hub, revision}})")
     if source.suffix not in POINTER_SUFFIXES or source.is_dir():
         return None
-    content = read_yaml(source)
+    return pointer_of(read_yaml(source), source)
+
+
+def pointer_of(content: Any, source: Path) -> Pointer:
+    """Return the pointer that a file's content is; raise InputError, which names the file, for a bad one."""
     known = [kind for key, kind in _KINDS.items() if isinstance(content, dict) and key in content]
     if not known:
         raise InputError(f"{source}: a pointer says either {{hub, revision}}, {{open_clip, pretrained}} or {{group}}")

@@ -67,8 +67,8 @@ def make_root(folder: Path) -> Path:
         "  average: {method", "  tsv_m: {method: tsv_m, reads: svd}\n  average: {method"
     )
     for name, content in zip(NAMES, (text, other), strict=True):
-        (folder / "suites" / name).mkdir(parents=True)
-        (folder / "suites" / name / "params.yaml").write_text(content)
+        (folder / "suites").mkdir(exist_ok=True)
+        (folder / f"suites/{name}.yaml").write_text(content)
     git = ["git", "-C", str(folder), "-c", "user.name=T", "-c", "user.email=t@example.org"]
     subprocess.run([*git, "add", *CODE, "params.yaml", "suites", ".dvc/config"], check=True)
     subprocess.run([*git, "commit", "-qm", "all"], check=True)

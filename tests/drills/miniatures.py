@@ -25,9 +25,11 @@ import datasets
 import transformers
 import yaml
 
+from flows.suite_files import POINTERS, pointers
+from flows.suites import load_suite
 from merganser.config.inputs import SECTIONS
 from merganser.config.loading import load_params
-from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer
+from merganser.sources.pointers import HubPointer, OpenClipPointer, pointer_of
 from tests.hub import Hub, serve
 from tests.miniatures import llama, models
 from tests.miniatures.data_sets import OWN_CLASSES, PICTURES, TEXTS, write_data_set, write_own
@@ -39,7 +41,7 @@ from tests.tiny import ROOT, dvc, environment, make_clone, merganser
 class Suite:
     """How a suite's models are written, and which of its tasks and entries run: of `entries` all, one a kind, or these.
 
-    Without tasks it is checked and not run. Entries that are named are those of its grids.yaml.
+    Without tasks it is checked and not run. Entries that are named are those of its grids.
     """
 
     models: Models
@@ -80,7 +82,7 @@ UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "s": 1, "min": 60, "h": 3600}
 FIRST = {"downloaded": 1.25, "of CPU time": 3}  # how far off an estimate may be before anything ran here
 AGAIN = {"of CPU time": 1.2, "of disk": 1.02}  # and of what ran before
 INSTALL = "pip install -c constraints.txt 'lm_eval[ifeval]'"
-LINKED = "suites/open-clip-vit-b-32-20/sources/base.yaml"
+LINKED = Path("suites/open-clip-vit-b-32-20/sources/base.yaml")
 
 
 def drill(folder: Path, sample: bool) -> None:
@@ -102,11 +104,13 @@ def drill(folder: Path, sample: bool) -> None:
 def make_root(folder: Path) -> Path:
     """Make a repository with the project's code and all its suites."""
     make_clone(folder)
-    shutil.copytree(ROOT / "suites", folder / "suites")
+    shutil.copytree(ROOT / "suites", folder / "suites", ignore=shutil.ignore_patterns("sources"))
     # Of open_clip's own models none has two layers: its repository is named instead of its tag.
-    pointer = read_pointer(folder / LINKED)
+    pointer = pointer_of(pointers(folder)[LINKED], LINKED)
     assert isinstance(pointer, OpenClipPointer)
-    (folder / LINKED).write_text(f"{{hub: {open_clip_repository(pointer)}, follow: main}}\n")
+    table = yaml.safe_load((folder / POINTERS).read_text())
+    table[str(LINKED.parent)][LINKED.stem] = {"hub": open_clip_repository(pointer), "follow": "main"}
+    (folder / POINTERS).write_text(yaml.safe_dump(table, sort_keys=False))
     return folder
 
 
@@ -131,8 +135,8 @@ def run(root: Path, name: str, suite: Suite, hub: Hub, online: dict[str, str]) -
     """Use and run a suite, cut to some tasks and entries; check that it took what was expected, and nothing is left."""
     began = time.monotonic()
     grids = isinstance(suite.entries, tuple)
-    cut(root / "suites" / name / ("grids.yaml" if grids else "params.yaml"), suite)
-    merganser(root, "use", name, *(["--grids"] if grids else []))
+    merganser(root, "use", name, "--force", *(["--grids"] if grids else []))
+    cut(root / "params.yaml", suite)
     expected = estimate(root, **online) if name in ESTIMATED else {}
     hub.sent.clear()
     said = merganser(root, "run", "--prune", "--workers", WORKERS, **online).stdout
@@ -177,7 +181,7 @@ def check_estimate(expected: dict[str, float], found: dict[str, float], factors:
 
 
 def cut(path: Path, suite: Suite) -> None:
-    """Cut a suite to the tasks and entries that run."""
+    """Cut a suite in use to the tasks and entries that run."""
     params = yaml.safe_load(path.read_text())
     params["tasks"] = {task: params["tasks"][task] for task in suite.tasks}
     if suite.entries != "all":
@@ -233,20 +237,21 @@ def section_of(params: dict[str, Any], place: str) -> dict[str, Any]:
 def make_hub(folder: Path, root: Path, names: Iterable[str]) -> dict[str, Path]:
     """Write all repositories that the suites' pointers name; return their folders."""
     repositories: dict[str, Path] = {}
+    table = pointers(root)
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
 
     def place_of(source: str, kind: str) -> tuple[HubPointer | None, Path]:
         if not source.endswith(".yaml"):
             return None, root / source
-        pointer = read_pointer(root / source)
+        pointer = pointer_of(table[Path(source)], Path(source))
         assert isinstance(pointer, HubPointer), source
         repositories[f"{kind}/{pointer.hub}"] = folder / kind / pointer.hub
         inner = "" if pointer.path is None or "." in pointer.path else pointer.path  # a folder, or a file at the top
         return pointer, folder / kind / pointer.hub / inner
 
     for name in names:
-        params, suite = load_params(root / "suites" / name / "params.yaml"), SUITES[name].models
+        params, suite = load_suite(root, name), SUITES[name].models
         _, base = place_of(params.base.source, "models")
         if not base.exists():
             suite.write_base(base)

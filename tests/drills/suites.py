@@ -70,7 +70,7 @@ def make_suites(folder: Path, seed: int) -> Path:
     """Make a repository with the project's code, its suites and the examples that make them, for another seed."""
     folder.mkdir(parents=True)
     made = shutil.ignore_patterns("*.pyc", "hub", "datasets", "dvc.lock")
-    for name in (*CODE, "examples", "suites", "params.yaml"):
+    for name in (*CODE, "examples", "suites"):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=made)
         else:
@@ -89,12 +89,12 @@ def cut(root: Path) -> None:
     for stage in (stage for suite in SUITES for stage in params[suite].values()):
         stage.update({key: FEW[key] for key in stage.keys() & FEW.keys()})
     edit(path, params | {"data": FEW["data"], "tasks": list(KEPT)})
-    path = root / "suites/encoder/params.yaml"
-    params = yaml.safe_load(path.read_text())
-    kept = {name: section for name, section in params.items() if name not in ("joints", "differences", "studies")}
-    tasks = {name: params["tasks"][name] for name in KEPT}
-    methods = {name: params["methods"][name] for name in ENTRIES}
-    path.write_text(yaml.safe_dump(kept | {"tasks": tasks, "methods": methods}))
+    path = root / "suites/encoder.yaml"
+    suite = yaml.safe_load(path.read_text())
+    del suite["studies"]
+    path.write_text(
+        yaml.safe_dump(suite | {"tasks": {name: suite["tasks"][name] for name in KEPT}, "methods": list(ENTRIES)})
+    )
 
 
 def edit(path: Path, changes: dict[str, Any]) -> None:

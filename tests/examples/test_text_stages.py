@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 import texts.__main__
 from common.stages import read_settings
-from merganser.config.loading import load_params
+from flows.suites import load_suite
 from tests.examples.stages import EXAMPLES, REPOSITORY, code_of, declared_code, differing, make_folder, stages_of
 from texts.causal.model import encode, loss, prompt
 from texts.drawing import draw
@@ -162,7 +162,7 @@ def test_the_settings_are_those_of_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suite", ["encoder", "causal"])
 def test_a_suite_compares_these_models_and_asks_as_they_were_trained(suite: str) -> None:
-    tasks = load_params(REPOSITORY / "suites" / suite / "params.yaml").tasks
+    tasks = load_suite(REPOSITORY, suite).tasks
     assert list(tasks) == list(TASKS)
     for name, task in tasks.items():
         assert task.source == f"examples/texts/{suite}/hub/{name}"

@@ -11,6 +11,7 @@ from dvc.repo import Repo
 
 from dvcfleet.dvc_adapter.lockfiles import read_lock
 from flows.comparisons import draft_of, new
+from flows.suite_files import without_head
 from flows.suites import use
 from merganser.errors import InputError
 from merganser.outputs import one_writer
@@ -38,8 +39,8 @@ def root(tmp_path: Path) -> Path:
     """A committed repository of git and DVC with two suites, the first in use, and models that git does not keep."""
     root = tmp_path / "root"
     for name, text in (("one", TINY), ("two", OTHER)):
-        (root / "suites" / name).mkdir(parents=True)
-        (root / "suites" / name / "params.yaml").write_text(text)
+        (root / "suites").mkdir(parents=True, exist_ok=True)
+        (root / f"suites/{name}.yaml").write_text(text)
     (root / "params.yaml").write_text(TINY)
     (root / "dvc.yaml").write_text(yaml.safe_dump(STAGES))
     for name in ("hub/base", "hub/dark", "hub/light", "datasets/dark"):
@@ -90,7 +91,7 @@ def test_changes_of_code_that_are_in_no_commit_are_named(root: Path, tmp_path: P
 
 def test_a_new_comparison_begins_with_a_suite(root: Path, tmp_path: Path, done: Done) -> None:
     assert "merganser run" in done(root, "new", str(tmp_path / "beside"), "--suite", "two")
-    assert (tmp_path / "beside/params.yaml").read_text() == OTHER
+    assert without_head((tmp_path / "beside/params.yaml").read_text()) == OTHER
     assert (root / "params.yaml").read_text() == TINY
 
 
@@ -124,7 +125,7 @@ def test_one_whose_start_was_killed_begins_afresh(root: Path, tmp_path: Path, br
     git(root, "worktree", "add", *branch, str(draft_of(tmp_path / "beside")))
     (tmp_path / "beside").mkdir()
     new(root, tmp_path / "beside", "two")
-    assert (tmp_path / "beside/params.yaml").read_text() == OTHER
+    assert without_head((tmp_path / "beside/params.yaml").read_text()) == OTHER
     assert git(tmp_path / "beside", "branch", "--show-current") == "beside\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "root"]
     assert len(git(root, "worktree", "list").splitlines()) == 2

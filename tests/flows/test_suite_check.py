@@ -65,15 +65,13 @@ def root(tmp_path: Path) -> Path:
         "published": {"source": "suites/far/published.yaml"},
         "studies": {},
     }
-    write(root, params)
-    (root / "suites/far/README.md").write_text("# far\n")
-    (root / "suites/far/about.yaml").write_text("{title: far, download: 3 kB, gpu: helps}\n")
+    write(root, params | {"about": {"title": "far", "download": "3 kB", "gpu": "helps"}})
     (root / "suites/far/published.yaml").write_text(yaml.safe_dump({"tasks": ["dark"], "tables": [TABLE]}))
     return root
 
 
 def write(root: Path, params: dict[str, Any]) -> None:
-    (root / "suites/far/params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    (root / "suites/far.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
 
 
 def test_without_a_network_everything_is_checked_but_what_the_hub_has(root: Path) -> None:
@@ -106,11 +104,29 @@ def test_pinning_writes_the_branchs_commit_and_keeps_the_rest_of_the_file(root: 
     assert {source.state for source in found.sources} == {f"pinned to {COMMIT}, the newest"}
 
 
+def test_pinning_writes_into_the_table_and_into_a_file_that_says_the_same(root: Path, hub: Hub) -> None:
+    (root / "suites/tables").mkdir()
+    table = root / "suites/tables/pointers.yaml"
+    lines = ["base: {hub: org/base, follow: main} # first", "dark: {hub: org/dark, follow: main}"]
+    table.write_text("suites/far/sources:\n" + "".join(f"  {line}\n" for line in lines))
+    (root / "suites/far/sources/base.yaml").unlink()
+    (root / "suites/far/sources/dark.yaml").write_text("{hub: org/dark, follow: main} # mine\n")
+    assert check(root, "far").sources[0].state == "not pinned, follows main"
+    check(root, "far", online=True, pin_them=True)
+    assert table.read_text() == "suites/far/sources:\n" + "".join(
+        f"  {line}\n".replace("follow: main", f"revision: {COMMIT}") for line in lines
+    )
+    assert COMMIT in (root / "suites/far/sources/dark.yaml").read_text()
+    assert not (root / "suites/far/sources/base.yaml").exists()
+
+
 def test_of_a_group_each_data_set_is_a_source_and_pinned(root: Path, hub: Hub) -> None:
     path = root / "suites/far/sources/dark-data.yaml"
     path.write_text("group: # two\n  a: {hub: org/dark, follow: main}\n  b: {hub: org/dark, follow: main}\n")
     found = check(root, "far", online=True, pin_them=True)
-    assert found.mistakes == (f"tasks.dark.data.group: has nothing, and {path} names a, b; name the same",)
+    assert found.mistakes == (
+        f"tasks.dark.data.group: has nothing, and {path.relative_to(root)} names a, b; name the same",
+    )
     assert [source.bytes for source in found.sources if source.path == str(path.relative_to(root))] == [320, 320]
     pinned = f"{{hub: org/dark, revision: {COMMIT}}}"
     assert path.read_text() == f"group: # two\n  a: {pinned}\n  b: {pinned}\n"
@@ -151,12 +167,12 @@ def test_a_hub_that_does_not_answer_is_a_note(root: Path, monkeypatch: pytest.Mo
         (lambda p: p["base"].update(source="suites/far/sources/bsae.yaml"), "bsae.yaml: no such source"),
         (lambda p: p["methods"].update(ties={"method": "tise", "reads": "deltas"}), 'did you mean "ties"'),
         (lambda p: p["methods"].pop("ties"), "Table 1: rows: no entry 'ties'"),
-        (lambda p: p["published"].update(source="suites/far/about.yaml"), "about.yaml: title: unknown key"),
+        (lambda p: p["published"].update(source="suites/far.yaml"), "far.yaml: about: unknown key"),
         (lambda p: p["published"].update(source="suites/far/none.yaml"), "none.yaml"),
     ],
 )
 def test_mistakes_are_named_without_a_network(root: Path, spoil: Any, message: str) -> None:
-    params = yaml.safe_load((root / "suites/far/params.yaml").read_text())
+    params = yaml.safe_load((root / "suites/far.yaml").read_text())
     spoil(params)
     write(root, params)
     found = check(root, "far")
@@ -169,5 +185,5 @@ def test_the_command_line_says_it_as_text_and_as_json(tmp_path: Path, root: Path
     assert found["sources"][1]["path"] == "suites/far/sources/dark.yaml"
     with pytest.raises(InputError, match='did you mean "far"'):
         check(root, "fra")
-    (root / "suites/far/params.yaml").write_text("seed: 0\n")
+    (root / "suites/far.yaml").write_text("seed: 0\n")
     refused(root, "suites", "check", "far", "--offline")

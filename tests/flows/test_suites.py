@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -15,9 +14,22 @@ from dvc.repo import Repo
 
 from flows import cli
 from flows.suite_check import check
-from flows.suites import EXAMPLES, IGNORED, describe, ignore_unused_examples, suite_names, use
-from merganser.config.loading import load_params
+from flows.suite_files import (
+    GRIDS,
+    POINTERS,
+    READ,
+    SUITES,
+    TABLES,
+    pointers,
+    read_suite,
+    suite_names,
+    suite_params,
+)
+from flows.suites import EXAMPLES, IGNORED, describe, ignore_unused_examples, load_suite, sources_of, use
+from merganser.config.loading import check_params, load_params
 from merganser.errors import InputError
+from merganser.limits import read_yaml
+from merganser.sources.pointers import pointer_of, read_pointer
 from tests.tiny import ROOT
 
 TINY = (ROOT / "tests/tiny/params.yaml").read_text()
@@ -28,8 +40,8 @@ OTHER = TINY.replace("seed: 0", "seed: 1")
 def root(tmp_path: Path) -> Path:
     """A repository of git and DVC with two suites, the first in use."""
     for name, text in (("one", TINY), ("two", OTHER)):
-        (tmp_path / "suites" / name).mkdir(parents=True)
-        (tmp_path / "suites" / name / "params.yaml").write_text(text)
+        (tmp_path / "suites").mkdir(exist_ok=True)
+        (tmp_path / f"suites/{name}.yaml").write_text(text)
     (tmp_path / "params.yaml").write_text(TINY)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     Repo.init(str(tmp_path)).close()
@@ -42,6 +54,11 @@ def commit(root: Path) -> None:
     subprocess.run([*git, "commit", "-qm", "params"], check=True)
 
 
+def used(name: str, text: str) -> str:
+    """Return what a suite that is written as a params.yaml is put in place as."""
+    return f"# From suites/{name}.yaml, by `merganser use {name}`: docs/params.md.\n\n{text}"
+
+
 def test_suites_are_listed_with_family_tasks_and_entries(root: Path) -> None:
     assert suite_names(root) == ["one", "two"]
     listed = {name: describe(root, name) for name in suite_names(root)}
@@ -52,7 +69,7 @@ def test_suites_are_listed_with_family_tasks_and_entries(root: Path) -> None:
 
 
 def test_a_broken_suite_is_listed_with_its_mistake_and_not_put_in_place(root: Path) -> None:
-    (root / "suites/two/params.yaml").write_text(OTHER.replace("density: 0.5", "density: 5.0"))
+    (root / "suites/two.yaml").write_text(OTHER.replace("density: 0.5", "density: 5.0"))
     assert "methods.ties.density" in describe(root, "two").mistake
     with pytest.raises(InputError, match=r"methods\.ties\.density"):
         use(root, "two")
@@ -61,28 +78,31 @@ def test_a_broken_suite_is_listed_with_its_mistake_and_not_put_in_place(root: Pa
 
 def test_a_suite_is_put_in_place_of_another_and_back(root: Path) -> None:
     use(root, "two")
-    assert (root / "params.yaml").read_text() == OTHER
+    assert (root / "params.yaml").read_text() == used("two", OTHER)
     use(root, "one")
-    assert (root / "params.yaml").read_text() == TINY
+    assert (root / "params.yaml").read_text() == used("one", TINY)
 
 
 def test_what_a_suite_leaves_out_is_written_into_the_file_in_use_which_stays_the_suites(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (root / "suites/two/params.yaml").write_text(OTHER.replace("seed: 1\n", "").replace(", reads: svd", ""))
+    (root / "suites/two.yaml").write_text(OTHER.replace("seed: 1\n", "").replace(", reads: svd", ""))
     use(root, "two")
-    assert "wrote what was left out: seed, studies.tasks.methods.tsv_c" in capsys.readouterr().err
+    assert (
+        "params.yaml: wrote what suites/two.yaml leaves out: seed, studies.tasks.methods.tsv_c"
+        in capsys.readouterr().err
+    )
     assert yaml.safe_load((root / "params.yaml").read_text()) == yaml.safe_load(TINY)
-    assert "seed" not in (root / "suites/two/params.yaml").read_text()
+    assert "seed" not in (root / "suites/two.yaml").read_text()
     assert describe(root, "two").in_use
     use(root, "one")
-    assert (root / "params.yaml").read_text() == TINY
+    assert (root / "params.yaml").read_text() == used("one", TINY)
 
 
 def test_a_missing_params_yaml_is_put_in_place(root: Path) -> None:
     (root / "params.yaml").unlink()
     use(root, "two")
-    assert (root / "params.yaml").read_text() == OTHER
+    assert (root / "params.yaml").read_text() == used("two", OTHER)
 
 
 def test_changes_that_are_in_no_commit_are_kept_until_forced(root: Path) -> None:
@@ -93,7 +113,7 @@ def test_changes_that_are_in_no_commit_are_kept_until_forced(root: Path) -> None
         use(root, "two")
     assert (root / "params.yaml").read_text() == own
     use(root, "two", force=True)
-    assert (root / "params.yaml").read_text() == OTHER
+    assert (root / "params.yaml").read_text() == used("two", OTHER)
 
 
 def test_changes_that_are_committed_are_replaced(root: Path) -> None:
@@ -102,14 +122,97 @@ def test_changes_that_are_committed_are_replaced(root: Path) -> None:
         use(root, "two")
     commit(root)
     use(root, "two")
-    assert (root / "params.yaml").read_text() == OTHER
+    assert (root / "params.yaml").read_text() == used("two", OTHER)
+
+
+def test_a_copy_of_params_yaml_is_a_suite_whose_first_line_is_not_doubled(root: Path) -> None:
+    use(root, "two")
+    own = (root / "params.yaml").read_text().replace("seed: 1", "seed: 7 # mine")
+    (root / "params.yaml").write_text(own)
+    (root / "suites/mine.yaml").write_text(own)
+    use(root, "one")
+    use(root, "mine")
+    assert (root / "params.yaml").read_text() == used("mine", OTHER.replace("seed: 1", "seed: 7 # mine"))
+
+
+def test_a_suite_is_one_file_that_takes_of_others_and_says_what_it_changes(root: Path) -> None:
+    (root / "suites/mine.yaml").write_text("""
+about: {title: Mine, download: none, gpu: "no"}
+extends: one
+methods: [regmean, ties: {density: 0.25}, emr: {method: emr, reads: deltas}]
+evaluation: {batch_size: 7}
+studies: null
+grids: {methods: {base: {method: base, reads: deltas}, individual: {method: individual, reads: deltas}}}
+""")
+    use(root, "mine")
+    tiny, found = yaml.safe_load(TINY), yaml.safe_load((root / "params.yaml").read_text())
+    assert list(found["methods"]) == ["regmean", "ties", "emr"]
+    assert found["statistics"] == {"gram": tiny["statistics"]["gram"]}
+    assert found["methods"]["ties"] == tiny["methods"]["ties"] | {"density": 0.25}
+    assert found["evaluation"] == tiny["evaluation"] | {"batch_size": 7}
+    assert found["tasks"] == tiny["tasks"]
+    assert not {"studies", "joints", "learned", "about", "extends"} & found.keys()
+    assert describe(root, "mine").title == "Mine"
+    use(root, "mine", grids=True)
+    assert list(load_params(root / "params.yaml").methods) == ["base", "individual"]
+    with pytest.raises(InputError, match=r"suites/one\.yaml has no grids"):
+        use(root, "one", grids=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("extends: onee", "no suite or table is called 'oen'; did you mean \"one\""),
+        ("extends: mine", "extends itself"),
+        (
+            "extends: one\nmethods: [ties, tise]",
+            "mine.yaml: methods: there is no 'tise' to take; did you mean \"ties\"",
+        ),
+        ("[one]", "expected a mapping"),
+        ("extends: one\nabout: {title: Mine}", "about.download: missing"),
+        ("extends: one\ndensity: 0.2", "mine.yaml: density: unknown key"),
+    ],
+)
+def test_a_mistake_in_what_a_suite_takes_is_named(root: Path, text: str, message: str) -> None:
+    (root / "suites/mine.yaml").write_text(text)
+    assert message in describe(root, "mine").mistake
+
+
+TABLE = """
+models/far:
+  base: {hub: org/base, follow: main}
+  dark: {hub: org/dark, name: [a, b], follow: main} # of two
+"""
+
+
+def test_the_pointer_files_of_a_suite_are_written_and_then_left_as_they_are(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / TABLES).mkdir()
+    (root / POINTERS).write_text(TABLE)
+    base, dark = (root / "models/far" / file for file in ("base.yaml", "dark.yaml"))
+    change = {"base": {"source": "models/far/base.yaml"}, "tasks": {"dark": {"source": "models/far/dark.yaml"}}}
+    (root / "suites/far.yaml").write_text(yaml.safe_dump({"extends": "one", **change}))
+    use(root, "far")
+    assert base.read_text() == "hub: org/base\nfollow: main\n"
+    assert read_pointer(dark) == pointer_of({"hub": "org/dark", "name": ["a", "b"], "follow": "main"}, dark)
+    base.write_text(f"hub: org/base\nfollow: main\nrevision: {'a' * 40} # by a run\n")
+    dark.write_text("hub: own/dark\nfollow: main\n")
+    capsys.readouterr()
+    use(root, "far", force=True)
+    assert "by a run" in base.read_text()
+    assert "own/dark" in dark.read_text()
+    assert (
+        capsys.readouterr().err
+        == "models/far/dark.yaml: left as it is, which is not what suites/tables/pointers.yaml says\n"
+    )
 
 
 def test_dvc_ignores_the_examples_that_are_not_read(root: Path) -> None:
     for name in ("one", "two"):
         (root / "examples" / name).mkdir(parents=True)
         (root / "examples" / name / "dvc.yaml").write_text("stages: {made: {cmd: 'true', outs: [x]}}\n")
-    (root / "suites/two/params.yaml").write_text(OTHER.replace("hub/dark", "examples/two/hub/dark"))
+    (root / "suites/two.yaml").write_text(OTHER.replace("hub/dark", "examples/two/hub/dark"))
     use(root, "two")
     with Repo(str(root)) as repo:
         assert [Path(stage.path).parent.name for stage in repo.index.stages] == ["two"]
@@ -159,7 +262,7 @@ def test_the_command_line_lists_and_uses_suites_from_a_folder_inside(
             cli.main()
         assert left.value.code == 0
     said = capsys.readouterr().out
-    assert "params.yaml is that of suites/two: open_clip, 2 tasks, 7 entries" in said
+    assert "params.yaml is that of suites/two.yaml: open_clip, 2 tasks, 7 entries" in said
     assert [row["in_use"] for row in json.loads(said[said.index("[") :])] == [False, True]
 
 
@@ -176,25 +279,35 @@ def test_every_suite_is_valid_and_says_what_it_is(name: str) -> None:
     assert found.mistakes == found.notes == ()
 
 
-def test_the_clip_suites_are_as_they_are_derived(tmp_path: Path) -> None:
-    for place in (ROOT / "suites").glob("clip-vit-*"):
-        shutil.copytree(place, tmp_path / place.name)
-    runpy.run_path(str(ROOT / "suites/clip.py"))["write"](tmp_path)
-    for path in tmp_path.glob("*/*.yaml"):
-        assert path.read_text() == (ROOT / "suites" / path.relative_to(tmp_path)).read_text(), path
+def test_the_tables_have_nothing_that_no_suite_takes() -> None:
+    taken, named = dict[str, set[str]](), set[Path]()
+    for name in suite_names(ROOT):
+        content = read_suite(ROOT, name)
+        for grids in (False, True)[: 1 + (GRIDS in content)]:
+            params = suite_params(ROOT, name, grids=grids)[0]
+            where = f"{GRIDS}." if grids else ""
+            for section in ("tasks", "methods", *READ):
+                taken.setdefault(where + section, set()).update(params.get(section, {}))
+            named |= set(sources_of(check_params(params, Path(name))))
+    for table in (ROOT / TABLES).glob("*.yaml"):
+        content = read_yaml(table)
+        if table != ROOT / POINTERS:
+            inner = {f"{GRIDS}.{section}": each for section, each in content.get(GRIDS, {}).items()}
+            for section, each in {**content, **inner}.items():
+                unused = set(each) - taken[section] if section in taken and isinstance(each, dict) else set()
+                assert unused == set(), (table.name, section)
+    assert set(pointers(ROOT)) - named == set()
+    extended = [read_yaml(path).get("extends", []) for path in (ROOT / SUITES).rglob("*.yaml")]
+    words = {each for names in extended for each in ([names] if isinstance(names, str) else names)}
+    assert {path.stem for path in (ROOT / TABLES).glob("*.yaml")} - {POINTERS.stem} <= words
 
 
-def test_the_grids_of_other_suites_compare_what_their_params_yaml_does(tmp_path: Path) -> None:
-    noted = "`python suites/grids.py` writes"
-    places = [path.parent for path in (ROOT / "suites").glob("*/grids.yaml") if noted in path.read_text()]
-    assert len(places) >= 9
-    for place in places:
-        shutil.copytree(place, tmp_path / place.name)
-    runpy.run_path(str(ROOT / "suites/grids.py"))["write"](tmp_path)
-    for path in tmp_path.glob("*/grids.yaml"):
-        assert path.read_text() == (ROOT / "suites" / path.relative_to(tmp_path)).read_text(), path
-        params, grids = load_params(path.with_name("params.yaml")), load_params(path)
-        assert (params.base, params.parameters, params.tasks) == (grids.base, grids.parameters, grids.tasks)
+def test_every_pointer_file_that_a_suite_names_is_in_the_table_and_well_formed() -> None:
+    table = pointers(ROOT)
+    for name in suite_names(ROOT):
+        named = sources_of(load_suite(ROOT, name))
+        assert {path for path in named if path.suffix == ".yaml"} <= set(table), name
+    assert all(pointer_of(each, path) for path, each in table.items())
 
 
 # public lists of each data set: classes, and prompts
@@ -208,19 +321,22 @@ PUBLIC = {
 
 
 def test_the_clip_suites_have_as_many_classes_as_their_data_sets() -> None:
-    params = load_params(ROOT / "suites/clip-vit-b-32-20/params.yaml")
+    params = load_suite(ROOT, "clip-vit-b-32-20")
     own = {name: task.data.own for name, task in params.tasks.items()}
     assert {name: (len(each["classes"]), len(each["templates"])) for name, each in own.items()} == PUBLIC
 
 
 @pytest.mark.parametrize("name", ["clip-vit-b-32-lora-8", "clip-vit-l-14-lora-8", "open-clip-vit-b-32-20"])
 def test_the_same_tasks_have_the_same_classes_and_prompts_in_all_suites(name: str) -> None:
-    ours = load_params(ROOT / "suites/clip-vit-b-32-20/params.yaml").tasks
-    found = load_params(ROOT / "suites" / name / "params.yaml").tasks
+    ours, found = load_suite(ROOT, "clip-vit-b-32-20").tasks, load_suite(ROOT, name).tasks
     shared = [task for task in found if task in ours]
     assert len(shared) in (8, 19)
     assert all(found[task].data.own == ours[task].data.own for task in shared)
 
 
 def test_the_image_suite_is_in_place_from_the_start() -> None:
-    assert (ROOT / "params.yaml").read_bytes() == (ROOT / "suites/image/params.yaml").read_bytes()
+    here, suite = read_yaml(ROOT / "params.yaml"), suite_params(ROOT, "image")[0]
+    assert here == suite
+    for section in ("tasks", "methods"):
+        assert list(here[section]) == list(suite[section])
+    assert describe(ROOT, "image").in_use

@@ -14,9 +14,9 @@ from pathlib import Path
 from torch import Tensor
 
 from flows.suite_check import check
+from flows.suites import load_suite, write_pointers
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
-from merganser.config.loading import load_params
 from merganser.config.params import Params, Task
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
@@ -39,7 +39,8 @@ def check_suite(name: str, seen: set[str]) -> int:
     assert not found.notes, found.notes
     loose = [source.path for source in found.sources if source.hub and not source.revision]
     assert not loose, loose
-    params = load_params(Path("suites") / name / "params.yaml")
+    params = load_suite(Path(), name)
+    write_pointers(Path(), params)
     if not isinstance(read_pointer(Path(params.base.source)), HubPointer):
         raise AssertionError(f"{name}: {params.base.source}: no pointer to a repository")
     fetch_model(Path(params.base.source), BASE, params.base.pad_token_id)

@@ -12,7 +12,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForSequenceClassification
 
-from merganser.config.loading import load_params
+from flows import suite_files
+from flows.suites import load_suite
 from merganser.config.params import UNMEASURED, Params
 from merganser.sources import pointers
 from tests.hub import serve
@@ -148,8 +149,10 @@ def make_hub(folder: Path, root: Path, params: Params) -> dict[str, Path]:
     """Write all repositories that such a suite's pointers name; return their folders."""
     repositories: dict[str, Path] = {}
 
+    table = {path: pointers.pointer_of(content, path) for path, content in suite_files.pointers(root).items()}
+
     def place(source: str) -> Path:
-        pointer = pointers.read_pointer(root / source)
+        pointer = table[Path(source)]
         assert isinstance(pointer, pointers.HubPointer)
         found = repositories[f"models/{pointer.hub}"] = folder / "models" / pointer.hub
         return found
@@ -164,7 +167,7 @@ def make_hub(folder: Path, root: Path, params: Params) -> dict[str, Path]:
             write_tuned(model, base, seed + 1)
         if task.kind == UNMEASURED:
             continue
-        for member, pointer in pointers.repositories(pointers.read_pointer(root / task.data.source)).items():
+        for member, pointer in pointers.repositories(table[Path(task.data.source)]).items():
             data = repositories[f"datasets/{pointer.hub}"] = folder / "datasets" / pointer.hub
             if name in LABELLED:
                 configuration = pointer.name if isinstance(pointer.name, str) else "default"
@@ -192,9 +195,8 @@ def cut(path: Path, name: str) -> None:
 def run_suite(folder: Path, name: str) -> None:
     """Check, use and run a suite on a hub of miniatures, by an entry of each kind of what entries read."""
     root = make_clone(folder / name)
-    for part in (f"suites/{name}", "suites/sources"):
-        shutil.copytree(ROOT / part, root / part)
-    params = load_params(root / "suites" / name / "params.yaml")
+    shutil.copytree(ROOT / "suites", root / "suites", ignore=shutil.ignore_patterns("sources"))
+    params = load_suite(root, name)
     with serve(make_hub(folder / f"{name}-hub", root, params)) as hub:
         online = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(folder / f"{name}-cache")}
         said = merganser(root, "suites", "check", name, "--pin", **online).stdout

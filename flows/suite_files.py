@@ -8,12 +8,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
 from merganser.config.completing import Addition, additions, completed, filled
 from merganser.errors import InputError, did_you_mean
-from merganser.limits import parse_yaml, read_small, read_yaml
+from merganser.limits import read_small, read_yaml
 
 SUITES = Path("suites")
 TABLES = SUITES / "tables"
@@ -25,17 +26,7 @@ ORDER = ("seed", "base", "parameters", "published", "tasks", "decompose", *READ,
 WIDTH = 150  # characters a line, above which a mapping has a line a key
 TASK = "{}"  # in a source that all tasks have: the task's name
 _PLAIN = re.compile(r"[A-Za-z]([\w ./'-]*[\w.'-])?")  # text that needs no quotes
-_WORDS = {
-    "true",
-    "false",
-    "null",
-    "yes",
-    "no",
-    "on",
-    "off",
-    "y",
-    "n",
-}  # that YAML, or some reader of it, takes for more
+_OTHER = re.compile(r"true|false|null|yes|no|on|off|y|n", re.I)  # what some reader of YAML takes for another value
 _FROM = re.compile(r"\A# From suites/.*\n\n?")
 
 
@@ -71,10 +62,8 @@ def suite_params(root: Path, name: str, *, grids: bool = False) -> tuple[dict[st
 def suite_text(root: Path, name: str, *, grids: bool = False) -> str:
     """Return the text of the params.yaml that a suite is; one that is written as such keeps its comments."""
     path = SUITES / f"{name}.yaml"
-    text = read_small(root / path).decode()
-    content = parse_yaml(text, str(path))
-    if not grids and isinstance(content, dict) and not {ABOUT, EACH, EXTENDS, GRIDS} & content.keys():
-        return without_head(completed(text, str(path))[0])
+    if not grids and not {ABOUT, EACH, EXTENDS, GRIDS} & _content(root, path).keys():
+        return without_head(completed(read_small(root / path).decode(), str(path))[0])
     return written(suite_params(root, name, grids=grids)[0])
 
 
@@ -120,6 +109,8 @@ def written(content: Mapping[str, Any]) -> str:
 def pointers(root: Path) -> dict[Path, Any]:
     """Return the content of each pointer file that a suite may name, by its place: the table of pointers."""
     table = _content(root, POINTERS) if (root / POINTERS).is_file() else {}
+    if not all(isinstance(named, dict) for named in table.values()):
+        raise InputError(f"{POINTERS}: expected a mapping of names to pointers for each folder")
     return {Path(folder) / f"{name}.yaml": each for folder, named in table.items() for name, each in named.items()}
 
 
@@ -146,14 +137,14 @@ def _place(root: Path, name: Any, path: Path) -> Path:
     """Return the file of a name that another extends: a table's or a suite's."""
     tables = {table.stem: TABLES / table.name for table in (root / TABLES).glob("*.yaml")}
     known = {each: SUITES / f"{each}.yaml" for each in suite_names(root)} | tables
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise InputError(f"{path}: {EXTENDS}: no suite or table is called {name!r}{did_you_mean(str(name), known)}")
     return known[name]
 
 
 def _content(root: Path, path: Path) -> dict[str, Any]:
     stat = (root / path).stat() if (root / path).is_file() else None
-    content = _parsed(root / path, stat and (stat.st_mtime_ns, stat.st_size))
+    content = _parsed((root / path).absolute(), stat and (stat.st_mtime_ns, stat.st_size))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping with the sections of params.yaml")
     return content
@@ -167,13 +158,13 @@ def _parsed(path: Path, _state: tuple[int, int] | None) -> Any:
 def _extended(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return what stands below with a file's changes; where that lists its entries, with only what these read."""
     found: dict[str, Any] = merged(below, own)
-    if isinstance(own.get("methods"), list):
-        needed = _needed(found)
-        for section in (section for section in READ if section in below):
-            kept = needed | {f"{section}/{name}" for name in own.get(section) or {}}
-            found[section] = {name: each for name, each in found[section].items() if f"{section}/{name}" in kept}
-        found = {key: value for key, value in found.items() if key not in READ or value}
-    return found
+    if not isinstance(own.get("methods"), list) or not isinstance(found["methods"], dict):
+        return found
+    needed = _needed(found)
+    for section in (section for section in READ if section in below and isinstance(found.get(section), dict)):
+        kept = needed | {f"{section}/{name}" for name in _named(own, section)}
+        found[section] = {name: each for name, each in found[section].items() if f"{section}/{name}" in kept}
+    return {key: value for key, value in found.items() if key not in READ or value}
 
 
 def _needed(content: dict[str, Any]) -> set[str]:
@@ -185,15 +176,23 @@ def _needed(content: dict[str, Any]) -> set[str]:
             section, _, name = str(place).partition("/")
             if section in READ and place not in needed:
                 needed.add(place)
-                todo.append((content.get(section) or {}).get(name))
+                todo.append(_named(content, section).get(name))
     return needed
+
+
+def _named(content: dict[str, Any], section: str) -> dict[str, Any]:
+    """Return what a section declares by name; nothing of one that is no mapping, which is refused later."""
+    found = content.get(section)
+    return found if isinstance(found, dict) else {}
 
 
 def _taken(below: dict[str, Any], names: list[Any]) -> Iterator[tuple[str, Any]]:
     for each in names:
         name, change = next(iter(each.items())) if isinstance(each, dict) and len(each) == 1 else (each, {})
-        if change == {} and name not in below:
-            raise InputError(f"there is no {name!r} to take{did_you_mean(str(name), below)}")
+        if not isinstance(name, str):
+            raise InputError(f"expected names, or a name: {{what it changes}}, got {name!r}")
+        if not change and name not in below:
+            raise InputError(f"there is no {name!r} to take{did_you_mean(name, below)}")
         yield name, _at(name, below.get(name), change) if change else below[name]
 
 
@@ -213,7 +212,7 @@ def _with_each(task: str, each: dict[str, Any], own: Any) -> Any:
         if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
             found[key] = _with_each(task, value, own.get(key, {}))
         elif key not in own:
-            found[key] = value.replace(TASK, task) if key == "source" else value
+            found[key] = str(value).replace(TASK, task) if key == "source" else value
     first = {key: found[key] for key in ("source", "kind") if key in found}
     return first | {key: value for key, value in found.items() if value is not None}
 
@@ -254,6 +253,8 @@ def _flow(value: Any) -> str:
         return f"{{{', '.join(f'{_flow(key)}: {_flow(each)}' for key, each in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_flow, value))}]"
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and not _OTHER.fullmatch(value):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and not isfinite(value):
+        return ".nan" if isnan(value) else f"{'-' * (value < 0)}.inf"
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -47,6 +47,11 @@ def _params(content: Any, path: Path) -> Params:
     content = filled(content, additions(content))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Params.model_fields)}")
+    if "extends" in content:
+        raise InputError(
+            f"{path}: extends: only a suite says it, for DVC reads a whole file; move this one to suites/NAME.yaml, "
+            "and `merganser use NAME` completes it"
+        )
     _refuse(path, [*_name_mistakes(content), *_shape_mistakes(content), *_clash_mistakes(content)])
     return Params.model_validate(content)
 

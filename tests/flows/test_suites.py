@@ -20,15 +20,17 @@ from flows.suite_files import (
     READ,
     SUITES,
     TABLES,
+    WIDTH,
     pointers,
     read_suite,
     suite_names,
     suite_params,
+    written,
 )
 from flows.suites import EXAMPLES, IGNORED, describe, ignore_unused_examples, load_suite, sources_of, use
 from merganser.config.loading import check_params, load_params
 from merganser.errors import InputError
-from merganser.limits import read_yaml
+from merganser.limits import parse_yaml, read_yaml
 from merganser.sources.pointers import pointer_of, read_pointer
 from tests.tiny import ROOT
 
@@ -159,16 +161,29 @@ grids: {methods: {base: {method: base, reads: deltas}, individual: {method: indi
         use(root, "one", grids=True)
 
 
+def test_a_params_yaml_that_extends_a_suite_is_told_where_that_is_completed(root: Path) -> None:
+    (root / "params.yaml").write_text("extends: one\nseed: 3\n")
+    with pytest.raises(InputError, match=r"params\.yaml: extends: .*suites/NAME\.yaml.*`merganser use NAME`"):
+        load_params(root / "params.yaml")
+    (root / "params.yaml").rename(root / "suites/mine.yaml")
+    use(root, "mine")
+    assert load_params(root / "params.yaml").seed == 3
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("extends: onee", "no suite or table is called 'oen'; did you mean \"one\""),
+        ("extends: onee", "no suite or table is called 'onee'; did you mean \"one\""),
         ("extends: mine", "extends itself"),
         (
             "extends: one\nmethods: [ties, tise]",
             "mine.yaml: methods: there is no 'tise' to take; did you mean \"ties\"",
         ),
         ("[one]", "expected a mapping"),
+        ("extends: [[one]]", "no suite or table is called ['one']"),
+        ("extends: one\nmethods: [[ties]]", "mine.yaml: methods: expected names, or a name: {what it changes}"),
+        ("extends: one\nmethods: [ties: ]\nstatistics: 5", "statistics: expected a mapping"),
+        ("methods: [ties]", "base: missing"),
         ("extends: one\nabout: {title: Mine}", "about.download: missing"),
         ("extends: one\ndensity: 0.2", "mine.yaml: density: unknown key"),
     ],
@@ -176,6 +191,37 @@ grids: {methods: {base: {method: base, reads: deltas}, individual: {method: indi
 def test_a_mistake_in_what_a_suite_takes_is_named(root: Path, text: str, message: str) -> None:
     (root / "suites/mine.yaml").write_text(text)
     assert message in describe(root, "mine").mistake
+
+
+HARD = {
+    "words": [
+        "no",
+        "yes",
+        "null",
+        "True",
+        "0",
+        "1e5",
+        "it's",
+        "dahlia?",
+        "a: b",
+        "a, b",
+        "# c",
+        "",
+        " x",
+        "-",
+        "ü",
+        "l\n2",
+    ],
+    "numbers": [1e-05, 1e16, -3, 0.1, float("inf"), True, None],
+    "empty": {"a": {}, "b": []},
+    "long": {"list": [f"{number} of many, with a comma" for number in range(50)], "text": "word " * 60},
+    "no": {"0": {"yes": {}}},
+}
+
+
+def test_what_is_written_reads_back_as_it_was() -> None:
+    assert parse_yaml(written(HARD), "") == HARD
+    assert max(map(len, written({"long": HARD["long"]["list"]}).splitlines())) <= WIDTH
 
 
 TABLE = """

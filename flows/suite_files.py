@@ -172,8 +172,8 @@ def _needed(content: dict[str, Any]) -> set[str]:
     todo, needed = list(content["methods"].values()), set[str]()
     while todo:
         about = todo.pop()
-        for place in (about.get("reads"), about.get("of")) if isinstance(about, dict) else ():
-            section, _, name = str(place).partition("/")
+        for place in (str(about.get("reads")), str(about.get("of"))) if isinstance(about, dict) else ():
+            section, _, name = place.partition("/")
             if section in READ and place not in needed:
                 needed.add(place)
                 todo.append(_named(content, section).get(name))

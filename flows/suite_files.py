@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.config.completing import Addition, additions, completed, filled
+from merganser.config.inputs import SECTIONS
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_small, read_yaml
 
@@ -20,9 +21,12 @@ SUITES = Path("suites")
 TABLES = SUITES / "tables"
 POINTERS = TABLES / "pointers.yaml"
 ABOUT, EACH, EXTENDS, GRIDS = "about", "each", "extends", "grids"  # the words that a params.yaml does not have
-READ = ("joints", "differences", "statistics", "learned", "embeddings", "searches", "routers", "surgery")
-COMPARED = (*READ, "methods", "studies")  # the sections that grids have of their own
-ORDER = ("seed", "base", "parameters", "published", "tasks", "decompose", *READ, "methods", "merge", "evaluation")
+COMPARED = (*SECTIONS, "methods", "studies")  # the sections that grids have of their own
+ORDER = (  # in which sections are written; others come after them
+    *("seed", "base", "parameters", "published", "tasks", "decompose"),
+    *("joints", "differences", "statistics", "learned", "embeddings", "searches", "routers", "surgery"),
+    *("methods", "merge", "evaluation"),
+)
 WIDTH = 150  # characters a line, above which a mapping has a line a key
 TASK = "{}"  # in a source that all tasks have: the task's name
 _PLAIN = re.compile(r"[A-Za-z]([\w ./'-]*[\w.'-])?")  # text that needs no quotes
@@ -161,10 +165,10 @@ def _extended(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(own.get("methods"), list) or not isinstance(found["methods"], dict):
         return found
     needed = _needed(found)
-    for section in (section for section in READ if section in below and isinstance(found.get(section), dict)):
+    for section in (section for section in SECTIONS if section in below and isinstance(found.get(section), dict)):
         kept = needed | {f"{section}/{name}" for name in _named(own, section)}
         found[section] = {name: each for name, each in found[section].items() if f"{section}/{name}" in kept}
-    return {key: value for key, value in found.items() if key not in READ or value}
+    return {key: value for key, value in found.items() if key not in SECTIONS or value}
 
 
 def _needed(content: dict[str, Any]) -> set[str]:
@@ -174,7 +178,7 @@ def _needed(content: dict[str, Any]) -> set[str]:
         about = todo.pop()
         for place in (str(about.get("reads")), str(about.get("of"))) if isinstance(about, dict) else ():
             section, _, name = place.partition("/")
-            if section in READ and place not in needed:
+            if section in SECTIONS and place not in needed:
                 needed.add(place)
                 todo.append(_named(content, section).get(name))
     return needed

@@ -17,7 +17,6 @@ from flows.suite_check import check
 from flows.suite_files import (
     GRIDS,
     POINTERS,
-    READ,
     SUITES,
     TABLES,
     WIDTH,
@@ -28,6 +27,7 @@ from flows.suite_files import (
     written,
 )
 from flows.suites import EXAMPLES, IGNORED, describe, ignore_unused_examples, load_suite, sources_of, use
+from merganser.config.inputs import SECTIONS
 from merganser.config.loading import check_params, load_params
 from merganser.errors import InputError
 from merganser.limits import parse_yaml, read_yaml
@@ -332,7 +332,7 @@ def test_the_tables_have_nothing_that_no_suite_takes() -> None:
         for grids in (False, True)[: 1 + (GRIDS in content)]:
             params = suite_params(ROOT, name, grids=grids)[0]
             where = f"{GRIDS}." if grids else ""
-            for section in ("tasks", "methods", *READ):
+            for section in ("tasks", "methods", *SECTIONS):
                 taken.setdefault(where + section, set()).update(params.get(section, {}))
             named |= set(sources_of(check_params(params, Path(name))))
     for table in (ROOT / TABLES).glob("*.yaml"):

@@ -24,8 +24,8 @@ from merganser.inputs.factorised import factorised
 from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.heads import read_head
 from merganser.inputs.layers import LayerSource, MappedLayers, ThreadedLayers, dense_layer
+from merganser.inputs.layers import Learned as Found
 from merganser.inputs.learned import RESULT, TRACE, write_learned
-from merganser.inputs.learned import Learned as Found
 from merganser.learning import FormsWeights, Learner, RoutesBlocks, get_learner
 from merganser.learning.apart import Apart
 from merganser.learning.batches import Batches

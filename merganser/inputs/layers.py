@@ -4,9 +4,9 @@ Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vecto
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from merganser.checkpoints.tensors import Part, Rows
 from merganser.linalg.decompositions import Basis, Factors
 from merganser.progress import Progress, watched
 from merganser.workers import in_order
-
-if TYPE_CHECKING:
-    from merganser.inputs.learned import Learned
 
 R = TypeVar("R")
 MERGE_WORK = 4  # peak memory of a merge over all methods, in float32 copies of the layer
@@ -112,6 +109,18 @@ class LayerLowRank:
 Layer = LayerDeltas | LayerFactors | LayerLowRank
 
 
+@dataclass(frozen=True)
+class Learned:
+    """The values that a learner found for some tasks' parameters."""
+
+    learner: str
+    settings: Mapping[str, Any]
+    tasks: Sequence[str]
+    names: Sequence[str]  # of the parameters
+    values: Mapping[str, Tensor]
+    blocks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # parameters that a router mixes, by its block
+
+
 class LayerSource(Protocol):
     """Layers that can be read repeatedly, one at a time or a few in threads: memory holds only those being read."""
 
@@ -136,7 +145,7 @@ class LayerSource(Protocol):
         """Return the text embedding of each task's class names (D,), for methods that need embeddings."""
 
     @property
-    def learned(self) -> "Learned | None":
+    def learned(self) -> Learned | None:
         """Return what was learned of these layers, for methods that apply it."""
 
     def layer(self, name: str) -> Layer:
@@ -168,7 +177,7 @@ class SequentialSource:
     layer: Any
 
     @property
-    def learned(self) -> "Learned | None":
+    def learned(self) -> Learned | None:
         """Return None: nothing was learned of these layers."""
         return None
 
@@ -224,7 +233,7 @@ class WrappedSource:
         return self.source.embeddings
 
     @property
-    def learned(self) -> "Learned | None":
+    def learned(self) -> Learned | None:
         """Return what was learned of these layers."""
         return self.source.learned
 

@@ -4,33 +4,19 @@ A folder of an entry of `learned` holds it in `result`, and in `read` what the m
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-
-from torch import Tensor
 
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
-from merganser.inputs.layers import Layer, WrappedSource
+from merganser.inputs.layers import Layer, Learned, WrappedSource
 from merganser.limits import parse_json
 
 R = TypeVar("R")
 RESULT, VALUES, TRACE = "result", "values.safetensors", "trace.json"
-
-
-@dataclass(frozen=True)
-class Learned:
-    """The values that a learner found for some tasks' parameters."""
-
-    learner: str
-    settings: Mapping[str, Any]
-    tasks: Sequence[str]
-    names: Sequence[str]  # of the parameters
-    values: Mapping[str, Tensor]
-    blocks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # parameters that a router mixes, by its block
 
 
 def write_learned(folder: Path, learned: Learned) -> None:

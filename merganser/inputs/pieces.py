@@ -7,16 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind
 from merganser.checkpoints.tensors import Part, Rows, name_of
-from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, SequentialSource
-
-if TYPE_CHECKING:
-    from merganser.inputs.learned import Learned
+from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, Learned, SequentialSource
 
 PIECE = 1 << 20  # values of all tasks together: 4 MiB in float32, of which malloc reuses what it frees
 
@@ -61,7 +58,7 @@ class PiecedLayers(SequentialSource):
         return self.source.embeddings
 
     @property
-    def learned(self) -> "Learned | None":
+    def learned(self) -> Learned | None:
         """Return what was learned of the source's layers."""
         return self.source.learned
 

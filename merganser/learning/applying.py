@@ -7,8 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.inputs.layers import LayerSource
-from merganser.inputs.learned import Learned
+from merganser.inputs.layers import LayerSource, Learned
 
 
 def applied(layers: LayerSource, learner: ModuleType) -> Callable[[Any], Tensor]:

@@ -16,13 +16,14 @@ from merganser.inputs.layers import (
     LayerDeltas,
     LayerFactors,
     LayerSource,
+    Learned,
     MappedLayers,
     SequentialSource,
     Side,
     Statistics,
     dense_layer,
 )
-from merganser.inputs.learned import Learned, LearnedLayers
+from merganser.inputs.learned import LearnedLayers
 from merganser.learning import FormsWeights, RoutesBlocks, get_learner
 from merganser.linalg.decompositions import Factors
 from merganser.merging.method import Method

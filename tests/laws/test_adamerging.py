@@ -6,7 +6,8 @@ import pytest
 
 from merganser import registry
 from merganser.errors import InputError
-from merganser.inputs.learned import Learned, LearnedLayers
+from merganser.inputs.layers import Learned
+from merganser.inputs.learned import LearnedLayers
 from tests.laws.layers import Layers
 from tests.laws.references import Array, Given
 from tests.laws.samples import assert_same, joined, merged_vector, network

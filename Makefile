@@ -66,7 +66,7 @@ format: $(READY)  ## put the code into the one format
 	"$(BIN)/ruff" format .
 	"$(BIN)/ruff" check --fix .
 
-bench: $(READY)  ## measure the engine and the merges against what they replace: half an hour to three quarters
+bench: $(READY)  ## measure the engine and the merges against what they replace: 30 to 45 minutes
 	@"$(BIN)/python" -m benchmarks
 
 docs: $(READY)  ## write the pages about the methods from the registry

@@ -1,4 +1,4 @@
-"""Run all benchmarks, in half an hour to three quarters: `make bench`, or `python -m benchmarks [PART ...]`.
+"""Run all benchmarks in 30 to 45 minutes: `make bench`, or `python -m benchmarks [PART ...]`.
 
 Each part is a module of this package that can be run alone, and more fully. What it prints and its figures also go to
 build/benchmarks/.

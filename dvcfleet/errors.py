@@ -37,7 +37,7 @@ class BusyError(UserError):
 
 
 class FailedError(Exception):
-    """Something failed that is no mistake of the user's; the message says what, where, and what to do."""
+    """Something failed that is not a mistake of the user's; the message says what, where, and what to do."""
 
 
 class DamagedError(FailedError):

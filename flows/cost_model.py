@@ -73,7 +73,7 @@ class Model:
     """The shapes of a model: what a task's fine-tuned one and the base have in common."""
 
     matrices: tuple[tuple[int, int], ...]  # merged, (M, N) as a method is given them
-    vectors: tuple[int, ...]  # merged values of each parameter that is no matrix
+    vectors: tuple[int, ...]  # merged values of each parameter that is not a matrix
     base: int  # bytes of the base's weights
     tuned: int  # bytes of a fine-tuned model's weights
     merged: int  # bytes of the merged parameters in the base

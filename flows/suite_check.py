@@ -169,7 +169,7 @@ def _class_mistakes(params: Params) -> Iterator[str]:
             if twice:
                 yield f"tasks.{name}.data.{key}: {', '.join(map(repr, twice))} stands more than once"
             if key != "templates" and isinstance(named, list) and len(named) < 2:
-                yield f"tasks.{name}.data.{key}: one alone is no choice"
+                yield f"tasks.{name}.data.{key}: one alone is not a choice"
 
 
 def _group_mistakes(root: Path, params: Params) -> Iterator[str]:

@@ -185,7 +185,7 @@ def _needed(content: dict[str, Any]) -> set[str]:
 
 
 def _named(content: dict[str, Any], section: str) -> dict[str, Any]:
-    """Return what a section declares by name; nothing of one that is no mapping, which is refused later."""
+    """Return what a section declares by name; nothing of one that is not a mapping, which is refused later."""
     found = content.get(section)
     return found if isinstance(found, dict) else {}
 

@@ -30,7 +30,7 @@ _KINDS = {
 
 
 def check_file(path: Path) -> None:
-    """Refuse what is no plain file, by its kind: to open a named pipe waits for ever, and a device may have no end.
+    """Refuse what is not a plain file, by its kind: to open a named pipe waits for ever, and a device may have no end.
 
     Raises FileNotFoundError where there is nothing.
     """

@@ -37,7 +37,7 @@ class Origins:
 
 
 def study_entry(params: Params, key: str) -> None:
-    """Measure every subset of one entry that is not there yet; remove what is no subset's."""
+    """Measure every subset of one entry that is not there yet; remove what is not a subset's."""
     entry, out = declared(params.studies.tasks.methods, key, "studies.tasks.methods"), TASK_STUDIES / key
     check_method(entry.method)
     check_family(params.base.family)

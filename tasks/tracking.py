@@ -6,7 +6,7 @@ from pathlib import Path
 from dvcfleet.secrets import masked
 
 STORE, ARTIFACTS = Path("mlflow.db"), Path("mlartifacts")
-# What SQLite, and MLflow of its tables, say of a file that is none of theirs any more.
+# What SQLite, and MLflow of its tables, say of a file that is no longer theirs.
 _DAMAGE = (
     "malformed",
     "not a database",

@@ -28,7 +28,7 @@ def test_a_run_of_tests_leaves_the_home_and_what_the_environment_names_as_they_w
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()
     elsewhere.mkdir()
-    (home / ".gitconfig").write_text("[this is no configuration\n")  # nobody can read it without failing
+    (home / ".gitconfig").write_text("[this is not a configuration\n")  # nobody can read it without failing
     (home / ".config/dvc").mkdir(parents=True)
     (home / ".config/dvc/config").write_text("[neither is this\n")
     before = sorted(tmp_path.rglob("*"))

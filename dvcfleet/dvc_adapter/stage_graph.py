@@ -20,7 +20,7 @@ _DVC_YAML = "dvc.yaml"
 def stage_graph(repo: "Repo", options: Options = EVERYTHING) -> tuple["DiGraph", list["Stage"]]:
     """Return the graph that orders the stages (edges point upstream) and the requested stages, in `dvc repro`'s order.
 
-    Raises UserError for a target that is no stage and no output, and for targets that no stage matches.
+    Raises UserError for a target that is not a stage and no output, and for targets that no stage matches.
     """
     from dvc.repo.reproduce import get_active_graph, plan_repro
 

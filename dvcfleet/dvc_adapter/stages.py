@@ -65,7 +65,7 @@ def set_params(path: Path, params: Mapping[str, Any]) -> None:
 def own_meta(stage: "Stage") -> tuple[Mapping[str, Any], str]:
     """Return what the stage's `meta` says to the engine, and where it does; all else in `meta` is the user's.
 
-    Raises UserError if that is no map, or for a key that the engine does not know.
+    Raises UserError if that is not a map, or for a key that the engine does not know.
     """
     return _own_meta(stage.meta, f"stage {stage.addressing}", _STAGE_KEYS)
 

@@ -110,7 +110,7 @@ def executions(folder: Path) -> Iterator[Execution]:
 
 
 def _is_sound(execution: Execution) -> bool:
-    """Tell whether a line's values are of the right kinds; raise ValueError or TypeError if `began` is no time."""
+    """Tell whether a line's values are of the right kinds; raise ValueError or TypeError if `began` is not a time."""
     words = (execution.stage, execution.result, execution.host, execution.run, execution.environment)
     is_known = execution.entry is None or isinstance(execution.entry, str)
     began = datetime.fromisoformat(execution.began)

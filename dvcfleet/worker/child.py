@@ -150,7 +150,7 @@ def _finalize(others: Set[str]) -> None:
     for name in ("last_type", "last_value", "last_traceback"):
         vars(sys).pop(name, None)
     removed = [sys.modules.pop(name) for name in list(sys.modules) if name not in others]
-    # What libraries put there that is no module, as cffi does, is only dropped.
+    # What libraries put there that is not a module, as cffi does, is only dropped.
     modules = [weakref.ref(each) for each in removed if isinstance(each, ModuleType)]
     del removed
     # Python finalizes cycles in any order, and drops what an open file holds if the descriptor is closed first.

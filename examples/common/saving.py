@@ -26,6 +26,6 @@ def save_splits(splits: Mapping[str, Split], features: Features, out: Path, dige
 
 
 def _dataset(name: str, split: Split, features: Features) -> Dataset:
-    """Build the split with a fingerprint of its content, as the library's own is no promise of equal bytes."""
+    """Build the split with a fingerprint of its content, as the library's own is not a promise of equal bytes."""
     dataset = Dataset.from_dict(dict(split.columns), features=features)
     return Dataset(dataset.data, info=dataset.info, split=NamedSplit(name), fingerprint=split.digest)

@@ -45,7 +45,7 @@ def left_out(names: Iterable[str], taken: Collection[str]) -> list[str]:
 def names_in(folder: Path) -> list[str]:
     """List the files of a model's folder, and those in the folders that may belong to it.
 
-    Raises InputError where one is no plain file.
+    Raises InputError where one is not a plain file.
     """
     inner = [path for path in folder.iterdir() if path.is_dir() and FOLDERS.fullmatch(path.name)]
     for place in (folder, *inner):

@@ -22,7 +22,7 @@ from merganser.progress import Progress, unwatched, watched
 class MeanCheckpoint:
     """The mean of models, parameter by parameter; of a parameter that only some have, the mean of theirs.
 
-    What is no floating-point number is the first model's. `heads`: patterns of what is each model's own and left out.
+    What is not floating-point is the first model's. `heads`: patterns of what is each model's own and left out.
     """
 
     models: Mapping[str, Checkpoint]

@@ -166,7 +166,7 @@ def dropped_of(checkpoint: Checkpoint) -> Mapping[str, str | None]:
 
 
 def files_of(checkpoint: Checkpoint) -> dict[str, str] | None:
-    """Return the name of the shard that holds each tensor; None for a checkpoint that is no set of shards."""
+    """Return the name of the shard that holds each tensor; None for a checkpoint that is not a set of shards."""
     if isinstance(checkpoint, View):
         inner = files_of(checkpoint.inner)
         return inner and {name: inner[stored] for name, stored in checkpoint.stored.items()}
@@ -257,7 +257,7 @@ def _open_torch(path: Path) -> TorchCheckpoint:
         raise InputError(f"{said}; fp8 is not supported: take the model it was made from")
     strange = [name for name, value in tensors.items() if not _is_plain(name, value)]
     if strange:
-        raise InputError(f"{path}: {strange[0]!r} is no plain tensor under a name; save the model's state_dict")
+        raise InputError(f"{path}: {strange[0]!r} is not a plain tensor under a name; save the model's state_dict")
     return TorchCheckpoint(path, tensors)
 
 

@@ -107,7 +107,7 @@ def _checked_end(header: dict[str, Any]) -> int:
     """Check all that a header says, and that the tensors lie side by side; return where the last one ends."""
     metadata = header.get("__metadata__", {})
     if not all(isinstance(text, str) for text in metadata.values()):
-        raise ValueError("its metadata is no map of texts")
+        raise ValueError("its metadata is not a map of texts")
     end = 0
     for start, stop, name in sorted(_checked_span(*item) for item in header.items() if item[0] != "__metadata__"):
         if start != end:
@@ -118,12 +118,12 @@ def _checked_end(header: dict[str, Any]) -> int:
 
 def _checked_span(name: str, entry: dict[str, Any]) -> tuple[int, int, str]:
     if not name.isprintable() or not 0 < len(quote(name, safe="")) <= NAME_LIMIT:
-        raise ValueError(f"{name[:NAME_LIMIT]!r} is no name for a tensor")
+        raise ValueError(f"{name[:NAME_LIMIT]!r} is not a name for a tensor")
     (start, end), shape = entry["data_offsets"], entry["shape"]
     if entry["dtype"] not in DTYPES:
         raise ValueError(f"{name} has the unsupported dtype {entry['dtype']}")
     if any(type(n) is not int or n < 0 for n in (start, end, *shape)):
-        raise ValueError(f"{name} has a shape or offset that is no count")
+        raise ValueError(f"{name} has a shape or offset that is not a count")
     if len(shape) > DIMENSIONS or prod(max(n, 1) for n in shape) > ENTRIES:
         raise ValueError(f"{name} has a shape that no tensor has")
     if end - start != Spec(entry["dtype"], tuple(shape)).nbytes:

@@ -13,7 +13,7 @@ PIECE = 2**20  # values compared at a time: most tensors that differ do so in th
 
 
 def surplus_of(checkpoint: StoredCheckpoint, architecture: Architecture) -> dict[str, str | None]:
-    """List the tensors that are no parameters of their own, with the name that a second name stands for.
+    """List the tensors that are not parameters of their own, with the name that a second name stands for.
 
     A known second name is one only where its values are the first one's, bit for bit, and the configuration does not
     say that they are untied; two names of torch weights are one where they share their memory.

@@ -12,7 +12,7 @@ from merganser.progress import Progress
 
 @contextmanager
 def progress_bar(console: Console | None = None) -> Iterator[Progress]:
-    """Show on standard error what is being done, how much of it, and the time left; nothing where it is no terminal."""
+    """Show on standard error, if it is a terminal, what is being done, how much of it, and the time left."""
     console = console or Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
     with Bar(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True) as bar:

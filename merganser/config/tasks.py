@@ -65,7 +65,7 @@ def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
         mistakes.append(f"{where}.kind: {reason}: name another kind, or another base.family")
     if task.data.metric is not None and task.data.metric not in kind.METRICS:
         known = f"{task.kind} has {', '.join(kind.METRICS)}{did_you_mean(task.data.metric, kind.METRICS)}"
-        mistakes.append(f"{where}.data.metric: {task.data.metric!r} is no metric of this kind of task; {known}")
+        mistakes.append(f"{where}.data.metric: {task.data.metric!r} is not a metric of this kind of task; {known}")
     return [*mistakes, *_settings_mistakes(f"{where}.data", kind.Settings, task.data.own)]
 
 

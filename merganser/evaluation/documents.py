@@ -13,7 +13,7 @@ def of_group(members: Mapping[str, Iterable[Mapping[str, Any]]]) -> Any:
     """Put the data sets of each member together by split, one after another.
 
     Returns a `datasets.DatasetDict` with the columns `member` and `document`. Raises TypeError, naming the member,
-    where a row holds what is no text, number or list.
+    where a row holds what is not a text, number or list.
     """
     from datasets import Dataset, DatasetDict
 
@@ -31,7 +31,7 @@ def of_group(members: Mapping[str, Iterable[Mapping[str, Any]]]) -> Any:
 
 
 def to_json(rows: Iterable[Any]) -> list[str]:
-    """Write each row as JSON; raise TypeError where one holds what is no text, number or list.
+    """Write each row as JSON; raise TypeError where one holds what is not a text, number or list.
 
     What would be decoded from files is refused by its column, and never decoded.
     """

@@ -48,7 +48,7 @@ def check_task(task: Mapping[str, Any]) -> None:
         if key in DATA or key.endswith("_split"):
             raise ValueError(f"{key!r} says where data lie; they come from data.source, and data.split picks the split")
         if key not in KEYS | WITHOUT_EFFECT:
-            raise ValueError(f"{key!r} is no key of a task{did_you_mean(key, KEYS)}")
+            raise ValueError(f"{key!r} is not a key of a task{did_you_mean(key, KEYS)}")
     if task.get("output_type", DEFAULT_TYPE) not in OUTPUT_TYPES:
         raise ValueError(f"output_type must be one of {', '.join(OUTPUT_TYPES)}, got {task['output_type']!r}")
     if "doc_to_text" not in task:

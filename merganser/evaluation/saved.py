@@ -16,7 +16,7 @@ INFORMATION_LIMIT = 2**25  # bytes: it names the classes, and the files that it 
 
 
 def check_saved(folder: Path) -> None:
-    """Refuse a folder that is no saved data set."""
+    """Refuse a folder that is not a saved data set."""
     if not (folder / SPLITS).exists():
         raise InputError(f"{folder}: no saved data set; expected a folder written by DatasetDict.save_to_disk")
 

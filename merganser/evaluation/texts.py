@@ -27,7 +27,7 @@ class TextSettings(KindSettings):
 
 
 def check_texts(splits: Mapping[str, Any], source: Path) -> None:
-    """Refuse a data set without a column `text`, or whose texts are none."""
+    """Refuse a data set without a column `text` of strings."""
     for split, rows in splits.items():
         if TEXT not in rows.column_names:
             has = f"it has {rows.column_names}; data.columns says which one it is"

@@ -1,6 +1,6 @@
 """Which of E models differ by more than chance on the same examples: paired tests of all pairs.
 
-Of 1 and 0 (right or wrong) McNemar's exact test; of metrics that are no means the paired bootstrap's standard error and
+Of 1 and 0 (right or wrong) McNemar's exact test; of metrics other than means the paired bootstrap's standard error and
 the normal distribution; of other scores the same with the sample's own error, which a bootstrap of means would tend to.
 """
 
@@ -25,7 +25,7 @@ class Pairs(NamedTuple):
     difference: Floats  # of the first model's value from the second's
     variance: Floats  # of that difference
     p: Floats  # two-sided, of no difference
-    step: Floats  # the least difference there can be, 0 where values are no counts
+    step: Floats  # the least difference there can be, 0 where values are not counts
 
 
 def compare_models(metric: str, models: Sequence[Results]) -> Pairs:

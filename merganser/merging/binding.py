@@ -1,7 +1,7 @@
 """Bind a method to its values: what is computed before the first layer is merged, and the function of one layer.
 
-A function of all layers takes those that have the same values as one vector. Scaling apart: it multiplies the result,
-so that layers that differ in it alone are one vector still.
+A function of all layers takes those that have the same values as one vector. Layers that differ in their scaling alone
+are still one vector: it multiplies the result.
 """
 
 import json

@@ -22,7 +22,7 @@ class Tokenizer:
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
-    """Read what a folder says of its tokenizer; None where it has none, or is no folder."""
+    """Read what a folder says of its tokenizer; None where it has none, or is not a folder."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     vocabularies = [name for name in names if any(fnmatchcase(name, pattern) for pattern in VOCABULARIES)]
     settings = read_config(folder / CONFIG, LIMIT) or {}

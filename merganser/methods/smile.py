@@ -38,6 +38,6 @@ def smile(layer: LayerFactors, *, k: PositiveCount = 32, k_gate: PositiveCount =
 
     It is the one onto whose first `k_gate` right singular vectors the token's input projects with the largest norm, so
     that the gates need no bytes of their own. Inputs are evaluated without their task's label; each task's class head
-    is given. Norms, embeddings, convolutions and projections that are no layers stay the base's.
+    is given. Norms, embeddings, convolutions and projections that are not layers stay the base's.
     """
     return Parts() if layer.name.rpartition(".")[2] in PROJECTIONS else low_rank_parts(layer, k)

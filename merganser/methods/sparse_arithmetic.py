@@ -80,7 +80,7 @@ def sparsified(
 ) -> Tensor:
     """Keep the share `density` of each of a layer's T deltas (T, ...); at 1 all of it, and 0 for the other entries.
 
-    `gamma`: above which share of the magnitudes the entries are no `middle`. `eps`: how far the chances to be kept
+    `gamma`: above which share of the magnitudes the entries are not `middle`. `eps`: how far the chances to be kept
     spread, from a row's smallest entry to its largest, at `random_by_size`. Rescaled: to the delta's own L1 norm.
 
     >>> layer = LayerDeltas("bias", "vector", ("dtd",), torch.tensor([[1.0, -4.0, 2.0, 1.0]]))

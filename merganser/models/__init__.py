@@ -119,7 +119,7 @@ class HasBlocks(Protocol):
     def blending(self, blend: Blend) -> AbstractContextManager[object]:
         """While the block runs, add to the outputs of the blocks' MLPs' linear maps what `blend` makes; differentiable.
 
-        It is given a block's name, what enters its MLP (B, N, in) and which tokens are no padding (B, N), and returns a
+        It takes a block's name, what enters its MLP (B, N, in) and which tokens are not padding (B, N), and returns a
         function of a linear map's name and input (B, N, in) that gives what is added (B, N, out), None for nothing.
         """
 
@@ -199,7 +199,7 @@ def text_family_of(folder: Path) -> str:
         else:
             return name
     raise InputError(
-        f"{folder}: class names are embedded by the base's own text encoder, and this is no model of a family that has "
+        f"{folder}: class names are embedded by the base's own text encoder, and this is not of a family that has "
         "one; give a base of such a family, with its configuration beside its weights\n" + "\n".join(reasons)
     )
 

@@ -92,6 +92,6 @@ class _Added:
 
 
 def _tokens(rows: Tensor, mask: Tensor | None) -> Tensor:
-    """Mark the tokens of each example that are no padding: (B, N)."""
+    """Mark the tokens of each example that are not padding: (B, N)."""
     whole = torch.ones(rows.shape[:2], device=rows.device)
     return whole if mask is None or mask.shape != rows.shape[:2] else mask.to(rows.device, whole.dtype)

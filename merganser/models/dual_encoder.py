@@ -91,7 +91,7 @@ def picture(image: Any) -> Any:
 
 
 def checked(array: np.ndarray) -> np.ndarray:
-    """Refuse an array that is no uint8 picture (height, width, 3)."""
+    """Refuse an array that is not a uint8 picture (height, width, 3)."""
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise InputError(f"an image is {array.dtype} {list(array.shape)}; expected uint8 (height, width, 3)")
     return array

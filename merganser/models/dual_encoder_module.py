@@ -150,7 +150,7 @@ def build_whole(family: str, folder: Path, device: DeviceName, precision: Precis
 
 
 def check_side_or_whole(family: str, folder: Path, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that is no model of a family nor the vision side of one, from configuration and headers."""
+    """Refuse a checkpoint that is neither a family's model nor its vision side, from configuration and headers."""
     config, make = read_config(family, folder), transformers.AutoModel.from_config
     may_lack = TEXT_SIDE if _is_whole(config) else ()
     check_names(make, config, folder, checkpoint, may_lack=may_lack, prefix=PREFIX)

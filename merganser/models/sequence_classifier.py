@@ -54,7 +54,7 @@ class SequenceClassifier(TextModule):
         return logits
 
     def _last(self, states: Tensor, inputs: Inputs) -> Tensor:
-        """Return the states of the last token that is no padding, which is what a decoder's head is applied to."""
+        """Return the states of the last token that is not padding, which is what a decoder's head is applied to."""
         tokens = ready(inputs, self.device)["input_ids"]
         places = torch.arange(tokens.shape[1], device=self.device) * (tokens != self.module.config.pad_token_id)
         return states[torch.arange(len(states), device=self.device), places.argmax(dim=1)]

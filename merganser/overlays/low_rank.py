@@ -9,7 +9,7 @@ from merganser.overlays.parts import Dense, LowRank, Part, Parts
 
 
 def low_rank_parts(layer: LayerFactors, count: int) -> Parts:
-    """Keep `count` singular triples of each task; if that is none, the whole matrix, like a vector.
+    """Keep `count` singular triples of each task; if that is 0, the whole matrix, like a vector.
 
     The vectors keep the dtype of the factor cache, which loses nothing. A task that does not change the matrix stores
     nothing.

@@ -89,7 +89,7 @@ class ThresholdedFactors:
 
 
 def thresholded_parts(layer: LayerFactors, count: int) -> Parts:
-    """Threshold `count` singular triples of each task; if that is none, the delta itself, like a vector's.
+    """Threshold `count` singular triples of each task; if that is 0, the delta itself, like a vector's.
 
     A task that does not change the matrix stores nothing.
     """

@@ -63,7 +63,7 @@ def gated(network: Network, merged: Path, head: Head | None = None) -> Iterator[
     experts = {name: overlays.low_rank(name) for name in overlays.parameters}
     unknown = sorted(set(experts) - set(network.linear_maps()))
     if unknown:
-        reason = f"{unknown[0]} has experts, and is no linear map of the network"
+        reason = f"{unknown[0]} has experts, and is not a linear map of the network"
         raise InputError(f"{merged / FILE}: {reason}; leave it out of parameters.merged, and merge again")
     tokens = Counts(overlays.tasks)
 

@@ -59,7 +59,7 @@ class Trained:
 
     @property
     def best_step(self) -> int:
-        """Return the step after which the loss was lowest: the bottleneck is the one of then."""
+        """Return the step after which the loss was lowest: the bottleneck is that step's."""
         return min(self.losses, key=lambda step: (self.losses[step], step))
 
 

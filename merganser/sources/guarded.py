@@ -144,10 +144,10 @@ def _check_names(request: Any, headers: Mapping[str, str]) -> None:
         if value is None or "/resolve/" not in request.url.path:
             continue
         if not _ETAG.fullmatch(value) or not value.removeprefix("W/").strip('".'):
-            raise _refusal(f"{_told(request)}: the hub answers with {name} {value[:80]!r}, which is no file's hash")
+            raise _refusal(f"{_told(request)}: the hub answers with {name} {value[:80]!r}, which is not a file's hash")
     commit = headers.get("X-Repo-Commit")
     if commit is not None and not _COMMIT.fullmatch(commit):
-        raise _refusal(f"{_told(request)}: the hub answers with the commit {commit[:80]!r}, which is none")
+        raise _refusal(f"{_told(request)}: the hub answers with {commit[:80]!r}, which is not a commit")
     at = _AT_COMMIT.search(request.url.path)
     if commit is not None and at is not None and at[1] != commit:
         raise _refusal(f"{_told(request)}: the hub answers with another commit, {commit}")
@@ -178,7 +178,7 @@ def _number(request: Any, headers: Mapping[str, str], name: str) -> int | None:
     if value is None:
         return None
     if not value.strip().isdigit() or len(value) > 18:
-        raise _refusal(f"{_told(request)}: the hub answers with {name} {value[:40]!r}, which is no size")
+        raise _refusal(f"{_told(request)}: the hub answers with {name} {value[:40]!r}, which is not a size")
     return int(value)
 
 

@@ -57,10 +57,10 @@ def hub_api() -> "HfApi":
 
 
 def head_of(api: "HfApi", hub: str, branch: str, kind: Kind) -> str:
-    """Return the commit of a branch; raise InputError where the hub says one that is none."""
+    """Return the commit of a branch; raise InputError where the hub answers with something else."""
     head = api.repo_info(hub, revision=branch, repo_type=kind).sha
     if not isinstance(head, str) or not COMMIT.fullmatch(head):
-        raise InputError(f"{hub}: the hub says that {branch} is at {str(head)[:80]!r}, which is no commit")
+        raise InputError(f"{hub}: the hub says that {branch} is at {str(head)[:80]!r}, which is not a commit")
     return head
 
 
@@ -89,13 +89,13 @@ def check_entries(files: "Iterable[RepoFile]", source: Path) -> None:
     for file in files:
         parts = file.path.split("/")
         if not file.path.isprintable() or "\\" in file.path or any(not _is_plain(part) for part in parts):
-            raise InputError(f"{source}: the hub names the file {file.path[:200]!r}, which is no plain name")
+            raise InputError(f"{source}: the hub names the file {file.path[:200]!r}, which is not a plain name")
         sizes = [file.size] if file.lfs is None else [file.size, file.lfs.size]
         if any(type(size) is not int or not 0 <= size <= LARGEST for size in sizes):
             raise InputError(f"{source}: the hub gives {file.path} the size {sizes[-1]!r}, which no file has")
         if file.lfs is not None and not SHA256.fullmatch(str(file.lfs.sha256)):
             raise InputError(
-                f"{source}: the hub gives {file.path} the hash {str(file.lfs.sha256)[:80]!r}, which is none"
+                f"{source}: the hub gives {file.path} as its hash {str(file.lfs.sha256)[:80]!r}, which is not a hash"
             )
 
 

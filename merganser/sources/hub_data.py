@@ -69,7 +69,7 @@ def _check_card(pointer: HubPointer, revision: str, source: Path) -> None:
         configurations = content.get("configs") if isinstance(content, Mapping) else None
         for text in _texts(configurations):
             if text.startswith(("/", "~")) or "::" in text or "://" in text or ".." in Path(text).parts:
-                raise InputError(f"{source}: {name} of {pointer.hub} names {text!r}, which is no file of its own")
+                raise InputError(f"{source}: {name} of {pointer.hub} names {text!r}, which is not a file of its own")
 
 
 def _texts(content: Any) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _download(builder: Any, pointer: HubPointer, revision: str, source: Path) ->
     for file in files:
         place, _, name = file.removeprefix("hf://datasets/").partition(f"@{revision}/")
         if not file.startswith("hf://") or place != pointer.hub or not name or ".." in name.split("/"):
-            raise InputError(f"{source}: {pointer.hub} names {file!r}, which is no file of its own at its commit")
+            raise InputError(f"{source}: {pointer.hub} names {file!r}, which is not a file of its own at its commit")
         names.append(name)
     wanted = [glob.escape(name) for name in names]
     endpoint = os.environ.get("HF_ENDPOINT")

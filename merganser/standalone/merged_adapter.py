@@ -49,7 +49,7 @@ def _ranks(file: Path, recipe: Recipe, base: Checkpoint) -> dict[str, int]:
     for task, source in recipe.models.items():
         model = open_model(path_of(source, file.parent))
         if not isinstance(model, Adapter):
-            raise InputError(f"{file}: {task} is no adapter, and its merge is none; load the merged model itself")
+            raise InputError(f"{file}: {task} is not an adapter, so the merge is not one; load the merged model itself")
         bound = bind(model, base, recipe.rules, task)
         for name in bound.updates:
             if not (bound.is_low_rank(name) and name.endswith(WEIGHT)):

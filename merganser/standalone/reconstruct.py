@@ -64,11 +64,11 @@ def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
 
 
 def opened_parts(merged: Path, task: str) -> OverlayFile:
-    """Open the parts of a merge; raise InputError where it has none, or none of this task, or is no model with them."""
+    """Open the parts of a merge; raise InputError where it has none, none of this task, or is not a model with them."""
     check_one_model(merged, task)
     overlays = open_overlays(merged)
     if overlays is None:
-        open_checkpoint(merged)  # refuses what is no model at all
+        open_checkpoint(merged)  # refuses what is not a model at all
         raise InputError(f"{merged}: has no {FILE}: it is one model for all tasks, and that of {task} as it stands")
     if task not in overlays.tasks:
         known = f"it has {', '.join(overlays.tasks)}{did_you_mean(task, overlays.tasks)}"

@@ -1,7 +1,7 @@
 """Diagonal Fisher information: the mean over examples of the squared gradient of log p(y, x), y drawn from the model.
 
 One label an example is drawn, and each example has its own backward pass: the square of a gradient that was summed over
-examples or classes is no Fisher information.
+examples or classes is not a Fisher information.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -14,7 +14,7 @@ from merganser.evaluation.prepared import Prepared
 from merganser.models import Network, TakesImages, TakesTexts
 from merganser.operators.drop import generator_of
 
-MASK = "attention_mask"  # of texts: where a row is no padding
+MASK = "attention_mask"  # of texts: where a row is not padding
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Sample:
     def batches(self, network: Network, size: int) -> Iterator[dict[str, Tensor]]:
         """Read a network's inputs, at most so many at a time; texts of one length together, so that nothing is padded.
 
-        Raises InputError where what was prepared of the examples is no input of a network.
+        Raises InputError where what was prepared of the examples is not an input of a network.
         """
         names, prepared = inputs_of(network, self.prepared), self.prepared
         lengths = dict.fromkeys(self.numbers, 0)

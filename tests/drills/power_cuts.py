@@ -71,7 +71,7 @@ CACHES = {
 }
 TOY = "import sys; from pathlib import Path; from dvcfleet.run import run; sys.exit(run(repo=Path(), workers=2))"
 TINY = "from flows.__main__ import start; start()"
-# What is no output of a stage: MLflow's store, compiled code.
+# What is not an output of a stage: MLflow's store, compiled code.
 OTHERS = re.compile(r"^mlartifacts/|^mlflow\.db|(^|/)__pycache__/")
 _ENDED = re.compile(r"\] (\S+) (?:done|restored)\b")
 

@@ -266,7 +266,7 @@ def reindexed(change: Callable[[dict[str, Any]], object]) -> Spoil:
 YAML_TEXTS: dict[str, tuple[str | bytes, str]] = {
     "an empty params.yaml": ("", "expected a mapping"),
     "a params.yaml that is a list": ("- a\n", "expected a mapping"),
-    "bytes that are no text": (b"seed: \xff\xfe", "not UTF-8 text"),
+    "bytes that are not text": (b"seed: \xff\xfe", "not UTF-8 text"),
     "an unclosed bracket": ("seed: [1\nbase: x\n", "line "),
     "a key that stands twice": ("seed: 0\nseed: 1\n", "line 2: found duplicate key"),
     "a tag that makes a Python object": (
@@ -296,7 +296,7 @@ PARAMS: dict[str, tuple[Spoil, str]] = {
     "a method by a path": (put("methods.ties.method", "../../os"), 'methods.ties: unknown method "../../os"'),
     "a misspelt parameter": (put("methods.ties.densty", 0.5), 'has no such parameter; did you mean "density"?'),
     "a value out of range": (put("methods.ties.density", 1.4), "methods.ties.density: "),
-    "a value that is no number": (put("methods.ties.density", float("nan")), "got nan"),
+    "a value that is not a number": (put("methods.ties.density", float("nan")), "got nan"),
     "a value of the wrong type": (put("evaluation.batch_size", "eight"), "evaluation.batch_size: "),
     "no tasks": (put("tasks", {}), "tasks: there are none"),
     "no methods": (put("methods", None), "methods: there are none"),
@@ -331,7 +331,7 @@ PARAMS: dict[str, tuple[Spoil, str]] = {
     "an unknown kind of task": (put("tasks.dark.kind", "image_clasification"), 'did you mean "image_classification"?'),
     "a metric of another kind of task": (
         put("tasks.dark.data.metric", "spearman"),
-        "tasks.dark.data.metric: 'spearman' is no metric of this kind of task",
+        "tasks.dark.data.metric: 'spearman' is not a metric of this kind of task",
     ),
     "a key of another kind of task": (put("tasks.dark.data.masked", [1]), "tasks.dark.data.masked: "),
     "an unknown family of models": (put("base.family", "open_clp"), 'did you mean "open_clip"?'),
@@ -360,26 +360,29 @@ HEADERS: dict[str, tuple[Spoil, str]] = {
         bytes_of(lambda whole: struct.pack("<Q", 2**40) + whole[8:]),
         "not a safetensors file",
     ),
-    "a header that is no JSON": (header(lambda content: b"{not json}"), "header is corrupt"),
+    "a header that is not JSON": (header(lambda content: b"{not json}"), "header is corrupt"),
     "a header that is a list": (header(lambda content: b"[1, 2]"), "header is corrupt"),
     "a header nested too deeply": (header(lambda content: DEEP), "nested too deeply"),
     "a tensor that stands twice": (header(name_again), "a key is repeated"),
     "tensors that overlap": (header(lambda content: moved(content, -4)), "tensors neither overlap nor leave gaps"),
     "tensors with a gap": (header(lambda content: moved(content, 4)), "tensors neither overlap nor leave gaps"),
-    "a negative size": (header(lambda content: first_shape(content, [-1, 5])), "a shape or offset that is no count"),
-    "a size that is a truth value": (header(lambda content: first_shape(content, [True])), "that is no count"),
-    "a size that is a fraction": (header(lambda content: first_shape(content, [1.5])), "that is no count"),
+    "a negative size": (header(lambda content: first_shape(content, [-1, 5])), "a shape or offset that is not a count"),
+    "a size that is a truth value": (header(lambda content: first_shape(content, [True])), "that is not a count"),
+    "a size that is a fraction": (header(lambda content: first_shape(content, [1.5])), "that is not a count"),
     "sizes beyond any memory": (header(lambda content: first_shape(content, [2**62, 2**62, 0])), "that no tensor has"),
     "a tensor of a hundred dimensions": (header(lambda content: first_shape(content, [1] * 100)), "that no tensor has"),
     "sizes that do not fit the bytes": (header(lambda content: first_shape(content, [3])), "bytes for shape [3]"),
     "an unknown dtype": (header(lambda content: first_entry(content).update(dtype="F7")), "unsupported dtype F7"),
     "a tensor without an offset": (header(lambda content: first_entry(content).pop("data_offsets")), "corrupt"),
-    "a tensor's name with a line end": (header(lambda content: retitled(content, "a\nb")), "no name for a tensor"),
+    "a tensor's name with a line end": (header(lambda content: retitled(content, "a\nb")), "not a name for a tensor"),
     "a tensor's name too long for a file": (
         header(lambda content: retitled(content, "a" * 300)),
-        "no name for a tensor",
+        "not a name for a tensor",
     ),
-    "metadata that are no texts": (header(lambda content: content.update(__metadata__={"a": [1]})), "no map of texts"),
+    "metadata that are not texts": (
+        header(lambda content: content.update(__metadata__={"a": [1]})),
+        "not a map of texts",
+    ),
     "a parameter of another shape": (
         state(lambda tensors: tensors.update({WEIGHT: torch.zeros(3, 2)})),
         f"dark: {WEIGHT} has shape [3, 2]",
@@ -409,16 +412,16 @@ HEADERS: dict[str, tuple[Spoil, str]] = {
     "torch weights without names": (instead(pytorch_model__bin=[torch.ones(2)]), "holds no named tensors"),
     "torch weights under numbers": (
         instead(pytorch_model__bin={7: torch.ones(2)}),
-        "7 is no plain tensor under a name",
+        "7 is not a plain tensor under a name",
     ),
     "complex torch weights": (
         instead(pytorch_model__bin={"a": torch.ones(2, dtype=torch.complex64)}),
-        "no plain tensor",
+        "not a plain tensor",
     ),
-    "sparse torch weights": (instead(pytorch_model__bin={"a": torch.ones(2).to_sparse()}), "no plain tensor"),
+    "sparse torch weights": (instead(pytorch_model__bin={"a": torch.ones(2).to_sparse()}), "not a plain tensor"),
     "one value that passes for a terabyte": (
         instead(pytorch_model__bin={"a": torch.ones(1).expand(2**38)}),
-        "no plain tensor",
+        "not a plain tensor",
     ),
     "an adapter without its settings": (instead(adapter_model__safetensors=SIDES), "an adapter, not a whole model"),
     "an adapter of another type": (adapter({"peft_type": "IA3"}), "only LORA can be read"),
@@ -485,7 +488,7 @@ SOURCES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
         ("data", "dark"),
         "not a whole saved data set",
     ),
-    "a folder that is no data set": (
+    "a folder that is not a data set": (
         lambda folder: (folder / "datasets/dark/dataset_dict.json").unlink(),
         ("data", "dark"),
         "no saved data set",
@@ -583,7 +586,7 @@ COMMANDS: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
     "a method that there is not": (lambda folder: None, ("methods", "tise"), 'did you mean "ties"?'),
 }
 MERGES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
-    "a weight that is no number": (
+    "a weight that is not a number": (
         state(lambda tensors: tensors["proj"].fill_(torch.nan), Path("task1/model.safetensors")),
         (*MERGE, *MODELS),
         "task1: proj holds NaN or infinity",
@@ -605,7 +608,7 @@ MERGES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
         "task0 is given twice",
     ),
     "a setting without a value": (lambda folder: None, (*MERGE, *MODELS, "--set", "density"), "expected NAME=VALUE"),
-    "a setting that is no YAML": (lambda folder: None, (*MERGE, *MODELS, "--set", "density=[1"), "--set density"),
+    "a setting that is not YAML": (lambda folder: None, (*MERGE, *MODELS, "--set", "density=[1"), "--set density"),
     "a setting nested too deeply": (
         lambda folder: None,
         (*MERGE, *MODELS, "--set", f"density={'[' * 5000}"),

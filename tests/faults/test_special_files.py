@@ -1,4 +1,4 @@
-"""What is no plain file where one is expected is refused by its path and kind: a named pipe would be waited for."""
+"""What is not a plain file where one is expected is refused by its path and kind: a named pipe would be waited for."""
 
 import os
 import shutil

@@ -94,7 +94,7 @@ def test_all_pages_are_served_until_it_is_told_to_stop(toy: Make) -> None:
         assert process.wait(timeout=60) == 0
     time.sleep(0.5)
     alive = [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
-    assert alive == []  # what nobody has waited for yet is no process any more
+    assert alive == []  # what nobody has waited for yet is no longer a process
     for address in found.values():
         with pytest.raises(OSError, match="refused"):
             read(address)

@@ -151,7 +151,7 @@ def with_spectrum(spectrum: str, shape: Sequence[int], generator: torch.Generato
 
 
 def rank_two(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Draw an update of rank two, none for what is no matrix."""
+    """Draw an update of rank two, none for what is not a matrix."""
     if len(shape) < 2:
         return torch.zeros(shape)
     rows = shape[0]

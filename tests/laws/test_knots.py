@@ -40,7 +40,7 @@ def reference(layers: Sequence[Given], inner: str, density: PerTask, drop_rate: 
 def joint_space(layer: Given) -> tuple[Array, Given]:
     """Return U (M, K) of the deltas side by side, its columns turned as the library's are, and S V_t for the deltas.
 
-    What rounding leaves where a task has no part is no entry.
+    What rounding leaves where a task has no part is not an entry.
     """
     u, s, vh = svd(np.hstack(list(layer.deltas)))
     turned = np.sign(np.take_along_axis(u, np.abs(u).argmax(0, keepdims=True), 0))

@@ -143,5 +143,5 @@ def test_a_network_that_writes_text_is_refused(kind: str, tmp_path: Path) -> Non
 
 def test_reconstruct_says_why_it_cannot_give_one_model(tmp_path: Path) -> None:
     write_bottlenecks(tmp_path, {"a": bottleneck(4)})
-    with pytest.raises(InputError, match="the features of a pass through a bottleneck, which is no parameter"):
+    with pytest.raises(InputError, match="the features of a pass through a bottleneck, which is not a parameter"):
         check_one_model(tmp_path, "a")

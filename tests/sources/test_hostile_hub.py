@@ -79,14 +79,14 @@ def heads(**headers: str) -> Callable[[Answer], None]:
 @pytest.mark.parametrize(
     ("headers", "said"),
     [
-        ({"X_Linked_Etag": '"../../../owned"', "ETag": '"../../../owned"'}, "which is no file's hash"),
-        ({"X_Linked_Etag": '"/tmp/owned"'}, "which is no file's hash"),
-        ({"X_Linked_Etag": '".."'}, "which is no file's hash"),
-        ({"X_Linked_Etag": '"' + "a" * 300 + '"'}, "which is no file's hash"),
-        ({"X_Repo_Commit": "../../../owned"}, "commit '../../../owned', which is none"),
+        ({"X_Linked_Etag": '"../../../owned"', "ETag": '"../../../owned"'}, "which is not a file's hash"),
+        ({"X_Linked_Etag": '"/tmp/owned"'}, "which is not a file's hash"),
+        ({"X_Linked_Etag": '".."'}, "which is not a file's hash"),
+        ({"X_Linked_Etag": '"' + "a" * 300 + '"'}, "which is not a file's hash"),
+        ({"X_Repo_Commit": "../../../owned"}, "'../../../owned', which is not a commit"),
         ({"X_Repo_Commit": "f" * 40}, "answers with another commit"),
-        ({"X_Linked_Size": "-5"}, "'-5', which is no size"),
-        ({"X_Linked_Size": "9" * 30}, "which is no size"),
+        ({"X_Linked_Size": "-5"}, "'-5', which is not a size"),
+        ({"X_Linked_Size": "9" * 30}, "which is not a size"),
     ],
 )
 def test_names_hashes_and_sizes_of_the_hubs_own_making_are_refused(
@@ -116,10 +116,10 @@ def listing(change: Callable[[dict[str, Any]], object]) -> Callable[[Answer], No
         ({"size": -1}, "the size .*, which no file has"),
         ({"size": 2**60, "lfs": {"oid": "0" * 64, "size": 2**60, "pointerSize": 1}}, "size 1152921504606846976, which"),
         ({"size": "many"}, "the size .*, which no file has"),
-        ({"lfs": {"oid": "../../x", "size": 3, "pointerSize": 1}}, "the hash '../../x', which is none"),
+        ({"lfs": {"oid": "../../x", "size": 3, "pointerSize": 1}}, "'../../x', which is not a hash"),
         ({"lfs": {}}, "listing cannot be read"),
         ({"path": None}, "listing cannot be read"),
-        ({"path": "1_\0/model.safetensors"}, "which is no plain name"),
+        ({"path": "1_\0/model.safetensors"}, "which is not a plain name"),
     ],
 )
 def test_a_listing_of_no_files_is_refused(
@@ -156,11 +156,11 @@ def test_a_commit_that_is_none_is_pinned_nowhere(place: Path, monkeypatch: pytes
 
     with hostile(place, monkeypatch, change=change) as pointer:
         pointer.write_text("{hub: org/clip, follow: main}")
-        with pytest.raises(InputError, match=r"main is at '\.\./\.\./owned', which is no commit"):
+        with pytest.raises(InputError, match=r"main is at '\.\./\.\./owned', which is not a commit"):
             follow(pointer, "model")
-        with pytest.raises(InputError, match="which is no commit"):
+        with pytest.raises(InputError, match="which is not a commit"):
             look(pointer, HubPointer(hub="org/clip", follow="main"), "model")
-        with pytest.raises(InputError, match="which is no commit"):
+        with pytest.raises(InputError, match="which is not a commit"):
             fetch_named("org/clip", None)
         assert pointer.read_text() == "{hub: org/clip, follow: main}"
 

@@ -200,7 +200,7 @@ def test_a_merge_that_is_no_adapter_is_refused(merged: Path, adapters: Path, tmp
     (tmp_path / "none").mkdir()
     for folder, said in (
         (tmp_path / "ties", "has more than the adapters' rank together, 3; load the merged model itself"),
-        (merged / "one", "task0 is no adapter, and its merge is none"),
+        (merged / "one", "task0 is not an adapter, so the merge is not one"),
         (tmp_path / "none", "has no merge.yaml, which says what was merged; name a task by --task"),
     ):
         with pytest.raises(InputError) as refusal:

@@ -473,7 +473,7 @@ def test_a_group_of_what_is_no_text_and_a_model_of_a_group_are_refused(
         fetch.fetch_model(Path("pointer.yaml"), tmp_path / "model")
     write_data_set(Path("rows"), {"test": 2})
     here = {"source": "rows", "group": {"a": WRITTEN}}
-    with pytest.raises(InputError, match=r"data\.group: rows is no group of data sets"):
+    with pytest.raises(InputError, match=r"data\.group: rows is not a group of data sets"):
         fetch.fetch_data(
             Task.model_validate({"source": "none", "kind": "language_model", "data": here}), tmp_path / "out"
         )

@@ -4,7 +4,7 @@ from random import Random
 
 from texts.lexicon import GOODS, NAMES, NUMBERS
 
-ANSWERS = NUMBERS  # zero is no answer, but makes the number of an answer the number itself
+ANSWERS = NUMBERS  # zero is not an answer, but makes the number of an answer the number itself
 CUE = "the number is"
 SECOND = None
 SEEN = [1, 2, 3]

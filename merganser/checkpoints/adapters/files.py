@@ -100,7 +100,7 @@ def _updates(path: Path, tensors: Checkpoint, settings: Settings) -> dict[str, U
         own = key.removeprefix(MODEL)
         match = LINEAR.fullmatch(own) or EMBEDDING.fullmatch(own)
         if match is None and "lora_" in own:
-            raise InputError(f"{path}: {key} is no part of a low-rank update that can be read; {REMEDY}")
+            raise InputError(f"{path}: {key} is not part of a low-rank update that can be read; {REMEDY}")
         if match is None:
             updates[WRAPPED.sub("", own)] = Update(whole=key)
             continue

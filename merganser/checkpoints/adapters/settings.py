@@ -27,7 +27,7 @@ INTRICATE = re.compile(r"\)[*+?{]|\(\?|\\[0-9]|([*+?{].*){4}", re.DOTALL)
 
 
 def _tame(pattern: str) -> str:
-    """Refuse a pattern of modules' names that is none, or that could take for ever to match."""
+    """Refuse an invalid pattern of modules' names, and one that could take for ever to match."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:

@@ -49,7 +49,7 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 
 
 def outputs(classes: Sequence[str], settings: Settings) -> int | None:
-    """Return None: the class head is made of prompts, and is no part of the network."""
+    """Return None: the class head is made of prompts, and is not part of the network."""
     return None
 
 

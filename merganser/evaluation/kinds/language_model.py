@@ -105,14 +105,14 @@ def _read(task: Task) -> dict[str, Any]:
 
 
 def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
-    """Refuse a data set whose documents are no plain values, or that the templates do not fit."""
+    """Refuse a data set whose documents are not plain values, or that the templates do not fit."""
     for split, rows in splits.items():
         if settings.group and not {MEMBER, DOCUMENT} <= set(rows.column_names):
-            raise InputError(f"data.group: {source} is no group of data sets; a pointer file with `group` names one")
+            raise InputError(f"data.group: {source} is not a group of data sets; a pointer file with `group` names one")
         try:
             firsts = _firsts(rows, settings)
         except TypeError as error:
-            raise InputError(f"{source}: split {split} holds what is no text, number or list ({error})") from error
+            raise InputError(f"{source}: split {split} holds what is not a text, number or list ({error})") from error
         tasks = tasks_of(settings) if firsts else {}
         if others := sorted(firsts.keys() - tasks):
             raise InputError(f"data.group: split {split} of {source} has {', '.join(others)} too; name a task for each")

@@ -28,7 +28,7 @@ TOKENS = 128
 PREPARE_S = 3e-4
 NUMBERS = ("spearman", "pearson")
 TEXTS = ("exact_match", "accuracy")
-UNREADABLE = 0.0  # what an answer that is no number counts as
+UNREADABLE = 0.0  # what an answer that is not a number counts as
 UNLABELLED = -1  # as in the test splits of GLUE, whose labels are secret: refused where such a split is evaluated
 INPUTS = ("input_ids", "attention_mask")
 
@@ -48,7 +48,7 @@ class Settings(KindSettings):
         try:
             parts = [(name, spec, how) for _, name, spec, how in Formatter().parse(prompt) if name is not None]
         except ValueError as error:
-            raise ValueError(f"not a template ({error}); write a brace that is no column twice") from None
+            raise ValueError(f"not a template ({error}); write a brace that is not a column twice") from None
         if not parts or any(not name.isidentifier() or spec or how for name, spec, how in parts):
             raise ValueError("must name columns of the data in braces, such as {sentence}, and nothing else in them")
         return prompt
@@ -140,7 +140,7 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
 
 
 def _chosen(network: Generates, batch: Mapping[str, Tensor], settings: Settings, answers: Sequence[str]) -> Any:
-    """Number the answer that each prompt got (B,), -1 for one that is none of them."""
+    """Number the answer that each prompt got (B,), -1 for any other answer."""
     if settings.scoring == "rank":
         return network.rank(batch, answers).argmax(dim=1).cpu().numpy()
     number = {answer.strip(): i for i, answer in enumerate(answers)}
@@ -156,5 +156,5 @@ def _number(text: str, strict: bool = False) -> float:
     if np.isfinite(value):
         return value
     if strict:
-        raise InputError(f"data.metric: {text!r} in the column answer is no number; choose exact_match")
+        raise InputError(f"data.metric: {text!r} in the column answer is not a number; choose exact_match")
     return UNREADABLE

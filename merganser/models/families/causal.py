@@ -83,7 +83,7 @@ class CausalNetwork(TextModule):
 
 
 def _placed(batch: Inputs) -> dict[str, Tensor]:
-    """Add the tokens' places, counted from the first that is no padding, where there is any."""
+    """Add the tokens' places, counted from the first that is not padding, where there is any."""
     told = {name: batch[name] for name in ("input_ids", "attention_mask")}
     if batch["attention_mask"].all():
         return told
@@ -101,7 +101,7 @@ def open_network(
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that is no decoder, or lacks a parameter of one, from its configuration and headers alone."""
+    """Refuse a checkpoint that is not a decoder, or lacks a parameter of one, by its configuration and headers."""
     config = read_config("causal", folder)
     if any(name.startswith("score.") for name in checkpoint.names):
         make = AutoModelForSequenceClassification.from_config

@@ -20,5 +20,5 @@ def open_network(
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that is no CLIP nor the vision side of one, from its configuration and headers alone."""
+    """Refuse a checkpoint that is neither a CLIP nor its vision side, from its configuration and headers alone."""
     check_side_or_whole("clip", folder, checkpoint)

@@ -42,6 +42,6 @@ def open_network(
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that is no encoder, or lacks a parameter of one, from its configuration and headers alone."""
+    """Refuse a checkpoint that is not an encoder, or lacks a parameter of one, by its configuration and headers."""
     make = AutoModelForSequenceClassification.from_config
     check_names(make, read_config("encoder", folder), folder, checkpoint, left_out=LEFT_OUT, may_lack=HEADS)

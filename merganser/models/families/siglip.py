@@ -41,5 +41,5 @@ def open_network(
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that is no SigLIP nor the vision side of one, from its configuration and headers alone."""
+    """Refuse a checkpoint that is not a SigLIP nor the vision side of one, from its configuration and headers alone."""
     check_side_or_whole("siglip", folder, checkpoint)

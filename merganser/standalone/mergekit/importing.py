@@ -183,7 +183,7 @@ def _source(text: str, revision: str | None, out: Path) -> Source:
         return Source(path=text if Path(text).is_absolute() else Path(os.path.relpath(text, out)).as_posix())
     named = hub_name(text)
     if named is None:
-        raise InputError(f"{text}: there is no such folder here, and it is no name on a hub, org/name")
+        raise InputError(f"{text}: there is no such folder here, and it is not a name on a hub, org/name")
     return Source(hub=named[0], revision=revision)
 
 

@@ -109,7 +109,7 @@ def replaced(key: str, value: torch.Tensor | None) -> Callable[[Path], None]:
     [
         (renamed(".fc.", ".mlp."), ["one: the adapter's mlp.weight is not in the base", "give the base"]),
         (renamed("base_model.model.", "base_model.model.other."), ["one: another architecture", "other."]),
-        (renamed("fc.lora_A.weight", "fc.lora_diag"), ["fc.lora_diag is no part of a low-rank update", "merge_and"]),
+        (renamed("fc.lora_A.weight", "fc.lora_diag"), ["fc.lora_diag is not part of a low-rank update", "merge_and"]),
         (replaced(BASE_KEY.format("B"), None), ["fc has no lora_B", "save the adapter again"]),
         (replaced(BASE_KEY.format("A"), torch.zeros(3, 16)), ["fc: A of shape [3, 16] and B of shape [32, 2]"]),
         (replaced(BASE_KEY.format("A"), torch.zeros(0)), ["fc: A of shape [0] and B of shape [32, 2]"]),

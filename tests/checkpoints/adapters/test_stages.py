@@ -137,7 +137,7 @@ def test_an_adapter_that_is_more_is_refused_before_anything_is_fetched(
 ) -> None:
     shutil.copytree(carried[0] / "sources/red", tmp_path / "a")
     rewritten(tmp_path / "a", lambda name: name.replace("lora_A.weight", "lora_magnitude_vector"))
-    with pytest.raises(InputError, match="lora_magnitude_vector is no part of a low-rank update"):
+    with pytest.raises(InputError, match="lora_magnitude_vector is not part of a low-rank update"):
         fetch.fetch_model(tmp_path / "a", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -172,7 +172,7 @@ def test_a_group_asks_each_data_set_as_alone_and_counts_all_questions(networks: 
         assert alone is not None
         assert found.score[own].tolist() == alone.tolist()
     assert score_of("acc", found)["count"] == len(ROWS)
-    with pytest.raises(InputError, match=r"data\.group: data is no group of data sets"):
+    with pytest.raises(InputError, match=r"data\.group: data is not a group of data sets"):
         evaluator.check_data({"test": ROWS}, Path("data"))
 
 
@@ -199,7 +199,7 @@ def test_a_task_or_a_group_is_given_whole(given: dict[str, Any], message: str) -
         ({"filter_list": [{"name": "a", "filter": [{"function": "custom"}]}]}, "the filter 'custom' asks for code"),
         ({"dataset_path": "glue"}, "'dataset_path' says where data lie; they come from data.source"),
         ({"test_split": "test"}, "data.split picks the split"),
-        ({"doc_to_txt": "x"}, "'doc_to_txt' is no key of a task; did you mean"),
+        ({"doc_to_txt": "x"}, "'doc_to_txt' is not a key of a task; did you mean"),
         ({"output_type": "loglikelihood_rolling"}, "output_type must be one of"),
         ({"num_fewshot": 2}, r"num_fewshot needs fewshot_config\.samples"),
         ({"metric_list": [{"metric": "acc", "hf_evaluate": True}]}, "hf_evaluate would fetch the metric"),

@@ -165,7 +165,7 @@ def test_a_split_without_labels_may_be_there_and_is_refused_where_it_is_evaluate
 
 def test_what_does_not_fit_is_refused_before_the_model_runs(folders: dict[str, Path], tmp_path: Path) -> None:
     rows = Dataset.from_dict({"sentence": SENTENCES, "answer": SENTENCES})
-    with pytest.raises(InputError, match=r"'the cat sat on the mat \.' in the column answer is no number"):
+    with pytest.raises(InputError, match=r"'the cat sat on the mat \.' in the column answer is not a number"):
         evaluated(folders["t5"], "t5", rows, "spearman")
     with pytest.raises(InputError, match="matthews needs `answers`"):
         evaluated(folders["t5"], "t5", rows, "matthews")

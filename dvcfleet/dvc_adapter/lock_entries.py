@@ -78,7 +78,7 @@ def _is_plain_block(block: str) -> bool:
         found = _ENTRY_LINE.fullmatch(line)
         if not found or not _may_stand(found["key"] or "key", found["value"] or found["item"] or "value", line):
             return False
-        at, starts_item = len(found["indent"]), bool(found["dash"])
+        at, starts_item = len(found["indent"]), bool(found["dash"] or found["item"])
         if opens:
             (lists if starts_item else maps).append(at)
             if at != (maps[-1] if starts_item else maps[-2] + 2):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from dvc.utils.serialize import YAMLFileCorruptedError, dumps_yaml, parse_yaml_for_update
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dvcfleet.dvc_adapter import lock_entries as entries
@@ -165,6 +165,7 @@ lock_entries = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(lock_entries, min_size=1, max_size=2), st.integers(0), st.sampled_from(EDITS))
+@example([{"cmd": ["a"]}], 1, EDITS[0])
 def test_a_file_that_is_taken_for_dvcs_own_is_one_that_dvc_leaves_as_it_is(
     found: list[dict[str, Any]], place: int, edit: Callable[[str], str]
 ) -> None:

@@ -41,7 +41,7 @@ def choose_placement(root: Path, profile: str | None, **said: Any) -> Placement:
     place = replace(place, **{name: value for name, value in said.items() if value is not None})
     if not load_runner(place.runner).TAKES_ADDRESS and place.address:
         clusters = " and ".join(name for name in own_names() if load_runner(name).TAKES_ADDRESS)
-        raise UserError(f"--address is for --runner {clusters}; {place.runner} run on this machine")
+        raise UserError(f"--address is for --runner {clusters}; --runner {place.runner} takes none")
     return place
 
 

@@ -2,11 +2,11 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dvcfleet.git import GitError, git
 from dvcfleet.repository import STATE_FOLDER, opened
 from flows import kept_locks
 from flows.suites import EXAMPLES, IGNORED, PARAMS, check_name, sources_of, use
@@ -34,13 +34,13 @@ def new(root: Path, folder: Path, suite: str | None = None) -> list[str]:
         )
     if suite is not None:
         check_name(root, suite)
-    if not _git(root, "cat-file", "-e", "HEAD:./.dvc/config").ok:
+    if not _succeeds(root, "cat-file", "-e", "HEAD:./.dvc/config"):
         raise InputError(f"{root}: git has no commit with .dvc/config, which another comparison starts from; commit it")
     branch = folder.name
     with one_writer(folder) as place:
         _forget_killed(root, place, branch)
         refuse_existing(folder)
-        if _git(root, "show-ref", "--verify", f"refs/heads/{branch}").ok:
+        if _succeeds(root, "show-ref", "--verify", f"refs/heads/{branch}"):
             raise InputError(f"{folder}: git refuses: a branch named {branch!r} already exists")
         draft = draft_of(place)
         with _worktree(root, folder, draft):
@@ -72,19 +72,19 @@ def _worktree(root: Path, folder: Path, draft: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _git(root, "worktree", "remove", "--force", str(draft))
+        _succeeds(root, "worktree", "remove", "--force", str(draft))
         raise
 
 
 def _forget_killed(root: Path, folder: Path, branch: str) -> None:
     """Have git forget the worktree of a comparison whose start was killed, and its branch if it had one already."""
     draft = draft_of(folder)
-    for entry in _git(root, "worktree", "list", "--porcelain").text.split("\n\n"):
+    for entry in _do(folder, root, "worktree", "list", "--porcelain").split("\n\n"):
         lines = entry.splitlines()
         if f"worktree {draft}" in lines:
-            _git(root, "worktree", "remove", "--force", str(draft))
+            _succeeds(root, "worktree", "remove", "--force", str(draft))
             if f"branch refs/heads/{branch}" in lines:
-                _git(root, "branch", "-D", branch)
+                _succeeds(root, "branch", "-D", branch)
 
 
 def _share(root: Path, folder: Path) -> None:
@@ -126,29 +126,31 @@ def _link_sources(root: Path, folder: Path) -> Iterator[Path]:
 
 def _uncommitted(root: Path) -> list[str]:
     """List the tracked files with changes that a worktree of the last commit does not have."""
-    changed = _git(root, "diff", "--name-only", "--relative", "HEAD").text.splitlines()
+    changed = _do(root, root, "diff", "--name-only", "--relative", "HEAD").splitlines()
     return [name for name in changed if Path(name) not in OWN]
 
 
-class _Done:
-    """What git said, and whether it did what it was asked."""
-
-    def __init__(self, done: "subprocess.CompletedProcess[str]") -> None:
-        self.ok = done.returncode == 0
-        self.text = done.stdout.strip() if self.ok else done.stderr.strip().rpartition("\n")[2].removeprefix("fatal: ")
-
-
-def _do(folder: Path, root: Path, *args: str) -> None:
-    """Have git do something for a new comparison; raise InputError with what it says where it does not."""
-    done = _git(root, *args)
-    if not done.ok:
-        raise InputError(f"{folder}: git refuses: {done.text}")
+def _do(folder: Path, root: Path, *args: str) -> str:
+    """Have git do something for a comparison; return what it prints, or raise InputError with why it refuses."""
+    try:
+        return _git(root, *args)
+    except GitError as error:
+        reason = str(error).rpartition("\n")[2].removeprefix("fatal: ")
+        raise InputError(f"{folder}: git refuses: {reason}") from error
 
 
-def _git(root: Path, *args: str) -> _Done:
+def _git(root: Path, *args: str) -> str:
+    """Return what git prints; raise GitError if it fails, InputError if it is not installed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(["git", *args], cwd=root, env=environment, capture_output=True, text=True, check=False)
+        return git(root, *args, environment=environment)
     except FileNotFoundError as error:
         raise InputError("git is not installed; another comparison is a worktree of it") from error
-    return _Done(done)
+
+
+def _succeeds(root: Path, *args: str) -> bool:
+    """Have git do something if it can; tell whether it did."""
+    with suppress(GitError):
+        _git(root, *args)
+        return True
+    return False

@@ -1,6 +1,5 @@
 """Ready comparisons: files of `suites/`, one of which is put in place of the root's params.yaml."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from dvcfleet.git import git_if_any
 from dvcfleet.repository import opened, write_lock
 from flows.kept_locks import keep_lock, restore_lock
 from flows.suite_files import (
@@ -199,17 +199,13 @@ def _is_kept(root: Path) -> bool:
     """Tell whether the root's params.yaml can be had again: it is not there, or as git has it, or that of a suite."""
     if not (root / PARAMS).is_file():
         return True
-    here = _completed((root / PARAMS).read_bytes())
+    here = _completed((root / PARAMS).read_bytes().decode(errors="surrogateescape"))
     return _is_committed(root, here) or any(without_head(here) == text for text in _texts(root))
 
 
 def _is_committed(root: Path, here: str) -> bool:
-    git = ["git", "show", f"HEAD:./{PARAMS}"]
-    try:
-        found = subprocess.run(git, cwd=root, capture_output=True, check=False)
-    except FileNotFoundError:  # git is not installed
-        return False
-    return found.returncode == 0 and _completed(found.stdout) == here
+    committed = git_if_any(root, "show", f"HEAD:./{PARAMS}")
+    return committed is not None and _completed(committed) == here
 
 
 def _texts(root: Path) -> Iterator[str]:
@@ -229,9 +225,8 @@ def _content(path: Path) -> Any:
         return None
 
 
-def _completed(content: bytes) -> str:
+def _completed(text: str) -> str:
     """Write into a params.yaml what it leaves out; return one that is broken as it is."""
-    text = content.decode(errors="surrogateescape")
     try:
         return completed(text, str(PARAMS))[0]
     except InputError:

@@ -4,8 +4,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -18,6 +21,7 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
+from merganser.checkpoints.reading import open_checkpoint
 from tests.transformers_models import MODELS, T5, VOCABULARY
 
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "yes", "no", "red", "dark", "light", "of", "image", "."]
@@ -86,3 +90,15 @@ def write_model(
 
 
 __all__ = ["DECODERS", "ENCODERS", "FAMILIES", "VOCABULARY", "random_model", "tokenizer", "write_model"]
+
+
+def state_of(folder: Path) -> dict[str, Tensor]:
+    """Read a saved model's parameters."""
+    checkpoint = open_checkpoint(folder)
+    return {name: checkpoint.read(name) for name in checkpoint.names}
+
+
+def noise(count: int, size: tuple[int, int]) -> list[Any]:
+    """Draw pictures (height, width) of noise, with which resizing has much to do."""
+    generator = np.random.default_rng(0)
+    return [Image.fromarray(generator.integers(0, 256, (*size, 3), dtype=np.uint8)) for _ in range(count)]

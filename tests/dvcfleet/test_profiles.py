@@ -52,7 +52,7 @@ def test_the_repositorys_own_profiles_are_in_order() -> None:
         ("p: {stages: {a: 1}}", "p.stages.a: should be a map"),
         ("p: {stages: {a: {timeout: long}}}", "p.stages.a.timeout should be an amount"),
         ("p: {runner: pigeon}", "no runner 'pigeon'"),
-        ("p: {address: 'a:1'}", "--address is for --runner dask and ray; threads run on this machine"),
+        ("p: {address: 'a:1'}", "--address is for --runner dask and ray; --runner threads takes none"),
         ("p: {", "cannot be read as YAML"),
     ],
 )

@@ -114,7 +114,7 @@ def test_an_installed_runner_is_listed_and_checked_as_the_others(site: Path, mon
 
 def test_an_address_is_for_runners_that_take_one(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(site)
-    with pytest.raises(UserError, match=r"^--address is for --runner dask and ray; one_by_one run on this machine"):
+    with pytest.raises(UserError, match=r"^--address is for --runner dask and ray; --runner one_by_one takes none"):
         choose_placement(Path("nowhere"), None, runner="one_by_one", address="a:1")
 
 

@@ -1,5 +1,6 @@
 """What is known of an input before a stage runs: the class that each derives from, and what their checks share."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,7 +34,7 @@ class Work:
     forms: bool = False
 
 
-class Input:
+class Input(ABC):
     """Something that an entry reads: as `NAME`, or as `NAME/OF` where params.yaml declares it in a section NAME.
 
     `name`: of the section, and of the folder in `data/`. `validation`: its stage reads the tasks' validation data.
@@ -66,9 +67,9 @@ class Input:
         """Return what is to stand as `of` in a section's keys; None where that does not follow from them."""
         return None
 
+    @abstractmethod
     def work(self, params: Params) -> Iterator[Work]:
         """List what its stages do."""
-        raise NotImplementedError
 
     def mistakes(self, params: Params) -> Iterator[str]:
         """List the mistakes in its section, each with its place."""

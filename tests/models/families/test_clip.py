@@ -17,7 +17,7 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.models import EmbedsTexts, TakesImages, get_family, open_network
 from tests.tiny_clip import pictures
-from tests.tiny_transformers import tokenizer, write_model
+from tests.tiny_transformers import noise, state_of, tokenizer, write_model
 
 PROMPTS = [["a dark image .", "dark"], ["a light image .", "light"], ["a red image ."]]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -30,21 +30,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def state_of(folder: Path) -> dict[str, Tensor]:
-    checkpoint = open_checkpoint(folder)
-    return {name: checkpoint.read(name) for name in checkpoint.names}
-
-
 def loaded(folder: Path, precision: Any = "float32") -> Any:
     network = open_network("clip", folder, precision=precision)
     network.load(state_of(folder).items())
     return network
-
-
-def drawn(count: int, size: tuple[int, int]) -> list[Any]:
-    """Draw noise that resizing has much to do with."""
-    generator = np.random.default_rng(0)
-    return [Image.fromarray(generator.integers(0, 256, (*size, 3), dtype=np.uint8)) for _ in range(count)]
 
 
 @pytest.mark.parametrize("precision", DTYPES)
@@ -71,7 +60,7 @@ def test_features_and_logits_are_those_of_transformers(folder: Path, precision: 
 
 @pytest.mark.parametrize("size", [(16, 16), (37, 20), (9, 30)])
 def test_prepared_pixels_are_bit_for_bit_the_processors_and_open_clips(folder: Path, size: tuple[int, int]) -> None:
-    images, ours = drawn(3, size), loaded(folder)
+    images, ours = noise(3, size), loaded(folder)
     expected = CLIPImageProcessorPil.from_pretrained(folder)(images, return_tensors="pt").pixel_values
     prepared = ours.pixels(images)
     assert prepared.dtype == torch.uint8
@@ -117,7 +106,7 @@ def test_the_vision_side_of_a_task_is_taken_on_the_bases_text_side(folder: Path,
 
 def test_watching_gives_the_rows_of_the_image_sides_maps_and_patches(folder: Path) -> None:
     network, rows = loaded(folder), dict[str, list[Tensor]]()
-    inputs, state = {"pixels": network.pixels(drawn(3, (20, 20)))}, state_of(folder)
+    inputs, state = {"pixels": network.pixels(noise(3, (20, 20)))}, state_of(folder)
     with network.watch(lambda name, seen: rows.setdefault(name, []).append(seen)):
         network.features(inputs)
     assert set(rows) == set(network.linear_maps())
@@ -134,4 +123,4 @@ def test_a_folder_without_an_image_processor_is_refused(tmp_path: Path) -> None:
     write_model(tmp_path, "clip")
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(InputError, match="transformers cannot make the image processor"):
-        loaded(tmp_path).pixels(drawn(1, (16, 16)))
+        loaded(tmp_path).pixels(noise(1, (16, 16)))

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 from transformers import AutoImageProcessor, AutoTokenizer, SiglipModel, SiglipTokenizer, SiglipVisionModel
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.models import EmbedsTexts, TakesImages, get_family, open_network
-from tests.tiny_transformers import write_model
+from tests.tiny_transformers import noise, state_of, write_model
 
 PROMPTS = [["a dark image .", "dark"], ["a light image of the cat on the mat .", "light"], ["a red image ."]]
 TEXTS = [text for prompts in PROMPTS for text in prompts]
@@ -32,21 +31,10 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-def state_of(folder: Path) -> dict[str, Tensor]:
-    checkpoint = open_checkpoint(folder)
-    return {name: checkpoint.read(name) for name in checkpoint.names}
-
-
 def loaded(folder: Path, precision: Any = "float32") -> Any:
     network = open_network("siglip", folder, precision=precision)
     network.load(state_of(folder).items())
     return network
-
-
-def drawn(count: int, size: tuple[int, int]) -> list[Any]:
-    """Draw noise that resizing has much to do with."""
-    generator = np.random.default_rng(0)
-    return [Image.fromarray(generator.integers(0, 256, (*size, 3), dtype=np.uint8)) for _ in range(count)]
 
 
 def theirs_on(folder: Path, images: list[Any], texts: list[str], precision: str = "float32") -> tuple[Any, Any]:
@@ -63,7 +51,7 @@ def theirs_on(folder: Path, images: list[Any], texts: list[str], precision: str 
 
 @pytest.mark.parametrize("precision", DTYPES)
 def test_with_a_prompt_a_class_the_logits_are_those_of_transformers(folder: Path, precision: str) -> None:
-    ours, images = loaded(folder, precision), drawn(5, (20, 30))
+    ours, images = loaded(folder, precision), noise(5, (20, 30))
     assert isinstance(ours, TakesImages)
     assert isinstance(ours, EmbedsTexts)
     _, whole = theirs_on(folder, images, TEXTS, precision)
@@ -79,7 +67,7 @@ def test_with_a_prompt_a_class_the_logits_are_those_of_transformers(folder: Path
 
 
 def test_a_class_of_several_prompts_has_their_mean_direction_and_scale_and_bias_change_no_answer(folder: Path) -> None:
-    ours, images = loaded(folder), drawn(40, (20, 30))
+    ours, images = loaded(folder), noise(40, (20, 30))
     theirs, whole = theirs_on(folder, images, TEXTS)
     with torch.inference_mode():
         means = torch.stack([group.mean(0) for group in whole.text_embeds.split([2, 2, 1])])
@@ -94,7 +82,7 @@ def test_a_class_of_several_prompts_has_their_mean_direction_and_scale_and_bias_
 
 @pytest.mark.parametrize("size", [(16, 16), (37, 20), (9, 30)])
 def test_prepared_pixels_are_bit_for_bit_the_processors(folder: Path, size: tuple[int, int]) -> None:
-    images, ours = drawn(3, size), loaded(folder)
+    images, ours = noise(3, size), loaded(folder)
     expected = AutoImageProcessor.from_pretrained(folder, backend="pil")(images, return_tensors="pt").pixel_values
     prepared = ours.pixels(images)
     assert prepared.dtype == torch.uint8
@@ -118,7 +106,7 @@ def test_texts_are_tokenised_as_siglips_own_tokenizer_does_and_padded_to_the_mod
     )
     SiglipTokenizer(str(tmp_path / "spiece.model"), model_input_names=["input_ids"]).save_pretrained(tmp_path)
     ours = loaded(tmp_path)
-    _, whole = theirs_on(tmp_path, drawn(1, (16, 16)), TEXTS)
+    _, whole = theirs_on(tmp_path, noise(1, (16, 16)), TEXTS)
     torch.testing.assert_close(ours.embed(TEXTS), whole.text_embeds)
     # it knows no capitals and no punctuation; a text has one embedding, whatever it stands beside
     torch.testing.assert_close(ours.embed(["A Dark, image!"]), ours.embed(["a dark image", *TEXTS])[:1])
@@ -137,7 +125,7 @@ def test_the_vision_side_of_a_task_is_taken_on_the_bases_text_side(folder: Path,
     plain = {name.removeprefix("vision_model."): value for name, value in saved.items()}
     network = loaded(folder)
     network.head(PROMPTS)
-    inputs = {"pixels": network.pixels(drawn(4, (16, 16)))}
+    inputs = {"pixels": network.pixels(noise(4, (16, 16)))}
     base = network.logits(inputs)
     both = [network.forward(state, inputs) for state in (saved, plain)]
     assert torch.equal(*both)
@@ -156,7 +144,7 @@ def test_watching_gives_the_rows_of_the_image_sides_maps_but_for_the_fused_one_o
     folder: Path,
 ) -> None:
     network, rows = loaded(folder), dict[str, list[Tensor]]()
-    inputs, state = {"pixels": network.pixels(drawn(3, (20, 20)))}, state_of(folder)
+    inputs, state = {"pixels": network.pixels(noise(3, (20, 20)))}, state_of(folder)
     with network.watch(lambda name, seen: rows.setdefault(name, []).append(seen)):
         network.features(inputs)
     assert set(rows) == set(network.linear_maps())
@@ -173,6 +161,6 @@ def test_gradients_of_the_logits_reach_all_of_the_image_side(folder: Path) -> No
     given = {
         name: value.clone().requires_grad_() for name, value in state_of(folder).items() if name.startswith("vision_")
     }
-    network.forward(given, {"pixels": network.pixels(drawn(2, (16, 16)))}).log_softmax(dim=1)[:, 0].sum().backward()
+    network.forward(given, {"pixels": network.pixels(noise(2, (16, 16)))}).log_softmax(dim=1)[:, 0].sum().backward()
     assert all(value.grad is not None and value.grad.abs().sum() > 0 for value in given.values())
     assert all(parameter.grad is None for parameter in network.module.parameters())

@@ -14,17 +14,12 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelF
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.models import Generates, Network, TakesTexts, get_family, open_network
-from tests.tiny_transformers import DECODERS, ENCODERS, FAMILIES, VOCABULARY, tokenizer, write_model
+from tests.tiny_transformers import DECODERS, ENCODERS, FAMILIES, VOCABULARY, state_of, tokenizer, write_model
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TEXTS = ["the cat sat on the mat .", "a dog", "the dog ran on a red mat"]
 PAIRS = [("the cat sat", "a dog ran"), ("yes", "no"), ("the red image", "a dark image of the mat")]
 OPTIONS = ["yes", "no the red cat", "dog ."]
-
-
-def state_of(folder: Path) -> dict[str, Tensor]:
-    checkpoint = open_checkpoint(folder)
-    return {name: checkpoint.read(name) for name in checkpoint.names}
 
 
 def loaded(kind: str, folder: Path, state: dict[str, Tensor] | None = None, **options: Any) -> Any:

@@ -304,7 +304,7 @@ def test_what_a_stage_left_behind_lives_on_after_the_run_unless_that_is_stopped(
 
 def test_a_command_that_never_stops_printing_is_ended_at_its_timeout(job: Job) -> None:
     heard: list[int] = []
-    limited = replace(job, commands=(shell("yes"),), resources=Resources(timeout_s=1.5))
+    limited = replace(job, commands=(shell("exec yes"),), resources=Resources(timeout_s=1.5))
     outcome = run_job(limited, lambda text: heard.append(len(text)))
     assert (outcome.exit_code, outcome.tail[-1]) == (124, "y")
     assert max(heard) < 300_000

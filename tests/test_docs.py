@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,13 @@ def test_every_command_of_a_page_is_one_and_has_these_options(page: Path) -> Non
             command, rest = command.commands[rest[0]], rest[1:]
         if rest and "..." not in rest:  # else it only says what there is
             command.make_context("merganser", rest)
+
+
+def test_the_picture_of_the_engine_has_the_packages_of_the_import_rules_in_their_order() -> None:
+    rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (rule["layers"] for rule in rules if rule.get("containers") == ["dvcfleet"])
+    picture = next(block.text for block in blocks(ROOT / "docs/engine.md") if block.text.startswith("command_line "))
+    assert [line.split()[0] for line in picture.splitlines()] == " | ".join(layers).split(" | ")
 
 
 def sections(page: Path) -> Iterator[tuple[str, object]]:

@@ -14,15 +14,12 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dvcfleet.disk import sync_names, sync_then_write, write_durably
 from dvcfleet.dvc_adapter.listings import forget_hashes
 from dvcfleet.dvc_adapter.objects import is_torn, listing_at
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.run_cache import is_damaged_entry, run_cache_folder, temporary_mark
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
 
 _TEMPORARY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names them
 _HASH = re.compile(r"\b[0-9a-f]{32}(?:\.dir)?\b")
@@ -39,7 +36,7 @@ class _Sync:
     moment: float
 
 
-def sync(repo: "Repo", state: Path, texts: Mapping[Path, str] | None = None) -> None:
+def sync(repo: Repo, state: Path, texts: Mapping[Path, str] | None = None) -> None:
     """Wait until all that was written to the repository's file systems is on the disk; note it in the folder `state`.
 
     `texts` are files that name what was written, replaced after that. Raises OSError if it could not be written.
@@ -47,14 +44,14 @@ def sync(repo: "Repo", state: Path, texts: Mapping[Path, str] | None = None) -> 
     _sync(repo, state, {os.path.dirname(out.fs_path) for out in repo.index.outs if out.protocol == "local"}, texts)
 
 
-def _sync(repo: "Repo", state: Path, folders: Collection[str] = (), texts: Mapping[Path, str] | None = None) -> None:
+def _sync(repo: Repo, state: Path, folders: Collection[str] = (), texts: Mapping[Path, str] | None = None) -> None:
     note = json.dumps(asdict(_Sync(_boot(), time.time() - _MARGIN_S)))
     places = {repo.root_dir, repo.scm.root_dir, repo.cache.local.path, *folders}
     sync_then_write(places, {**(texts or {}), state / "synced": note})
 
 
 @contextmanager
-def crash_recovery(repo: "Repo", state: Path) -> Iterator[None]:
+def crash_recovery(repo: Repo, state: Path) -> Iterator[None]:
     """Clean up after a killed run or a crash, and mark in the folder `state` that a run is active until the block ends.
 
     Whoever writes to DVC's state in the block calls `sync` at its end; after an exception that is done here. Only the
@@ -97,13 +94,13 @@ def _last_sync(state: Path) -> _Sync | None:
         return _Sync("", 0.0)
 
 
-def _remove_own_temporaries(repo: "Repo") -> None:
+def _remove_own_temporaries(repo: Repo) -> None:
     """Remove this workspace's temporary files from DVC's run cache."""
     for path in Path(run_cache_folder(repo)).glob(f"{temporary_mark(repo)}*.tmp"):
         path.unlink(missing_ok=True)
 
 
-def _remove_temporaries_beside_outputs(repo: "Repo") -> None:
+def _remove_temporaries_beside_outputs(repo: Repo) -> None:
     """Remove DVC's temporary files next to this workspace's outputs, and inside outputs that persist."""
     folders = set()
     for out in repo.index.outs:
@@ -115,7 +112,7 @@ def _remove_temporaries_beside_outputs(repo: "Repo") -> None:
             os.unlink(os.path.join(folder, name))
 
 
-def _check_since(repo: "Repo", state: Path, since: float) -> None:
+def _check_since(repo: Repo, state: Path, since: float) -> None:
     """Remove what was written to DVC's cache and run cache after `since` and is torn.
 
     Inputs and outputs that were written after it are hashed again. In a cache outside the repository, only objects that
@@ -138,7 +135,7 @@ def _is_later(path: Path, since: float) -> bool:
     return path.is_file() and path.stat().st_ctime >= since
 
 
-def _objects_named_by(repo: "Repo", state: Path, cache: Path) -> list[Path]:
+def _objects_named_by(repo: Repo, state: Path, cache: Path) -> list[Path]:
     """Return the cache paths of all objects that dvc.lock, .dvc files and the journal refer to."""
     stages = {Path(stage.path) for stage in repo.index.stages}
     sources = [state / "journal", *stages, *(path.with_suffix(".lock") for path in stages)]
@@ -149,7 +146,7 @@ def _objects_named_by(repo: "Repo", state: Path, cache: Path) -> list[Path]:
     return [cache / each[:2] / each[2:] for each in sorted(hashes)]
 
 
-def _files_of_stages(repo: "Repo") -> Iterator[Path]:
+def _files_of_stages(repo: Repo) -> Iterator[Path]:
     """Find the files of this workspace that stages read and write."""
     items = {item.fs_path for item in (*repo.index.deps, *repo.index.outs) if item.protocol == "local"}
     for path in items:

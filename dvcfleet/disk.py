@@ -2,13 +2,9 @@
 
 import ctypes
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def sync_file_systems(folders: Iterable[str | Path]) -> None:
@@ -57,7 +53,7 @@ def sync_names(folder: Path) -> None:
 
 
 @contextmanager
-def _replacing(texts: Mapping[Path, str]) -> "Iterator[tuple[Path, ...]]":
+def _replacing(texts: Mapping[Path, str]) -> Iterator[tuple[Path, ...]]:
     """Write text files under temporary names, which are given, and at the end of the block under their own."""
     temporaries = {path: path.with_name(f"{path.name}.new") for path in texts}
     try:
@@ -75,7 +71,7 @@ def _replacing(texts: Mapping[Path, str]) -> "Iterator[tuple[Path, ...]]":
 
 
 @contextmanager
-def _opened(folder: Path) -> "Iterator[int]":
+def _opened(folder: Path) -> Iterator[int]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         yield descriptor

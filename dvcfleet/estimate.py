@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.listings import is_near_output
+from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import is_params
 from dvcfleet.heartbeat import in_words
 from dvcfleet.planning.plan import Plan, State
@@ -15,9 +15,6 @@ from dvcfleet.planning.resources import Resources
 from dvcfleet.project import Expected
 from dvcfleet.scheduling.durations import kind_of, medians
 from dvcfleet.scheduling.order import paths
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Stage
 
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _NAMED = 4
@@ -46,7 +43,7 @@ class Known:
 def estimate(
     plan: Plan,
     seconds: Mapping[str, float],
-    resources: Callable[["Stage"], Resources],
+    resources: Callable[[Stage], Resources],
     workers: int | None,
     is_download: Callable[[Path], bool],
     expect: Callable[[], Expected],
@@ -136,13 +133,13 @@ def _unknown(what: str, names: list[str]) -> Iterator[str]:
         yield f"not known, and not counted: the {what} of {len(names)} stages ({', '.join(kinds[:_NAMED])}{more})"
 
 
-def _written_before(stage: "Stage") -> float | None:
+def _written_before(stage: Stage) -> float | None:
     """Return the bytes of a stage's outputs when it last ran; None if it never did."""
     sizes = [out.meta.size for out in stage.outs if out.hash_info]
     return float(sum(size or 0 for size in sizes)) if sizes else None
 
 
-def _sources(stage: "Stage") -> list[Path]:
+def _sources(stage: Stage) -> list[Path]:
     """Return the files that a stage reads and that no stage writes."""
     local = [dep.fs_path for dep in stage.deps if dep.protocol == "local" and not is_params(dep)]
     return [Path(path) for path in local if not is_near_output(stage.repo, path) and os.path.isfile(path)]

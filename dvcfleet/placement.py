@@ -4,15 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources, read_resources, resources_of
 from dvcfleet.runners import load_runner, own_names
 from dvcfleet.scheduling.durations import kind_of
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Stage
 
 PROFILES, PROJECT_FILE = "profiles.yaml", "dvc.yaml"
 
@@ -26,7 +24,7 @@ class Placement:
     workers: int | None = None
     stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def resources(self, stage: "Stage") -> Resources:
+    def resources(self, stage: Stage) -> Resources:
         """Return a stage's requested resources; raise UserError for an invalid value."""
         return resources_of(stage, next((self.stages[name] for name in _names(stage) if name in self.stages), None))
 
@@ -61,7 +59,7 @@ def read_profile(path: Path, name: str) -> Placement:
     return _place(profiles[name], f"{path}: {name}")
 
 
-def check_stages(place: Placement, stages: Sequence["Stage"], root: Path) -> None:
+def check_stages(place: Placement, stages: Sequence[Stage], root: Path) -> None:
     """Raise UserError if a profile names a stage that does not exist; one whose foreach or matrix is empty does."""
     known = {name for stage in stages for name in _names(stage)} if place.stages else set()
     missing = [name for name in place.stages if name not in known]
@@ -71,7 +69,7 @@ def check_stages(place: Placement, stages: Sequence["Stage"], root: Path) -> Non
             raise UserError(f"{PROFILES}: stages.{name}: there is no such stage in dvc.yaml")
 
 
-def _declared(stages: Sequence["Stage"], root: Path) -> Iterator[str]:
+def _declared(stages: Sequence[Stage], root: Path) -> Iterator[str]:
     """Give the names of all stages in the files that stages are from, and in the root's, as they stand there."""
     import yaml
 
@@ -99,6 +97,6 @@ def _place(entry: Any, where: str) -> Placement:
     return Placement(**entry)
 
 
-def _names(stage: "Stage") -> tuple[str, str]:
+def _names(stage: Stage) -> tuple[str, str]:
     """Return a stage's name, and the name of its foreach or matrix."""
     return stage.addressing, kind_of(stage.addressing)

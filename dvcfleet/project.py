@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.errors import UserError, in_one_line
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo, Stage
-
 
 TABLE = "dvcfleet"
 
@@ -56,7 +53,7 @@ class Project:
         """Return a cheap digest of what `validate` checks; while it does not change, `validate` is not called again."""
         return ""
 
-    def validate(self, repo: "Repo") -> None:
+    def validate(self, repo: Repo) -> None:
         """Check the project's own files before any work; raise UserError."""
 
     def check_gpus(self, gpus: Mapping[str, int]) -> None:
@@ -65,7 +62,7 @@ class Project:
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Update files that stages read and no stage writes, such as pointers to a branch of a source."""
 
-    def distrusted(self, stages: "Sequence[Stage]") -> Mapping[str, str]:
+    def distrusted(self, stages: Sequence[Stage]) -> Mapping[str, str]:
         """Return why stages whose outputs DVC has must run all the same, by their names; called at each plan."""
         return {}
 

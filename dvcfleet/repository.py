@@ -8,21 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import psutil  # type: ignore[import-untyped]
 
 from dvcfleet.crash_recovery import crash_recovery
 from dvcfleet.dvc_adapter.index_loading import fast_index
 from dvcfleet.dvc_adapter.internals import check_needed
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import links_open
 from dvcfleet.dvc_adapter.repository_lock import DvcLock, refuse_busy_paths
 from dvcfleet.dvc_adapter.state_databases import whole_databases
 from dvcfleet.dvc_adapter.words import words_of
 from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
 
 STATE_FOLDER = ".dvcfleet"
 RUN_LOCK = "lock"
@@ -32,7 +30,7 @@ _NAMELESS_S = 5.0
 
 
 @contextmanager
-def opened(path: Path) -> Iterator["Repo"]:
+def opened(path: Path) -> Iterator[Repo]:
     """Open the DVC repository around `path`, with `path` as the current folder, as `dvc` itself would.
 
     Raises UserError if there is no DVC repository, or if DVC finds an error in it.
@@ -54,7 +52,7 @@ def opened(path: Path) -> Iterator["Repo"]:
             raise UserError(words_of(error)) from error
 
 
-def state_folder(repo: "Repo") -> Path:
+def state_folder(repo: Repo) -> Path:
     """Return the folder `.dvcfleet` in the repository's root; create it if missing, ignored by git."""
     folder = Path(repo.root_dir) / STATE_FOLDER
     folder.mkdir(exist_ok=True)
@@ -93,7 +91,7 @@ def when_busy(policy: str, say: Callable[[str], None]) -> Callable[[BusyError], 
 
 @contextmanager
 def write_lock(
-    repo: "Repo", on_busy: Callable[[BusyError], None] = refuse, say: Callable[[str], None] = print
+    repo: Repo, on_busy: Callable[[BusyError], None] = refuse, say: Callable[[str], None] = print
 ) -> Iterator[DvcLock]:
     """Exclude all other writers from the repository: other runs, and `dvc` commands that run or commit stages.
 
@@ -113,7 +111,7 @@ def write_lock(
             yield lock
 
 
-def _lock_all(repo: "Repo", locks: ExitStack, say: Callable[[str], None]) -> DvcLock:
+def _lock_all(repo: Repo, locks: ExitStack, say: Callable[[str], None]) -> DvcLock:
     locks.enter_context(_run_lock(state_folder(repo) / RUN_LOCK))
     lock = locks.enter_context(closing(DvcLock(repo, say)))
     refuse_busy_paths(repo)

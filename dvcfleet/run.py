@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -14,6 +13,7 @@ from dvcfleet.console import Progress, exit_code, rows, show_orphans, show_plan,
 from dvcfleet.crash_recovery import sync
 from dvcfleet.dvc_adapter.internals import check_fast_paths
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.pulling import pull_run_cache
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.errors import FailedError, SkippedError, UserError
@@ -45,9 +45,6 @@ from dvcfleet.workspaces.nodes.object_store import ObjectStore, has_remote
 from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.workspaces.nodes.workspace import NodeWorkspace
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
-
 
 def run(
     options: Options = EVERYTHING,
@@ -75,7 +72,7 @@ def run(
     def place_in(root: Path) -> Placement:
         return choose_placement(root, profile, runner=runner, address=address, workers=workers)
 
-    def checks_in(opened_repo: "Repo") -> ChecksFor:
+    def checks_in(opened_repo: Repo) -> ChecksFor:
         place = place_in(Path(opened_repo.root_dir))
         return _checks_for(_recorded(opened_repo, place, partial(_warn, console)))
 
@@ -107,7 +104,7 @@ def run(
 class RepositoryRun:
     """A run in an opened repository, whose `lock` of DVC's is held: what it is asked for, and where its stages run."""
 
-    repo: "Repo"
+    repo: Repo
     lock: DvcLock
     options: Options
     place: Placement
@@ -249,7 +246,7 @@ def _check_options(options: Options, on_nodes: bool) -> None:
         raise UserError(f"{option}: a run on nodes with their own clones has no such option")
 
 
-def _recorded(repo: "Repo", place: Placement, warn: Callable[[str], None]) -> RecordedHashes | None:
+def _recorded(repo: Repo, place: Placement, warn: Callable[[str], None]) -> RecordedHashes | None:
     """Return the recorded hashes of data that is on nodes; None if stages run on this machine's data."""
     if not (place.address and has_remote(repo)):
         return None

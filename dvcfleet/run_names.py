@@ -5,21 +5,18 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dvcfleet.disk import write_durably
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import UserError
 from dvcfleet.repository import state_folder
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
 
 RUN_NAME_VARIABLE = "DVCFLEET_RUN"
 FILE = "run.json"
 _EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
-def is_begun(repo: "Repo") -> bool:
+def is_begun(repo: Repo) -> bool:
     """Tell whether the last run did not succeed: the next one continues under its name."""
     return _file(repo).exists()
 
@@ -32,7 +29,7 @@ def begun_run(folder: Path) -> str | None:
     return None
 
 
-def run_name(repo: "Repo") -> str:
+def run_name(repo: Repo) -> str:
     """Return the run's name: that of the run it continues, else DVCFLEET_RUN, else a new one."""
     if begun := begun_run(state_folder(repo)):
         return begun
@@ -47,10 +44,10 @@ def run_name(repo: "Repo") -> str:
     return name
 
 
-def forget_run_name(repo: "Repo") -> None:
+def forget_run_name(repo: Repo) -> None:
     """Let the next run have a new name."""
     _file(repo).unlink(missing_ok=True)
 
 
-def _file(repo: "Repo") -> Path:
+def _file(repo: Repo) -> Path:
     return state_folder(repo) / FILE

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import UserError
 from dvcfleet.own_variables import set_own
 from dvcfleet.prefect_adapter.internals import PREFECT
@@ -14,9 +15,6 @@ from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.project import project_of
 from dvcfleet.repository import state_folder
 from dvcfleet.worker.fork_client import ForkServers
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
 
 FEW = 4  # stages, each of which imports what it needs sooner than all that any stage needs is imported
 ANSWER_LIMIT_S = 120.0  # a server that is there may be busy, or its machine reading from a slow disk
@@ -26,7 +24,7 @@ OWN_SERVER_RETRIES = 2  # of each call to the run's own server, which is not res
 class Services:
     """The processes around a run, started when there is work."""
 
-    def __init__(self, repo: "Repo", stack: ExitStack) -> None:
+    def __init__(self, repo: Repo, stack: ExitStack) -> None:
         self._repo = repo
         self._stack = stack
 

@@ -8,14 +8,11 @@ nothing is used that neither list names.
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import FunctionType
-from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter import protocols
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import UserError
 from dvcfleet.fast_paths import FastPaths, missing
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
 
 RANGE = "dvc>=3.66,<4"
 
@@ -116,12 +113,12 @@ def check_needed() -> None:
         raise UserError(f"{DVC.version} has no {', '.join(names)}, which every run needs: install a release of {RANGE}")
 
 
-def check_fast_paths(repo: "Repo", say: Callable[[str], object]) -> None:
+def check_fast_paths(repo: Repo, say: Callable[[str], object]) -> None:
     """Report which fast paths are off with the installed DVC."""
     DVC.check(say, repo=repo, scm=repo.scm if under_git(repo) else None)
 
 
-def under_git(repo: "Repo") -> bool:
+def under_git(repo: Repo) -> bool:
     """Tell whether DVC uses git in the repository."""
     from dvc.scm import NoSCM
 

@@ -5,20 +5,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
+
 if TYPE_CHECKING:
     from dvc_data.hashfile.tree import Tree
 
-    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
-
-def outputs_trie(stages: Sequence["Stage"]) -> Any:
+def outputs_trie(stages: Sequence[Stage]) -> Any:
     """Return the stages' outputs in a trie of their path components."""
     from dvc.repo.trie import build_outs_trie
 
     return build_outs_trie(stages)
 
 
-def outputs_near(trie: Any, dep: "Dependency") -> list["Output"]:
+def outputs_near(trie: Any, dep: Dependency) -> list[Output]:
     """Return the outputs of a trie at, in or above a dependency."""
     key = dep.fs.parts(dep.fs_path)
     if above := trie.shortest_prefix(key):
@@ -26,13 +26,13 @@ def outputs_near(trie: Any, dep: "Dependency") -> list["Output"]:
     return list(trie.values(prefix=key)) if trie.has_node(key) else []
 
 
-def is_near_output(repo: "Repo", path: str) -> bool:
+def is_near_output(repo: Repo, path: str) -> bool:
     """Tell whether a stage's output is at, in or above a path of the workspace."""
     trie, key = repo.index.outs_trie, repo.fs.parts(path)
     return bool(trie.has_node(key) or trie.shortest_prefix(key))
 
 
-def load_listing(out: "Output") -> "Tree":
+def load_listing(out: Output) -> "Tree":
     """Return the listing of an output folder, which must be in DVC's cache."""
     from dvc_data.hashfile.tree import Tree
 
@@ -45,7 +45,7 @@ def folder_hash(listing: Mapping[str, str]) -> str:
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
 
 
-def forget_hashes(repo: "Repo", paths: Iterable[str]) -> None:
+def forget_hashes(repo: Repo, paths: Iterable[str]) -> None:
     """Make DVC's state database hash these files of the workspace again, even if they look unchanged."""
     from dvc_data.hashfile.hash_info import HashInfo
 
@@ -53,7 +53,7 @@ def forget_hashes(repo: "Repo", paths: Iterable[str]) -> None:
     repo.state.save_many([(path, HashInfo("md5", ""), nothing) for path in paths], repo.fs)
 
 
-def file_hash(repo: "Repo", path: str) -> str:
+def file_hash(repo: Repo, path: str) -> str:
     """Return the md5 of a file of the workspace, from DVC's state database if the file has not changed."""
     from dvc_data.hashfile.hash import hash_file
 

@@ -18,14 +18,12 @@ from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.disk import append_lines, write_durably
 from dvcfleet.dvc_adapter.lock_entries import are_as_dumped, join_lock, lock_entry, numbered, split_lock
+from dvcfleet.dvc_adapter.protocols import PipelineStage, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, lock_entry_of
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import PipelineStage, Stage
 
 # Write a group after this many times the duration of the last write: writing then takes a few percent of the time.
 _PATIENCE = 20
@@ -66,7 +64,7 @@ class LockFiles:
         self._base: dict[str, frozenset[str]] = {}
         self._note = _Note(journal.with_name("lock-order.json"))
 
-    def order_as(self, stages: Iterable["Stage"]) -> None:
+    def order_as(self, stages: Iterable[Stage]) -> None:
         """Put new entries in the order of these stages, those of the run."""
         order: dict[str, list[str]] = defaultdict(list)
         for stage in stages:
@@ -95,7 +93,7 @@ class LockFiles:
         self._journal.unlink(missing_ok=True)
         return entries
 
-    def record(self, stage: "PipelineStage", entry: dict[str, Any] | None = None) -> dict[str, Any]:
+    def record(self, stage: PipelineStage, entry: dict[str, Any] | None = None) -> dict[str, Any]:
         """Record and return the entry of a stage whose outputs are in the cache.
 
         Raises an error of the YAML library's for an entry that cannot be written.
@@ -295,7 +293,7 @@ def _entry_in(lines: str, name: str) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) else None
 
 
-def lock_path(stage: "Stage") -> str:
+def lock_path(stage: Stage) -> str:
     """Return the path of the dvc.lock that holds the stage's entry."""
     return os.path.splitext(stage.path)[0] + ".lock"
 

@@ -11,10 +11,9 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Output, Stage
+from dvcfleet.dvc_adapter.protocols import Output, Stage
 
 # After this time, an object that another process is just linking has its content.
 _LINKING_S = 0.1
@@ -26,17 +25,17 @@ def is_torn(path: Path) -> bool:
         return hashlib.file_digest(file, "md5").hexdigest() != path.parent.name + path.name.removesuffix(".dir")
 
 
-def in_cache(out: "Output") -> bool:
+def in_cache(out: Output) -> bool:
     """Tell whether DVC's cache has all of an output, with the sizes that dvc.lock gives."""
     return not out.changed_cache() and is_whole(out)
 
 
-def outputs_in_cache(stage: "Stage") -> bool:
+def outputs_in_cache(stage: Stage) -> bool:
     """Tell whether all outputs of a stage can be checked out; those that DVC does not cache, whether they are there."""
     return bool(stage.outs_cached()) and all(is_whole(out) for out in stage.outs if out.use_cache)
 
 
-def is_whole(out: "Output") -> bool:
+def is_whole(out: Output) -> bool:
     """Tell whether the objects of an output that DVC found in its cache have the sizes that dvc.lock gives."""
     if not out.hash_info or out.files:
         return True
@@ -86,7 +85,7 @@ def remove_torn(cache: Any, sizes: Mapping[str, int | None], *, suspect: bool = 
                 path.unlink()
 
 
-def remove_torn_of(out: "Output") -> None:
+def remove_torn_of(out: Output) -> None:
     """Remove the torn objects of an output, so that DVC does not take them for its content."""
     if not out.hash_info or out.files or is_whole(out):
         return
@@ -96,12 +95,12 @@ def remove_torn_of(out: "Output") -> None:
     remove_torn(out.cache, {value: None if is_folder else out.meta.size})
 
 
-def is_shared(out: "Output") -> bool:
+def is_shared(out: Output) -> bool:
     """Tell whether an output's cache is outside the repository: others write to it, who may not have synced it."""
     return not Path(out.cache.path).is_relative_to(out.repo.root_dir)
 
 
-def cached_listing(out: "Output", value: str) -> dict[str, str] | None:
+def cached_listing(out: Output, value: str) -> dict[str, str] | None:
     """Return a folder's recorded listing from DVC's cache; None if it is missing or damaged."""
     return listing_at(Path(out.cache.oid_to_path(value)))
 

@@ -1,15 +1,12 @@
 """Pull from the DVC remote what `dvc repro --pull` would: the run cache, and the data that a stage lacks."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.listings import outputs_near
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
+from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
 
-def pull_run_cache(repo: "Repo", say: Callable[[str], object]) -> None:
+def pull_run_cache(repo: Repo, say: Callable[[str], object]) -> None:
     """Copy the remote's run cache into the local one; say so if there is none."""
     from dvc.stage.cache import RunCacheNotSupported
 
@@ -19,7 +16,7 @@ def pull_run_cache(repo: "Repo", say: Callable[[str], object]) -> None:
         say(f"the run cache was not pulled: {error}")
 
 
-def pull_outputs(stage: "Stage") -> bool:
+def pull_outputs(stage: Stage) -> bool:
     """Put a stage's recorded outputs into the workspace, pulled if the cache lacks them; tell whether all are there."""
     from dvc.exceptions import CheckoutError, CollectCacheError
 
@@ -32,7 +29,7 @@ def pull_outputs(stage: "Stage") -> bool:
     return True
 
 
-def pull_missing_inputs(stage: "Stage") -> None:
+def pull_missing_inputs(stage: Stage) -> None:
     """Pull a stage's missing inputs that other stages write; raises DvcException if the remote lacks them."""
     for dep in stage.deps:
         if dep.protocol == "local" and not dep.exists:
@@ -41,7 +38,7 @@ def pull_missing_inputs(stage: "Stage") -> None:
                 out.checkout(force=True, filter_info=inside)
 
 
-def _pull(out: "Output", inside: str | None = None) -> None:
+def _pull(out: Output, inside: str | None = None) -> None:
     """Pull what the cache lacks of an output, or of a path inside it."""
     if not out.changed_cache(filter_info=inside):
         return
@@ -49,7 +46,7 @@ def _pull(out: "Output", inside: str | None = None) -> None:
         out.repo.cloud.pull(objects, odb=remote)
 
 
-def _writers(dep: "Dependency") -> list[tuple["Output", str | None]]:
+def _writers(dep: Dependency) -> list[tuple[Output, str | None]]:
     """Return the outputs at, in or above a dependency, each with the path inside it that is needed."""
     outs = outputs_near(dep.repo.index.outs_trie, dep)
     return [(out, dep.fs_path if dep.fs.isin(dep.fs_path, out.fs_path) else None) for out in outs]

@@ -5,16 +5,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.internals import otherwise, under_git
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.git import git
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
 
-
-def tracked_paths(repo: "Repo") -> frozenset[str]:
+def tracked_paths(repo: Repo) -> frozenset[str]:
     """Return the files that git tracks, and their folders."""
     if not under_git(repo):
         return frozenset()
@@ -23,48 +20,48 @@ def tracked_paths(repo: "Repo") -> frozenset[str]:
     return frozenset(str(path) for file in files for path in (file, *file.parents))
 
 
-def is_committed(repo: "Repo", path: str) -> bool:
+def is_committed(repo: Repo, path: str) -> bool:
     """Tell whether git has a file or folder as it is now."""
     if not under_git(repo):
         return False
     return path in tracked_paths(repo) and not git(repo.scm.root_dir, "status", "--porcelain", "--ignored", "--", path)
 
 
-def _names_by_git(repo: "Repo") -> list[str]:
+def _names_by_git(repo: Repo) -> list[str]:
     return git(repo.scm.root_dir, "ls-files", "-z").split("\0")[:-1]
 
 
 @otherwise("git_index", _names_by_git)
-def _tracked_names(repo: "Repo") -> list[str]:
+def _tracked_names(repo: Repo) -> list[str]:
     """Read git's index from the repository's root; running git takes ten times as long."""
     return list(map(os.fsdecode, repo.scm.dulwich.repo.open_index()))
 
 
-def _drop_index(repo: "Repo") -> None:
+def _drop_index(repo: Repo) -> None:
     for name in ("index", "dvcignore"):
         vars(repo).pop(name, None)
 
 
 @otherwise("forget_index", _drop_index)
-def forget_index(repo: "Repo") -> None:
+def forget_index(repo: Repo) -> None:
     """Make DVC reread dvc.yaml, dvc.lock and .dvcignore."""
     repo._reset()
 
 
-def _open_git_again(repo: "Repo") -> None:
+def _open_git_again(repo: Repo) -> None:
     from dvc.scm import SCM
 
     repo.scm_context.scm = vars(repo)["scm"] = SCM(repo.root_dir)
 
 
 @otherwise("forget_ignored", _open_git_again)
-def forget_ignored(repo: "Repo") -> None:
+def forget_ignored(repo: Repo) -> None:
     """Make DVC reread .gitignore files."""
     repo.scm._reset()
 
 
 @contextmanager
-def links_open(repo: "Repo") -> Iterator[None]:
+def links_open(repo: Repo) -> Iterator[None]:
     """Keep DVC's table of links open: DVC closes it after each entry, and the last close checkpoints its journal."""
     path = _links_table(repo)
     if path is None:
@@ -75,17 +72,17 @@ def links_open(repo: "Repo") -> Iterator[None]:
         yield
 
 
-def _no_table(repo: "Repo") -> str | None:
+def _no_table(repo: Repo) -> str | None:
     return None
 
 
 @otherwise("links_table", _no_table)
-def _links_table(repo: "Repo") -> str | None:
+def _links_table(repo: Repo) -> str | None:
     return os.path.join(repo.state.links.directory, "cache.db")
 
 
 @contextmanager
-def as_copies(repo: "Repo") -> Iterator[None]:
+def as_copies(repo: Repo) -> Iterator[None]:
     """Make DVC copy files out of its cache instead of linking them."""
     before = repo.cache.local.cache_types
     repo.cache.local.cache_types = ["copy"]

@@ -14,12 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.protocols import Item, Repo, Stage
 from dvcfleet.errors import BusyError
 
 if TYPE_CHECKING:
     from networkx import DiGraph
 
-    from dvcfleet.dvc_adapter.protocols import Item, Repo, Stage
 
 # A waiting `dvc` command tries again within half a second.
 _TURN_S = 0.55
@@ -33,7 +33,7 @@ class DvcLock:
     The constructor takes it, or raises BusyError if another process holds it. `say` is called if the run has to wait.
     """
 
-    def __init__(self, repo: "Repo", say: Callable[[str], None]) -> None:
+    def __init__(self, repo: Repo, say: Callable[[str], None]) -> None:
         self._lock, self._say = repo.lock, say
         self._paths = PathLocks(repo)
         self._said: set[str] = set()
@@ -58,7 +58,7 @@ class DvcLock:
                     self._say(f"waiting: {busy.who}")
                     said = True
 
-    def lock_paths(self, stage: "Stage") -> bool:
+    def lock_paths(self, stage: Stage) -> bool:
         """Lock a stage's paths for others while this lock is released; return False if others have."""
         try:
             self._paths.add(stage)
@@ -148,7 +148,7 @@ class _Opened:
             self._descriptor = -1
 
 
-def refuse_busy_paths(repo: "Repo") -> None:
+def refuse_busy_paths(repo: Repo) -> None:
     """Raise BusyError while a `dvc repro` runs a stage: it then holds locks on the stage's paths only."""
     with _refusing(repo), _marked(repo, [], [repo.root_dir]):
         pass
@@ -160,7 +160,7 @@ class PathLocks:
     The list is written when it is to be seen, by `show`: before DVC's own lock is released.
     """
 
-    def __init__(self, repo: "Repo") -> None:
+    def __init__(self, repo: Repo) -> None:
         self._repo = repo
         self._list = Path(repo.tmp_dir) / "rwlock"
         self._wanted: dict[str, list[str]] = {}
@@ -168,7 +168,7 @@ class PathLocks:
         self._marks = ExitStack()
         self._as_seen = self._state()
 
-    def add(self, stage: "Stage") -> None:
+    def add(self, stage: Stage) -> None:
         """Lock a stage's inputs and outputs, and the outputs of what reads its outputs: others may only read them.
 
         So `dvc status` can be asked, and what could not run beside `dvc repro` cannot run: neither the stage itself nor
@@ -224,7 +224,7 @@ class PathLocks:
         return info.st_ino, info.st_size, info.st_mtime_ns
 
 
-def _paths(items: "Iterable[Item]") -> list[str]:
+def _paths(items: Iterable[Item]) -> list[str]:
     """Return the paths that are in this repository's reach: imports have none of their own."""
     return [item.fs_path for item in items if getattr(item, "protocol", None) == "local"]
 
@@ -236,7 +236,7 @@ def _damage() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def _refusing(repo: "Repo") -> Iterator[None]:
+def _refusing(repo: Repo) -> Iterator[None]:
     """Raise BusyError if a `dvc` command holds locks on the paths that are locked within the block."""
     from dvc.lock import LockError
 
@@ -247,7 +247,7 @@ def _refusing(repo: "Repo") -> Iterator[None]:
 
 
 @contextmanager
-def _marked(repo: "Repo", read: list[str], write: list[str]) -> Iterator[None]:
+def _marked(repo: Repo, read: list[str], write: list[str]) -> Iterator[None]:
     from dvc.rwlock import RWLOCK_FILE, rwlock
 
     # The name under which DVC's decorators look for this process's locks: its own calls pass.

@@ -11,16 +11,14 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.dvc_adapter.lock_entries import write_yaml, yaml_text
 from dvcfleet.dvc_adapter.objects import has_whole, outputs_in_cache
+from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.stages import lock_entry_of, may_restore
 from dvcfleet.dvc_adapter.storing import make_room, save_inputs
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 
 
 def entry_hash(entry: dict[str, Any]) -> str:
@@ -50,17 +48,17 @@ def parse_entry(text: str, path: str) -> dict[str, Any] | None:
 
 
 @otherwise("run_cache", lambda repo: os.path.join(repo.cache.legacy.path, "runs"))
-def run_cache_folder(repo: "Repo") -> str:
+def run_cache_folder(repo: Repo) -> str:
     """Return the folder of all entries."""
     return str(repo.stage_cache.cache_dir)
 
 
-def temporary_mark(repo: "Repo") -> str:
+def temporary_mark(repo: Repo) -> str:
     """Return the prefix of this workspace's temporary files in a run cache that others may share."""
     return f".dvcfleet-{hashlib.sha256(f'{platform.node()}:{repo.root_dir}'.encode()).hexdigest()[:16]}-"
 
 
-def in_run_cache(stage: "Stage") -> bool:
+def in_run_cache(stage: Stage) -> bool:
     """Tell whether the run cache holds the outputs for the stage's present command and inputs.
 
     Raises what DVC raises for inputs that it cannot read or keep.
@@ -83,7 +81,7 @@ def in_run_cache(stage: "Stage") -> bool:
     return True
 
 
-def may_check_out(stage: "Stage") -> bool:
+def may_check_out(stage: Stage) -> bool:
     """Tell whether what dvc.lock says of a stage's outputs may and can take the place of what is in the workspace.
 
     Among it are metrics and plots that DVC's cache has for its run cache only. Where DVC would run the command on an
@@ -96,11 +94,11 @@ def may_check_out(stage: "Stage") -> bool:
     return _fits(stage) and all(_is_stored(stage.repo, out) for out in lock_entry_of(stage).get("outs", ()))
 
 
-def _is_changed(out: "Output") -> bool:
+def _is_changed(out: Output) -> bool:
     return bool(out.exists and out.changed_checksum())
 
 
-def check_out(stage: "Stage") -> None:
+def check_out(stage: Stage) -> None:
     """Put a stage's recorded outputs into the workspace, in the place of what is there."""
     if any(not out.use_cache and out.changed() for out in stage.outs):
         for out in stage.outs:
@@ -110,7 +108,7 @@ def check_out(stage: "Stage") -> None:
         stage.checkout(force=True)
 
 
-def pull_run(stage: "Stage", run_cache: bool) -> bool:
+def pull_run(stage: Stage, run_cache: bool) -> bool:
     """Restore a stage's outputs, pulled from the remote if the cache lacks them; tell whether they are known.
 
     Without `run_cache` only those that dvc.lock has for the stage's present inputs are known.
@@ -126,7 +124,7 @@ def pull_run(stage: "Stage", run_cache: bool) -> bool:
     return True
 
 
-def save_run(stage: "Stage", entry: dict[str, Any]) -> None:
+def save_run(stage: Stage, entry: dict[str, Any]) -> None:
     """Save a stage's entry of dvc.lock to the run cache."""
     if all(out.use_cache for out in stage.outs):
         _write_entry(stage, entry)
@@ -139,14 +137,14 @@ def save_run(stage: "Stage", entry: dict[str, Any]) -> None:
 
 
 @otherwise("run_cache", lambda stage, entry: None)
-def _remove_damaged_entry(stage: "Stage", entry: dict[str, Any]) -> None:
+def _remove_damaged_entry(stage: Stage, entry: dict[str, Any]) -> None:
     path = Path(_folder(stage, entry), entry_hash(entry))
     if path.exists() and is_damaged_entry(path):
         path.unlink()
 
 
 @otherwise("run_cache", lambda stage, entry: stage.repo.stage_cache.save(stage))
-def _write_entry(stage: "Stage", entry: dict[str, Any]) -> None:
+def _write_entry(stage: Stage, entry: dict[str, Any]) -> None:
     if not _fits(stage):
         return
     cache = stage.repo.cache.legacy
@@ -162,7 +160,7 @@ def _write_entry(stage: "Stage", entry: dict[str, Any]) -> None:
 
 
 @otherwise("run_cache", lambda stage: True)
-def _may_have_run(stage: "Stage") -> bool:
+def _may_have_run(stage: Stage) -> bool:
     """Tell whether the run cache has an entry for a stage's command and inputs that is whole, as are its outputs.
 
     A fast test before DVC's own, which takes the newest entry, and trusts what has the right name.
@@ -175,7 +173,7 @@ def _may_have_run(stage: "Stage") -> bool:
     return entry is not None and all(_is_stored(stage.repo, out) for out in entry.get("outs", ()))
 
 
-def _is_stored(repo: "Repo", out: dict[str, Any]) -> bool:
+def _is_stored(repo: Repo, out: dict[str, Any]) -> bool:
     """Tell whether DVC's cache has an output of an entry, with the size that the entry gives."""
     is_legacy = "hash" not in out  # of DVC 2
     cache = repo.cache.legacy if is_legacy else repo.cache.local
@@ -195,18 +193,18 @@ def _entry_at(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _folder(stage: "Stage", entry: dict[str, Any]) -> str:
+def _folder(stage: Stage, entry: dict[str, Any]) -> str:
     key = run_key(entry)
     return os.path.join(run_cache_folder(stage.repo), key[:2], key)
 
 
-def may_keep(stage: "Stage") -> bool:
+def may_keep(stage: Stage) -> bool:
     """Tell whether a run cache may hold the stage: it runs a command on inputs, and not each time in any case."""
     runs_each_time = stage.is_callback or stage.always_changed
     return may_restore(stage) and not runs_each_time and bool(stage.cmd and stage.deps and stage.outs)
 
 
-def _fits(stage: "Stage") -> bool:
+def _fits(stage: Stage) -> bool:
     """Tell whether DVC can and may keep the stage in its run cache."""
     if not may_keep(stage):
         return False
@@ -222,7 +220,7 @@ def _without_sizes(value: Any) -> Any:
 
 
 @contextmanager
-def _as_if_new(stage: "Stage") -> Iterator[None]:
+def _as_if_new(stage: Stage) -> Iterator[None]:
     """Hide the stage's dvc.lock entry from DVC, which would otherwise take its outputs as valid for any inputs."""
     from dvc_data.hashfile.hash_info import HashInfo
 

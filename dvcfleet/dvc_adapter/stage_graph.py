@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.errors import UserError, did_you_mean
 from dvcfleet.options import EVERYTHING, Options
@@ -12,12 +13,11 @@ from dvcfleet.options import EVERYTHING, Options
 if TYPE_CHECKING:
     from networkx import DiGraph
 
-    from dvcfleet.dvc_adapter.protocols import Repo, Stage
 
 _DVC_YAML = "dvc.yaml"
 
 
-def stage_graph(repo: "Repo", options: Options = EVERYTHING) -> tuple["DiGraph", list["Stage"]]:
+def stage_graph(repo: Repo, options: Options = EVERYTHING) -> tuple["DiGraph", list[Stage]]:
     """Return the graph that orders the stages (edges point upstream) and the requested stages, in `dvc repro`'s order.
 
     Raises UserError for a target that is not a stage and no output, and for targets that no stage matches.
@@ -32,7 +32,7 @@ def stage_graph(repo: "Repo", options: Options = EVERYTHING) -> tuple["DiGraph",
     return graph, plan_repro(graph, some, pipeline=options.pipeline, downstream=options.downstream and bool(some))
 
 
-def _asked(repo: "Repo", options: Options) -> list["Stage"]:
+def _asked(repo: Repo, options: Options) -> list[Stage]:
     """Return the stages that the targets name: all of dvc.yaml if there are none."""
     from dvc.repo.reproduce import collect_stages
 
@@ -53,7 +53,7 @@ def _asked(repo: "Repo", options: Options) -> list["Stage"]:
     return list(found)
 
 
-def _named(repo: "Repo") -> Callable[[str], Sequence["Stage"] | None]:
+def _named(repo: Repo) -> Callable[[str], Sequence[Stage] | None]:
     """Return how a name of a stage, or of all stages of a template, is found without DVC's reading dvc.yaml again."""
     names: dict[str, list[Stage]] = {}
     for stage in repo.index.stages:
@@ -63,14 +63,14 @@ def _named(repo: "Repo") -> Callable[[str], Sequence["Stage"] | None]:
     return names.get
 
 
-def _matching(repo: "Repo") -> Callable[[str], Sequence["Stage"] | None]:
+def _matching(repo: Repo) -> Callable[[str], Sequence[Stage] | None]:
     """Return how stages are found by a pattern of their names, as DVC does it."""
     known = defaultdict(list)
     for stage in repo.index.stages:
         if in_dvc_yaml(stage):
             known[stage.path].append(stage)
 
-    def find(target: str) -> Sequence["Stage"] | None:
+    def find(target: str) -> Sequence[Stage] | None:
         path, _, pattern = target.rpartition(":")
         stages = known.get(repo.fs.abspath(path or _DVC_YAML))
         if stages is None:
@@ -81,7 +81,7 @@ def _matching(repo: "Repo") -> Callable[[str], Sequence["Stage"] | None]:
     return find
 
 
-def _collected(repo: "Repo", target: str, options: Options) -> list["Stage"]:
+def _collected(repo: Repo, target: str, options: Options) -> list[Stage]:
     """Return the stages of a target by DVC's own search; also that of which the target is an output, or in one."""
     from dvc.repo.reproduce import collect_stages
     from dvc.stage.exceptions import StageNotFound
@@ -95,7 +95,7 @@ def _collected(repo: "Repo", target: str, options: Options) -> list["Stage"]:
         raise UserError(f"{error}{did_you_mean(target, names)}; `dvc stage list` names all stages") from error
 
 
-def _one_after_the_other(graph: "DiGraph", asked: Sequence["Stage"]) -> "DiGraph":
+def _one_after_the_other(graph: "DiGraph", asked: Sequence[Stage]) -> "DiGraph":
     """Return a graph of these stages in which, of two that have a file in common, the later needs the earlier."""
     from networkx import DiGraph
 

@@ -3,14 +3,12 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from dvcfleet.dvc_adapter.internals import otherwise
+from dvcfleet.dvc_adapter.protocols import Item, Output, ParamsDependency, PipelineStage, Repo, Stage
 from dvcfleet.errors import UserError, did_you_mean
 from dvcfleet.own_variables import without_own
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Item, Output, ParamsDependency, PipelineStage, Repo, Stage
 
 # The key of `meta` that is the engine's, and those below it for stages and for outputs.
 _OWN_META = "dvcfleet"
@@ -18,7 +16,7 @@ _STAGE_KEYS = ("resources", "retries", "timeout", "place", "restore")
 _OUTPUT_KEYS = ("varies",)
 
 
-def load_stage(repo: "Repo", dvc_yaml: str, name: str) -> "PipelineStage | None":
+def load_stage(repo: Repo, dvc_yaml: str, name: str) -> PipelineStage | None:
     """Return one stage of a dvc.yaml; None if there is no such stage or file."""
     from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
 
@@ -28,12 +26,12 @@ def load_stage(repo: "Repo", dvc_yaml: str, name: str) -> "PipelineStage | None"
         return None
 
 
-def in_dvc_yaml(stage: "Stage") -> "TypeGuard[PipelineStage]":
+def in_dvc_yaml(stage: Stage) -> TypeGuard[PipelineStage]:
     """Tell whether a stage is one of a dvc.yaml, with a name and an entry in dvc.lock, and not that of a .dvc file."""
     return hasattr(stage, "name")
 
 
-def is_params(dep: "Item") -> "TypeGuard[ParamsDependency]":
+def is_params(dep: Item) -> TypeGuard[ParamsDependency]:
     """Tell whether a dependency is on parameters, not on a file as a whole."""
     from dvc.dependency import ParamsDependency
 
@@ -62,7 +60,7 @@ def set_params(path: Path, params: Mapping[str, Any]) -> None:
     path.write_text(dumps_yaml(content), encoding="utf-8")
 
 
-def own_meta(stage: "Stage") -> tuple[Mapping[str, Any], str]:
+def own_meta(stage: Stage) -> tuple[Mapping[str, Any], str]:
     """Return what the stage's `meta` says to the engine, and where it does; all else in `meta` is the user's.
 
     Raises UserError if that is not a map, or for a key that the engine does not know.
@@ -70,13 +68,13 @@ def own_meta(stage: "Stage") -> tuple[Mapping[str, Any], str]:
     return _own_meta(stage.meta, f"stage {stage.addressing}", _STAGE_KEYS)
 
 
-def may_restore(stage: "Stage") -> bool:
+def may_restore(stage: Stage) -> bool:
     """Tell whether the stage may be restored from the run cache: not with `restore: false`."""
     meta, where = own_meta(stage)
     return _flag(meta, "restore", True, where)
 
 
-def varies(out: "Output") -> bool:
+def varies(out: Output) -> bool:
     """Tell whether an output is said to differ from run to run: `varies: true`."""
     meta, where = _own_meta(out.annot.meta, f"output {out}", _OUTPUT_KEYS)
     return _flag(meta, "varies", False, where)
@@ -100,7 +98,7 @@ def _flag(meta: Mapping[str, Any], key: str, default: bool, where: str) -> bool:
     return value
 
 
-def shell_commands(stage: "Stage") -> list[tuple[str, list[str]]]:
+def shell_commands(stage: Stage) -> list[tuple[str, list[str]]]:
     """Return each command line of a stage with the argv by which DVC would run it in a shell."""
     lines = stage.cmd if isinstance(stage.cmd, list) else stage.cmd.splitlines()
     shell = os.environ.get("SHELL") or "/bin/sh"
@@ -123,14 +121,14 @@ def command_environment() -> dict[str, str]:
     return without_own(fix_env(None))
 
 
-def lock_entry_of(stage: "Stage") -> dict[str, Any]:
+def lock_entry_of(stage: Stage) -> dict[str, Any]:
     """Return the dvc.lock entry of a stage in its present state."""
     from dvc.stage.serialize import to_single_stage_lockfile
 
     return dict(to_single_stage_lockfile(stage))
 
 
-def fill_from_lock(stage: "PipelineStage", entry: Mapping[str, Any]) -> None:
+def fill_from_lock(stage: PipelineStage, entry: Mapping[str, Any]) -> None:
     """Set a stage's hashes from an entry of dvc.lock, as if it had just run."""
     from dvc.stage.loader import StageLoader
 
@@ -138,7 +136,7 @@ def fill_from_lock(stage: "PipelineStage", entry: Mapping[str, Any]) -> None:
     stage.cmd_changed = False
 
 
-def locked_stage(repo: "Repo", dvc_yaml: str, entry: Mapping[str, Any], folder: str) -> "Stage":
+def locked_stage(repo: Repo, dvc_yaml: str, entry: Mapping[str, Any], folder: str) -> Stage:
     """Return a stage made from its entry in dvc.lock alone; `folder` is its working folder."""
     from dvc.stage import PipelineStage, create_stage
     from dvc.stage.loader import StageLoader

@@ -9,17 +9,11 @@ into the cache, DVC's default (`cache.type` reflink,copy). A small output then t
 import os
 import stat
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.dvc_adapter.objects import has_whole, is_local, is_shared, object_size, remove_torn
-
-if TYPE_CHECKING:
-    from dvc_data.hashfile.hash_info import HashInfo
-    from dvc_data.hashfile.meta import Meta
-
-    from dvcfleet.dvc_adapter.protocols import Item, Output, Stage
-
+from dvcfleet.dvc_adapter.protocols import Item, Meta, Output, Stage
 
 # The states of a stage's inputs, in their order.
 Seen = list[list[tuple[object, ...]] | None]
@@ -28,7 +22,7 @@ Seen = list[list[tuple[object, ...]] | None]
 _ONE_AT_A_TIME = threading.Lock()
 
 
-def save_inputs(stage: "Stage", allow_missing: bool = False) -> None:
+def save_inputs(stage: Stage, allow_missing: bool = False) -> None:
     """Save the hashes of a stage's inputs, as `stage.save_deps()` does."""
     from dvc.dependency.base import DependencyDoesNotExistError
 
@@ -40,12 +34,12 @@ def save_inputs(stage: "Stage", allow_missing: bool = False) -> None:
                 raise
 
 
-def inputs_seen(stage: "Stage") -> "Seen":
+def inputs_seen(stage: Stage) -> Seen:
     """Return what shows whether a stage's inputs change from now on; call it before their hashes are saved."""
     return [_seen(dep.fs_path) if dep.protocol == "local" else None for dep in stage.deps]
 
 
-def save_changed_inputs(stage: "Stage", seen: "Seen") -> list[str]:
+def save_changed_inputs(stage: Stage, seen: Seen) -> list[str]:
     """Save the hashes of a stage's inputs again, as DVC does after its command; return the names of those that changed.
 
     Raises DVC's error for an input that is gone. Inputs that are as they were `seen` are not hashed again.
@@ -81,7 +75,7 @@ def _stat_of(path: str) -> tuple[object, ...]:
 
 
 @otherwise("hash_file", lambda dep: dep.save())
-def _save_input(dep: "Item") -> None:
+def _save_input(dep: Item) -> None:
     from dvc.dependency import Dependency
 
     info = _file_info(dep) if type(dep) is Dependency else None
@@ -92,7 +86,7 @@ def _save_input(dep: "Item") -> None:
 
 
 @otherwise("hash_file", lambda item: False)
-def is_as_noted(item: "Item") -> bool:
+def is_as_noted(item: Item) -> bool:
     """Return True if an input or output certainly matches dvc.lock and is in the cache; if False, ask DVC."""
     from dvc.dependency import Dependency
     from dvc.output import Output
@@ -106,7 +100,7 @@ def is_as_noted(item: "Item") -> bool:
     return bool(item.cache.oids_exist([now.value])) and object_size(item.cache, str(now.value)) == meta.size
 
 
-def is_edited(out: "Output") -> bool:
+def is_edited(out: Output) -> bool:
     """Tell whether an output in the workspace is not what dvc.lock says, and not in DVC's cache either."""
     if out.protocol != "local" or not out.exists or is_as_noted(out):
         return False
@@ -117,7 +111,7 @@ def is_edited(out: "Output") -> bool:
     return now != out.hash_info and not (now.value and has_whole(out.local_cache, now.value, None))
 
 
-def _save_and_commit(out: "Output") -> None:
+def _save_and_commit(out: Output) -> None:
     with _ONE_AT_A_TIME:
         out.save()
         if out.use_cache:
@@ -125,7 +119,7 @@ def _save_and_commit(out: "Output") -> None:
         out.commit()
 
 
-def make_room(out: "Output") -> None:
+def make_room(out: Output) -> None:
     """Remove what DVC would take for an output's content and is not, from its cache, before the output is stored."""
     from dvc_data.hashfile.tree import Tree
 
@@ -137,7 +131,7 @@ def make_room(out: "Output") -> None:
 
 
 @otherwise("store_file", _save_and_commit)
-def save_output(out: "Output") -> None:
+def save_output(out: Output) -> None:
     """Store an output in DVC's cache, as `out.save()` and `out.commit()` do; git must already ignore it.
 
     Thread-safe for different outputs.
@@ -157,7 +151,7 @@ def save_output(out: "Output") -> None:
     out.repo.state.links[key] = (info["ino"], str(round(info["mtime"] * 1_000_000_000)))
 
 
-def size_of(out: "Output") -> int:
+def size_of(out: Output) -> int:
     """Return the bytes of an output in the workspace; 0 if it is missing or not local."""
     if out.protocol != "local":
         return 0
@@ -167,7 +161,7 @@ def size_of(out: "Output") -> int:
     return sum(os.lstat(path).st_size for path in files)
 
 
-def _file_info(item: "Item") -> dict[str, Any] | None:
+def _file_info(item: Item) -> dict[str, Any] | None:
     """Return DVC's stat information of a regular file of the repository; None for anything else."""
     if item.protocol != "local" or item.hash_name != "md5" or not item.is_in_repo:
         return None
@@ -180,18 +174,18 @@ def _file_info(item: "Item") -> dict[str, Any] | None:
     return info if info["type"] == "file" else None
 
 
-def _copies(out: "Output") -> bool:
+def _copies(out: Output) -> bool:
     """Tell whether files are copied into and out of the cache, not linked."""
     return is_local(out.cache) and set(out.cache.cache_types) <= {"reflink", "copy"}
 
 
-def _hash_of(item: "Item", info: dict[str, Any]) -> tuple["Meta", "HashInfo"]:
+def _hash_of(item: Item, info: dict[str, Any]) -> tuple[Meta, Any]:
     from dvc_data.hashfile.hash import hash_file
 
     return hash_file(item.fs_path, item.fs, item.hash_name, item.repo.state, info=info)
 
 
-def _note_hash(item: "Item", info: dict[str, Any]) -> None:
+def _note_hash(item: Item, info: dict[str, Any]) -> None:
     from dvc_data.hashfile.obj import HashFile
 
     meta, found = _hash_of(item, info)
@@ -199,7 +193,7 @@ def _note_hash(item: "Item", info: dict[str, Any]) -> None:
     item.obj, item.files = HashFile(item.fs_path, item.fs, found), None
 
 
-def _set_mode(out: "Output", info: dict[str, Any]) -> None:
+def _set_mode(out: Output, info: dict[str, Any]) -> None:
     """Set an output's mode to that of a copy out of the cache."""
     from dvc_objects.fs.utils import umask
 

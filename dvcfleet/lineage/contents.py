@@ -4,14 +4,11 @@ import hashlib
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.listings import folder_hash
+from dvcfleet.dvc_adapter.protocols import Item, Repo
 from dvcfleet.errors import UserError
 from dvcfleet.paths import from_root
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Item, Repo
 
 _Identity = tuple[int, int]
 
@@ -22,7 +19,7 @@ class Contents:
     `files` and `size` count the files and bytes read.
     """
 
-    def __init__(self, repo: "Repo") -> None:
+    def __init__(self, repo: Repo) -> None:
         self._repo = repo
         self._hashes: dict[_Identity, str] = {}
         self._listed: dict[str, list[str]] = {}
@@ -67,7 +64,7 @@ class Contents:
         return folder_hash(self.listing(path)) if os.path.isdir(path) else self.hash_of(path)
 
 
-def is_checked(item: "Item") -> bool:
+def is_checked(item: Item) -> bool:
     """Tell whether an input or output is a file or folder on this machine whose md5 DVC recorded.
 
     Raises UserError for a hash of DVC 2, which ignores the kind of line ends.
@@ -79,7 +76,7 @@ def is_checked(item: "Item") -> bool:
     return bool(item.hash_info.name == "md5")
 
 
-def name_of(item: "Item") -> str:
+def name_of(item: Item) -> str:
     """Return the path of an input or output from the repository's root."""
     return from_root(item.repo.root_dir, item.fs_path)
 

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dvcfleet.dvc_adapter.protocols import Repo
+from dvcfleet.lineage.findings import Finding
+from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
 from dvcfleet.project import project_of
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
-    from dvcfleet.lineage.findings import Finding
-    from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
 
 
 class LineageHooks:
@@ -23,7 +21,7 @@ class LineageHooks:
         """Name the variables that make stages write to services outside the repository; a rerun unsets them."""
         return ()
 
-    def find(self, repo: "Repo", text: str) -> "Target | None":
+    def find(self, repo: Repo, text: str) -> Target | None:
         """Resolve a name that only the project knows; raise UserError if it nearly matches one."""
         return None
 
@@ -31,15 +29,15 @@ class LineageHooks:
         """List the names that `find` knows, for suggestions."""
         return ()
 
-    def origin(self, path: Path) -> "Origin | None":
+    def origin(self, path: Path) -> Origin | None:
         """Return the source from which an output folder was fetched, if it records one."""
         return None
 
-    def tracking_run(self, path: Path) -> "TrackingRun | None":
+    def tracking_run(self, path: Path) -> TrackingRun | None:
         """Return the experiment tracker's run that an output file refers to."""
         return None
 
-    def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
+    def audit(self, lineage: Lineage, found: Sequence[Finding]) -> list[Finding]:
         """Compare the project's external records with the lineage; `found` lists the differences found so far."""
         return []
 

@@ -3,22 +3,19 @@
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.listings import is_near_output
+from dvcfleet.dvc_adapter.protocols import Dependency, Repo
 from dvcfleet.git import git_if_any
 from dvcfleet.lineage.contents import Contents, is_checked, name_of
 from dvcfleet.lineage.findings import Finding, Kind, some
 from dvcfleet.lineage.steps import Item, Lineage
 from dvcfleet.paths import overlap
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Dependency, Repo
-
 _KINDS = {"code": Kind.CODE, "source": Kind.SOURCE}
 
 
-def check_inputs(repo: "Repo", lineage: Lineage, contents: Contents, found: Collection[str]) -> Iterator[Finding]:
+def check_inputs(repo: Repo, lineage: Lineage, contents: Contents, found: Collection[str]) -> Iterator[Finding]:
     """Find inputs that differ from what a stage read, unless `found` already names the cause."""
     readers: dict[tuple[str, str], list[str]] = defaultdict(list)
     inputs: dict[tuple[str, str], tuple[Dependency, Item]] = {}
@@ -47,7 +44,7 @@ def check_inputs(repo: "Repo", lineage: Lineage, contents: Contents, found: Coll
             yield _edited(repo, lineage, name, item, stages)
 
 
-def _unknown_files(repo: "Repo", folder: str, contents: Contents) -> list[str]:
+def _unknown_files(repo: Repo, folder: str, contents: Contents) -> list[str]:
     """Return the files of a folder that no stage wrote, without the .gitignore files that DVC writes."""
     files = [path for path in contents.within(folder) if os.path.basename(path) != ".gitignore"]
     lone = [path for path in files if not is_near_output(repo, path)]
@@ -60,7 +57,7 @@ def _unknown_file(path: str, stages: list[str]) -> Finding:
     )
 
 
-def _edited(repo: "Repo", lineage: Lineage, name: str, item: Item, stages: list[str]) -> Finding:
+def _edited(repo: Repo, lineage: Lineage, name: str, item: Item, stages: list[str]) -> Finding:
     execution = lineage.steps[stages[0]].execution
     files = _files_edited(repo.root_dir, name, execution.commit if execution else None)
     inside = f" ({some(files)})" if files and files != [name] else ""

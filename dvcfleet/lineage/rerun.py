@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
 from dvcfleet.dvc_adapter.objects import cached_listing
+from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.stages import set_params, varies
 from dvcfleet.errors import UserError
 from dvcfleet.git import git_if_any
@@ -26,9 +27,6 @@ from dvcfleet.lineage.steps import Lineage
 from dvcfleet.lineage.tree import recorded_entry
 from dvcfleet.paths import from_root, is_at_or_in
 from dvcfleet.run_names import RUN_NAME_VARIABLE
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 
 # Variables that lead a run elsewhere; they are unset, as are those that the project names, so that all is in the copy.
 _ELSEWHERE = ("PREFECT_API_URL", RUN_NAME_VARIABLE)
@@ -49,7 +47,7 @@ class RerunError(UserError):
     """The scratch copy cannot be run at all."""
 
 
-def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str], how: Rerun) -> list[Finding]:
+def run_again(repo: Repo, lineage: Lineage, names: Sequence[str], how: Rerun) -> list[Finding]:
     """Run the named stages and all upstream stages in a scratch copy; return the outputs that differ.
 
     With other parameters, the metrics of stages whose inputs are not those recorded are compared within the project's
@@ -76,11 +74,11 @@ def run_again(repo: "Repo", lineage: Lineage, names: Sequence[str], how: Rerun) 
         return [one for stage in stages if _runs(stage) for one in _compare(repo, stage, scratch, how)]
 
 
-def _runs(stage: "Stage") -> bool:
+def _runs(stage: Stage) -> bool:
     return bool(stage.cmd) and not stage.frozen
 
 
-def _make_copy(repo: "Repo", scratch: Path) -> None:
+def _make_copy(repo: Repo, scratch: Path) -> None:
     """Copy code, parameters and sources, but no stage's outputs; the copy has its own DVC cache."""
     root = Path(repo.root_dir)
     for name in _sources(repo):
@@ -99,7 +97,7 @@ def _make_copy(repo: "Repo", scratch: Path) -> None:
         git_if_any(scratch, "init", "-q")
 
 
-def _sources(repo: "Repo") -> Iterator[str]:
+def _sources(repo: Repo) -> Iterator[str]:
     """List every file that no stage writes: what git tracks or would track, and the stages' other inputs."""
     root = repo.root_dir
     made = [name_of(out) for stage in repo.index.stages if _runs(stage) for out in stage.outs]
@@ -121,12 +119,12 @@ def _sources(repo: "Repo") -> Iterator[str]:
             yield name
 
 
-def _below(repo: "Repo", folder: str) -> set[str]:
+def _below(repo: Repo, folder: str) -> set[str]:
     files = repo.dvcignore.find(repo.fs, folder) if os.path.isdir(folder) else ()
     return {from_root(repo.root_dir, file) for file in files}
 
 
-def _compare(repo: "Repo", stage: "Stage", scratch: Path, how: Rerun) -> Iterator[Finding]:
+def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Finding]:
     lock = scratch / os.path.relpath(lock_path(stage), repo.root_dir)
     entry = recorded_entry(stage, {lock_path(stage): read_lock(lock)})
     if entry is None:
@@ -153,7 +151,7 @@ def _inputs(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     return entry.get("cmd"), entry.get("params"), {dep["path"]: dep.get("md5") for dep in entry.get("deps", ())}
 
 
-def _compare_metric(hooks: LineageHooks, out: "Output", scratch: Path, how: Rerun) -> Iterator[Finding]:
+def _compare_metric(hooks: LineageHooks, out: Output, scratch: Path, how: Rerun) -> Iterator[Finding]:
     name = name_of(out)
     if not os.path.isfile(out.fs_path):
         return  # a finding of its own
@@ -162,7 +160,7 @@ def _compare_metric(hooks: LineageHooks, out: "Output", scratch: Path, how: Reru
         yield Finding(Kind.NOT_REPRODUCED, name, f"{difference} ({changed})", (out.stage.addressing,))
 
 
-def _where(out: "Output", value: str, scratch: Path) -> str:
+def _where(out: Output, value: str, scratch: Path) -> str:
     """Say which files of a folder differ, if both listings are known."""
     before = cached_listing(out, out.hash_info.value) if out.hash_info.isdir else None
     listing = scratch / ".dvc/cache/files/md5" / value[:2] / value[2:]

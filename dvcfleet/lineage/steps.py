@@ -1,12 +1,10 @@
 """What lineage tells: the steps that made results, their inputs, outputs and sources; and the target that was asked."""
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.record.ledger import Execution
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Stage
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Lineage:
     steps: dict[str, Step]
     environments: dict[str, dict[str, Any]]
     never_ran: tuple[str, ...] = ()
-    stages: dict[str, "Stage"] = field(default_factory=dict, repr=False, compare=False)
+    stages: dict[str, Stage] = field(default_factory=dict, repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """Return the lineage as plain data; its keys are stable."""

@@ -3,18 +3,15 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.errors import UserError, did_you_mean
 from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.steps import Target
 from dvcfleet.paths import from_root, is_at_or_in, overlap
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo, Stage
 
-
-def find_target(repo: "Repo", text: str) -> Target:
+def find_target(repo: Repo, text: str) -> Target:
     """Find a stage, an output or a file in one, or a name of the repository's project.
 
     Raises UserError if there is none of that name, or if several stages wrote into a folder.
@@ -30,7 +27,7 @@ def find_target(repo: "Repo", text: str) -> Target:
     raise UserError(f"{text}: no stage, output or name of the project{offer}; give a stage or a file that one wrote")
 
 
-def _outs(repo: "Repo", stage: str) -> list[str]:
+def _outs(repo: Repo, stage: str) -> list[str]:
     return [
         from_root(repo.root_dir, out.fs_path)
         for each in repo.index.stages
@@ -39,7 +36,7 @@ def _outs(repo: "Repo", stage: str) -> list[str]:
     ]
 
 
-def target_of_file(repo: "Repo", text: str) -> Target | None:
+def target_of_file(repo: Repo, text: str) -> Target | None:
     """Return the target that a path names: a stage's output, or a file in one."""
     name = from_root(repo.root_dir, os.path.abspath(text))
     near = {out: each for each in repo.index.stages for out in outputs_of(repo, each) if overlap(name, out)}
@@ -54,6 +51,6 @@ def target_of_file(repo: "Repo", text: str) -> Target | None:
     return None
 
 
-def outputs_of(repo: "Repo", stage: "Stage") -> Iterable[str]:
+def outputs_of(repo: Repo, stage: Stage) -> Iterable[str]:
     """Return the paths of a stage's outputs from the repository's root."""
     return (from_root(repo.root_dir, out.fs_path) for out in stage.outs)

@@ -5,9 +5,10 @@ import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
+from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
@@ -18,11 +19,8 @@ from dvcfleet.paths import from_root, overlap
 from dvcfleet.record.ledger import Execution, entry_digest, executions, read_environment
 from dvcfleet.repository import state_folder
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
-
-def read_lineage(repo: "Repo", names: Sequence[str] = ()) -> Lineage:
+def read_lineage(repo: Repo, names: Sequence[str] = ()) -> Lineage:
     """Read the steps of the named stages (default: all) and their upstream stages, in an opened repository."""
     graph, order = stage_graph(repo, Options(tuple(names)))
     reader = _Reader(repo)
@@ -40,7 +38,7 @@ def read_lineage(repo: "Repo", names: Sequence[str] = ()) -> Lineage:
     return Lineage(steps, environments, tuple(never_ran), {stage.addressing: stage for stage in order})
 
 
-def recorded_entry(stage: "Stage", locks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+def recorded_entry(stage: Stage, locks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return DVC's record of a stage in the form of a dvc.lock entry; None if it never ran.
 
     `locks`: the entries of each dvc.lock file by its path.
@@ -53,19 +51,19 @@ def recorded_entry(stage: "Stage", locks: Mapping[str, Mapping[str, Any]]) -> di
     return {"cmd": stage.cmd or [], "deps": deps, "outs": outs} if outs else None
 
 
-def _recorded(item: "Dependency | Output") -> dict[str, Any]:
+def _recorded(item: Dependency | Output) -> dict[str, Any]:
     return {"md5": item.hash_info.value, "size": item.meta.size if item.meta else None}
 
 
 class _Reader:
     """Reads steps; files that several steps need are read once."""
 
-    def __init__(self, repo: "Repo") -> None:
+    def __init__(self, repo: Repo) -> None:
         self._repo = repo
         self._hooks = hooks_of(Path(repo.root_dir))
         self._outs: dict[str, list[str]] = {}
 
-    def step(self, stage: "Stage", upstream: Iterable["Stage"]) -> Step | None:
+    def step(self, stage: Stage, upstream: Iterable[Stage]) -> Step | None:
         entry = recorded_entry(stage, self._locks)
         if entry is None:
             return None
@@ -106,7 +104,7 @@ class _Reader:
     def _tracked(self) -> Collection[str]:
         return tracked_paths(self._repo)
 
-    def _outs_of(self, stage: "Stage") -> list[str]:
+    def _outs_of(self, stage: Stage) -> list[str]:
         name = stage.addressing
         if name not in self._outs:
             self._outs[name] = [from_root(self._repo.root_dir, out.fs_path) for out in stage.outs]

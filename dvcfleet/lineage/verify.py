@@ -5,9 +5,9 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.objects import cached_listing
+from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.lineage.contents import Contents, is_checked, name_of
 from dvcfleet.lineage.findings import Finding, Kind, some
@@ -15,11 +15,8 @@ from dvcfleet.lineage.inputs import check_inputs
 from dvcfleet.lineage.steps import Lineage, Step
 from dvcfleet.planning.reasons import dependency_reasons
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 
-
-def verify(repo: "Repo", lineage: Lineage, contents: Contents) -> list[Finding]:
+def verify(repo: Repo, lineage: Lineage, contents: Contents) -> list[Finding]:
     """Return the differences from a lineage's recorded steps; every byte that they read and wrote is read again."""
     stages = [lineage.stages[name] for name in lineage.steps]
     contents.read(_all_files(stages, contents))
@@ -32,7 +29,7 @@ def verify(repo: "Repo", lineage: Lineage, contents: Contents) -> list[Finding]:
     return findings
 
 
-def _all_files(stages: Sequence["Stage"], contents: Contents) -> Iterator[str]:
+def _all_files(stages: Sequence[Stage], contents: Contents) -> Iterator[str]:
     """List every file that the stages read or wrote, and its copies in DVC's cache."""
     for stage in stages:
         for item in filter(is_checked, (*stage.outs, *stage.deps)):
@@ -42,13 +39,13 @@ def _all_files(stages: Sequence["Stage"], contents: Contents) -> Iterator[str]:
                 yield out.cache.oid_to_path(md5)
 
 
-def _recorded_files(out: "Output") -> dict[str, str] | None:
+def _recorded_files(out: Output) -> dict[str, str] | None:
     """Return the recorded md5 of each file of an output by its relative path; None if a folder's listing is lost."""
     value = out.hash_info.value
     return cached_listing(out, value) if out.hash_info.isdir else {"": value}
 
 
-def _check_output(stage: "Stage", out: "Output", contents: Contents) -> Iterator[Finding]:
+def _check_output(stage: Stage, out: Output, contents: Contents) -> Iterator[Finding]:
     if not is_checked(out):
         return
     name, wrote = name_of(out), f"{stage.addressing} wrote"
@@ -68,7 +65,7 @@ def _check_output(stage: "Stage", out: "Output", contents: Contents) -> Iterator
             yield Finding(Kind.UNKNOWN, os.path.join(name, file), message, _only(stage))
 
 
-def _check_unlisted(stage: "Stage", out: "Output", contents: Contents) -> Iterator[Finding]:
+def _check_unlisted(stage: Stage, out: Output, contents: Contents) -> Iterator[Finding]:
     """Check a folder as a whole, because its listing in DVC's cache is missing or damaged."""
     path = out.cache.oid_to_path(out.hash_info.value)
     if os.path.exists(path):
@@ -80,7 +77,7 @@ def _check_unlisted(stage: "Stage", out: "Output", contents: Contents) -> Iterat
 
 
 def _check_file(
-    stage: "Stage", out: "Output", name: str, md5: str, now: str | None, contents: Contents
+    stage: Stage, out: Output, name: str, md5: str, now: str | None, contents: Contents
 ) -> Iterator[Finding]:
     path = out.cache.oid_to_path(md5)
     copy, kept = os.path.relpath(path), contents.hash_of(path)
@@ -97,7 +94,7 @@ def _check_file(
         yield Finding(Kind.CACHE, copy, f"this copy of {name} has changed; remove it", _only(stage))
 
 
-def _check_origins(repo: "Repo", lineage: Lineage, found: set[str]) -> Iterator[Finding]:
+def _check_origins(repo: Repo, lineage: Lineage, found: set[str]) -> Iterator[Finding]:
     """Compare fetched files with the checksums recorded when they were fetched."""
     for step in lineage.steps.values():
         for origin in step.origins:
@@ -113,7 +110,7 @@ def _sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check_params(stages: Iterable["Stage"]) -> Iterator[Finding]:
+def _check_params(stages: Iterable[Stage]) -> Iterator[Finding]:
     concerned: dict[tuple[str, str], list[str]] = defaultdict(list)
     for stage in stages:
         for dep in stage.deps:
@@ -124,7 +121,7 @@ def _check_params(stages: Iterable["Stage"]) -> Iterator[Finding]:
         yield Finding(Kind.PARAMS, file, f"{reason} since {some(names)} ran", tuple(names))
 
 
-def _check_stage(step: Step, stage: "Stage") -> Iterator[Finding]:
+def _check_stage(step: Step, stage: Stage) -> Iterator[Finding]:
     """Compare a stage in dvc.yaml with the one that ran."""
     if in_dvc_yaml(stage) and stage.cmd_changed:
         yield Finding(Kind.STAGE, step.stage, "dvc.yaml gives it another command than the one that ran", _only(stage))
@@ -135,5 +132,5 @@ def _check_stage(step: Step, stage: "Stage") -> Iterator[Finding]:
         yield Finding(Kind.STAGE, step.stage, f"dvc.yaml gives it other inputs or outputs: {names}", _only(stage))
 
 
-def _only(stage: "Stage") -> tuple[str, ...]:
+def _only(stage: Stage) -> tuple[str, ...]:
     return (stage.addressing,)

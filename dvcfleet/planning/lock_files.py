@@ -1,21 +1,18 @@
 """The repository's dvc.lock files, completed by the entries that a killed run had not yet written."""
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from dvcfleet.crash_recovery import sync
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, lock_path
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.options import Options
 from dvcfleet.repository import state_folder
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
 
-
-def recovered_lock_files(repo: "Repo") -> LockFiles:
+def recovered_lock_files(repo: Repo) -> LockFiles:
     """Return the lock files after writing a killed run's journal into them."""
     state = state_folder(repo)
     locks = LockFiles(
@@ -26,7 +23,7 @@ def recovered_lock_files(repo: "Repo") -> LockFiles:
     return locks
 
 
-def _lock_order(repo: "Repo") -> dict[str, list[str]]:
+def _lock_order(repo: Repo) -> dict[str, list[str]]:
     """Return, per dvc.lock, its stages in the order in which `dvc repro --all-pipelines` would run them."""
     order: dict[str, list[str]] = {}
     for stage in stage_graph(repo, Options(all_pipelines=True))[1]:

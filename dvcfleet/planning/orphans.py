@@ -6,18 +6,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, read_lock
 from dvcfleet.dvc_adapter.objects import in_cache
+from dvcfleet.dvc_adapter.protocols import Output, Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, locked_stage
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Output, Repo
 
 _MOST_NAMES = 10
 
@@ -37,7 +35,7 @@ class Orphan:
     entry: dict[str, Any] = field(repr=False, compare=False)
 
 
-def find_orphans(repo: "Repo") -> Iterator[Orphan]:
+def find_orphans(repo: Repo) -> Iterator[Orphan]:
     """Find the entries of dvc.lock files whose stage is no longer in dvc.yaml."""
     declared = defaultdict(set)
     for stage in repo.index.stages:
@@ -73,7 +71,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
-def _readers(repo: "Repo", outs: Sequence["Output"]) -> tuple[str, ...]:
+def _readers(repo: Repo, outs: Sequence[Output]) -> tuple[str, ...]:
     """Return the stages with a dependency on a folder that holds one of the outputs."""
     readers = (
         stage.addressing
@@ -90,7 +88,7 @@ def _may_hold_others(lock: Path, names: Collection[str]) -> bool:
     return any(key.removesuffix(":") not in names for key in keys)  # a long or quoted name needs the parser
 
 
-def prune_orphans(repo: "Repo", locks: LockFiles, console: Console) -> None:
+def prune_orphans(repo: Repo, locks: LockFiles, console: Console) -> None:
     """Remove the orphans' entries from dvc.lock and their outputs from the workspace; print which."""
     orphans = list(find_orphans(repo))
     for orphan in orphans:
@@ -103,7 +101,7 @@ def prune_orphans(repo: "Repo", locks: LockFiles, console: Console) -> None:
         forget_index(repo)
 
 
-def remove_outputs(repo: "Repo", orphan: Orphan) -> list[str]:
+def remove_outputs(repo: Repo, orphan: Orphan) -> list[str]:
     """Remove the orphan's outputs from the workspace if DVC's cache holds the same bytes; return those not removed.
 
     An output that was edited, or that the cache does not hold, stays: it may be the only copy.
@@ -120,7 +118,7 @@ def remove_outputs(repo: "Repo", orphan: Orphan) -> list[str]:
     return left
 
 
-def _lone_outs(repo: "Repo", dvc_yaml: str, entry: dict[str, Any]) -> list["Output"]:
+def _lone_outs(repo: Repo, dvc_yaml: str, entry: dict[str, Any]) -> list[Output]:
     """Return the entry's outputs that do not overlap with an output of a declared stage."""
     # dvc.lock does not hold a stage's working folder: outputs of a stage with another `wdir` are not found, and stay.
     outs = locked_stage(repo, dvc_yaml, entry, os.path.dirname(dvc_yaml)).outs

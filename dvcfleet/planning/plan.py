@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.dvc_adapter.listings import is_near_output
+from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.run_cache import in_run_cache, may_check_out
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.errors import UserError, in_one_line
@@ -18,10 +19,6 @@ from dvcfleet.planning.reasons import DependencyReasons, dependency_reasons, out
 from dvcfleet.planning.validation import is_validated, validate
 from dvcfleet.project import project_of
 from dvcfleet.repository import opened
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
-
 
 FORCED = ("forced",)  # the reasons of a stage that runs whatever its state
 
@@ -58,18 +55,18 @@ class StageChecks:
     may take the place of what is in the workspace.
     """
 
-    dependency: Callable[["Dependency"], list[str]] = dependency_reasons
-    output: Callable[["Output"], list[str]] = output_reasons
-    ran_before: Callable[["Stage"], bool] = in_run_cache
-    cached: Callable[["Stage"], bool] = may_check_out
+    dependency: Callable[[Dependency], list[str]] = dependency_reasons
+    output: Callable[[Output], list[str]] = output_reasons
+    ran_before: Callable[[Stage], bool] = in_run_cache
+    cached: Callable[[Stage], bool] = may_check_out
 
 
 _MISSING = frozenset({"deleted", "not in cache"})  # DVC's words
 
-ChecksFor = Callable[[Sequence["Stage"]], StageChecks]
+ChecksFor = Callable[[Sequence[Stage]], StageChecks]
 
 
-def workspace_checks(steps: Sequence["Stage"]) -> StageChecks:
+def workspace_checks(steps: Sequence[Stage]) -> StageChecks:
     """Return the checks of stages whose data is in the workspace."""
     return StageChecks(dependency=DependencyReasons())
 
@@ -80,7 +77,7 @@ class Plan:
 
     nodes: dict[str, Node]
     orphans: tuple[Orphan, ...]
-    stages: dict[str, "Stage"] = field(repr=False)
+    stages: dict[str, Stage] = field(repr=False)
     judge: "Judge" = field(repr=False, compare=False)
 
     @property
@@ -113,7 +110,7 @@ class Plan:
 def plan(
     repo: Path,
     options: Options = EVERYTHING,
-    checks_in: Callable[["Repo"], ChecksFor] = lambda repo: workspace_checks,
+    checks_in: Callable[[Repo], ChecksFor] = lambda repo: workspace_checks,
 ) -> Plan:
     """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or those that the options name.
 
@@ -133,7 +130,7 @@ def plan(
 
 
 def make_plan(
-    repo: "Repo",
+    repo: Repo,
     options: Options = EVERYTHING,
     on_work: Callable[[], None] = lambda: None,
     checks_for: ChecksFor = workspace_checks,
@@ -161,8 +158,8 @@ def make_plan(
 
 def _judged(
     judge: "Judge",
-    stage: "Stage",
-    upstream: list[tuple[Node, "Stage"]],
+    stage: Stage,
+    upstream: list[tuple[Node, Stage]],
     checks: StageChecks,
     predicted: PredictedOutputs,
 ) -> Node:
@@ -185,8 +182,8 @@ def _distrusted(node: Node, why: str) -> Node:
 
 
 def _judge(
-    stage: "Stage",
-    upstream: list[tuple[Node, "Stage"]],
+    stage: Stage,
+    upstream: list[tuple[Node, Stage]],
     options: Options,
     checks: StageChecks,
     predicted: PredictedOutputs | None = None,
@@ -218,7 +215,7 @@ def _judge(
 
 
 def _input_changes(
-    stage: "Stage", upstream: list[tuple[Node, "Stage"]], checks: StageChecks, predicted: PredictedOutputs | None
+    stage: Stage, upstream: list[tuple[Node, Stage]], checks: StageChecks, predicted: PredictedOutputs | None
 ) -> tuple[list[str], list[str]]:
     """Return the reasons to run that are already known, and the stages that must end before the others are known."""
     reasons = stage_reasons(stage)
@@ -242,13 +239,13 @@ def _input_changes(
     return reasons, list(dict.fromkeys(waits))
 
 
-def _writes(stage: "Stage", dep: "Dependency") -> bool:
+def _writes(stage: Stage, dep: Dependency) -> bool:
     if dep.fs_path is None:  # a data set of dvc.yaml, or a query of a database
         return False
     return any(dep.fs.overlaps(dep.fs_path, out.fs_path) for out in stage.outs)
 
 
-def _will_be_restored(dep: "Dependency", writers: list[tuple[Node, "Stage"]]) -> bool:
+def _will_be_restored(dep: Dependency, writers: list[tuple[Node, Stage]]) -> bool:
     """Tell whether the dependency will be restored from the cache with the bytes that the stage last read."""
     recorded = {out.fs_path: out.hash_info for need, up in writers if need.outputs_known for out in up.outs}
     return bool(dep.hash_info) and recorded.get(dep.fs_path) == dep.hash_info
@@ -259,12 +256,12 @@ class Judge:
     """Gives stages their states, as a run's options ask; `outs` are all stages' outputs by their paths."""
 
     options: Options = EVERYTHING
-    outs: Mapping[str, "Output"] = field(default_factory=dict, repr=False)
+    outs: Mapping[str, Output] = field(default_factory=dict, repr=False)
 
     def __call__(
         self,
-        stage: "Stage",
-        upstream: list[tuple[Node, "Stage"]],
+        stage: Stage,
+        upstream: list[tuple[Node, Stage]],
         checks: StageChecks,
         predicted: PredictedOutputs | None = None,
     ) -> Node:
@@ -285,7 +282,7 @@ class Judge:
             )
         return node
 
-    def now(self, stage: "Stage", checks: StageChecks | None = None) -> Node:
+    def now(self, stage: Stage, checks: StageChecks | None = None) -> Node:
         """Judge a stage whose upstream stages have ended, by the workspace unless other checks are given.
 
         Raises what DVC raises for what it cannot read of the stage.
@@ -298,20 +295,20 @@ class Judge:
         A dependency is changed all the same if the stage that writes it wrote other bytes since.
         """
 
-        def dependency(dep: "Dependency") -> list[str]:
+        def dependency(dep: Dependency) -> list[str]:
             if dep.exists:
                 return checks.dependency(dep)
             out = self.outs.get(dep.fs_path)
             return [f"dep {dep} changed"] if out and out.hash_info != dep.hash_info else []
 
-        def output(out: "Output") -> list[str]:
+        def output(out: Output) -> list[str]:
             reasons = checks.output(out)
             return reasons if reasons and not _MISSING.issuperset(out.status().values()) else []
 
         return replace(checks, dependency=dependency, output=output)
 
 
-def missing_sources(stage: "Stage") -> list["Dependency"]:
+def missing_sources(stage: Stage) -> list[Dependency]:
     """Return the stage's local dependencies that do not exist and that no stage writes."""
     if stage.frozen or not stage.cmd:
         return []

@@ -7,13 +7,10 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.listings import folder_hash
+from dvcfleet.dvc_adapter.protocols import Dependency
 from dvcfleet.paths import is_in
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Dependency
 
 PredictOutputs = Callable[[str], Mapping[str, str] | None]
 
@@ -26,7 +23,7 @@ class PredictedOutputs:
     predict_outputs: PredictOutputs
     _known: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
 
-    def hash_of(self, dep: "Dependency", writers: Iterable[str]) -> str | None:
+    def hash_of(self, dep: Dependency, writers: Iterable[str]) -> str | None:
         """Return DVC's hash that a dependency will have after these stages have run; None if it cannot be predicted."""
         texts: dict[str, str] = {}
         for writer in writers:

@@ -3,22 +3,20 @@
 import os
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dpath
 
 from dvcfleet.dvc_adapter.objects import is_whole
+from dvcfleet.dvc_adapter.protocols import Dependency, Output, ParamsDependency, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, load_params
 from dvcfleet.dvc_adapter.storing import is_as_noted
 from dvcfleet.errors import DamagedError
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Dependency, Output, ParamsDependency, Stage
-
 _WORDS = {"modified": "changed", "deleted": "missing", "not in cache": "not in the cache", "new": "new"}
 
 
-def stage_reasons(stage: "Stage") -> list[str]:
+def stage_reasons(stage: Stage) -> list[str]:
     """Return what changed in the stage itself, not in its inputs and outputs."""
     if not stage.frozen and (stage.is_callback or stage.always_changed):
         return ["always changed"]
@@ -30,7 +28,7 @@ def stage_reasons(stage: "Stage") -> list[str]:
     return ["command changed"] if stage.changed_stage() else []
 
 
-def dependency_reasons(dep: "Dependency") -> list[str]:
+def dependency_reasons(dep: Dependency) -> list[str]:
     """Return how a dependency differs from that of the stage's last run; empty if it does not."""
     if is_params(dep) and _has_its_values(dep):
         return []
@@ -50,7 +48,7 @@ class DependencyReasons:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, Any], list[str]] = {}
 
-    def __call__(self, dep: "Dependency") -> list[str]:
+    def __call__(self, dep: Dependency) -> list[str]:
         """Return how a dependency differs from that of the stage's last run; empty if it does not."""
         if is_params(dep) or dep.protocol != "local":
             return dependency_reasons(dep)
@@ -60,7 +58,7 @@ class DependencyReasons:
         return list(self._known[key])
 
 
-def output_reasons(out: "Output") -> list[str]:
+def output_reasons(out: Output) -> list[str]:
     """Return how an output in the workspace differs from what the stage last wrote; empty if it does not.
 
     Raises DamagedError if DVC cannot read its record of a folder.
@@ -77,7 +75,7 @@ def output_reasons(out: "Output") -> list[str]:
     return [f"output {out} {_WORDS.get(word, word)}" for word in words]
 
 
-def _has_its_values(dep: "ParamsDependency") -> bool:
+def _has_its_values(dep: ParamsDependency) -> bool:
     """Tell whether all parameters are those of the stage's last run; DVC would parse the file again for every stage."""
     before = dep.hash_info.value if dep.hash_info else None
     if not (isinstance(before, dict) and dep.params and set(before) == set(dep.params) and dep.exists):
@@ -106,7 +104,7 @@ def parsed(path: str, modified: int, size: int) -> Any:
     return load_params(path)
 
 
-def _parameter_reasons(dep: "ParamsDependency", status: dict[str, str]) -> Iterator[str]:
+def _parameter_reasons(dep: ParamsDependency, status: dict[str, str]) -> Iterator[str]:
     before = dep.hash_info.value or {}
     now = dep.read_params()
     where = "params" if str(dep) == dep.DEFAULT_PARAMS_FILE else f"params {dep}:"

@@ -4,13 +4,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import own_meta
 from dvcfleet.errors import UserError
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Stage
 
 _BYTES = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _BYTES |= {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
@@ -40,7 +38,7 @@ def thread_variables(threads: int) -> dict[str, str]:
     return {name: os.environ.get(name, str(threads)) for name in THREAD_VARIABLES}
 
 
-def resources_of(stage: "Stage", more: Mapping[str, Any] | None = None) -> Resources:
+def resources_of(stage: Stage, more: Mapping[str, Any] | None = None) -> Resources:
     """Return the resources that the stage's `meta` requests; `more`, from a profile, overrides the same keys.
 
     Raises UserError for an invalid value.

@@ -14,26 +14,22 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from dvcfleet.disk import sync_file_systems
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_path
+from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.git import GitError, git
 from dvcfleet.repository import state_folder
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo, Stage
-
-
 _OBJECT = re.compile("[0-9a-f]{38}|[0-9a-f]{62}")
 
 
-def keep_experiment(repo: "Repo", name: str, console: Console) -> None:
+def keep_experiment(repo: Repo, name: str, console: Console) -> None:
     """Save a successful run as an experiment, and print the result; a failure to save does not fail the run."""
     try:
         if save_experiment(repo, name):
@@ -42,7 +38,7 @@ def keep_experiment(repo: "Repo", name: str, console: Console) -> None:
         console.print(f"not saved as a DVC experiment: {error}", style="yellow", markup=False)
 
 
-def save_experiment(repo: "Repo", name: str) -> str | None:
+def save_experiment(repo: Repo, name: str) -> str | None:
     """Save the workspace as an experiment; return its commit, None if git has no commit yet.
 
     An earlier experiment of this name on the same commit is replaced. Raises GitError.
@@ -57,7 +53,7 @@ def save_experiment(repo: "Repo", name: str) -> str | None:
     return commit
 
 
-def _commit_whole(repo: "Repo", head: str, name: str, objects: Path) -> str:
+def _commit_whole(repo: Repo, head: str, name: str, objects: Path) -> str:
     """Commit the workspace, and again if a crash of the machine had torn objects that git took for written."""
     try:
         commit = _commit(repo, head, name)
@@ -87,7 +83,7 @@ def _is_torn(path: Path) -> bool:
     return hashlib.new("sha1" if len(name) == 40 else "sha256", content).hexdigest() != name
 
 
-def _commit(repo: "Repo", head: str, name: str) -> str:
+def _commit(repo: Repo, head: str, name: str) -> str:
     with tempfile.TemporaryDirectory(dir=state_folder(repo)) as folder:
         index = Path(folder) / "index"
         # A copy of git's index: git then does not read unchanged files again.
@@ -98,17 +94,17 @@ def _commit(repo: "Repo", head: str, name: str) -> str:
     return _git(repo, None, "commit-tree", tree, "-p", head, "-m", f"run {name}")
 
 
-def _git_path(repo: "Repo", name: str) -> Path:
+def _git_path(repo: Repo, name: str) -> Path:
     return Path(repo.root_dir, _git(repo, None, "rev-parse", "--git-path", name))
 
 
-def _described_by(repo: "Repo") -> list[str]:
+def _described_by(repo: Repo) -> list[str]:
     """List the files that an experiment holds even if git does not track them: dvc.yaml, dvc.lock, params, etc."""
     paths = dict.fromkeys(path for stage in repo.index.stages for path in _small_files(stage))
     return [os.path.relpath(path, repo.root_dir) for path in paths if os.path.isfile(path)]
 
 
-def _small_files(stage: "Stage") -> Iterator[str]:
+def _small_files(stage: Stage) -> Iterator[str]:
     yield stage.path
     if in_dvc_yaml(stage):
         yield lock_path(stage)
@@ -120,7 +116,7 @@ def _small_files(stage: "Stage") -> Iterator[str]:
             yield out.fs_path
 
 
-def _git(repo: "Repo", index: Path | None, *args: str, given: str = "") -> str:
+def _git(repo: Repo, index: Path | None, *args: str, given: str = "") -> str:
     """Run git in the repository's root, with a separate index if given; return its output."""
     # If git's settings have no user and address, use these.
     environment = {"EMAIL": "dvcfleet@localhost"} | os.environ

@@ -16,14 +16,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.disk import append_lines, write_durably
 from dvcfleet.git import git_if_any
-from dvcfleet.messages import Start
-
-if TYPE_CHECKING:
-    from dvcfleet.messages import Ending
+from dvcfleet.messages import Ending, Start
 
 LEDGER = "ledger.jsonl"
 ENVIRONMENTS = "environments"
@@ -69,7 +66,7 @@ class Ledger:
         self._unwritten = b""
         self._commit = commit_of(folder.parent)  # before a stage has written anything
 
-    def note(self, ending: "Ending", entry: Mapping[str, Any] | None) -> None:
+    def note(self, ending: Ending, entry: Mapping[str, Any] | None) -> None:
         """Append how a stage ended, and its entry of dvc.lock; if no command ran, it started now on this machine."""
         start = ending.outcome.start or begin()
         commit, dirty = self._commit

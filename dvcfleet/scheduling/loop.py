@@ -4,9 +4,10 @@ import signal
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
+from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.errors import in_one_line
@@ -20,9 +21,6 @@ from dvcfleet.scheduling.protocols import Executor, ExecutorLostError, Watcher, 
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
 from dvcfleet.scheduling.retries import Retries
 from dvcfleet.secrets import masked
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Stage
 
 # The number of stages whose large outputs are hashed and copied in parallel.
 _STORING_THREADS = 4
@@ -215,7 +213,7 @@ class Run:
         why = f"{changed} changed while it ran, and dvc.lock has its hash of afterwards, as after dvc repro"
         return (Result.RESTORED if outcome.restored else Result.DONE), why if changed else ""
 
-    def _record(self, stage: "Stage", entry: dict[str, Any] | None = None) -> None:
+    def _record(self, stage: Stage, entry: dict[str, Any] | None = None) -> None:
         if in_dvc_yaml(stage):
             self._entries[stage.addressing] = self.lock_files.record(stage, entry)
         else:

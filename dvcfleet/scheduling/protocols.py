@@ -1,14 +1,12 @@
 """What the event loop needs: a workspace, an executor and a watcher."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Node
 from dvcfleet.planning.resources import Resources
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Stage
 
 
 class Watcher(Protocol):
@@ -27,19 +25,19 @@ class Watcher(Protocol):
 class Workspace(Protocol):
     """Prepares stages' jobs and stores their results."""
 
-    def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
+    def prepare(self, stage: Stage, node: Node) -> tuple[Result | None, str]:
         """Settle a stage without running it, or prepare its job and return None as result; also return the reason."""
 
-    def job(self, stage: "Stage", resources: Resources) -> Job:
+    def job(self, stage: Stage, resources: Resources) -> Job:
         """Return the stage's job for a worker."""
 
-    def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
+    def storing(self, stage: Stage, outcome: Outcome) -> Callable[[], None] | None:
         """Return the slow part of `keep`, for a thread to call before it; None if nothing is slow."""
 
-    def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
+    def keep(self, stage: Stage, outcome: Outcome) -> dict[str, Any] | None:
         """Store the outputs of a successful stage; return its entry for dvc.lock, None for a .dvc file's stage."""
 
-    def changed_inputs(self, stage: "Stage") -> list[str]:
+    def changed_inputs(self, stage: Stage) -> list[str]:
         """Return the names of a kept stage's inputs that changed while it ran."""
 
     def finish(self, fetch_results: bool) -> None:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import command_environment, shell_commands
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import THREAD_VARIABLES, Resources, thread_variables
@@ -24,16 +24,13 @@ from dvcfleet.worker.fork_client import is_own_python, keep_reading, own_fork_se
 from dvcfleet.worker.gpus import own_gpus
 from dvcfleet.worker.output import Lines, log_path, logged
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Stage
-
 # A word that a shell passes on unchanged.
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 # The exit code of the shell's `timeout`.
 TIMED_OUT = 124
 
 
-def make_job(stage: "Stage", resources: Resources) -> Job:
+def make_job(stage: Stage, resources: Resources) -> Job:
     """Return the job for the stage's commands, in the stage's repository."""
     return Job(
         name=stage.addressing,
@@ -46,7 +43,7 @@ def make_job(stage: "Stage", resources: Resources) -> Job:
     )
 
 
-def commands_of(stage: "Stage") -> tuple[Command, ...]:
+def commands_of(stage: Stage) -> tuple[Command, ...]:
     """Return the stage's commands as DVC would run them, with those marked that can run warm."""
     root = Path(stage.repo.root_dir)
     commands = []

@@ -9,15 +9,12 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import is_committed
 from dvcfleet.dvc_adapter.storing import is_edited
 from dvcfleet.repository import state_folder
 from dvcfleet.worker.output import log_path
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 
 FOLDER = "kept-aside"
 _ATTEMPTS = "attempts"
@@ -27,9 +24,9 @@ _ATTEMPTS = "attempts"
 class KeptAside:
     """The folder of what is kept of a repository's outputs."""
 
-    repo: "Repo"
+    repo: Repo
 
-    def keep(self, stage: "Stage") -> list[str]:
+    def keep(self, stage: Stage) -> list[str]:
         """Move the stage's outputs aside that are not what it wrote, and in no cache; return lines that name them.
 
         Outputs that persist stay: the command goes on with them.
@@ -38,20 +35,20 @@ class KeptAside:
             return []
         return [self._moved(Path(out.fs_path), f"{out}", stage.addressing) for out in stage.outs if self._is_lone(out)]
 
-    def began(self, stage: "Stage") -> None:
+    def began(self, stage: Stage) -> None:
         """Note that the stage's command is at work on its outputs."""
         note = self._note(stage)
         note.parent.mkdir(exist_ok=True)
         note.touch()
 
-    def ended(self, stage: "Stage") -> None:
+    def ended(self, stage: Stage) -> None:
         """Note that what the stage wrote is stored."""
         self._note(stage).unlink(missing_ok=True)
 
-    def _note(self, stage: "Stage") -> Path:
+    def _note(self, stage: Stage) -> Path:
         return state_folder(self.repo) / _ATTEMPTS / log_path(Path(), stage.addressing).stem
 
-    def _is_lone(self, out: "Output") -> bool:
+    def _is_lone(self, out: Output) -> bool:
         if out.persist or not is_edited(out):
             return False
         return out.use_cache or not is_committed(self.repo, out.fs_path)

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.dvc_adapter.objects import remove_torn_of
+from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.pulling import pull_missing_inputs, pull_outputs
 from dvcfleet.dvc_adapter.repositories import forget_ignored, tracked_paths
 from dvcfleet.dvc_adapter.run_cache import check_out, pull_run, save_run
@@ -21,9 +22,6 @@ from dvcfleet.worker.jobs import make_job
 from dvcfleet.worker.output import clear_log, log_path
 from dvcfleet.workspaces.kept_aside import KeptAside
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
-
 # From this size (bytes), outputs are hashed and copied in a thread, not in the event loop.
 LARGE_BYTES = 16_000_000
 
@@ -32,10 +30,10 @@ LARGE_BYTES = 16_000_000
 class LocalWorkspace:
     """The workspace of a run whose workers use its own files; `say` is called with a line for what is kept aside."""
 
-    repo: "Repo"
+    repo: Repo
     plan: Plan
     say: Callable[[str], None]
-    _neighbours: dict[str, list["Output"]] = field(default_factory=dict)
+    _neighbours: dict[str, list[Output]] = field(default_factory=dict)
     _stored: set[str] = field(default_factory=set)
     # The inputs of the stages that run, as they were before; and the names of those that had changed afterwards.
     _seen: dict[str, Seen] = field(default_factory=dict)
@@ -50,7 +48,7 @@ class LocalWorkspace:
                 if out.use_scm_ignore:
                     self._neighbours.setdefault(out.fs.parent(out.fs_path), []).append(out)
 
-    def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
+    def prepare(self, stage: Stage, node: Node) -> tuple[Result | None, str]:
         """Settle a stage without running it if possible, else prepare the workspace for its command.
 
         Returns the result, or None if the command must run, and the reason.
@@ -91,7 +89,7 @@ class LocalWorkspace:
         self._aside.began(stage)
         return None, why
 
-    def keep_edited(self, stage: "Stage") -> None:
+    def keep_edited(self, stage: Stage) -> None:
         """Move aside what a user put in the place of the stage's outputs, if there is no other copy, and say so."""
         for line in self._aside.keep(stage):
             self.say(line)
@@ -101,12 +99,12 @@ class LocalWorkspace:
         """What the run was asked for."""
         return self.plan.judge.options
 
-    def _judge_now(self, stage: "Stage", node: Node) -> Node:
+    def _judge_now(self, stage: Stage, node: Node) -> Node:
         if self.options.force_downstream and self._renewed.intersection(node.needs):
             return replace(node, state=State.STALE, reasons=FORCED, must_run=True, outputs_known=False)
         return self.plan.judge.now(stage)
 
-    def _checked_out(self, stage: "Stage") -> bool:
+    def _checked_out(self, stage: Stage) -> bool:
         """Put a stage's recorded outputs into the workspace, pulled if asked for; tell whether all are there."""
         if self.options.pull and not pull_outputs(stage):
             return False
@@ -118,25 +116,25 @@ class LocalWorkspace:
         self.hide_from_git(stage)
         return True
 
-    def job(self, stage: "Stage", resources: Resources) -> Job:
+    def job(self, stage: Stage, resources: Resources) -> Job:
         """Return the job for the stage's commands in this tree; remove its earlier log."""
         clear_log(log_path(Path(self.repo.root_dir), stage.addressing))
         return make_job(stage, resources)
 
-    def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
+    def storing(self, stage: Stage, outcome: Outcome) -> Callable[[], None] | None:
         """Return a function that stores large outputs in DVC's cache, for a thread to call before `keep`, else None."""
         if sum(map(size_of, stage.outs)) < LARGE_BYTES:
             return None
         self.hide_from_git(stage)
         return partial(self._store, stage)
 
-    def _store(self, stage: "Stage") -> None:
+    def _store(self, stage: Stage) -> None:
         for out in stage.outs:
             if out.exists or not self.options.allow_missing:
                 out.save() if self.options.no_commit else save_output(out)
         self._stored.add(stage.addressing)
 
-    def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
+    def keep(self, stage: Stage, outcome: Outcome) -> dict[str, Any] | None:
         """Store the outputs of a successful stage in DVC's cache, and its entry in the run cache.
 
         Returns the entry for dvc.lock; None for a .dvc file's stage.
@@ -145,14 +143,14 @@ class LocalWorkspace:
         self._changed[stage.addressing] = save_changed_inputs(stage, self._seen.pop(stage.addressing))
         return self._keep(stage)
 
-    def changed_inputs(self, stage: "Stage") -> list[str]:
+    def changed_inputs(self, stage: Stage) -> list[str]:
         """Return the names of a kept stage's inputs that changed while it ran."""
         return self._changed.pop(stage.addressing, [])
 
     def finish(self, fetch_results: bool) -> None:
         """Do nothing: everything is in the workspace."""
 
-    def _keep(self, stage: "Stage") -> dict[str, Any] | None:
+    def _keep(self, stage: Stage) -> dict[str, Any] | None:
         if stage.addressing not in self._stored:
             self.hide_from_git(stage)
             self._store(stage)
@@ -170,7 +168,7 @@ class LocalWorkspace:
             save_run(stage, entry)
         return entry if in_dvc_yaml(stage) else None
 
-    def hide_from_git(self, stage: "Stage") -> None:
+    def hide_from_git(self, stage: Stage) -> None:
         """Add all outputs of the plan in this stage's folders to their .gitignore, in the plan's order.
 
         If a later stage reads the whole folder, it also reads its .gitignore, which therefore must not depend on which
@@ -194,7 +192,7 @@ class LocalWorkspace:
         return tracked_paths(self.repo)
 
 
-def _clear_outs(stage: "Stage") -> None:
+def _clear_outs(stage: Stage) -> None:
     """Remove what the stage wrote before, as `dvc repro` does; outputs to persist are made writable instead."""
     for out in stage.outs:
         if out.persist:

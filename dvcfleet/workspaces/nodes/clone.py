@@ -6,17 +6,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.objects import in_cache
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.errors import UserError
 from dvcfleet.repository import STATE_FOLDER, opened, write_lock
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
 
 NODE_VARIABLE = "DVCFLEET_NODE"
 MAKE_NODE = "dvcfleet node init"
@@ -77,7 +74,7 @@ def node_folder(root: Path) -> Path:
     return root / STATE_FOLDER / "node"
 
 
-def commit_for_nodes(repo: "Repo") -> str | None:
+def commit_for_nodes(repo: Repo) -> str | None:
     """Return the repository's current commit; None outside git. Raises UserError before the first commit."""
     from dvc.scm import SCMError
 
@@ -89,7 +86,7 @@ def commit_for_nodes(repo: "Repo") -> str | None:
         raise UserError(f"{repo.root_dir}: nothing is committed yet, and nodes must check out a commit") from error
 
 
-def check_commit(repo: "Repo", wanted: str | None) -> None:
+def check_commit(repo: Repo, wanted: str | None) -> None:
     """Raise UserError unless the clone is at the run's commit."""
     found = commit_for_nodes(repo)
     if found != wanted:
@@ -100,7 +97,7 @@ def check_commit(repo: "Repo", wanted: str | None) -> None:
 
 
 @contextmanager
-def opened_clone(root: Path) -> Iterator["Repo"]:
+def opened_clone(root: Path) -> Iterator[Repo]:
     """Open the clone as a DVC repository that waits for its lock."""
     from dvc.repo import Repo
 
@@ -110,7 +107,7 @@ def opened_clone(root: Path) -> Iterator["Repo"]:
 
 
 @contextmanager
-def locked(repo: "Repo") -> Iterator[None]:
+def locked(repo: Repo) -> Iterator[None]:
     """Let only one stage of the node, and no `dvc` command, change DVC's state within the block."""
     # DVC polls its own lock only twice a second, so the node's stages queue on this one.
     with open(node_folder(Path(repo.root_dir)) / "lock", "a") as file:
@@ -156,7 +153,7 @@ def _marker(root: Path) -> Path:
     return node_folder(root) / "made"
 
 
-def _unsaved(repo: "Repo") -> Iterator[str]:
+def _unsaved(repo: Repo) -> Iterator[str]:
     """Find what git has not committed, outputs that DVC's cache lacks, and other files in folders that stages read."""
     staged, unstaged, untracked = repo.scm.status()
     yield from (path for paths in staged.values() for path in paths)

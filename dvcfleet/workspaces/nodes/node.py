@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.dvc_adapter.objects import in_cache
+from dvcfleet.dvc_adapter.protocols import Output, PipelineStage, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.run_cache import may_keep
 from dvcfleet.dvc_adapter.run_cache import run_key as run_cache_key
@@ -36,9 +37,6 @@ from dvcfleet.workspaces.nodes.clone import (
     write_if_changed,
 )
 from dvcfleet.workspaces.nodes.object_store import MissingError, ObjectStore
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Output, PipelineStage, Repo, Stage
 
 
 def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
@@ -63,7 +61,7 @@ def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
         return Outcome(job.name, 1, tail=(str(error),), why=f"{where}: {error}")
 
 
-def run_key(stage: "Stage", persisted: Sequence[dict[str, Any]]) -> str | None:
+def run_key(stage: Stage, persisted: Sequence[dict[str, Any]]) -> str | None:
     """Return the run cache's key for a stage's command and present inputs; None if it cannot hold the stage.
 
     DVC's run cache holds no stage with persistent outputs, because they depend on their previous content. Here the hash
@@ -81,7 +79,7 @@ def run_key(stage: "Stage", persisted: Sequence[dict[str, Any]]) -> str | None:
 class NodeStage:
     """One stage on this node, from its inputs to its pushed outputs."""
 
-    repo: "Repo"
+    repo: Repo
     job: Job
     store: ObjectStore
     tell: Callable[[str], None]
@@ -121,13 +119,13 @@ class NodeStage:
         """The node's clone."""
         return Path(self.repo.root_dir)
 
-    def _loaded(self) -> "PipelineStage":
+    def _loaded(self) -> PipelineStage:
         stage = load_stage(self.repo, str(self.root / self.work.dvc_yaml), self.work.stage)
         if stage is None:
             raise UserError(f"it has no stage {self.work.stage} in {self.work.dvc_yaml}")
         return stage
 
-    def _place_inputs(self, stage: "Stage") -> None:
+    def _place_inputs(self, stage: Stage) -> None:
         """Fetch and place the other stages' outputs that this one reads; clean folders that it reads as a whole."""
         inputs = self._outputs(self.work.inputs)
         lacking = [out for out in inputs if not out.exists or out.changed_checksum()]
@@ -142,12 +140,12 @@ class NodeStage:
         for path, text in gitignores.items():
             write_if_changed(Path(path), text)
 
-    def _outputs(self, outs: Sequence[dict[str, Any]]) -> list["Output"]:
+    def _outputs(self, outs: Sequence[dict[str, Any]]) -> list[Output]:
         """Return DVC's outputs for their entries in dvc.lock."""
         entry = {"cmd": "-", "outs": [dict(out) for out in outs]}
         return locked_stage(self.repo, str(self.root / self.work.dvc_yaml), entry, str(self.root)).outs
 
-    def _fetch(self, outs: list["Output"]) -> None:
+    def _fetch(self, outs: list[Output]) -> None:
         lacking = [out for out in outs if not in_cache(out)]
         if lacking:
             self.tell(f"fetching {', '.join(map(_path_of, lacking))}\n")
@@ -155,7 +153,7 @@ class NodeStage:
         for out in outs:
             out.checkout(force=True)
 
-    def _check_inputs(self, stage: "Stage") -> None:
+    def _check_inputs(self, stage: Stage) -> None:
         """Raise UserError where an input differs from the one on the run's machine."""
         from dvc.dependency.base import DependencyDoesNotExistError
 
@@ -168,7 +166,7 @@ class NodeStage:
             if dep.def_path in self.work.expected and dep.hash_info.value != expected:
                 raise UserError(f"{dep} differs from the run's machine ({dep.hash_info.value} here, {expected} there)")
 
-    def _clear_outputs(self, stage: "Stage") -> None:
+    def _clear_outputs(self, stage: Stage) -> None:
         """Remove earlier outputs, and restore the previous content of persistent ones.
 
         What a killed attempt of the same stage has added to a persistent output is kept.
@@ -190,7 +188,7 @@ class NodeStage:
         """The file that holds the persistent outputs' previous content until the stage ends here."""
         return node_folder(self.root) / hashlib.md5(self.job.name.encode()).hexdigest()
 
-    def _restore(self, out: "Output", before: "Output | None") -> None:
+    def _restore(self, out: Output, before: Output | None) -> None:
         if before is None:
             out.remove()
             return
@@ -199,7 +197,7 @@ class NodeStage:
         except MissingError:
             out.remove()
 
-    def _push_outputs(self, stage: "PipelineStage", key: str | None) -> dict[str, Any]:
+    def _push_outputs(self, stage: PipelineStage, key: str | None) -> dict[str, Any]:
         """Store the outputs in the cache and on the remote, then the entry in the remote's run cache; return it."""
         for out in stage.outs:
             save_output(out)
@@ -216,5 +214,5 @@ class NodeStage:
         return entry
 
 
-def _path_of(out: "Output") -> str:
+def _path_of(out: Output) -> str:
     return os.path.relpath(out.fs_path, out.repo.root_dir)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dvcfleet.dvc_adapter.lock_entries import write_yaml
 from dvcfleet.dvc_adapter.objects import in_cache, remove_torn, remove_torn_of
+from dvcfleet.dvc_adapter.protocols import HashInfo, Output, Repo
 from dvcfleet.dvc_adapter.run_cache import entry_hash, parse_entry
 from dvcfleet.errors import FailedError, UserError
 from dvcfleet.repository import state_folder
@@ -23,7 +24,6 @@ from dvcfleet.repository import state_folder
 if TYPE_CHECKING:
     from dvc.data_cloud import Remote
 
-    from dvcfleet.dvc_adapter.protocols import HashInfo, Output, Repo
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class MissingError(FailedError, OSError):
     """The DVC remote answers, but does not hold the requested object."""
 
 
-def has_remote(repo: "Repo") -> bool:
+def has_remote(repo: Repo) -> bool:
     """Tell whether the repository has a default DVC remote."""
     return bool(repo.config["core"].get("remote"))
 
@@ -55,7 +55,7 @@ class ObjectStore:
     for a remote that stores files by version and not by content.
     """
 
-    def __init__(self, repo: "Repo", tell: Callable[[str], None]) -> None:
+    def __init__(self, repo: Repo, tell: Callable[[str], None]) -> None:
         self._repo, self._tell = repo, tell
 
     @cached_property
@@ -84,7 +84,7 @@ class ObjectStore:
             "say what it holds", lambda: set(self._remote.odb.oids_exist(values)) if values else set()
         )
 
-    def push(self, outs: Iterable["Output"]) -> None:
+    def push(self, outs: Iterable[Output]) -> None:
         """Copy the outputs that the remote lacks from DVC's cache; a folder's listing last."""
         objects = _objects(outs)
 
@@ -94,7 +94,7 @@ class ObjectStore:
 
         self._with_mark("take outputs", push_all)
 
-    def fetch(self, outs: Collection["Output"]) -> None:
+    def fetch(self, outs: Collection[Output]) -> None:
         """Copy the outputs that DVC's cache lacks into it. Raises MissingError if the remote also lacks one."""
 
         def fetch_all() -> None:
@@ -107,7 +107,7 @@ class ObjectStore:
 
         self._with_mark("give inputs", fetch_all)
 
-    def fetch_listing(self, folder: "HashInfo") -> None:
+    def fetch_listing(self, folder: HashInfo) -> None:
         """Copy the listing of an output folder into DVC's cache, without its files."""
 
         def fetch_it() -> None:
@@ -159,7 +159,7 @@ class ObjectStore:
         # Where `dvc push --run-cache` puts it.
         return str(self._remote.fs.join(self._remote.path, "runs", key[:2], key))
 
-    def _transfer(self, done: str, move: Callable[..., Any], objects: set["HashInfo"]) -> None:
+    def _transfer(self, done: str, move: Callable[..., Any], objects: set[HashInfo]) -> None:
         with _LoggedErrors() as errors:
             failed = move(objects).failed if objects else ()
         if failed:
@@ -211,7 +211,7 @@ class ObjectStore:
         return True
 
 
-def _objects(outs: Iterable["Output"]) -> set["HashInfo"]:
+def _objects(outs: Iterable[Output]) -> set[HashInfo]:
     """Return the hashes of all files of outputs, and of folders' listings, which are fetched if missing."""
     used: set[HashInfo] = set()
     for out in outs:

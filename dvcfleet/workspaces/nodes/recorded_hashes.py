@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.listings import file_hash, folder_hash, load_listing, outputs_near, outputs_trie
 from dvcfleet.dvc_adapter.objects import in_cache
+from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stages import is_params
 from dvcfleet.paths import from_root
@@ -24,19 +25,17 @@ from dvcfleet.workspaces.nodes.object_store import ObjectStore
 if TYPE_CHECKING:
     from dvc_data.hashfile.tree import Tree
 
-    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
-
 
 class RecordedHashes:
     """The hashes of inputs and outputs, without their data; `held` are those that the DVC remote holds."""
 
-    def __init__(self, repo: "Repo", store: ObjectStore) -> None:
+    def __init__(self, repo: Repo, store: ObjectStore) -> None:
         self._repo, self.store = repo, store
         self._trees: dict[str, Tree] = {}
         self._sources: dict[str, str] = {}
         self._gitignores: dict[str, str] = {}
 
-    def checks_for(self, steps: Sequence["Stage"]) -> StageChecks:
+    def checks_for(self, steps: Sequence[Stage]) -> StageChecks:
         """Return the checks for a plan's stages, given all of them in its order."""
         self._outs = outputs_trie(steps)
         self._steps = steps
@@ -49,18 +48,18 @@ class RecordedHashes:
         """The checks of a stage without its data; the node that would run it finds out whether it has run before."""
         return StageChecks(self._dependency, self._output, ran_before=lambda stage: False, cached=lambda stage: False)
 
-    def outputs_at(self, dep: "Dependency") -> list["Output"]:
+    def outputs_at(self, dep: Dependency) -> list[Output]:
         """Return the outputs at, above or below a dependency; empty for a source."""
         if is_params(dep) or dep.protocol != "local":
             return []
         return outputs_near(self._outs, dep)
 
-    def inputs(self, stage: "Stage") -> list["Output"]:
+    def inputs(self, stage: Stage) -> list[Output]:
         """Return the outputs that a stage reads."""
         found = {out.fs_path: out for dep in stage.deps for out in self.outputs_at(dep)}
         return list(found.values())
 
-    def hash_of(self, dep: "Dependency") -> str | None:
+    def hash_of(self, dep: Dependency) -> str | None:
         """Return the hash of a dependency; None for a path that is missing from the output folder around it."""
         outs = self.outputs_at(dep)
         if not outs:
@@ -71,19 +70,19 @@ class RecordedHashes:
             return self._part(dep, outs[0])
         return self._whole(dep, outs)
 
-    def gitignores(self, dep: "Dependency") -> dict[str, str]:
+    def gitignores(self, dep: Dependency) -> dict[str, str]:
         """Return the .gitignore files in a folder that stages write into: they are part of the folder's hash."""
         outs = [out for out in self.outputs_at(dep) if out.fs.isin(out.fs_path, dep.fs_path)]
         folders = dict.fromkeys(os.path.dirname(out.fs_path) for out in outs)
         texts = {os.path.join(folder, ".gitignore"): self._ignored(folder) for folder in folders}
         return {path: text for path, text in texts.items() if text}
 
-    def _dependency(self, dep: "Dependency") -> list[str]:
+    def _dependency(self, dep: Dependency) -> list[str]:
         if not self.outputs_at(dep):
             return dependency_reasons(dep)
         return [] if self.hash_of(dep) == dep.hash_info.value else [f"dep {dep} changed"]
 
-    def _output(self, out: "Output") -> list[str]:
+    def _output(self, out: Output) -> list[str]:
         # Uncached outputs are files of this machine; data added by `dvc add` may have been edited here.
         if not out.use_cache or (not out.stage.cmd and out.exists):
             return output_reasons(out)
@@ -91,12 +90,12 @@ class RecordedHashes:
             return []
         return [f"output {out} is neither in the cache nor on the DVC remote"]
 
-    def _source(self, dep: "Dependency") -> str:
+    def _source(self, dep: Dependency) -> str:
         if dep.fs_path not in self._sources:
             self._sources[dep.fs_path] = str(dep.get_hash().value)
         return self._sources[dep.fs_path]
 
-    def _part(self, dep: "Dependency", out: "Output") -> str | None:
+    def _part(self, dep: Dependency, out: Output) -> str | None:
         """Return the hash of a file or folder in an output folder."""
         key = dep.fs.relparts(dep.fs_path, out.fs_path)
         tree = self._tree(out)
@@ -106,7 +105,7 @@ class RecordedHashes:
         part = tree.get_obj(out.cache, key)
         return str(part.hash_info.value) if part and part.hash_info else None
 
-    def _whole(self, dep: "Dependency", outs: Iterable["Output"]) -> str:
+    def _whole(self, dep: Dependency, outs: Iterable[Output]) -> str:
         """Return the hash that DVC would find for a folder that several stages write into."""
         files: dict[str, str] = {}
         for out in outs:
@@ -121,14 +120,14 @@ class RecordedHashes:
             files[from_root(dep.fs_path, path)] = digest
         return folder_hash(files)
 
-    def _tree(self, out: "Output") -> "Tree":
+    def _tree(self, out: Output) -> "Tree":
         value = out.hash_info.value
         if value not in self._trees:
             self.store.fetch_listing(out.hash_info)
             self._trees[value] = load_listing(out)
         return self._trees[value]
 
-    def _tracked_in(self, dep: "Dependency") -> dict[str, str]:
+    def _tracked_in(self, dep: Dependency) -> dict[str, str]:
         """Return the hashes of a folder's files that git tracks."""
         paths = [path for path in self._tracked if path.startswith(dep.fs_path + os.sep) and os.path.isfile(path)]
         ignored = self._repo.dvcignore.is_ignored_file

@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.dvc_adapter.objects import in_cache
+from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import as_copies
 from dvcfleet.dvc_adapter.stages import fill_from_lock, in_dvc_yaml, is_params, locked_stage, own_meta
 from dvcfleet.errors import UserError
@@ -18,11 +19,8 @@ from dvcfleet.workspaces.local import LocalWorkspace
 from dvcfleet.workspaces.nodes.clone import commit_for_nodes
 from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
-
-def stays(stage: "Stage") -> bool:
+def stays(stage: Stage) -> bool:
     """Tell whether a stage runs on the run's machine: DVC's data and imports, and stages whose `meta` says
     `dvcfleet: {place: flow}`.
 
@@ -53,10 +51,10 @@ class NodeWorkspace:
         self._commit = commit_for_nodes(self._repo)
 
     @property
-    def _repo(self) -> "Repo":
+    def _repo(self) -> Repo:
         return self.local.repo
 
-    def prepare(self, stage: "Stage", node: Node) -> tuple[Result | None, str]:
+    def prepare(self, stage: Stage, node: Node) -> tuple[Result | None, str]:
         """Settle a stage without running it if possible, else push the inputs that its node will fetch."""
         if not stage.cmd or stage.frozen:
             if not stage.deps and not all(out.exists for out in stage.outs):
@@ -81,7 +79,7 @@ class NodeWorkspace:
             out.remove()
         return None, why
 
-    def job(self, stage: "Stage", resources: Resources) -> Job:
+    def job(self, stage: Stage, resources: Resources) -> Job:
         """Return the job for a node, or for this machine if the stage stays."""
         if stays(stage):
             return replace(self.local.job(stage, resources), stays=True)
@@ -102,11 +100,11 @@ class NodeWorkspace:
         # The node limits its threads itself: it makes the job again, in its own environment.
         return replace(make_job(stage, resources), limits={}, node=work)
 
-    def storing(self, stage: "Stage", outcome: Outcome) -> Callable[[], None] | None:
+    def storing(self, stage: Stage, outcome: Outcome) -> Callable[[], None] | None:
         """Return a function that stores large outputs in this machine's cache; None if they are on a node."""
         return None if outcome.entry else self.local.storing(stage, outcome)
 
-    def keep(self, stage: "Stage", outcome: Outcome) -> dict[str, Any] | None:
+    def keep(self, stage: Stage, outcome: Outcome) -> dict[str, Any] | None:
         """Keep the entry that a node returned, and fetch only the outputs that DVC does not cache."""
         if outcome.entry is None:
             return self.local.keep(stage, outcome)
@@ -116,7 +114,7 @@ class NodeWorkspace:
         self._fetch(out for out in stage.outs if not out.use_cache)
         return outcome.entry
 
-    def changed_inputs(self, stage: "Stage") -> list[str]:
+    def changed_inputs(self, stage: Stage) -> list[str]:
         """Return the names of a kept stage's inputs that changed here while it ran; on nodes they do not count."""
         return self.local.changed_inputs(stage)
 
@@ -128,7 +126,7 @@ class NodeWorkspace:
         if fetch_results:
             self._fetch(out for out in outs if out.use_cache and self._is_held(out))
 
-    def _push(self, outs: Iterable["Output"]) -> None:
+    def _push(self, outs: Iterable[Output]) -> None:
         """Push the outputs that the remote lacks, including uncached ones."""
         lacking = [out for out in outs if not self._is_held(out)]
         uncached = self._as_cached([out for out in lacking if not out.use_cache])
@@ -138,10 +136,10 @@ class NodeWorkspace:
             self.recorded.store.push([out for out in lacking if out.use_cache] + uncached)
             self.recorded.held |= {out.hash_info.value for out in lacking}
 
-    def _is_held(self, out: "Output") -> bool:
+    def _is_held(self, out: Output) -> bool:
         return out.hash_info.value in self.recorded.held
 
-    def _fetch(self, outs: Iterable["Output"]) -> None:
+    def _fetch(self, outs: Iterable[Output]) -> None:
         """Fetch outputs into the workspace."""
         lacking = [out for out in outs if not out.exists or out.changed_checksum()]
         cached = [out for out in lacking if out.use_cache]
@@ -156,13 +154,13 @@ class NodeWorkspace:
             for out in uncached:
                 out.checkout(force=True)
 
-    def _as_cached(self, outs: list["Output"]) -> list["Output"]:
+    def _as_cached(self, outs: list[Output]) -> list[Output]:
         """Return outputs that DVC does not cache as if it cached them."""
         entry = {"cmd": "-", "outs": [self._entry(out) for out in outs]}
         path = os.path.join(self._repo.root_dir, "dvc.yaml")
         return locked_stage(self._repo, path, entry, self._repo.root_dir).outs if outs else []
 
-    def _entry(self, out: "Output") -> dict[str, Any]:
+    def _entry(self, out: Output) -> dict[str, Any]:
         """Return an output's part of an entry in dvc.lock, its path from the repository's root."""
         meta = {key: value for key, value in out.meta.to_dict().items() if key != "isdir"}
         return {"path": self._from_root(out.fs_path), "hash": "md5", **meta, "md5": out.hash_info.value}
@@ -190,5 +188,5 @@ class NodeWorkspace:
         return texts
 
 
-def _data_dependencies(stage: "Stage") -> list["Dependency"]:
+def _data_dependencies(stage: Stage) -> list[Dependency]:
     return [dep for dep in stage.deps if not is_params(dep)]

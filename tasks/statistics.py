@@ -85,7 +85,7 @@ def measure_once(params: Params, name: str, task: str, budget: int, folder: Path
     """Fill a folder with one statistic of a task, drawn by one seed."""
     folder.mkdir(parents=True, exist_ok=True)
     setting = _setting(params, declared(params.statistics, name, "statistics"), task, budget)
-    index, done = _grams(setting, folder) if setting.statistic.kind == "gram" else _fishers(setting, folder)
+    index, done = MEASURES[setting.statistic.kind](setting, folder)
     for other in set(folder.iterdir()) - {folder / INDEX, folder / SEEDS, *(folder / what for what in index.files)}:
         shutil.rmtree(other) if other.is_dir() else other.unlink()  # of another kind of statistic, or left by a kill
     with replacing(folder / INDEX) as file:
@@ -161,6 +161,9 @@ def _fishers(setting: Setting, folder: Path) -> tuple[Index, int]:
         done, examples = done + measured, len(sample)
     passes = examples * len(files)
     return Index(examples, passes, passes, files), done
+
+
+MEASURES = {"gram": _grams, "fisher": _fishers}  # by `kind`
 
 
 def _link(source: Path, target: Path) -> None:

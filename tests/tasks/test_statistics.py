@@ -118,17 +118,18 @@ def test_each_merge_is_another_and_near_the_average(made: Path) -> None:
         apart = {entry: float((model.read(name) - average).norm()) for entry, model in models.items()}
         assert apart.pop("average") == 0
         assert all(0 < each < 2 * float(average.norm()) for each in apart.values())
-        assert len(set(apart.values())) == 3
+        assert len(set(apart.values())) == len(apart)
     torch.testing.assert_close(
         models["regmean"].read("visual.ln_post.bias"), models["average"].read("visual.ln_post.bias")
     )
 
 
 def test_the_merges_profiles_say_what_they_cost(made: Path) -> None:
-    noted = {e: json.loads((made / f"data/profiles/merge/{e}.json").read_text()).get("statistics") for e in METHODS}
     both = {"forwards": 3 * 2 * 4, "backwards": 3 * 2 * 4}  # tasks, models and examples
     inputs = {"forwards": 3 * 4, "backwards": 0}
-    assert noted == {"average": None, "regmean": inputs, "fisher": both, "gradient_matching": both}
+    for entry, cost in {"average": None, "regmean": inputs, "fisher": both, "gradient_matching": both}.items():
+        profile = json.loads((made / f"data/profiles/merge/{entry}.json").read_text())
+        assert profile.get("statistics") == cost
 
 
 def test_a_second_start_measures_nothing_and_keeps_every_byte(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,8 +22,9 @@ EXIT_CODES = (
     "Exit codes: 0 done, 1 a stage failed, 2 your mistake, 75 another run or a dvc command is at work in the "
     "repository (try again later), 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
 )
-# The panels of --help.
-REPRO, WHERE = "As `dvc repro`", "Where, and how"
+# Options, by their panels of --help.
+REPRO = partial(typer.Option, rich_help_panel="As `dvc repro`")
+WHERE = partial(typer.Option, rich_help_panel="Where, and how")
 
 
 def complete_stage(incomplete: str) -> list[str]:
@@ -50,116 +52,58 @@ def run(
             autocompletion=complete_stage,
         ),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", "-f", help="Run also what is up to date.", rich_help_panel=REPRO)
-    ] = False,
-    single_item: Annotated[
-        bool, typer.Option("--single-item", "-s", help="Only the targets, not what they need.", rich_help_panel=REPRO)
-    ] = False,
-    downstream: Annotated[
-        bool, typer.Option("--downstream", help="The targets and what reads from them.", rich_help_panel=REPRO)
-    ] = False,
-    pipeline: Annotated[
-        bool, typer.Option("--pipeline", "-p", help="The targets' whole pipelines.", rich_help_panel=REPRO)
-    ] = False,
-    all_pipelines: Annotated[
-        bool, typer.Option("--all-pipelines", "-P", help="All stages of the repository.", rich_help_panel=REPRO)
-    ] = False,
-    recursive: Annotated[
-        bool, typer.Option("--recursive", "-R", help="Of a target that is a folder: all in it.", rich_help_panel=REPRO)
-    ] = False,
-    glob: Annotated[
-        bool, typer.Option("--glob", help="The targets are patterns of stages' names.", rich_help_panel=REPRO)
-    ] = False,
+    force: Annotated[bool, REPRO("--force", "-f", help="Run also what is up to date.")] = False,
+    single_item: Annotated[bool, REPRO("--single-item", "-s", help="Only the targets, not what they need.")] = False,
+    downstream: Annotated[bool, REPRO("--downstream", help="The targets and what reads from them.")] = False,
+    pipeline: Annotated[bool, REPRO("--pipeline", "-p", help="The targets' whole pipelines.")] = False,
+    all_pipelines: Annotated[bool, REPRO("--all-pipelines", "-P", help="All stages of the repository.")] = False,
+    recursive: Annotated[bool, REPRO("--recursive", "-R", help="Of a target that is a folder: all in it.")] = False,
+    glob: Annotated[bool, REPRO("--glob", help="The targets are patterns of stages' names.")] = False,
     force_downstream: Annotated[
-        bool,
-        typer.Option("--force-downstream", help="Run also what reads from a stage that ran.", rich_help_panel=REPRO),
+        bool, REPRO("--force-downstream", help="Run also what reads from a stage that ran.")
     ] = False,
-    pull: Annotated[
-        bool,
-        typer.Option("--pull", help="Pull missing data, and the run cache, from the remote.", rich_help_panel=REPRO),
-    ] = False,
+    pull: Annotated[bool, REPRO("--pull", help="Pull missing data, and the run cache, from the remote.")] = False,
     allow_missing: Annotated[
-        bool,
-        typer.Option(
-            "--allow-missing",
-            help="Leave stages whose data is missing and nothing else changed.",
-            rich_help_panel=REPRO,
-        ),
+        bool, REPRO("--allow-missing", help="Leave stages whose data is missing and nothing else changed.")
     ] = False,
-    no_run_cache: Annotated[
-        bool,
-        typer.Option("--no-run-cache", help="Run also what ran before on the same inputs.", rich_help_panel=REPRO),
-    ] = False,
-    no_commit: Annotated[
-        bool, typer.Option("--no-commit", help="Do not store outputs in DVC's cache.", rich_help_panel=REPRO)
-    ] = False,
+    no_run_cache: Annotated[bool, REPRO("--no-run-cache", help="Run also what ran before on the same inputs.")] = False,
+    no_commit: Annotated[bool, REPRO("--no-commit", help="Do not store outputs in DVC's cache.")] = False,
     keep_going: Annotated[
-        bool,
-        typer.Option(
-            "--keep-going",
-            "-k",
-            help="What a run always does: a failure stops its readers only.",
-            rich_help_panel=REPRO,
-        ),
+        bool, REPRO("--keep-going", "-k", help="What a run always does: a failure stops its readers only.")
     ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", "--dry", help="Say what would run, why, and what it takes.", rich_help_panel=REPRO),
-    ] = False,
+    dry_run: Annotated[bool, REPRO("--dry-run", "--dry", help="Say what would run, why, and what it takes.")] = False,
     runner: Annotated[
         str | None,
-        typer.Option(
+        WHERE(
             metavar="NAME",
             help=f"Where stages run: {', '.join(own_names())}, or another package's; threads if not given.",
             autocompletion=complete_runner,
-            rich_help_panel=WHERE,
         ),
     ] = None,
     address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="The cluster of the runner; without it one starts on this machine.",
-            rich_help_panel=WHERE,
-        ),
+        str | None, WHERE(metavar="HOST:PORT", help="The cluster of the runner; without it one starts on this machine.")
     ] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Threads at once; as many as CPUs if not given.", rich_help_panel=WHERE),
+        int | None, WHERE(min=1, metavar="N", help="Threads at once; as many as CPUs if not given.")
     ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Where to run, by a name of profiles.yaml.", rich_help_panel=WHERE),
-    ] = None,
+    profile: Annotated[str | None, WHERE(metavar="NAME", help="Where to run, by a name of profiles.yaml.")] = None,
     fetch_results: Annotated[
         bool,
-        typer.Option(
-            "--fetch-results",
-            help="Fetch the results at the end, where nodes with clones of their own have them.",
-            rich_help_panel=WHERE,
-        ),
+        WHERE("--fetch-results", help="Fetch the results at the end, where nodes with clones of their own have them."),
     ] = False,
     in_order: Annotated[
-        bool,
-        typer.Option(
-            "--in-order",
-            help="One stage at a time in the order of `dvc repro`, and none after a failure.",
-            rich_help_panel=WHERE,
-        ),
+        bool, WHERE("--in-order", help="One stage at a time in the order of `dvc repro`, and none after a failure.")
     ] = False,
     prune: Annotated[
         bool,
-        typer.Option(
+        WHERE(
             "--prune",
             help="Take the outputs of stages that are no longer in dvc.yaml out of the workspace; "
             "DVC's cache keeps them.",
-            rich_help_panel=WHERE,
         ),
     ] = False,
     busy: Annotated[
-        Literal["refuse", "wait", "skip"],
-        typer.Option(help="What to do while another run is at work here.", rich_help_panel=WHERE),
+        Literal["refuse", "wait", "skip"], WHERE(help="What to do while another run is at work here.")
     ] = "refuse",
     repo: RepoOption = Path(),
 ) -> None:

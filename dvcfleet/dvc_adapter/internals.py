@@ -8,6 +8,7 @@ nothing is used that neither list names.
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import FunctionType
+from typing import Annotated, get_origin
 
 from dvcfleet.dvc_adapter import protocols
 from dvcfleet.dvc_adapter.protocols import Repo
@@ -19,7 +20,8 @@ RANGE = "dvc>=3.66,<4"
 
 def _defined(protocol: type, owner: str) -> list[str]:
     """Name a class of DVC's, and of it what is a method or a property in its protocol."""
-    names = [name for name, value in vars(protocol).items() if isinstance(value, FunctionType | property)]
+    names = [name for name, value in vars(protocol).items() if isinstance(value, FunctionType)]
+    names += [name for name, value in protocol.__annotations__.items() if get_origin(value) is Annotated]
     return [owner, *(f"{owner}.{name}" for name in names if not name.startswith("_"))]
 
 

@@ -1,14 +1,17 @@
 """What the engine uses of DVC's repositories, stages, outputs and dependencies; DVC ships no types.
 
-Methods and properties are those of DVC's classes: a run is refused if the installed DVC lacks one (`internals`).
-Annotated names are set on each object. What stands behind them, such as caches and file systems, has no types here.
+Methods and properties are those of DVC's classes: a run is refused if the installed DVC lacks one (`internals`). The
+other names are set on each object. What stands behind them, such as caches and file systems, has no types here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from networkx import DiGraph
+
+T = TypeVar("T")
+Property = Annotated[T, property]  # of a class of DVC's
 
 
 class HashInfo(Protocol):
@@ -16,10 +19,7 @@ class HashInfo(Protocol):
 
     name: str | None
     value: Any
-
-    @property
-    def isdir(self) -> bool:
-        """Whether it is a folder's."""
+    isdir: Property[bool]  # whether it is a folder's
 
 
 class Meta(Protocol):
@@ -47,26 +47,11 @@ class Item(Protocol):
     files: Any
     obj: Any
     use_cache: bool
-
-    @property
-    def protocol(self) -> str:
-        """The kind of file system; `local` for this machine's."""
-
-    @property
-    def exists(self) -> bool:
-        """Whether it is in the workspace."""
-
-    @property
-    def is_in_repo(self) -> bool:
-        """Whether it is in the repository's folder."""
-
-    @property
-    def cache(self) -> Any:
-        """The cache that holds it."""
-
-    @property
-    def dvcignore(self) -> Any:
-        """What .dvcignore excludes."""
+    protocol: Property[str]  # the kind of file system; `local` for this machine's
+    exists: Property[bool]  # whether it is in the workspace
+    is_in_repo: Property[bool]  # whether it is in the repository's folder
+    cache: Property[Any]  # the cache that holds it
+    dvcignore: Property[Any]  # what .dvcignore excludes
 
     def save(self) -> None:
         """Set the hash to that of the file or folder in the workspace."""
@@ -98,22 +83,10 @@ class Output(Item, Protocol):
     annot: Any
     metric: Any
     persist: bool
-
-    @property
-    def is_metric(self) -> bool:
-        """Whether it is declared as a metric."""
-
-    @property
-    def is_plot(self) -> bool:
-        """Whether it is declared as a plot."""
-
-    @property
-    def local_cache(self) -> Any:
-        """The cache of this machine."""
-
-    @property
-    def use_scm_ignore(self) -> bool:
-        """Whether git is to ignore it."""
+    is_metric: Property[bool]  # whether it is declared as a metric
+    is_plot: Property[bool]  # whether it is declared as a plot
+    local_cache: Property[Any]  # the cache of this machine
+    use_scm_ignore: Property[bool]  # whether git is to ignore it
 
     def changed(self) -> bool:
         """Tell whether the workspace or the cache lacks what DVC recorded."""
@@ -160,26 +133,11 @@ class Stage(Protocol):
     desc: str | None
     meta: Any
     raw_data: Any
-
-    @property
-    def addressing(self) -> str:
-        """Its name for users, relative to the current folder."""
-
-    @property
-    def path(self) -> str:
-        """The file that declares it."""
-
-    @property
-    def params(self) -> Sequence[ParamsDependency]:
-        """Those of its dependencies that are parameters."""
-
-    @property
-    def is_callback(self) -> bool:
-        """Whether it has a command and no dependency."""
-
-    @property
-    def is_import(self) -> bool:
-        """Whether it imports data."""
+    addressing: Property[str]  # its name for users, relative to the current folder
+    path: Property[str]  # the file that declares it
+    params: Property[Sequence[ParamsDependency]]  # those of its dependencies that are parameters
+    is_callback: Property[bool]  # whether it has a command and no dependency
+    is_import: Property[bool]  # whether it imports data
 
     def changed_stage(self) -> bool:
         """Tell whether its declaration differs from the one that ran."""
@@ -212,22 +170,10 @@ class Index(Protocol):
     """The stages of a repository."""
 
     stages: Sequence[Stage]
-
-    @property
-    def deps(self) -> Sequence[Dependency]:
-        """All that stages read."""
-
-    @property
-    def outs(self) -> Sequence[Output]:
-        """All that stages write."""
-
-    @property
-    def outs_trie(self) -> Any:
-        """The outputs by the components of their paths."""
-
-    @property
-    def graph(self) -> "DiGraph":
-        """The stages, with edges to those that each reads from."""
+    deps: Property[Sequence[Dependency]]  # all that stages read
+    outs: Property[Sequence[Output]]  # all that stages write
+    outs_trie: Property[Any]  # the outputs by the components of their paths
+    graph: Property["DiGraph"]  # the stages, with edges to those that each reads from
 
 
 class Repo(Protocol):
@@ -243,26 +189,11 @@ class Repo(Protocol):
     stage: Any
     stage_cache: Any
     _reset: Callable[[], None]
-
-    @property
-    def config(self) -> Any:
-        """Its settings by section."""
-
-    @property
-    def dvcignore(self) -> Any:
-        """What .dvcignore excludes."""
-
-    @property
-    def index(self) -> Index:
-        """Its stages."""
-
-    @property
-    def scm(self) -> Any:
-        """Its git."""
-
-    @property
-    def scm_context(self) -> Any:
-        """What DVC writes for git: .gitignore files, and names of files to add."""
+    config: Property[Any]  # its settings by section
+    dvcignore: Property[Any]  # what .dvcignore excludes
+    index: Property[Index]  # its stages
+    scm: Property[Any]  # its git
+    scm_context: Property[Any]  # what DVC writes for git: .gitignore files, and names of files to add
 
     def get_rev(self) -> str:
         """Return the current commit."""

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -57,7 +56,7 @@ class Progress:
         self._heartbeat.__exit__()
         self._bar.stop()
 
-    def began(self, name: str, why: str) -> None:
+    def began(self, name: str) -> None:
         """Record that a stage was started."""
         self._running[name] = time.monotonic()
         self._show()
@@ -102,20 +101,6 @@ def _in_words(ending: Ending) -> str:
     if ending.result is Result.DONE:
         return f"done in {ending.outcome.seconds:.1f} s{f'; {ending.why}' if ending.why else ''}"
     return f"{ending.result}: {ending.why}" if ending.why else str(ending.result)
-
-
-def rows(endings: Iterable[Ending]) -> list[dict[str, Any]]:
-    """Return a table of how the stages ended."""
-    return [
-        {
-            "stage": ending.name,
-            "result": ending.result.value,
-            "seconds": round(ending.outcome.seconds, 2),
-            "peak memory (MiB)": ending.outcome.peak_rss_bytes >> 20,
-            "why": ending.why,
-        }
-        for ending in endings
-    ]
 
 
 def show_summary(endings: dict[str, Ending], console: Console) -> None:

@@ -1,7 +1,7 @@
 """Exceptions whose messages are shown to the user."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -59,3 +59,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Suggest the nearest known word, as the end of a message; nothing if none is near."""
     near = get_close_matches(word, list(known), n=1)
     return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """List the first few names, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Stage
-from dvcfleet.dvc_adapter.stages import is_params
+from dvcfleet.dvc_adapter.stages import is_params, kind_of
+from dvcfleet.errors import some
 from dvcfleet.heartbeat import in_words
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.project import Expected
-from dvcfleet.scheduling.durations import kind_of, medians
+from dvcfleet.scheduling.durations import medians
 from dvcfleet.scheduling.order import paths
 
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -129,8 +130,7 @@ def _unknown(what: str, names: list[str]) -> Iterator[str]:
     """Say of which kinds of stages something is not known."""
     kinds = list(dict.fromkeys(map(kind_of, names)))
     if kinds:
-        more = f" and {len(kinds) - _NAMED} more" if len(kinds) > _NAMED else ""
-        yield f"not known, and not counted: the {what} of {len(names)} stages ({', '.join(kinds[:_NAMED])}{more})"
+        yield f"not known, and not counted: the {what} of {len(names)} stages ({some(kinds, _NAMED)})"
 
 
 def _written_before(stage: Stage) -> float | None:

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from dvcfleet.dvc_adapter.stages import kind_of
 from dvcfleet.heartbeat import in_words
 from dvcfleet.planning.plan import Node, State
-from dvcfleet.scheduling.durations import kind_of
 
 
 def overview(work: Iterable[Node], seconds: Mapping[str, float]) -> Iterator[str]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.dvc_adapter.protocols import Stage
+from dvcfleet.dvc_adapter.stages import kind_of
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources, read_resources, resources_of
 from dvcfleet.runners import load_runner, own_names
-from dvcfleet.scheduling.durations import kind_of
 
 PROFILES, PROJECT_FILE = "profiles.yaml", "dvc.yaml"
 

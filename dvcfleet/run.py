@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dvcfleet.console import Progress, exit_code, rows, show_orphans, show_plan, show_summary
+from dvcfleet.console import Progress, exit_code, show_orphans, show_plan, show_summary
 from dvcfleet.crash_recovery import sync
 from dvcfleet.dvc_adapter.internals import check_fast_paths
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
@@ -221,7 +221,7 @@ class RepositoryRun:
                     )
                     # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                     execute = self.stop.on_signals()(run.execute)
-                    told = run_flow(name, runner.task_runner, execute, rows)
+                    told = run_flow(name, runner.task_runner, execute)
                     if not run.stopping:
                         servers.stop(LEAVE)
             show_summary(run.endings, self.console)

@@ -83,7 +83,7 @@ class Merganser(MerganserLineage, Project):
 
     def check_gpus(self, gpus: Mapping[str, int]) -> None:
         """Refuse stages whose declared device is a GPU and that ask for none; raise UserError naming the first."""
-        from dvcfleet.scheduling.durations import kind_of
+        from dvcfleet.dvc_adapter.stages import kind_of
         from flows.devices import declared_devices
 
         try:

@@ -229,7 +229,7 @@ def _as_if_new(stage: Stage) -> Iterator[None]:
     locked = [(item, {name: vars(item)[name] for name in fields if name in vars(item)}) for item in items]
     try:
         for out in stage.outs:
-            out.hash_info = HashInfo()
+            vars(out)["hash_info"] = HashInfo()
         yield
     finally:
         for item, values in locked:

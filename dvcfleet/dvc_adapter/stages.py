@@ -31,6 +31,11 @@ def in_dvc_yaml(stage: Stage) -> TypeGuard[PipelineStage]:
     return hasattr(stage, "name")
 
 
+def kind_of(name: str) -> str:
+    """Return what stands before the @ of a stage's name, that of its foreach or matrix."""
+    return name.partition("@")[0]
+
+
 def is_params(dep: Item) -> TypeGuard[ParamsDependency]:
     """Tell whether a dependency is on parameters, not on a file as a whole."""
     from dvc.dependency import ParamsDependency

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.errors import UserError
+from dvcfleet.errors import UserError, some
 from dvcfleet.lineage.contents import Contents
-from dvcfleet.lineage.findings import Finding, Kind, some
+from dvcfleet.lineage.findings import Finding, Kind
 from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.rerun import Rerun, run_again
 from dvcfleet.lineage.steps import Lineage, Target

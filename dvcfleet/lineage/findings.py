@@ -1,6 +1,5 @@
 """The findings of an audit."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,10 +32,3 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.name}: {self.message}"
-
-
-def some(names: Iterable[str], most: int = 3) -> str:
-    """List the first few names, and how many more there are."""
-    names = list(names)
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

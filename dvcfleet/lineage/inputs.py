@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator
 
 from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Dependency, Repo
+from dvcfleet.errors import some
 from dvcfleet.git import git_if_any
 from dvcfleet.lineage.contents import Contents, is_checked, name_of
-from dvcfleet.lineage.findings import Finding, Kind, some
+from dvcfleet.lineage.findings import Finding, Kind
 from dvcfleet.lineage.steps import Item, Lineage
 from dvcfleet.paths import overlap
 

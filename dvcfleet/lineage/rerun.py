@@ -17,10 +17,10 @@ from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
 from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.stages import set_params, varies
-from dvcfleet.errors import UserError
+from dvcfleet.errors import UserError, some
 from dvcfleet.git import git_if_any
 from dvcfleet.lineage.contents import name_of
-from dvcfleet.lineage.findings import Finding, Kind, some
+from dvcfleet.lineage.findings import Finding, Kind
 from dvcfleet.lineage.hooks import LineageHooks, hooks_of
 from dvcfleet.lineage.metrics import differences
 from dvcfleet.lineage.steps import Lineage

@@ -9,8 +9,9 @@ from pathlib import Path
 from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
+from dvcfleet.errors import some
 from dvcfleet.lineage.contents import Contents, is_checked, name_of
-from dvcfleet.lineage.findings import Finding, Kind, some
+from dvcfleet.lineage.findings import Finding, Kind
 from dvcfleet.lineage.inputs import check_inputs
 from dvcfleet.lineage.steps import Lineage, Step
 from dvcfleet.planning.reasons import dependency_reasons

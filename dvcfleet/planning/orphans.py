@@ -16,6 +16,7 @@ from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.protocols import Output, Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, locked_stage
+from dvcfleet.errors import some
 
 _MOST_NAMES = 10
 
@@ -55,20 +56,15 @@ def orphan_lines(orphans: Sequence[Orphan]) -> Iterator[str]:
     if not orphans:
         return
     count = "1 stage is" if len(orphans) == 1 else f"{len(orphans)} stages are"
-    names = _listed([orphan.name for orphan in orphans])
+    names = some([orphan.name for orphan in orphans], _MOST_NAMES)
     yield f"{count} no longer in dvc.yaml: {names}; --prune removes their outputs from the workspace"
     readers = list(dict.fromkeys(reader for orphan in orphans for reader in orphan.readers))
     if readers:
-        outs = _listed([out for orphan in orphans if orphan.readers for out in orphan.outs])
+        outs = some([out for orphan in orphans if orphan.readers for out in orphan.outs], _MOST_NAMES)
         yield (
-            f"warning: {_listed(readers)} read whole folders with such outputs in them ({outs}): "
+            f"warning: {some(readers, _MOST_NAMES)} read whole folders with such outputs in them ({outs}): "
             "until --prune removes these, their hashes differ from those of a clean clone"
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _readers(repo: Repo, outs: Sequence[Output]) -> tuple[str, ...]:

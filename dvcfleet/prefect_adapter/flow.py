@@ -2,8 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
@@ -39,7 +39,6 @@ from dvcfleet.worker.jobs import run_job
 from dvcfleet.worker.output import LOGS, log_path
 from dvcfleet.workspaces.nodes.node import run_on_node
 
-Rows = Callable[[Iterable[Ending]], list[dict[str, Any]]]
 LOG_LIMIT = 1 << 20  # characters of a stage's output that Prefect gets
 BAD = (Result.FAILED, Result.BLOCKED, Result.STOPPED)
 
@@ -192,20 +191,28 @@ def _flow_task_runner() -> TaskRunner[Any]:
     return context.task_runner
 
 
-def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], rows: Rows) -> bool:
+def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]]) -> bool:
     """Run `execute` as a flow run called `name`, and save a table of how the stages ended.
 
     Returns whether Prefect's server received all of it; the stages do not depend on that. Raises the error that stopped
     the flow itself, so that an aborted run does not count as a finished one.
     """
-    is_received = False
-    with _current(execute, rows) as ended:
-        try:
-            state = repository_run.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
-            is_received = flush()
-            error = state.result(raise_on_failure=False)
-        except (httpx.HTTPError, PrefectException) as lost:
-            error = lost
+    is_received, ended = False, list[bool]()
+
+    def execute_once() -> dict[str, Ending]:
+        endings = execute()
+        ended.append(True)
+        return endings
+
+    token = _CURRENT.set(execute_once)
+    try:
+        state = repository_run.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
+        is_received = flush()
+        error = state.result(raise_on_failure=False)
+    except (httpx.HTTPError, PrefectException) as lost:
+        error = lost
+    finally:
+        _CURRENT.reset(token)
     if not isinstance(error, Exception) or isinstance(error, FailedRun):  # only says that stages failed
         return is_received
     if ended and isinstance(error, httpx.HTTPError | PrefectException):
@@ -226,32 +233,21 @@ def flow_run_id() -> str | None:
 
 
 # Not an argument or a closure: a process pool copies the flow, and the repository cannot be copied.
-_CURRENT: ContextVar[tuple[Callable[[], dict[str, Ending]], Rows]] = ContextVar("current")
-
-
-@contextmanager
-def _current(execute: Callable[[], dict[str, Ending]], rows: Rows) -> Iterator[list[bool]]:
-    ended: list[bool] = []
-
-    def execute_once() -> dict[str, Ending]:
-        endings = execute()
-        ended.append(True)
-        return endings
-
-    token = _CURRENT.set((execute_once, rows))
-    try:
-        yield ended
-    finally:
-        _CURRENT.reset(token)
+_CURRENT: ContextVar[Callable[[], dict[str, Ending]]] = ContextVar("current")
 
 
 def _run_current() -> State[Any]:
-    execute, rows = _CURRENT.get()
-    endings = execute().values()
-    create_table_artifact(rows(endings), key="stages", description="How the stages ended")
-    return _verdict(endings)
-
-
-def _verdict(endings: Iterable[Ending]) -> State[Any]:
-    bad = [ending.name for ending in endings if ending.result in BAD]
-    return Failed(message=f"{len(bad)} stages did not end well") if bad else Completed(message="all stages ended well")
+    endings = _CURRENT.get()().values()
+    rows = [
+        {
+            "stage": ending.name,
+            "result": ending.result.value,
+            "seconds": round(ending.outcome.seconds, 2),
+            "peak memory (MiB)": ending.outcome.peak_rss_bytes >> 20,
+            "why": ending.why,
+        }
+        for ending in endings
+    ]
+    create_table_artifact(rows, key="stages", description="How the stages ended")
+    bad = sum(ending.result in BAD for ending in endings)
+    return Failed(message=f"{bad} stages did not end well") if bad else Completed(message="all stages ended well")

@@ -79,10 +79,7 @@ class LocalRunner:
         """Return this machine's pool."""
         from dvcfleet.scheduling.resource_pool import local_pool
 
-        pool = local_pool(self.threads, any_gpus=any(each.gpus for each in resources.values()))
-        for name, each in resources.items():
-            pool.refuse_too_much(name, each)
-        return pool
+        return local_pool(self.threads, resources)
 
     def requesting(self, resources: "Resources", machine: str) -> AbstractContextManager[Any]:
         """Request resources of a cluster on this machine; do nothing for threads and processes."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
 
+from dvcfleet.dvc_adapter.stages import kind_of
 from dvcfleet.messages import Result
 from dvcfleet.record.ledger import executions
 
@@ -14,11 +15,6 @@ _UNKNOWN_S = 1.0
 def seconds_before(folder: Path) -> dict[str, float]:
     """Return how long each stage took when it last ended well; `folder`: where the ledger is."""
     return {one.stage: one.seconds for one in executions(folder) if one.result == Result.DONE}
-
-
-def kind_of(name: str) -> str:
-    """Return what stands before the @ of a stage's name."""
-    return name.partition("@")[0]
 
 
 class Durations:

@@ -149,7 +149,7 @@ class Run:
                 self.lock.unlock_paths(name)
                 self._end(Ending(name, result, why))
                 return
-            self.watcher.began(name, why)
+            self.watcher.began(name)
         job = self._jobs[name]
         try:
             gpus = None if self.pool.gpus is None else share.gpus
@@ -206,11 +206,11 @@ class Run:
         try:
             if stored:
                 stored.result()
-            self._record(stage, self.workspace.keep(stage, outcome))
+            entry, changed = self.workspace.keep(stage, outcome)
+            self._record(stage, entry)
         except Exception as error:
             return Result.FAILED, in_one_line(error)
-        changed = ", ".join(self.workspace.changed_inputs(stage))
-        why = f"{changed} changed while it ran, and dvc.lock has its hash of afterwards, as after dvc repro"
+        why = f"{', '.join(changed)} changed while it ran, and dvc.lock has its hash of afterwards, as after dvc repro"
         return (Result.RESTORED if outcome.restored else Result.DONE), why if changed else ""
 
     def _record(self, stage: Stage, entry: dict[str, Any] | None = None) -> None:

@@ -169,16 +169,13 @@ class ReadyStages:
 
     def _when_free(self, machine: str, resources: Resources) -> tuple[float, Room]:
         """Return when a machine is expected to have room for a stage, and its room then."""
-        room, at = self._pool.free(machine), self._clock()
-        running = sorted((self._expected_end(name), name) for name in self._pool.on(machine))
+        room, at = self._pool.free[machine], self._clock()
+        running = sorted((self._began[name] + self._durations[name], name) for name in self._pool.on[machine])
         for end, name in running:
             if room.holds(resources):
                 break
             room, at = room.plus(self._pool.given[name].room), max(at, end)
         return at, room
-
-    def _expected_end(self, name: str) -> float:
-        return self._began[name] + self._durations[name]
 
     def _rank(self, name: str) -> tuple[float, ...]:
         """The longest path first; of equal ones the stage that most others wait for, and the larger request."""

@@ -12,7 +12,7 @@ from dvcfleet.planning.resources import Resources
 class Watcher(Protocol):
     """Receives the events of a run."""
 
-    def began(self, name: str, why: str) -> None:
+    def began(self, name: str) -> None:
         """Called when a stage's commands were submitted."""
 
     def again(self, name: str, why: str) -> None:
@@ -34,11 +34,11 @@ class Workspace(Protocol):
     def storing(self, stage: Stage, outcome: Outcome) -> Callable[[], None] | None:
         """Return the slow part of `keep`, for a thread to call before it; None if nothing is slow."""
 
-    def keep(self, stage: Stage, outcome: Outcome) -> dict[str, Any] | None:
-        """Store the outputs of a successful stage; return its entry for dvc.lock, None for a .dvc file's stage."""
+    def keep(self, stage: Stage, outcome: Outcome) -> tuple[dict[str, Any] | None, list[str]]:
+        """Store the outputs of a successful stage.
 
-    def changed_inputs(self, stage: Stage) -> list[str]:
-        """Return the names of a kept stage's inputs that changed while it ran."""
+        Returns its entry for dvc.lock, None for a .dvc file's stage, and which of its inputs changed meanwhile.
+        """
 
     def finish(self, fetch_results: bool) -> None:
         """Push or fetch outputs when all stages have ended; with `fetch_results`, fetch all of them to this machine."""

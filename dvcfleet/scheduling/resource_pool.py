@@ -66,7 +66,7 @@ class ResourcePool:
     """Threads, memory and GPUs for stages: of one machine, its GPUs by name, or of the `machines` of a cluster.
 
     `threads`: how many at once, in all. If nobody counts GPUs, or the cluster does without saying where, `gpus` is None
-    and there are no `machines`.
+    and there are no `machines`. `free` is what is not allocated of each machine, `on` the allocations on it by stage.
     """
 
     def __init__(
@@ -84,20 +84,12 @@ class ResourcePool:
         self._is_capped = threads < sum(machine.has.threads for machine in self.machines.values())
         self.given: dict[str, Allocation] = {}
         self.free_threads = threads
-        self._free = {key: machine.has for key, machine in self.machines.items()}
-        self._on: dict[str, dict[str, Allocation]] = {key: {} for key in self.machines}
-
-    def free(self, machine: str) -> Room:
-        """Return what is not allocated of a machine."""
-        return self._free[machine]
-
-    def on(self, machine: str) -> Mapping[str, Allocation]:
-        """Return the allocations on a machine, by stage."""
-        return self._on[machine]
+        self.free = {key: machine.has for key, machine in self.machines.items()}
+        self.on: dict[str, dict[str, Allocation]] = {key: {} for key in self.machines}
 
     def by_free_room(self) -> list[str]:
         """List the machines, those with the fewest free GPUs first: the others keep room for large stages."""
-        return sorted(self._free, key=lambda key: (self._free[key].gpus, self._free[key].threads))
+        return sorted(self.free, key=lambda key: (self.free[key].gpus, self.free[key].threads))
 
     def least(self, resources: Resources) -> Resources:
         """Return what a stage gets: what it requests, but at most all threads."""
@@ -115,42 +107,49 @@ class ResourcePool:
         if wanted.threads > self.free_threads:
             return None
         for key in self.by_free_room() if machine is None else (machine,):
-            if self._free[key].holds(wanted):
+            if self.free[key].holds(wanted):
                 room = Room(wanted.threads, wanted.memory_bytes, wanted.gpus)
                 return Allocation(wanted.threads, room, self._free_gpus()[: wanted.gpus], key)
         return None
 
     def give(self, name: str, share: Allocation) -> None:
         """Allocate what was offered to a stage."""
-        self.given[name] = self._on[share.machine][name] = share
+        self.given[name] = self.on[share.machine][name] = share
         self.free_threads -= share.threads
-        self._free[share.machine] = self._free[share.machine].without(share.room)
+        self.free[share.machine] = self.free[share.machine].without(share.room)
 
     def take_back(self, name: str) -> None:
         """Free what a stage had, if it had anything."""
         share = self.given.pop(name, None)
         if share is not None:
-            del self._on[share.machine][name]
+            del self.on[share.machine][name]
             self.free_threads += share.threads
-            self._free[share.machine] = self._free[share.machine].plus(share.room)
+            self.free[share.machine] = self.free[share.machine].plus(share.room)
 
-    def refuse_too_much(self, name: str, resources: Resources, where: str = "this machine") -> None:
-        """Raise UserError if a stage requests more than the whole pool has."""
+    def refuse_too_much(self, name: str, resources: Resources) -> None:
+        """Raise UserError if a stage requests more than this machine has."""
         gpus = len(self.gpus or ())
         if self.gpus is not None and resources.gpus > gpus:
-            raise UserError(f"stage {name}: asks for {resources.gpus} GPUs; {where} has {gpus}")
+            raise UserError(f"stage {name}: asks for {resources.gpus} GPUs; this machine has {gpus}")
         if resources.memory_bytes > self.memory_bytes:
             asked, has = resources.memory_bytes / 1e9, self.memory_bytes / 1e9
-            raise UserError(f"stage {name}: asks for {asked:.3g} GB of memory; {where} has {has:.3g} GB")
+            raise UserError(f"stage {name}: asks for {asked:.3g} GB of memory; this machine has {has:.3g} GB")
 
     def _free_gpus(self) -> tuple[str, ...]:
         taken = {gpu for share in self.given.values() for gpu in share.gpus}
         return tuple(gpu for gpu in self.gpus or () if gpu not in taken)
 
 
-def local_pool(threads: int, any_gpus: bool) -> ResourcePool:
-    """Return this machine's pool; GPUs are counted only if `any_gpus`, otherwise stages see the same as the run."""
-    return ResourcePool(threads, memory_here(), gpus_here() if any_gpus else None)
+def local_pool(threads: int, resources: Mapping[str, Resources]) -> ResourcePool:
+    """Return this machine's pool; raise UserError for a stage that requests more than it has.
+
+    GPUs are counted only if a stage requests one, otherwise stages see the same as the run.
+    """
+    any_gpus = any(each.gpus for each in resources.values())
+    pool = ResourcePool(threads, memory_here(), gpus_here() if any_gpus else None)
+    for name, each in resources.items():
+        pool.refuse_too_much(name, each)
+    return pool
 
 
 def memory_here() -> int:

@@ -124,11 +124,6 @@ def log_path(root: Path, stage: str) -> Path:
     return root / LOGS / f"{name}.log"
 
 
-def clear_log(path: Path) -> None:
-    """Remove a stage's log of an earlier run."""
-    path.unlink(missing_ok=True)
-
-
 @contextmanager
 def logged(path: Path, on_text: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
     """Yield a function that appends text to a log and passes it to `on_text`.

@@ -19,7 +19,7 @@ from dvcfleet.options import Options
 from dvcfleet.planning.plan import FORCED, Node, Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.worker.jobs import make_job
-from dvcfleet.worker.output import clear_log, log_path
+from dvcfleet.worker.output import log_path
 from dvcfleet.workspaces.kept_aside import KeptAside
 
 # From this size (bytes), outputs are hashed and copied in a thread, not in the event loop.
@@ -35,9 +35,8 @@ class LocalWorkspace:
     say: Callable[[str], None]
     _neighbours: dict[str, list[Output]] = field(default_factory=dict)
     _stored: set[str] = field(default_factory=set)
-    # The inputs of the stages that run, as they were before; and the names of those that had changed afterwards.
+    # The inputs of the stages that run, as they were before.
     _seen: dict[str, Seen] = field(default_factory=dict)
-    _changed: dict[str, list[str]] = field(default_factory=dict)
     # The stages that ran or were restored: their readers run again with `force_downstream`.
     _renewed: set[str] = field(default_factory=set)
 
@@ -118,7 +117,7 @@ class LocalWorkspace:
 
     def job(self, stage: Stage, resources: Resources) -> Job:
         """Return the job for the stage's commands in this tree; remove its earlier log."""
-        clear_log(log_path(Path(self.repo.root_dir), stage.addressing))
+        log_path(Path(self.repo.root_dir), stage.addressing).unlink(missing_ok=True)
         return make_job(stage, resources)
 
     def storing(self, stage: Stage, outcome: Outcome) -> Callable[[], None] | None:
@@ -134,18 +133,14 @@ class LocalWorkspace:
                 out.save() if self.options.no_commit else save_output(out)
         self._stored.add(stage.addressing)
 
-    def keep(self, stage: Stage, outcome: Outcome) -> dict[str, Any] | None:
+    def keep(self, stage: Stage, outcome: Outcome) -> tuple[dict[str, Any] | None, list[str]]:
         """Store the outputs of a successful stage in DVC's cache, and its entry in the run cache.
 
-        Returns the entry for dvc.lock; None for a .dvc file's stage.
+        Returns the entry for dvc.lock, None for a .dvc file's stage, and which of its inputs changed meanwhile.
         """
         # What it wrote may be among its inputs, such as the bytecode of modules, and a user may have edited them.
-        self._changed[stage.addressing] = save_changed_inputs(stage, self._seen.pop(stage.addressing))
-        return self._keep(stage)
-
-    def changed_inputs(self, stage: Stage) -> list[str]:
-        """Return the names of a kept stage's inputs that changed while it ran."""
-        return self._changed.pop(stage.addressing, [])
+        changed = save_changed_inputs(stage, self._seen.pop(stage.addressing))
+        return self._keep(stage), changed
 
     def finish(self, fetch_results: bool) -> None:
         """Do nothing: everything is in the workspace."""

@@ -12,7 +12,7 @@ from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import tracked_paths
-from dvcfleet.errors import UserError
+from dvcfleet.errors import UserError, some
 from dvcfleet.repository import STATE_FOLDER, opened, write_lock
 
 NODE_VARIABLE = "DVCFLEET_NODE"
@@ -30,10 +30,9 @@ def make_node(folder: Path) -> Path:
             raise UserError(f"{repo.root_dir}: not a git repository; a node is a clone made by git")
         unsaved = sorted(set(_unsaved(repo)))
         if unsaved:
-            more = f" and {len(unsaved) - _LISTED} more" if len(unsaved) > _LISTED else ""
             raise UserError(
                 f"{repo.root_dir}: a node may overwrite or delete what neither git nor DVC's cache has, and here that "
-                f"is {', '.join(unsaved[:_LISTED])}{more}; make a fresh clone for the node, or commit these first"
+                f"is {some(unsaved, _LISTED)}; make a fresh clone for the node, or commit these first"
             )
         root = Path(repo.root_dir).resolve()
         node_folder(root).mkdir(exist_ok=True)

@@ -104,19 +104,18 @@ class NodeWorkspace:
         """Return a function that stores large outputs in this machine's cache; None if they are on a node."""
         return None if outcome.entry else self.local.storing(stage, outcome)
 
-    def keep(self, stage: Stage, outcome: Outcome) -> dict[str, Any] | None:
-        """Keep the entry that a node returned, and fetch only the outputs that DVC does not cache."""
+    def keep(self, stage: Stage, outcome: Outcome) -> tuple[dict[str, Any] | None, list[str]]:
+        """Keep the entry that a node returned, and fetch only the outputs that DVC does not cache.
+
+        Of inputs that changed here while a node ran the stage nothing is said: it has its own.
+        """
         if outcome.entry is None:
             return self.local.keep(stage, outcome)
         assert in_dvc_yaml(stage)
         fill_from_lock(stage, outcome.entry)
         self.recorded.held |= {out.hash_info.value for out in stage.outs}
         self._fetch(out for out in stage.outs if not out.use_cache)
-        return outcome.entry
-
-    def changed_inputs(self, stage: Stage) -> list[str]:
-        """Return the names of a kept stage's inputs that changed here while it ran; on nodes they do not count."""
-        return self.local.changed_inputs(stage)
+        return outcome.entry, []
 
     def finish(self, fetch_results: bool) -> None:
         """Push this machine's own outputs; with `fetch_results`, fetch all outputs of the run's stages."""

@@ -125,9 +125,8 @@ def exit_code(endings: Iterable[Ending]) -> int:
     return 2 if failed and all(ending.outcome.exit_code == 2 for ending in failed) else 1
 
 
-def show_plan(plan: Plan, place: Placement, console: Console) -> None:
-    """Print what a run would do, and why, and what that takes."""
-    root = next((Path(stage.repo.root_dir) for stage in plan.stages.values()), Path())
+def show_plan(plan: Plan, place: Placement, root: Path, console: Console) -> None:
+    """Print what a run in the repository at `root` would do, and why, and what that takes."""
     seconds = seconds_before(root / STATE_FOLDER)
     for line in overview(plan.work, seconds):
         console.print(line, markup=False)

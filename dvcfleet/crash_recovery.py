@@ -13,13 +13,19 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from dvcfleet.disk import sync_names, sync_then_write, write_durably
 from dvcfleet.dvc_adapter.listings import forget_hashes
+from dvcfleet.dvc_adapter.lockfiles import LockFiles, lock_path
 from dvcfleet.dvc_adapter.objects import is_torn, listing_at
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.dvc_adapter.run_cache import is_damaged_entry, run_cache_folder, temporary_mark
+from dvcfleet.dvc_adapter.repositories import forget_index
+from dvcfleet.dvc_adapter.run_cache import entry_at, run_cache_folder, temporary_mark
+from dvcfleet.dvc_adapter.stage_graph import stage_graph
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml
+from dvcfleet.options import Options
 
 _TEMPORARY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names them
 _HASH = re.compile(r"\b[0-9a-f]{32}(?:\.dir)?\b")
@@ -81,6 +87,25 @@ def crash_recovery(repo: Repo, state: Path) -> Iterator[None]:
         sync_names(state)
 
 
+def recovered_lock_files(repo: Repo, state: Path) -> LockFiles:
+    """Return the repository's dvc.lock files, after writing into them what a killed run had left in its journal."""
+    locks = LockFiles(
+        state / "journal", lambda: _lock_order(repo), repo.scm_context.track_file, partial(sync, repo, state)
+    )
+    if locks.recover():
+        forget_index(repo)
+    return locks
+
+
+def _lock_order(repo: Repo) -> dict[str, list[str]]:
+    """Return, per dvc.lock, its stages in the order in which `dvc repro --all-pipelines` would run them."""
+    order: dict[str, list[str]] = {}
+    for stage in stage_graph(repo, Options(all_pipelines=True))[1]:
+        if in_dvc_yaml(stage):
+            order.setdefault(lock_path(stage), []).append(stage.name)
+    return order
+
+
 def _last_sync(state: Path) -> _Sync | None:
     """Return the last sync that was noted; None if there was none. Of a damaged note, nothing counts as synced."""
     try:
@@ -126,7 +151,7 @@ def _check_since(repo: Repo, state: Path, since: float) -> None:
             path.unlink()
     # Not temporary files, which somebody may be writing.
     for path in Path(run_cache_folder(repo)).glob("??/*/[!.]*") if is_own else ():
-        if _is_later(path, since) and is_damaged_entry(path):
+        if _is_later(path, since) and entry_at(path) is None:
             path.unlink()
     forget_hashes(repo, [str(path) for path in _files_of_stages(repo) if _is_later(path, since)])
 

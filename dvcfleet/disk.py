@@ -18,7 +18,11 @@ def sync_file_systems(folders: Iterable[str | Path]) -> None:
         devices.setdefault(there.stat().st_dev, there)
     for there in devices.values():
         with _opened(there) as descriptor:
-            _sync_file_system(descriptor)
+            libc = ctypes.CDLL(None, use_errno=True)
+            if not hasattr(libc, "syncfs"):  # on Linux only
+                os.sync()
+            elif libc.syncfs(descriptor):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def write_durably(path: Path, text: str) -> None:
@@ -77,11 +81,3 @@ def _opened(folder: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _sync_file_system(descriptor: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "syncfs"):  # on Linux only
-        os.sync()
-    elif libc.syncfs(descriptor):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

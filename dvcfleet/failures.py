@@ -55,14 +55,10 @@ class Failure:
     code: int
 
 
-def nothing_known(error: BaseException) -> None:
-    """Know no errors besides those of the engine, the system and the libraries that the engine uses."""
-
-
 @contextmanager
 def boundary(
     mistakes: tuple[type[Exception], ...] = (),
-    known: Words = nothing_known,
+    known: Words = lambda error: None,
     state_folder: Callable[[], Path | None] = lambda: None,
 ) -> Iterator[None]:
     """End the process by the line and the exit code of what the block raises.
@@ -88,7 +84,7 @@ def boundary(
 def failure_of(
     error: BaseException,
     mistakes: tuple[type[Exception], ...] = (),
-    known: Words = nothing_known,
+    known: Words = lambda error: None,
     state_folder: Callable[[], Path | None] = lambda: None,
 ) -> Failure:
     """Return how a command ends by an error.

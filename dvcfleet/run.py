@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dvcfleet.console import Progress, exit_code, show_orphans, show_plan, show_summary
-from dvcfleet.crash_recovery import sync
+from dvcfleet.crash_recovery import recovered_lock_files, sync
 from dvcfleet.dvc_adapter.internals import check_fast_paths
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.protocols import Repo
@@ -21,9 +21,8 @@ from dvcfleet.failures import failure_of
 from dvcfleet.messages import Ending, Result
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.placement import Placement, check_stages, choose_placement
-from dvcfleet.planning.lock_files import recovered_lock_files
 from dvcfleet.planning.orphans import find_orphans, prune_orphans
-from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, plan, workspace_checks
+from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, validated_plan, workspace_checks
 from dvcfleet.planning.resources import Resources
 from dvcfleet.planning.validation import ProjectError, is_validated, note_validated, validate
 from dvcfleet.project import note_of_unread, project_of
@@ -68,25 +67,18 @@ def run(
     """
     console = console or Console(highlight=False, soft_wrap=True)
     stop = Stop()
-
-    def place_in(root: Path) -> Placement:
-        return choose_placement(root, profile, runner=runner, address=address, workers=workers)
-
-    def checks_in(opened_repo: Repo) -> ChecksFor:
-        place = place_in(Path(opened_repo.root_dir))
-        return _checks_for(_recorded(opened_repo, place, partial(_warn, console)))
-
     try:
-        if dry_run:
-            found = plan(repo, options, checks_in)
-            root = next((Path(stage.repo.root_dir) for stage in found.stages.values()), repo)
-            show_plan(found, place_in(root), console)
-            return 0
-        on_busy = when_busy(busy, console.print)
-        with opened(repo) as dvc_repo, write_lock(dvc_repo, on_busy, console.print) as lock, stop.on_signals():
-            refuse_node(Path(dvc_repo.root_dir))
-            check_fast_paths(dvc_repo, partial(_warn, console))
-            return RepositoryRun(dvc_repo, lock, options, place_in(Path(dvc_repo.root_dir)), stop, console).execute()
+        with opened(repo) as dvc_repo:
+            root = Path(dvc_repo.root_dir)
+            place = choose_placement(root, profile, runner=runner, address=address, workers=workers)
+            if dry_run:
+                recorded = _recorded(dvc_repo, place, _warner(console))
+                show_plan(validated_plan(dvc_repo, options, _checks_for(recorded)), place, root, console)
+                return 0
+            with write_lock(dvc_repo, when_busy(busy, console.print), console.print) as lock, stop.on_signals():
+                refuse_node(root)
+                check_fast_paths(dvc_repo, _warner(console))
+                return RepositoryRun(dvc_repo, lock, options, place, stop, console).execute()
     except (ProjectError, SkippedError):
         raise
     except KeyboardInterrupt:
@@ -119,6 +111,7 @@ class RepositoryRun:
     def __post_init__(self) -> None:
         self.root = Path(self.repo.root_dir)
         self.project = project_of(self.root)
+        self._warn = _warner(self.console)
 
     def execute(self) -> int:
         """Bring the stages up to date; return the exit code."""
@@ -151,7 +144,7 @@ class RepositoryRun:
         self.project.before_planning(self.console.print)
         if not (self.root / "dvc.lock").exists():
             self.services.start()  # there will be work: the server starts while the run is planned
-        self.lock_files = recovered_lock_files(self.repo)
+        self.lock_files = recovered_lock_files(self.repo, state_folder(self.repo))
         if self.options.prune:
             prune_orphans(self.repo, self.lock_files, self.console)
         elif not self.options.targets:
@@ -234,9 +227,6 @@ class RepositoryRun:
         self.lock_files.settle()
         self.workspace.finish(self.options.fetch_results)
 
-    def _warn(self, line: str) -> None:
-        _warn(self.console, line)
-
 
 def _check_options(options: Options, on_nodes: bool) -> None:
     if options.fetch_results and not on_nodes:
@@ -260,5 +250,5 @@ def _checks_for(recorded: RecordedHashes | None) -> ChecksFor:
     return recorded.checks_for if recorded else workspace_checks
 
 
-def _warn(console: Console, line: str) -> None:
-    console.print(line, style="yellow", markup=False)
+def _warner(console: Console) -> Callable[[str], None]:
+    return partial(console.print, style="yellow", markup=False)

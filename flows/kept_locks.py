@@ -9,10 +9,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.crash_recovery import recovered_lock_files
 from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
-from dvcfleet.planning.lock_files import recovered_lock_files
 from dvcfleet.repository import state_folder
 from merganser.errors import InputError
 from merganser.limits import read_yaml
@@ -29,7 +29,7 @@ def keep_lock(repo: "Repo", params: Path) -> None:
     lock = Path(repo.root_dir) / "dvc.lock"
     if not lock.is_file() or not params.is_file():
         return
-    recovered_lock_files(repo)  # what a killed run had not written there yet
+    recovered_lock_files(repo, state_folder(repo))  # what a killed run had not written there yet
     kept = _kept(repo, params)
     kept.parent.mkdir(exist_ok=True)
     with open(lock, "rb") as source, replacing(kept) as out:
@@ -45,7 +45,7 @@ def restore_lock(repo: "Repo", params: Path) -> None:
     if not entries:
         return
     forget_index(repo)
-    locks = recovered_lock_files(repo)
+    locks = recovered_lock_files(repo, state_folder(repo))
     root = str(Path(repo.root_dir) / "dvc.lock")
     for stage in repo.index.stages:
         if in_dvc_yaml(stage) and stage.name in entries and lock_path(stage) == root:

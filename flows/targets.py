@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.steps import Target
-from dvcfleet.lineage.targets import outputs_of, target_of_file
+from dvcfleet.lineage.targets import target_of_file
 from dvcfleet.lineage.tree import read_json
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
@@ -81,7 +82,7 @@ def _files_of(repo: "Repo", entry: str, column: str) -> list[str]:
 def _tasks(repo: "Repo", entry: str) -> list[str]:
     """Return the tasks that an entry was evaluated on."""
     folder = f"{METRICS}/{entry}"
-    outs = (out for stage in repo.index.stages for out in outputs_of(repo, stage))
+    outs = (out for stage in repo.index.stages for out in map(name_of, stage.outs))
     return [Path(out).stem for out in outs if os.path.dirname(out) == folder]
 
 

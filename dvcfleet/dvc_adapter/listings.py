@@ -2,20 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
+from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo
 
 if TYPE_CHECKING:
     from dvc_data.hashfile.tree import Tree
-
-
-def outputs_trie(stages: Sequence[Stage]) -> Any:
-    """Return the stages' outputs in a trie of their path components."""
-    from dvc.repo.trie import build_outs_trie
-
-    return build_outs_trie(stages)
 
 
 def outputs_near(trie: Any, dep: Dependency) -> list[Output]:

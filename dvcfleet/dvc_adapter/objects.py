@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.dvc_adapter.protocols import Output, Stage
+from dvcfleet.dvc_adapter.protocols import Output
 
 # After this time, an object that another process is just linking has its content.
 _LINKING_S = 0.1
@@ -28,11 +28,6 @@ def is_torn(path: Path) -> bool:
 def in_cache(out: Output) -> bool:
     """Tell whether DVC's cache has all of an output, with the sizes that dvc.lock gives."""
     return not out.changed_cache() and is_whole(out)
-
-
-def outputs_in_cache(stage: Stage) -> bool:
-    """Tell whether all outputs of a stage can be checked out; those that DVC does not cache, whether they are there."""
-    return bool(stage.outs_cached()) and all(is_whole(out) for out in stage.outs if out.use_cache)
 
 
 def is_whole(out: Output) -> bool:
@@ -93,11 +88,6 @@ def remove_torn_of(out: Output) -> None:
     listing = (cached_listing(out, value) if is_folder else None) or {}
     remove_torn(out.cache, dict.fromkeys(listing.values()))
     remove_torn(out.cache, {value: None if is_folder else out.meta.size})
-
-
-def is_shared(out: Output) -> bool:
-    """Tell whether an output's cache is outside the repository: others write to it, who may not have synced it."""
-    return not Path(out.cache.path).is_relative_to(out.repo.root_dir)
 
 
 def cached_listing(out: Output, value: str) -> dict[str, str] | None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.dvc_adapter.lock_entries import write_yaml, yaml_text
-from dvcfleet.dvc_adapter.objects import has_whole, outputs_in_cache
-from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
+from dvcfleet.dvc_adapter.objects import has_whole, is_whole
+from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.stages import lock_entry_of, may_restore
 from dvcfleet.dvc_adapter.storing import make_room, save_inputs
 
@@ -87,15 +87,13 @@ def may_check_out(stage: Stage) -> bool:
     Among it are metrics and plots that DVC's cache has for its run cache only. Where DVC would run the command on an
     edited output, as on one that persists, or take the edit over, as that of a frozen stage, it may not.
     """
-    if not (stage.cmd and not stage.frozen and _fits(stage)) and any(map(_is_changed, stage.outs)):
+    if not (stage.cmd and not stage.frozen and _fits(stage)) and any(
+        out.exists and out.changed_checksum() for out in stage.outs
+    ):
         return False
-    if outputs_in_cache(stage):
+    if stage.outs_cached() and all(is_whole(out) for out in stage.outs if out.use_cache):
         return True
     return _fits(stage) and all(_is_stored(stage.repo, out) for out in lock_entry_of(stage).get("outs", ()))
-
-
-def _is_changed(out: Output) -> bool:
-    return bool(out.exists and out.changed_checksum())
 
 
 def check_out(stage: Stage) -> None:
@@ -139,7 +137,7 @@ def save_run(stage: Stage, entry: dict[str, Any]) -> None:
 @otherwise("run_cache", lambda stage, entry: None)
 def _remove_damaged_entry(stage: Stage, entry: dict[str, Any]) -> None:
     path = Path(_folder(stage, entry), entry_hash(entry))
-    if path.exists() and is_damaged_entry(path):
+    if path.exists() and entry_at(path) is None:
         path.unlink()
 
 
@@ -169,7 +167,7 @@ def _may_have_run(stage: Stage) -> bool:
         return False
     folder = Path(_folder(stage, lock_entry_of(stage)))
     newest = max(folder.iterdir(), key=os.path.getmtime, default=None) if folder.is_dir() else None
-    entry = _entry_at(newest) if newest else None
+    entry = entry_at(newest) if newest else None
     return entry is not None and all(_is_stored(stage.repo, out) for out in entry.get("outs", ()))
 
 
@@ -180,12 +178,8 @@ def _is_stored(repo: Repo, out: dict[str, Any]) -> bool:
     return "md5" in out and has_whole(cache, out["md5"], out.get("size"))
 
 
-def is_damaged_entry(path: Path) -> bool:
-    """Tell whether a file of a run cache is not the entry that its name says."""
-    return _entry_at(path) is None
-
-
-def _entry_at(path: Path) -> dict[str, Any] | None:
+def entry_at(path: Path) -> dict[str, Any] | None:
+    """Read a file of a run cache; return None if it is not the entry that its name says."""
     entry = parse_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))
     try:
         return entry if entry is not None and entry_hash(entry) == path.name else None

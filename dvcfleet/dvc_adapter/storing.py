@@ -9,10 +9,11 @@ into the cache, DVC's default (`cache.type` reflink,copy). A small output then t
 import os
 import stat
 import threading
+from pathlib import Path
 from typing import Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
-from dvcfleet.dvc_adapter.objects import has_whole, is_local, is_shared, object_size, remove_torn
+from dvcfleet.dvc_adapter.objects import has_whole, is_local, object_size, remove_torn
 from dvcfleet.dvc_adapter.protocols import Item, Meta, Output, Stage
 
 # The states of a stage's inputs, in their order.
@@ -127,7 +128,9 @@ def make_room(out: Output) -> None:
     sizes = {info.value: meta.size if meta else None for meta, info in files}
     if out.hash_info.isdir:
         sizes[out.hash_info.value] = None
-    remove_torn(out.cache, sizes, suspect=is_shared(out))
+    # Others who write to a cache outside the repository may not have synced it.
+    is_shared = not Path(out.cache.path).is_relative_to(out.repo.root_dir)
+    remove_torn(out.cache, sizes, suspect=is_shared)
 
 
 @otherwise("store_file", _save_and_commit)

@@ -29,12 +29,15 @@ def export(repo: Path, path: Path, target: str | None = None) -> str:
     nothing has run yet.
     """
     _check(path)
-    lineage = _read(repo, target)
+    if target:
+        lineage = look_up(repo, target)[1]
+    else:
+        with opened(repo) as dvc_repo:
+            lineage = read_lineage(dvc_repo)
     if not lineage.steps:
         raise UserError("nothing has run yet; the next run runs it")
     kind, write = KINDS[path.suffix]
-    text = write(lineage)
-    _write_new(path, text)
+    _write_new(path, write(lineage))
     return f"{kind} of {len(lineage.steps)} stages"
 
 
@@ -75,10 +78,3 @@ def _write_new(path: Path, text: str) -> None:
             partial.unlink()
             raise
     sync_names(path.parent)
-
-
-def _read(repo: Path, target: str | None) -> Lineage:
-    if target:
-        return look_up(repo, target)[1]
-    with opened(repo) as dvc_repo:
-        return read_lineage(dvc_repo)

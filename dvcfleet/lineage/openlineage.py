@@ -7,7 +7,6 @@ environment) becomes tags of the run.
 
 import json
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -43,12 +42,10 @@ def to_events(lineage: Lineage, now: str) -> "Iterator[RunEvent | JobEvent]":
 def _run_events(step: Step, done: Execution) -> "Iterator[RunEvent]":
     from openlineage.client.event_v2 import RunEvent, RunState
 
-    run, job, inputs = _run(step, done), _job(step), _inputs(step)
-    ended = (datetime.fromisoformat(done.began) + timedelta(seconds=done.seconds)).isoformat()
+    run, job, inputs, outputs = _run(step, done), _job(step), _inputs(step), _outputs(step)
+    ended = done.ended.isoformat()
     yield RunEvent(eventType=RunState.START, eventTime=done.began, run=run, job=job, inputs=inputs, outputs=[])
-    yield RunEvent(
-        eventType=RunState.COMPLETE, eventTime=ended, run=run, job=job, inputs=inputs, outputs=_outputs(step)
-    )
+    yield RunEvent(eventType=RunState.COMPLETE, eventTime=ended, run=run, job=job, inputs=inputs, outputs=outputs)
 
 
 def _run(step: Step, done: Execution) -> "Run":

@@ -6,7 +6,6 @@ environment (packages' versions) is an entity that the activity used, the git co
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -63,7 +62,7 @@ class _Writer:
                 self._member(item, other)
         for item in step.outputs:
             made = self._item(item)
-            self.document.generation(made, run, _end(step.execution))
+            self.document.generation(made, run, step.execution.ended if step.execution else None)
             for origin in step.origins:
                 if origin.path == item.path:
                     self.document.derivation(made, self._origin(origin), run)
@@ -82,7 +81,7 @@ class _Writer:
         if done is None:
             return self.document.activity(_name("stage", step.stage), other_attributes=_values(about))
         about |= {"about:result": done.result, "about:host": done.host, "about:peak_rss_bytes": done.peak_rss_bytes}
-        run = self.document.activity(_name("stage", step.stage), done.began, _end(done), _values(about))
+        run = self.document.activity(_name("stage", step.stage), done.began, done.ended, _values(about))
         self.document.association(run, self._agent(done), self._commit(done))
         self.document.usage(run, self._environment(done.environment))
         return run
@@ -148,10 +147,6 @@ def _content(item: Item) -> str:
 
 def _name(prefix: str, name: str) -> str:
     return f"{prefix}:{quote(masked(name), safe='/@')}"
-
-
-def _end(done: Execution | None) -> datetime | None:
-    return datetime.fromisoformat(done.began) + timedelta(seconds=done.seconds) if done else None
 
 
 def _prefixed(about: Mapping[str, Any]) -> dict[str, Any]:

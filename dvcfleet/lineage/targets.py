@@ -1,11 +1,11 @@
 """Targets of lineage: a stage, a file that a stage wrote, or a name that the repository's project knows."""
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
-from dvcfleet.dvc_adapter.protocols import Repo, Stage
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import UserError, did_you_mean
+from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.steps import Target
 from dvcfleet.paths import from_root, is_at_or_in, overlap
@@ -19,7 +19,7 @@ def find_target(repo: Repo, text: str) -> Target:
     hooks = hooks_of(Path(repo.root_dir))
     stages = {stage.addressing: stage for stage in repo.index.stages}
     if text in stages:
-        return Target(text, (text,), tuple(_outs(repo, text)))
+        return Target(text, (text,), tuple(map(name_of, stages[text].outs)))
     found = target_of_file(repo, text) or hooks.find(repo, text)
     if found:
         return found
@@ -27,19 +27,10 @@ def find_target(repo: Repo, text: str) -> Target:
     raise UserError(f"{text}: no stage, output or name of the project{offer}; give a stage or a file that one wrote")
 
 
-def _outs(repo: Repo, stage: str) -> list[str]:
-    return [
-        from_root(repo.root_dir, out.fs_path)
-        for each in repo.index.stages
-        if each.addressing == stage
-        for out in each.outs
-    ]
-
-
 def target_of_file(repo: Repo, text: str) -> Target | None:
     """Return the target that a path names: a stage's output, or a file in one."""
     name = from_root(repo.root_dir, os.path.abspath(text))
-    near = {out: each for each in repo.index.stages for out in outputs_of(repo, each) if overlap(name, out)}
+    near = {out: each for each in repo.index.stages for out in map(name_of, each.outs) if overlap(name, out)}
     holding = [stage for out, stage in near.items() if is_at_or_in(name, out)]
     if holding:
         return Target(text, (holding[0].addressing,), (name,))
@@ -49,8 +40,3 @@ def target_of_file(repo: Repo, text: str) -> Target | None:
     if os.path.exists(text):
         raise UserError(f"{text}: no stage wrote it; name an output that was made from it")
     return None
-
-
-def outputs_of(repo: Repo, stage: Stage) -> Iterable[str]:
-    """Return the paths of a stage's outputs from the repository's root."""
-    return (from_root(repo.root_dir, out.fs_path) for out in stage.outs)

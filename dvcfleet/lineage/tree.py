@@ -12,6 +12,7 @@ from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
+from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, TrackingRun
 from dvcfleet.options import Options
@@ -64,10 +65,11 @@ class _Reader:
         self._outs: dict[str, list[str]] = {}
 
     def step(self, stage: Stage, upstream: Iterable[Stage]) -> Step | None:
+        self._outs[stage.addressing] = [name_of(out) for out in stage.outs]
         entry = recorded_entry(stage, self._locks)
         if entry is None:
             return None
-        makers = {up.addressing: self._outs_of(up) for up in upstream}
+        makers = {up.addressing: self._outs[up.addressing] for up in upstream}
         folder = from_root(self._repo.root_dir, stage.wdir)
         outputs = tuple(self._items(entry.get("outs", ()), folder, None))
         return Step(
@@ -103,12 +105,6 @@ class _Reader:
     @cached_property
     def _tracked(self) -> Collection[str]:
         return tracked_paths(self._repo)
-
-    def _outs_of(self, stage: Stage) -> list[str]:
-        name = stage.addressing
-        if name not in self._outs:
-            self._outs[name] = [from_root(self._repo.root_dir, out.fs_path) for out in stage.outs]
-        return self._outs[name]
 
     def _items(
         self, recorded: Iterable[Mapping[str, Any]], folder: str, makers: Mapping[str, list[str]] | None

@@ -15,7 +15,7 @@ from dvcfleet.errors import UserError, in_one_line
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.planning.predicted_outputs import PredictedOutputs
-from dvcfleet.planning.reasons import DependencyReasons, dependency_reasons, output_reasons, stage_reasons
+from dvcfleet.planning.reasons import dependency_reasons, output_reasons, reasons_once, stage_reasons
 from dvcfleet.planning.validation import is_validated, validate
 from dvcfleet.project import project_of
 from dvcfleet.repository import opened
@@ -68,7 +68,7 @@ ChecksFor = Callable[[Sequence[Stage]], StageChecks]
 
 def workspace_checks(steps: Sequence[Stage]) -> StageChecks:
     """Return the checks of stages whose data is in the workspace."""
-    return StageChecks(dependency=DependencyReasons())
+    return StageChecks(dependency=reasons_once())
 
 
 @dataclass(frozen=True)
@@ -107,26 +107,25 @@ class Plan:
         }
 
 
-def plan(
-    repo: Path,
-    options: Options = EVERYTHING,
-    checks_in: Callable[[Repo], ChecksFor] = lambda repo: workspace_checks,
-) -> Plan:
+def plan(repo: Path, options: Options = EVERYTHING) -> Plan:
     """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or those that the options name.
-
-    `checks_in` returns the `checks_for` of `make_plan`, given the opened repository.
 
     Raises UserError for an unknown target, an invalid dvc.yaml, a folder that is not a DVC repository, or a mistake
     that the repository's project finds.
     """
     with opened(repo) as dvc_repo:
-        validated = is_validated(dvc_repo)
-        if not validated:
-            validate(dvc_repo)
-        found = make_plan(dvc_repo, options, checks_for=checks_in(dvc_repo))
-        if validated and found.work:
-            validate(dvc_repo)
-        return found if options.targets else replace(found, orphans=tuple(find_orphans(dvc_repo)))
+        return validated_plan(dvc_repo, options)
+
+
+def validated_plan(repo: Repo, options: Options, checks_for: ChecksFor = workspace_checks) -> Plan:
+    """Plan in an opened repository after its project's own checks; with the orphans, unless targets are named."""
+    validated = is_validated(repo)
+    if not validated:
+        validate(repo)
+    found = make_plan(repo, options, checks_for=checks_for)
+    if validated and found.work:
+        validate(repo)
+    return found if options.targets else replace(found, orphans=tuple(find_orphans(repo)))
 
 
 def make_plan(

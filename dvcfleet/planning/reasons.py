@@ -1,7 +1,7 @@
 """The reasons why a stage is not up to date, as text."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -42,20 +42,19 @@ def dependency_reasons(dep: Dependency) -> list[str]:
     return [f"dep {dep} {_WORDS.get(status[str(dep)], status[str(dep)])}"]
 
 
-class DependencyReasons:
-    """`dependency_reasons` for a plan, during which no file changes: what many stages read is compared once."""
+def reasons_once() -> Callable[[Dependency], list[str]]:
+    """Return `dependency_reasons` for a plan, during which no file changes: what many stages read is compared once."""
+    known: dict[tuple[str, str, Any], list[str]] = {}
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str, Any], list[str]] = {}
-
-    def __call__(self, dep: Dependency) -> list[str]:
-        """Return how a dependency differs from that of the stage's last run; empty if it does not."""
+    def reasons(dep: Dependency) -> list[str]:
         if is_params(dep) or dep.protocol != "local":
             return dependency_reasons(dep)
         key = (dep.fs_path, str(dep), dep.hash_info)
-        if key not in self._known:
-            self._known[key] = dependency_reasons(dep)
-        return list(self._known[key])
+        if key not in known:
+            known[key] = dependency_reasons(dep)
+        return known[key]
+
+    return reasons
 
 
 def output_reasons(out: Output) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from dvcfleet.messages import Result
@@ -41,7 +41,7 @@ def last_run(folder: Path) -> LastRun | None:
         flow_run=lines[-1].flow_run,
         state=_state(folder, name, bool(failed)),
         began=min(datetime.fromisoformat(line.began) for line in lines),
-        ended=max(datetime.fromisoformat(line.began) + timedelta(seconds=line.seconds) for line in lines),
+        ended=max(line.ended for line in lines),
         counts=dict(Counter(results.values())),
         failed=failed,
     )

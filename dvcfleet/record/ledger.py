@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,11 @@ class Execution:
     commit: str | None
     dirty: bool | None
     environment: str
+
+    @property
+    def ended(self) -> datetime:
+        """When it ended."""
+        return datetime.fromisoformat(self.began) + timedelta(seconds=self.seconds)
 
 
 def begin(elsewhere: bool = False) -> Start:

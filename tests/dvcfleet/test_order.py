@@ -36,7 +36,7 @@ def simulate(
             started[name] = now
             ends[name] = now + seconds[name]
         assert ends, "nothing runs, and nothing can start"
-        for room in map(pool.free, pool.machines):
+        for room in pool.free.values():
             assert room.holds(Room(0, 0, 0))
         ended = min(ends, key=lambda name: ends[name])
         now = ends.pop(ended)

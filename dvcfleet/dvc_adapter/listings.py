@@ -2,13 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo
+from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 
 if TYPE_CHECKING:
     from dvc_data.hashfile.tree import Tree
+
+
+def outputs_trie(stages: Sequence[Stage]) -> Any:
+    """Return the stages' outputs in a trie of their path components."""
+    from dvc.repo.trie import build_outs_trie
+
+    return build_outs_trie(stages)
 
 
 def outputs_near(trie: Any, dep: Dependency) -> list[Output]:

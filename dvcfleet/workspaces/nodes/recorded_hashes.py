@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvcfleet.dvc_adapter.internals import under_git
-from dvcfleet.dvc_adapter.listings import file_hash, folder_hash, load_listing, outputs_near
+from dvcfleet.dvc_adapter.listings import file_hash, folder_hash, load_listing, outputs_near, outputs_trie
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import tracked_paths
@@ -37,9 +37,7 @@ class RecordedHashes:
 
     def checks_for(self, steps: Sequence[Stage]) -> StageChecks:
         """Return the checks for a plan's stages, given all of them in its order."""
-        from dvc.repo.trie import build_outs_trie
-
-        self._outs = build_outs_trie(steps)
+        self._outs = outputs_trie(steps)
         self._steps = steps
         outs = [out for stage in steps for out in stage.outs if out.use_cache and out.hash_info]
         self.held = self.store.held({out.hash_info.value for out in outs})

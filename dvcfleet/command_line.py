@@ -54,22 +54,22 @@ def run(
     ] = None,
     force: Annotated[bool, REPRO("--force", "-f", help="Run also what is up to date.")] = False,
     single_item: Annotated[bool, REPRO("--single-item", "-s", help="Only the targets, not what they need.")] = False,
-    downstream: Annotated[bool, REPRO("--downstream", help="The targets and what reads from them.")] = False,
+    downstream: Annotated[bool, REPRO("--downstream", help="The targets and the stages that read from them.")] = False,
     pipeline: Annotated[bool, REPRO("--pipeline", "-p", help="The targets' whole pipelines.")] = False,
     all_pipelines: Annotated[bool, REPRO("--all-pipelines", "-P", help="All stages of the repository.")] = False,
-    recursive: Annotated[bool, REPRO("--recursive", "-R", help="Of a target that is a folder: all in it.")] = False,
+    recursive: Annotated[bool, REPRO("--recursive", "-R", help="All stages in a target that is a folder.")] = False,
     glob: Annotated[bool, REPRO("--glob", help="The targets are patterns of stages' names.")] = False,
     force_downstream: Annotated[
         bool, REPRO("--force-downstream", help="Run also what reads from a stage that ran.")
     ] = False,
     pull: Annotated[bool, REPRO("--pull", help="Pull missing data, and the run cache, from the remote.")] = False,
     allow_missing: Annotated[
-        bool, REPRO("--allow-missing", help="Leave stages whose data is missing and nothing else changed.")
+        bool, REPRO("--allow-missing", help="Leave stages of which only the data is missing.")
     ] = False,
     no_run_cache: Annotated[bool, REPRO("--no-run-cache", help="Run also what ran before on the same inputs.")] = False,
     no_commit: Annotated[bool, REPRO("--no-commit", help="Do not store outputs in DVC's cache.")] = False,
     keep_going: Annotated[
-        bool, REPRO("--keep-going", "-k", help="What a run always does: a failure stops its readers only.")
+        bool, REPRO("--keep-going", "-k", help="What a run always does: go on after a failure.")
     ] = False,
     dry_run: Annotated[bool, REPRO("--dry-run", "--dry", help="Say what would run, why, and what it takes.")] = False,
     runner: Annotated[
@@ -179,7 +179,7 @@ def node_init(
     """Make a clone a node: runs on a cluster may then rewrite its parameter files and delete what they do not need."""
     from dvcfleet.workspaces.nodes.clone import make_node
 
-    print(f"{make_node(folder)} is a node now: its files belong to the runs that use it")
+    print(f"{make_node(folder)} is a node now: runs that use it may overwrite and delete its files")
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -123,7 +123,7 @@ def _basis(time: Known, took: Mapping[str, float]) -> str:
     parts += (
         [f"for {len(by_model)} that never ran a formula, which may be wrong by a factor of three"] if by_model else []
     )
-    return f"time: {', and '.join(parts)}; what proves up to date is not run"
+    return f"time: {', and '.join(parts)}; stages found up to date are not run"
 
 
 def _unknown(what: str, names: list[str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The one place where every command ends: an error becomes a line that says what, where and what to do.
 
-Errors of libraries are recognised by their classes' names: importing the libraries takes seconds. An error that nobody
-foresaw leaves its traceback in a file, which the line names.
+Errors of libraries are recognised by their classes' names: importing the libraries takes seconds. An unexpected error
+leaves its traceback in a file, which the line names.
 """
 
 import errno
@@ -26,9 +26,9 @@ Words = Callable[[BaseException], str | None]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
-    errno.EACCES: "give this user the right to it",
-    errno.EPERM: "give this user the right to it",
-    errno.EROFS: "take a folder that can be written to",
+    errno.EACCES: "give this user permission",
+    errno.EPERM: "give this user permission",
+    errno.EROFS: "choose a folder that you may write to",
     errno.EISDIR: "a folder is in the place of a file: move it away",
     errno.ENOTDIR: "a file is in the place of a folder: move it away",
     errno.EEXIST: "something else is in its place: move it away",
@@ -132,7 +132,7 @@ def _words(error: BaseException) -> str | None:
     if isinstance(error, FailedError):
         return str(error)
     if is_a(error, "httpx.HTTPError", "prefect.exceptions.PrefectException"):
-        return f"Prefect's server did not do what it was asked ({_first_line(error)}){room_words()}"
+        return f"Prefect's server refused a request ({_first_line(error)}){room_words()}"
     if isinstance(error, sqlite3.Error):
         return f"{_file_at(error) or 'a database'}: {_first_line(error)}{room_words()}"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _is_lack_of_memory(str(error))):
@@ -182,7 +182,7 @@ def _file_at(error: BaseException) -> Path | None:
 def _unforeseen(error: BaseException, state_folder: Callable[[], Path | None]) -> str:
     kind = type(error).__name__
     file = _keep_traceback(error, state_folder)
-    kept = f"its traceback is in {file}" if file else "there is no place to keep its traceback"
+    kept = f"its traceback is in {file}" if file else "its traceback could not be saved"
     return f"unexpected {kind}: {_first_line(error)}; {kept}{room_words()}"
 
 

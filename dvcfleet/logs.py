@@ -45,5 +45,5 @@ def _root(repo: Path) -> Path:
 
 def _refuse(stage: str, root: Path) -> Path:
     names = [unquote(path.stem) for path in sorted((root / LOGS).glob("*.log"))]
-    other = f"no output of it is kept here; it has not run, or its name is another{did_you_mean(stage, names)}"
+    other = f"no output of it is kept here: it has not run, or the name is misspelt{did_you_mean(stage, names)}"
     raise UserError(f"stage {stage}: {other}")

@@ -57,7 +57,7 @@ def refusal(scope: Scope) -> str | None:
         return None if own.issuperset(origins) else "its Origin is not one of this server's own pages"
     if fetched.get(b"sec-fetch-site", b"none") in _OWN_FETCHES:
         return None
-    # A link on another page leads here: the browser shows the answer in a window, and to nobody but the user.
+    # A link on another page leads here: the browser shows the answer in a window, and only to the user.
     is_link = (fetched.get(b"sec-fetch-mode"), fetched.get(b"sec-fetch-dest")) == (b"navigate", b"document")
     return None if is_link and scope.get("method") == "GET" else "another site asks for it"
 
@@ -75,7 +75,7 @@ def _own(port: int) -> tuple[frozenset[bytes], frozenset[bytes]]:
 
 @lru_cache(maxsize=8)
 def _kept_apart(port: int) -> Headers:
-    """Say that only the server's own pages frame, embed or hold its pages, and that these talk to nobody else."""
+    """Return headers by which only the server's own pages may embed its pages, and these contact no other server."""
     policy = f"frame-ancestors 'self'; connect-src 'self' blob: data: {' '.join(own_origins(port)[:2])}"
     return [
         (b"content-security-policy", policy.encode()),

@@ -118,11 +118,9 @@ def suites_diff(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
 @app.command(epilog=example("merganser use encoder", EXIT_CODES))
 def use(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace params.yaml also where its changes are lost.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace params.yaml even if changes in it are lost.")] = False,
     grids: Annotated[
-        bool, typer.Option("--grids", help="Its second comparison, with parameters searched on validation data.")
+        bool, typer.Option("--grids", help="The suite's comparison with parameters searched on validation data.")
     ] = False,
     repo: RepoOption = Path(),
 ) -> None:
@@ -160,7 +158,9 @@ node.command("init", epilog=example("merganser node init ~/node"))(command_line.
 
 @app.command(epilog=example("merganser ui --port 4280"))
 def ui(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Of the start page; a free one if it is in use.")] = 4280,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of the start page; a free one if it is in use.")
+    ] = 4280,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the addresses, open no browser.")] = False,
     repo: RepoOption = Path(),
 ) -> None:

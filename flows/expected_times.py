@@ -44,7 +44,7 @@ def picture_tokens(size: int = PICTURE, patch: int = PATCH) -> int:
 
 
 def seconds(params: Params, sizes: Sizes) -> dict[str, float]:
-    """Return the seconds that stages will take, by name; without those that run examples nobody could count."""
+    """Return the seconds that stages will take, by name; without stages whose number of examples is unknown."""
     return {name: each for part in (_models, _examples, _inputs, _rest) for name, each in part(params, sizes)}
 
 

@@ -25,7 +25,7 @@ def read_differences(root: Path) -> list[dict[str, Any]]:
 def difference_lines(found: list[dict[str, Any]]) -> Iterator[str]:
     """Say each table's figures: ours with its sampling error, theirs, the difference, and whether it is beyond that."""
     if not found:
-        yield "none of the published figures is of this comparison: its entries, tasks or means are others"
+        yield "the published figures have other entries, tasks or means than this comparison"
         return
     widths = [max(len(line[key]) for line in found) for key in ("entry", "column")]
     for (paper, table, protocol, checkpoints), lines in groupby(found, lambda line: [line[key] for key in TABLE]):

@@ -167,7 +167,7 @@ def _class_mistakes(params: Params) -> Iterator[str]:
             named = own.get(key)
             twice = [each for each, count in Counter(named).items() if count > 1] if isinstance(named, list) else []
             if twice:
-                yield f"tasks.{name}.data.{key}: {', '.join(map(repr, twice))} stands more than once"
+                yield f"tasks.{name}.data.{key}: {', '.join(map(repr, twice))} is listed twice"
             if key != "templates" and isinstance(named, list) and len(named) < 2:
                 yield f"tasks.{name}.data.{key}: one alone is not a choice"
 

@@ -90,7 +90,7 @@ def _listener(port: int) -> Iterator[socket.socket]:
         try:
             listener.bind(("127.0.0.1", port))
         except OSError as error:
-            print(f"port {port}: {error.strerror}; the start page takes a free one")
+            print(f"port {port}: {error.strerror}; the start page uses a free one")
             listener.bind(("127.0.0.1", 0))
         listener.listen()  # what comes before the page is served waits for it
         yield listener

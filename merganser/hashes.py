@@ -8,7 +8,7 @@ from merganser.limits import check_file
 
 
 def sha256_of(path: Path) -> str:
-    """Hash a file; raise InputError for what is none."""
+    """Hash a file; raise InputError for anything else."""
     check_file(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

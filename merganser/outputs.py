@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, whoever else writes to the same name."""
+"""Files and folders that appear whole or not at all, even if other processes write to the same name."""
 
 import errno
 import fcntl
@@ -136,7 +136,7 @@ def one_writer(path: Path) -> Iterator[Path]:
 def refuse_existing(out: Path) -> None:
     """Never write over what is there: an output is a new name, or an empty folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: is there already and not empty; name a new one, or remove it first")
+        raise InputError(f"{out}: exists already and is not empty; name a new one, or remove it first")
 
 
 def _opened_alone(path: Path, how: int) -> tuple[int, bool]:

@@ -1,4 +1,4 @@
-"""Tell how far long work is, to whoever wants to know: a bar on a terminal, or nobody."""
+"""Report the progress of long work: by a bar on a terminal, or not at all."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -8,7 +8,7 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much of it
 
 
 def unwatched(what: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 def watched(items: Iterable[T], size: Callable[[T], int], total: int, what: str, progress: Progress) -> Iterator[T]:

@@ -19,7 +19,7 @@ def read_kept(path: Path, fingerprint: str) -> dict[str, Any] | None:
 
 
 def remove_unknown(folder: Path, known: Collection[str]) -> None:
-    """Remove folders, which a kill left, and files that are none of these."""
+    """Remove folders, which a kill left, and all files but these."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""What is known of each kind of stage in dvc.yaml, a row each: whoever asks it of the stages reads it here."""
+"""What is known of each kind of stage in dvc.yaml, in a row each; everything that needs to know it reads this table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

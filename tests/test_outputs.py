@@ -61,7 +61,7 @@ def test_of_writers_of_one_folder_one_is_done_and_the_others_are_refused(tmp_pat
         assert {path.name: path.read_text() for path in out.iterdir()} == {"first": winner, "second": winner}
         for error in filter(None, raised):
             assert isinstance(error, InputError)
-            assert f"process {os.getpid()} is writing it" in str(error) or "is there already" in str(error)
+            assert f"process {os.getpid()} is writing it" in str(error) or "exists already" in str(error)
         assert list(out.parent.iterdir()) == [out]
 
 
@@ -100,9 +100,9 @@ def test_what_is_there_is_never_written_over(tmp_path: Path) -> None:
     file.write_text("kept")
     os.mkfifo(pipe)
     for taken in (full, file, pipe):
-        with pytest.raises(InputError, match="is there already"), new_folder(taken):
+        with pytest.raises(InputError, match="exists already"), new_folder(taken):
             pass
-    with pytest.raises(InputError, match="late: is there already"):
+    with pytest.raises(InputError, match="late: exists already"):
         write_late(tmp_path / "late")
     assert {path.name for path in tmp_path.rglob("*")} == {"full", "kept", "file", "pipe", "late", "theirs"}
     (tmp_path / "empty").mkdir()

@@ -16,7 +16,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @dataclass(frozen=True)
 class Room:
-    """An amount of each resource; what nobody counts is infinite."""
+    """An amount of each resource; infinite for one that is not counted."""
 
     threads: float
     memory_bytes: float = math.inf
@@ -65,7 +65,7 @@ class Allocation:
 class ResourcePool:
     """Threads, memory and GPUs for stages: of one machine, its GPUs by name, or of the `machines` of a cluster.
 
-    `threads`: how many at once, in all. If nobody counts GPUs, or the cluster does without saying where, `gpus` is None
+    `threads`: at once, in all. If GPUs are not counted, or the cluster does without saying where, `gpus` is None
     and there are no `machines`. `free` is what is not allocated of each machine, `on` the allocations on it by stage.
     """
 

@@ -58,7 +58,7 @@ class ForkServer:
             )
 
     def is_alive(self) -> bool:
-        """Tell whether the server is running, and nobody found it dying: its socket is removed then."""
+        """Tell whether the server is running and was not found dying: its socket is removed then."""
         return self._process.poll() is None and os.path.exists(self.address)
 
     def tell_to_stop(self, how: bytes = STOP) -> None:

@@ -90,7 +90,7 @@ def known_ties(names: Collection[str], tied: bool | None = None) -> dict[str, st
 
 
 def architecture_of(folder: Path) -> Architecture:
-    """Read what a checkpoint's folder says of its architecture; raise InputError where its `config.json` is none."""
+    """Read what a checkpoint's folder says of its architecture; raise InputError if its `config.json` is invalid."""
     config = read_config(folder / CONFIG)
     if config is None:
         return Architecture()

@@ -1,6 +1,6 @@
 """Numbers in the configurations that come with a checkpoint, bounded before anything is built from them.
 
-A number of layers, classes or positions costs its writer a few digits, and whoever builds the model time and memory.
+A number of layers, classes or positions costs its writer a few digits, and building the model costs time and memory.
 The limits lie beyond the models that are published. How the numbers fit the checkpoint is seen when the model is built.
 """
 

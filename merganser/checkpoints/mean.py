@@ -1,4 +1,4 @@
-"""The mean of checkpoints: it takes the base's place where the base is not to be had."""
+"""The mean of checkpoints: it takes the base's place when no base is available."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ def import_mergekit(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A configuration of mergekit, such as config.yml.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A new folder for merge.yaml and params.yaml; named as CONFIG if not given."),
+        typer.Option(metavar="DIR", help="A new folder for merge.yaml and params.yaml; by default named as CONFIG."),
     ] = None,
 ) -> None:
     """Turn a configuration of mergekit into merge.yaml, which `merganser merge` does, and params.yaml, to compare."""

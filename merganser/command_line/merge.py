@@ -35,11 +35,12 @@ def merge(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="A new folder for the merged checkpoint; of a recipe, its own with -again if not given."
+            metavar="DIR",
+            help="A new folder for the merged checkpoint; for a recipe by default its folder's name with -again.",
         ),
     ] = None,
     base: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The base, named as a model is; else the models' mean.")
+        str | None, typer.Option(metavar="MODEL", help="The base, named as a model is; by default the models' mean.")
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -68,17 +69,17 @@ def merge(
     ] = None,
     dtype: Annotated[
         Literal["float32", "float16", "bfloat16"] | None,
-        typer.Option(help="Of the merged model; each parameter's in the base if not given."),
+        typer.Option(help="The merged model's dtype; by default as in the base."),
     ] = None,
     max_shard_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of a file of weights, such as 5GB; as the base's if not given.")
+        str | None, typer.Option(metavar="SIZE", help="Largest file of weights, such as 5GB; by default as the base's.")
     ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"] | None,
-        typer.Option(help="Where to compute: auto if neither it nor a recipe says."),
+        typer.Option(help="Where to compute; by default as the recipe says, or auto."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Layers at once; OMP_NUM_THREADS or the CPUs if not given.")
+        int | None, typer.Option(min=1, metavar="N", help="Layers at once; by default OMP_NUM_THREADS or the CPUs.")
     ] = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write time, memory and bytes as JSON.")] = None,
 ) -> None:
@@ -92,7 +93,7 @@ def merge(
     given = {name: value for name, value in options.items() if value}
     if method.endswith(RECIPES):
         if given:
-            raise InputError(f"{next(iter(given))}: {method} says it; change it there, or name a method")
+            raise InputError(f"{next(iter(given))}: {method} sets it; change it there, or name a method")
         recipe, where = read_recipe(Path(method)), Path(method)
         out = out or where.resolve().parent.with_name(f"{where.resolve().parent.name}-again")
     else:
@@ -152,7 +153,7 @@ def reconstruct(
     ],
     task: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The task whose own model is wanted; of a merge of adapters as one, none."),
+        typer.Option(metavar="NAME", help="The task whose own model is wanted; leave it out for a merge of adapters."),
     ] = None,
     as_adapter: Annotated[
         bool, typer.Option("--as-adapter", help="Write low-rank parts as an adapter in PEFT's format, into a folder.")

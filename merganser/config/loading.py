@@ -49,8 +49,8 @@ def _params(content: Any, path: Path) -> Params:
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Params.model_fields)}")
     if "extends" in content:
         raise InputError(
-            f"{path}: extends: only a suite says it, for DVC reads a whole file; move this one to suites/NAME.yaml, "
-            "and `merganser use NAME` completes it"
+            f"{path}: extends: only a suite may have it, since DVC reads params.yaml as it stands; move this one to "
+            "suites/NAME.yaml, and `merganser use NAME` completes it"
         )
     _refuse(path, [*_name_mistakes(content), *_shape_mistakes(content), *_clash_mistakes(content)])
     return Params.model_validate(content)

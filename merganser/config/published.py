@@ -40,7 +40,7 @@ class Table(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"columns: one stands twice, got {', '.join(self.columns)}")
+            raise ValueError(f"columns: one is named twice, got {', '.join(self.columns)}")
         for name, row in self.rows.items():
             if len(row) != len(self.columns):
                 raise ValueError(f"rows.{name}: expected {len(self.columns)} figures, one a column, got {len(row)}")

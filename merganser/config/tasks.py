@@ -61,7 +61,7 @@ def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
     if family in family_names() and not fits(kind, family):
         kinds = [name for name in kind_names() if name != UNMEASURED]
         fitting = ", ".join(name for name in kinds if fits(get_kind(name), family))
-        reason = f"the family {family} does no tasks of the kind {task.kind}; it does {fitting}"
+        reason = f"the family {family} does not support the kind of task {task.kind}; it supports {fitting}"
         mistakes.append(f"{where}.kind: {reason}: name another kind, or another base.family")
     if task.data.metric is not None and task.data.metric not in kind.METRICS:
         known = f"{task.kind} has {', '.join(kind.METRICS)}{did_you_mean(task.data.metric, kind.METRICS)}"

@@ -39,7 +39,7 @@ class Evaluator:
             found = len(self.kind.classes(rows.features, self.settings))
             if wanted is not None and found not in (0, wanted):  # none: answers in words, which have labels or not
                 has = f"split {split} of {source} has {found} classes"
-                raise InputError(f"data.metric: {self.metric} is of {wanted} classes; {has}: choose another metric")
+                raise InputError(f"data.metric: {self.metric} needs {wanted} classes; {has}: choose another metric")
 
     def classes(self, data: Path) -> list[str]:
         """Name the classes of a saved data set."""
@@ -96,7 +96,7 @@ class Evaluator:
         Raises InputError for a kind whose examples have no class.
         """
         if not isinstance(self.kind, GivesClasses):
-            raise InputError(f"{self.name}: no kind with classes, whose probabilities could be looked at")
+            raise InputError(f"{self.name}: not a kind with classes, whose probabilities are needed")
         return self.kind.class_logits(network, prepared, self.settings, parameters, rows)
 
 

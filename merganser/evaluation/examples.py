@@ -65,7 +65,7 @@ def write_results(path: Path, results: Results) -> None:
 
 
 def read_results(path: Path) -> Results:
-    """Read a task's results; raise InputError when the file is missing or is no such file."""
+    """Read a task's results; raise InputError if the file is missing or is not a file of results."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

@@ -105,7 +105,7 @@ def check_metric(task: Mapping[str, Any], metric: str) -> None:
     asked = task.get("output_type", DEFAULT_TYPE)
     given = [each["metric"] for each in task["metric_list"]] if "process_results" in task else OUTPUT_TYPES[asked]
     if metric not in given:
-        raise InputError(f"data.metric: {metric} is none of a {asked} task's: {', '.join(given)}")
+        raise InputError(f"data.metric: {metric} is not a metric of a {asked} task, which has {', '.join(given)}")
 
 
 def open_task(task: Mapping[str, Any], metric: str, documents: Sequence[Mapping[str, Any]]) -> Any:

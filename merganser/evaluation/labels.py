@@ -31,7 +31,9 @@ def check_labels(
         feature = rows.features["label"]
         kind = getattr(feature, "dtype", feature)
         if words is not None and kind not in WORDS:
-            raise InputError(f"{source}: split {split}: the label column holds {kind}, no words; leave data.labels out")
+            raise InputError(
+                f"{source}: split {split}: the label column holds {kind}, not words; leave data.labels out"
+            )
         if words is not None:
             if strange := _strange(rows, {*words, *without}):
                 raise InputError(
@@ -65,6 +67,6 @@ def labelled(rows: Any) -> Any:
 
 
 def _strange(rows: Any, known: Collection[Any]) -> list[Any]:
-    """List labels that are none of those known, or neither whole numbers nor words; booleans count as 0 and 1."""
+    """List labels that are unknown, or neither whole numbers nor words; booleans count as 0 and 1."""
     found = rows.data.column("label").unique().to_pylist()
     return [label for label in found if label not in known or isinstance(label, float)]

@@ -35,7 +35,7 @@ def check_texts(splits: Mapping[str, Any], source: Path) -> None:
         for column in _texts_of(rows):
             kind = getattr(rows.features[column], "dtype", rows.features[column])
             if kind not in ("string", "large_string"):
-                raise InputError(f"{source}: split {split}: the column {column!r} holds {kind}, no texts")
+                raise InputError(f"{source}: split {split}: the column {column!r} holds {kind}, not texts")
 
 
 def encode_rows(rows: Any, network: "Network", max_length: int) -> "dict[str, Tensor]":

@@ -100,7 +100,7 @@ class CudaStreams:
         return here
 
     def finish(self) -> None:
-        """Wait until all is computed: what nobody holds any more is free memory then."""
+        """Wait until all is computed: memory that is no longer referenced is free then."""
         self.compute.synchronize()
 
 

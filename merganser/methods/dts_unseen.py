@@ -50,7 +50,7 @@ def dts_unseen(
 ) -> Callable[[LayerFactors | LayerDeltas], Parts]:
     """Evaluate each task as unseen: give it the other tasks' deltas as dts_t keeps them, weighted by similarity.
 
-    So its score says what a task gets whose fine-tuned model nobody has: each task is left out in turn, and no part
+    So its score says what a task gets that has no fine-tuned model: each task is left out in turn, and no part
     of its own is used. The similarity is the cosine between the mean text embeddings of the tasks' class names, as a
     share of all the others' (DTS, equation 8). `rank_fraction` and `ratio` are those of dts_t.
     """

@@ -40,7 +40,7 @@ def check_maps(values: Mapping[str, Any], tasks: Sequence[str], place: str = "")
             task_coefficients(tasks, value, f"{place}{key}")
             missing = [task for task in tasks if task not in value]
             if missing and key not in MAY_LEAVE_OUT:
-                raise InputError(f"{place}{key}: nothing for {', '.join(missing)}; a map names every task")
+                raise InputError(f"{place}{key}: {', '.join(missing)} missing; the map must name every task")
 
 
 def each_of(value: PerTask, tasks: Sequence[str]) -> tuple[float, ...]:
@@ -82,7 +82,7 @@ def mean_weights(
     """
     weights = task_weights({"coefficients": coefficients}, tasks) or (lambda norms: (1.0,) * len(tasks))
     if coefficients != INVERSE_NORM and not any(weights([1.0] * len(tasks))):
-        raise InputError("coefficients: every task has 0; give one of them more")
+        raise InputError("coefficients: all are 0; give at least one task more")
     return weights
 
 

@@ -4,7 +4,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def open_templates(package: str, *, html: bool = True) -> Environment:
-    """Open the templates that lie in a package; values are escaped for HTML unless the pages are none."""
+    """Open the templates that lie in a package; values are escaped in HTML pages."""
     return Environment(
         loader=PackageLoader(package, "."),
         autoescape=html,

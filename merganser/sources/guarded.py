@@ -94,7 +94,7 @@ def _check_request(request: Any) -> None:
     if _here.failing is not None and now - _here.failing[1] > WAIT_S + ANSWER_S:
         _here.failing = None  # it was given up
     if _here.failing is not None and now - _here.failing[0] > PATIENCE_S:
-        raise _refusal(f"{_told(request)}: the hub has put this off for {PATIENCE_S:g} s; try again later")
+        raise _refusal(f"{_told(request)}: the hub has asked to wait for {PATIENCE_S:g} s in all; try again later")
     asked = request.extensions.get(MARK)
     if asked is None:
         path = request.url.path

@@ -85,7 +85,7 @@ def listed(api: "HfApi", hub: str, revision: str, kind: Kind) -> "dict[str, Repo
 
 
 def check_entries(files: "Iterable[RepoFile]", source: Path) -> None:
-    """Refuse files of a listing whose names lead out of a folder, or whose sizes and hashes are none."""
+    """Refuse files of a listing whose names lead out of a folder, or whose sizes or hashes are not valid."""
     for file in files:
         parts = file.path.split("/")
         if not file.path.isprintable() or "\\" in file.path or any(not _is_plain(part) for part in parts):

@@ -69,7 +69,7 @@ def opened_parts(merged: Path, task: str) -> OverlayFile:
     overlays = open_overlays(merged)
     if overlays is None:
         open_checkpoint(merged)  # refuses what is not a model at all
-        raise InputError(f"{merged}: has no {FILE}: it is one model for all tasks, and that of {task} as it stands")
+        raise InputError(f"{merged}: has no {FILE}: it is one model for all tasks, {task} included")
     if task not in overlays.tasks:
         known = f"it has {', '.join(overlays.tasks)}{did_you_mean(task, overlays.tasks)}"
         raise InputError(f"{merged / FILE}: no parts for the task {task!r}; {known}")
@@ -147,7 +147,7 @@ def write_adapter_of(merged: Path, task: str, out: Path) -> None:
         raise InputError(f"{merged}: {kind}, and an adapter holds low-rank updates of weights alone; {remedy}")
     parts = {name: part for name in held if (part := overlays.low_rank(name)[place]) is not None and len(part.s)}
     if not parts:
-        raise InputError(f"{merged}: {task} adds nothing to the shared model, and an adapter of nothing is none")
+        raise InputError(f"{merged}: {task} adds nothing to the shared model, so there is no adapter to write")
     turned = {is_transposed(shared, name) for name in parts}
     if len(turned) > 1:
         raise InputError(f"{merged}: some maps are stored as in x out, others not; PEFT has no adapter for both")

@@ -257,5 +257,5 @@ def test_a_family_and_a_kind_of_task_that_do_not_fit_are_refused(params: Params)
     regression = params.tasks["task0"].model_copy(update={"kind": "regression"})
     changed = params.model_copy(update={"tasks": params.tasks | {"task0": regression}})
     (mistake, *_) = task_mistakes(changed)
-    assert mistake.startswith("tasks.task0.kind: the family open_clip does no tasks of the kind regression; ")
-    assert "it does image_classification: name another" in mistake
+    assert mistake.startswith("tasks.task0.kind: the family open_clip does not support the kind of task regression; ")
+    assert "it supports image_classification: name another" in mistake

@@ -138,7 +138,7 @@ def test_the_projects_own_params_are_right() -> None:
         (
             lambda c: c["methods"]["ties_20"].update(density={"digits": 0.5, "greek": 0.1}),
             "methods.ties_20.density: ",
-            "nothing for signs, street; a map names every task",
+            "signs, street missing; the map must name every task",
         ),
         (
             lambda c: c["methods"]["ties_20"].update(layers={"visual.*": {"densty": 0.5}}),

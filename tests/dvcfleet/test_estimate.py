@@ -52,7 +52,7 @@ def test_what_stages_took_is_summed_by_resource_and_others_take_the_median_of_th
         # 2 x 60 s of one thread and 2 x 600 s of two; 3000 and 500 bytes each; of b nothing was downloaded yet
         "expected: 42 min of CPU time, 20 min of GPU time, 7 kB of disk, 3 kB downloaded",
         "no less than 21 min with 2 workers",
-        "time: what 2 stages took before, and for 2 more the median of their kind; what proves up to date is not run",
+        "time: what 2 stages took before, and for 2 more the median of their kind; stages found up to date are not run",
         "not known, and not counted: the size of the download of 1 stages (fetch)",
     ]
     # With more workers the longest path is what counts.
@@ -89,7 +89,7 @@ def test_of_time_a_formula_stands_for_stages_that_never_ran(toy: Make) -> None:
         "expected: 22 min of CPU time, 10 min of GPU time",
         "no less than 11 min with 2 workers",
         "time: for 3 that never ran a formula, which may be wrong by a factor of three; "
-        "what proves up to date is not run",
+        "stages found up to date are not run",
     ]
     # Of new sources it says more than what others of their kind took, else less.
     other = {"fetch@z": 5.0, "use@z": 5.0}

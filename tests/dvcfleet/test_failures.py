@@ -46,7 +46,7 @@ KNOWN = {
     "a full disk": (lambda path: OSError(errno.ENOSPC, "No space left on device", str(path)), 1, "make room"),
     "too little memory": (lambda path: MemoryError(), 1, "not enough memory"),
     "torch's": (lambda path: RuntimeError("[enforce] can't allocate memory: you tried 8 bytes"), 1, "not enough mem"),
-    "a server that fails": (lambda path: raised(refused_by_prefect), 1, "Prefect's server did not do what it was ask"),
+    "a server that fails": (lambda path: raised(refused_by_prefect), 1, "Prefect's server refused a request"),
     "several at once": (lambda path: ExceptionGroup("two", [UserError("one"), UserError("two")]), 2, "one"),
     "what a caller knows": (lambda path: LookupError("x"), 1, "known: x"),
 }

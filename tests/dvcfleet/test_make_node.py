@@ -46,7 +46,7 @@ def test_a_clean_clone_becomes_a_node_and_is_no_place_for_a_run_then(clone: Toy)
     assert merganser("node", "init", str(clone.path)).returncode == 0
     code, text = clone.run()
     assert code == 2
-    assert f"{clone.path} was made a node" in text
+    assert f"{clone.path} is a node: " in text
     assert not (clone.path / "all.txt").exists()
     assert subprocess.run(["git", "status", "--porcelain"], cwd=clone.path, capture_output=True).stdout == b""
     shutil.rmtree(clone.path / ".dvcfleet/node")
@@ -57,7 +57,7 @@ def test_a_copy_of_a_node_is_none(clone: Toy, toy: Make) -> None:
     make_node(clone.path)
     copy = toy.copy_of(clone)
     assert (is_node(clone.path), is_node(copy.path)) == (True, False)
-    with pytest.raises(UserError, match=f"^{copy.path} was not made a node; `dvcfleet node init {copy.path}`"):
+    with pytest.raises(UserError, match=f"^{copy.path} is not a node; `dvcfleet node init {copy.path}`"):
         check_node(copy.path)
     assert copy.run()[0] == 0
 

@@ -443,7 +443,7 @@ SOURCES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
     "pictures for a task of texts": (
         put("tasks.dark", {"source": "hub/dark", "kind": "text_classification", "data": {"source": "datasets/dark"}}),
         ("data", "dark"),
-        "tasks.dark.kind: the family open_clip does no tasks of the kind text_classification; it does image_",
+        "tasks.dark.kind: the family open_clip does not support the kind of task text_classification; it supports ",
     ),
     "a configuration that links to a file elsewhere": (
         linked("config.json", "private.json", "hub/dark"),
@@ -614,10 +614,10 @@ MERGES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
         (*MERGE, *MODELS, "--set", f"density={'[' * 5000}"),
         "--set density",
     ),
-    "a result that is there already": (
+    "a result that exists already": (
         lambda folder: (folder / "merged").write_text("mine"),
         (*MERGE, *MODELS),
-        "is there already",
+        "exists already",
     ),
     "a base that brings a file of this machine": (
         linked("config.json", "private.json", "base"),

@@ -159,7 +159,7 @@ def test_a_clone_that_was_not_made_a_node_keeps_its_edits_and_untracked_files(fi
     with cluster("dask", field.folder / "cluster", [clone]) as dask:
         code, text = on(dask, flow)
     assert code == 2, text
-    assert f"{clone} was not made a node; `dvcfleet node init {clone}` makes a clone one" in text
+    assert f"{clone} is not a node; `dvcfleet node init {clone}` makes it one" in text
     assert {name: (clone / name).read_text() for name in work} == work
     assert field.ran() == []
 

@@ -344,8 +344,8 @@ def test_reconstruct_gives_back_a_task_of_a_method_with_parts_per_task(
         (merge_arguments("ties", "merged", "--model", "task0=task1"), "task0 is given twice"),
         (merge_arguments("ties", "merged", "--model", "../x=task1"), "not a name"),
         (merge_arguments("ties", "merged", "--model", "x=nowhere"), "nowhere: no such checkpoint"),
-        (merge_arguments("ties", "base"), "is there already"),
-        (merge_arguments("ties", "."), "is there already"),
+        (merge_arguments("ties", "base"), "exists already"),
+        (merge_arguments("ties", "."), "exists already"),
     ],
 )  # fmt: skip
 def test_merge_refuses_a_mistake_by_name(args: list[str], said: str, models: Path, refused: Refused) -> None:

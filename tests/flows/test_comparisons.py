@@ -99,7 +99,7 @@ def test_a_new_comparison_begins_with_a_suite(root: Path, tmp_path: Path, done: 
     ("place", "suite", "message"),
     [
         ("root/inside", None, "lies in this comparison"),
-        ("root", None, "is there already"),
+        ("root", None, "exists already"),
         ("beside", "tow", 'no suite is called .tow.; did you mean "two"'),
         ("taken", None, "git refuses: .*taken.* already exists"),
     ],

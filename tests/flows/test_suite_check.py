@@ -161,7 +161,7 @@ def test_a_hub_that_does_not_answer_is_a_note(root: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda p: p["tasks"]["dark"]["data"].update(classes=["dark", "dark"]), "'dark' stands more than once"),
+        (lambda p: p["tasks"]["dark"]["data"].update(classes=["dark", "dark"]), "'dark' is listed twice"),
         (lambda p: p["tasks"]["dark"]["data"].update(classes=["dark"]), "one alone is not a choice"),
         (lambda p: p["tasks"]["dark"]["data"].update(templates=["a {.", "b {}."]), "must have {} once"),
         (lambda p: p["base"].update(source="suites/far/sources/bsae.yaml"), "bsae.yaml: no such source"),

@@ -89,7 +89,7 @@ def test_coefficients_are_weights_of_the_mean() -> None:
     [
         ({"task9": 1.0}, "coefficients: no such task: task9"),
         ({"task0": -1.0}, r"fisher\.coefficients: expected a map from tasks to numbers"),
-        ({"task0": 0.0, "task1": 0.0}, "coefficients: every task has 0; give one of them more"),
+        ({"task0": 0.0, "task1": 0.0}, "coefficients: all are 0; give at least one task more"),
     ],
 )
 def test_weights_that_make_no_mean_are_refused(given: dict[str, float], said: str) -> None:

@@ -69,7 +69,7 @@ def test_what_cannot_be_is_refused_by_its_place(layers: Any, said: str) -> None:
 
 
 def test_what_is_the_whole_merges_is_refused() -> None:
-    with pytest.raises(InputError, match=r"layers\.\*\.k_gate: is the whole merge's"):
+    with pytest.raises(InputError, match=r"layers\.\*\.k_gate: applies to the whole merge, not to single layers"):
         registry.get("smile").validate("e", {"layers": {"*": {"k_gate": 2}}})
 
 
@@ -86,7 +86,7 @@ def test_a_pattern_that_matches_nothing_is_refused_with_one_that_does(pattern: s
 
 def test_a_map_of_densities_names_every_task() -> None:
     check_tasks({"scaling": {"a": 2.0}, "density": {"a": 0.1, "b": 0.2}}, ["a", "b"])
-    with pytest.raises(InputError, match="density: nothing for b; a map names every task"):
+    with pytest.raises(InputError, match="density: b missing; the map must name every task"):
         check_tasks({"density": {"a": 0.1}}, ["a", "b"])
     with pytest.raises(InputError, match=r"layers\.h\.\*\.drop_rate: no such task: c"):
         check_tasks({"layers": {"h.*": {"drop_rate": {"c": 0.1}}}}, ["a", "b"])

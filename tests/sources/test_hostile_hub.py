@@ -240,4 +240,4 @@ def test_a_hub_that_fails_again_and_again_is_given_up_in_time(place: Path, monke
         answer.status = 503
 
     with hostile(place, monkeypatch, change=change) as pointer:
-        refused(place, pointer, "the hub has put this off for 1 s; try again later")
+        refused(place, pointer, "the hub has asked to wait for 1 s in all; try again later")

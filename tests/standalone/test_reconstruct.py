@@ -101,7 +101,7 @@ def test_a_merge_without_a_recipe_gives_the_bases_head_and_says_so(merged: Path,
 
 def test_what_is_no_merge_with_parts_is_refused(merged: Path, tmp_path: Path) -> None:
     for folder, task, said in (
-        ("one", "task0", "one: has no overlays.safetensors: it is one model for all tasks, and that of task0"),
+        ("one", "task0", "one: has no overlays.safetensors: it is one model for all tasks, task0 included"),
         ("out", "tsak1", "no parts for the task 'tsak1'; it has task0, task1; did you mean \"task1\"?"),
         ("nowhere", "task0", "nowhere: no such checkpoint"),
     ):

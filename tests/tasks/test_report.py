@@ -391,5 +391,5 @@ def test_where_no_published_figure_is_of_the_comparison_the_table_is_empty_and_t
     with (tmp_path / "published.csv").open() as file:
         assert list(csv.DictReader(file)) == []
     assert list(difference_lines([])) == [
-        "none of the published figures is of this comparison: its entries, tasks or means are others"
+        "the published figures have other entries, tasks or means than this comparison"
     ]

@@ -54,7 +54,7 @@ def check_node(root: Path) -> None:
     """Raise UserError unless the folder was made a node."""
     if not is_node(root):
         raise UserError(
-            f"{root} was not made a node; `{MAKE_NODE} {root}` makes a clone one, and {NODE_VARIABLE} names it where "
+            f"{root} is not a node; `{MAKE_NODE} {root}` makes it one, and {NODE_VARIABLE} names it where "
             "the worker starts elsewhere"
         )
 
@@ -63,7 +63,7 @@ def refuse_node(root: Path) -> None:
     """Raise UserError if the folder was made a node."""
     if is_node(root):
         raise UserError(
-            f"{root} was made a node, whose files belong to the runs that use it; run in another clone, or remove "
+            f"{root} is a node: runs that use it may overwrite and delete its files; run in another clone, or remove "
             f"{node_folder(root)} to make it an ordinary one again"
         )
 

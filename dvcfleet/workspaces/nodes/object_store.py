@@ -80,9 +80,7 @@ class ObjectStore:
 
     def held(self, values: Collection[str]) -> set[str]:
         """Return the hashes that the remote holds; a folder counts if the remote holds all of its files."""
-        return self._with_mark(
-            "say what it holds", lambda: set(self._remote.odb.oids_exist(values)) if values else set()
-        )
+        return self._with_mark("list its files", lambda: set(self._remote.odb.oids_exist(values)) if values else set())
 
     def push(self, outs: Iterable[Output]) -> None:
         """Copy the outputs that the remote lacks from DVC's cache; a folder's listing last."""
@@ -117,11 +115,11 @@ class ObjectStore:
 
         remove_torn(self._repo.cache.local, {str(folder.value): None})
         if not self._repo.cache.local.exists(folder.value):
-            self._with_mark("give the listing of a folder", fetch_it)
+            self._with_mark("read the listing of a folder", fetch_it)
 
     def find_run(self, key: str) -> dict[str, Any] | None:
         """Return the run cache's entry under a key, if the remote holds the entry's outputs too."""
-        return self._with_mark("say what has run", lambda: self._find_run(key))
+        return self._with_mark("read its run cache", lambda: self._find_run(key))
 
     def save_run(self, key: str, entry: dict[str, Any]) -> None:
         """Add an entry to the remote's run cache, which must already hold its outputs."""
@@ -136,7 +134,7 @@ class ObjectStore:
                 fs.put_file(str(text), path)
             self._check_mark()
 
-        self._with_mark("save what has run", save)
+        self._with_mark("write its run cache", save)
 
     def _find_run(self, key: str) -> dict[str, Any] | None:
         fs, folder = self._remote.fs, self._run_folder(key)

@@ -48,7 +48,7 @@ class LearnedValues(OfAnother):
         if params.learned:
             for name, task in params.tasks.items():
                 if task.kind in kind_names() and not isinstance(get_kind(task.kind), GivesClasses):
-                    reason = f"{task.kind} is not a kind with classes, whose probabilities learned.* look at"
+                    reason = f"{task.kind} is not a kind with classes, whose probabilities learned.* need"
                     yield f"tasks.{name}.kind: {reason}; leave the task out, or learned"
 
     def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:

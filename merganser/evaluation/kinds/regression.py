@@ -35,7 +35,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
         feature = rows.features[LABEL]
         kind = "classes" if isinstance(feature, ClassLabel) else str(getattr(feature, "dtype", feature))
         if not kind.startswith(NUMBERS):
-            raise InputError(f"{source}: split {split}: the label column holds {kind}, no numbers")
+            raise InputError(f"{source}: split {split}: the label column holds {kind}, not numbers")
 
 
 def columns(settings: Settings) -> Collection[str] | None:

@@ -23,7 +23,7 @@ PREPARE_S = 3e-4
 
 
 class Settings(TextSettings):
-    """The classes' names if not the data's own, and the numbers of the head's outputs that are none of the classes.
+    """The classes' names if not the data's own, and the numbers of the head's outputs that stand for no class.
 
     The other outputs, in their order, are the classes: with `masked: [1]` a head of three outputs has two. `labels`:
     where the label column holds words, those of the classes in their order; they are the classes' names too, unless
@@ -38,7 +38,7 @@ class Settings(TextSettings):
     @model_validator(mode="after")
     def _names_of_labels(self) -> Self:
         if self.labels and (twice := [word for word in self.labels if self.labels.count(word) > 1]):
-            raise ValueError(f"labels: {twice[0]!r} stands more than once")
+            raise ValueError(f"labels: {twice[0]!r} is listed twice")
         if self.labels and self.classes and len(self.labels) != len(self.classes):
             raise ValueError(f"labels has {len(self.labels)} words, classes {len(self.classes)} names")
         return self
@@ -72,7 +72,7 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 
 
 def outputs(classes: Sequence[str], settings: Settings) -> int | None:
-    """Count the classes and the outputs that are none."""
+    """Count the classes and the outputs that stand for no class."""
     return len(classes) + len(set(settings.masked))
 
 

@@ -76,7 +76,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
         if missing:
             raise InputError(f"{source}: split {split} has no column {missing[0]!r}; it has {rows.column_names}")
         if media := [name for name in columns(settings) if opens_files(rows.features[name])]:
-            raise InputError(f"{source}: split {split}: the column {media[0]!r} holds no texts")
+            raise InputError(f"{source}: split {split}: the column {media[0]!r} does not hold texts")
         if settings.answers is not None:
             _check_labels(rows, len(settings.answers), f"{source}: split {split}")
 

@@ -90,5 +90,5 @@ def open_network(
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that is no such model, or lacks a parameter, from its configuration and headers alone."""
+    """Refuse a checkpoint of another kind of model, or lacks a parameter, from its configuration and headers alone."""
     check_names(MAKE, read_config("seq2seq", folder), folder, checkpoint)

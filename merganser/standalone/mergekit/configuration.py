@@ -59,12 +59,12 @@ def read_configuration(path: Path) -> Configuration:
     """Read a configuration; raise InputError naming what cannot be expressed, and why."""
     content = read_yaml(path)
     if not isinstance(content, dict):
-        raise InputError(f"{path}: no configuration of mergekit: expected a map with merge_method")
+        raise InputError(f"{path}: not a configuration of mergekit: expected a map with merge_method")
     for key, reason in REFUSED_KEYS.items():
         if content.get(key):
             raise InputError(f"{path}: {key}: {reason}")
     if not content.get("merge_method"):
-        raise InputError(f"{path}: no configuration of mergekit: it has no merge_method")
+        raise InputError(f"{path}: not a configuration of mergekit: it has no merge_method")
     notes = []
     for key in content.keys() - set(KEYS):
         if near := did_you_mean(str(key), KEYS):
@@ -126,7 +126,7 @@ def _each_model(listed: Any, place: str) -> dict[Reference, Parameters]:
 
 def _whole_slice(slices: Any) -> tuple[dict[Reference, Parameters], Parameters]:
     """Read the one slice that holds all layers of every model; refuse what puts layers together to another depth."""
-    reason = "puts layers together to another model; only one slice of all layers of every model is a merge"
+    reason = "stacks layers into another model; only one slice of all layers of every model is a merge"
     if not isinstance(slices, list) or len(slices) != 1 or not isinstance(slices[0], dict):
         raise InputError(f"slices: {len(slices) if isinstance(slices, list) else 'this'} of them: {reason}")
     sources = slices[0].get("sources") or []

@@ -97,7 +97,7 @@ def _parameter_notes(config: Configuration, kin: Kin) -> list[str]:
         if key not in kin.reads and key not in IGNORED:
             notes.append(f"{key}: left out; mergekit's {config.method} does not read it")
     if config.method == "karcher" and any({"max_iter", "tol"} & set(each) for each in config.parameters):
-        notes.append("max_iter, tol: left out; ours goes on until rounding")
+        notes.append("max_iter, tol: left out; Merganser's goes on until rounding errors remain")
     return notes
 
 

@@ -11,10 +11,10 @@ IGNORED = ("int8_mask",)  # changes what mergekit's masks take of memory, and no
 SMALL = 1e-8  # of a sum of weights that is taken for zero
 REFUSED = {
     "passthrough": "copies or stacks one model's layers; there is nothing to merge",
-    "multislerp": "no method of ours; karcher is the mean on the sphere of any number of models",
-    "nearswap": "no method of ours",
-    "ram": "no method of ours",
-    "ramplus_tl": "no method of ours",
+    "multislerp": "Merganser has no such method; karcher is the mean on the sphere of any number of models",
+    "nearswap": "Merganser has no such method",
+    "ram": "Merganser has no such method",
+    "ramplus_tl": "Merganser has no such method",
 }
 SPARSE: dict[str, tuple[str, bool, bool, bool]] = {  # what is kept; elects signs; normalises, rescales by default
     "ties": ("largest", True, True, False),
@@ -118,7 +118,7 @@ def _one(inputs: Inputs, key: str, default: float) -> float:
     """Return a number that must be one for all models."""
     found = inputs.numbers(key, inputs.tuned, default)
     if len(set(found.values())) > 1:
-        raise InputError(f"{key}: {found}: ours is one for all models; give them the same")
+        raise InputError(f"{key}: {found}: Merganser has one for all models; give them the same")
     return next(iter(found.values()))
 
 

@@ -276,7 +276,9 @@ def test_an_installed_task_that_cannot_be_run_is_refused(file: str, version: str
 
 
 def test_a_metric_that_the_task_does_not_give_is_refused(networks: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"data\.metric: mcc is none of a generate_until task's: exact_match"):
+    with pytest.raises(
+        InputError, match=r"data\.metric: mcc is not a metric of a generate_until task, which has exact_match"
+    ):
         evaluated(networks["llama, untied"], WRITTEN, "mcc")
 
 

@@ -42,8 +42,8 @@ def test_the_score_correlates_what_transformers_gives_each_pair_alone(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (data_set(*classes(4, ["low", "high"])), "the label column holds classes, no numbers"),
-        (data_set(Value("string"), ["1.0", "2.0"]), "the label column holds string, no numbers"),
+        (data_set(*classes(4, ["low", "high"])), "the label column holds classes, not numbers"),
+        (data_set(Value("string"), ["1.0", "2.0"]), "the label column holds string, not numbers"),
         (data_set(Value("float64"), LABELS).remove_columns("label"), "has no column 'label'; it has"),
         (data_set(Value("float64"), LABELS, text=None, sentence=sentences()), "has no column 'text'"),
     ],

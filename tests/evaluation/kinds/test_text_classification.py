@@ -87,8 +87,8 @@ def test_masked_outputs_are_no_classes(model: Path, tmp_path: Path) -> None:
     ("data", "message"),
     [
         (data_set(*classes(4, NAMES), text=None, sentence=["a"] * 4), "has no column 'text'; it has .*data.columns"),
-        (data_set(*classes(4, NAMES), text=[1, 2, 3, 4]), "the column 'text' holds int64, no texts"),
-        (data_set(*classes(4, NAMES), pair=[1, 2, 3, 4]), "the column 'pair' holds int64, no texts"),
+        (data_set(*classes(4, NAMES), text=[1, 2, 3, 4]), "the column 'text' holds int64, not texts"),
+        (data_set(*classes(4, NAMES), pair=[1, 2, 3, 4]), "the column 'pair' holds int64, not texts"),
         (data_set(Value("int64"), [0, 1, 2, 0]), "the label column has no class names"),
         (data_set(Value("float64"), [0.5, 1.0]), "the label column has no class names"),
     ],
@@ -108,7 +108,7 @@ def test_labels_outside_the_classes_are_refused() -> None:
 def test_a_metric_of_two_classes_is_refused_for_three() -> None:
     data = data_set(*classes(4, NAMES))
     check(data, KIND, "matthews")
-    with pytest.raises(InputError, match=r"data\.metric: f1 is of 2 classes; split test of hub/task has 3 classes"):
+    with pytest.raises(InputError, match=r"data\.metric: f1 needs 2 classes; split test of hub/task has 3 classes"):
         check(data, KIND, "f1")
 
 
@@ -170,7 +170,7 @@ def test_labels_may_be_words_in_an_order_that_the_entry_gives(model: Path, tmp_p
             {"labels": ["a", "b"]},
             "has the label 'c', which data.labels does not",
         ),
-        (data_set(Value("int64"), [0, 1]), {"labels": ["a", "b"]}, "holds int64, no words; leave data.labels out"),
+        (data_set(Value("int64"), [0, 1]), {"labels": ["a", "b"]}, "holds int64, not words; leave data.labels out"),
     ],
 )
 def test_words_that_do_not_fit_the_labels_are_refused(data: Any, own: dict[str, Any], message: str) -> None:
@@ -181,7 +181,7 @@ def test_words_that_do_not_fit_the_labels_are_refused(data: Any, own: dict[str, 
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({"labels": ["a", "a"]}, "'a' stands more than once"),
+        ({"labels": ["a", "a"]}, "'a' is listed twice"),
         ({"labels": ["a", "b"], "classes": ["a", "b", "c"]}, "labels has 2 words, classes 3 names"),
     ],
 )

@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
     "experts": ({"merge_method": None, "experts": [1]}, "experts: builds a mixture of experts"),
     "no method": ({"merge_method": None}, "it has no merge_method"),
     "slices and models": ({"slices": [{"sources": []}]}, "expected either models or slices"),
-    "several slices": ({"models": None, "slices": [{"sources": []}] * 2}, "slices: 2 of them: puts layers together"),
+    "several slices": ({"models": None, "slices": [{"sources": []}] * 2}, "slices: 2 of them: stacks layers"),
     "some layers": (
         {"models": None, "slices": [{"sources": [{"model": "a", "layer_range": [0, 2]}]}]},
         "slices: layer_range \\[0, 2\\] of a, which has 3 layers",
@@ -263,4 +263,4 @@ def test_the_command_brings_a_merge_over_that_merganser_merge_does(folder: Path,
         angle = torch.acos((one * other).sum() / one.norm() / other.norm())
         wanted = (one + other) * torch.sin(angle / 2) / torch.sin(angle)
         torch.testing.assert_close(merged[name].double(), wanted, rtol=1e-5, atol=1e-6)
-    assert "is there already" in refused(folder, "import-mergekit", "config.yml", "--out", "brought")
+    assert "exists already" in refused(folder, "import-mergekit", "config.yml", "--out", "brought")

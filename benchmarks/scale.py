@@ -216,9 +216,9 @@ def seconds_by_kind(tasks: int) -> dict[str, float]:
 def write_stand_ins(folder: Path, ideal_s: float) -> float:
     """Write what each stage sleeps and writes; return the scale: seconds slept for a second of the cost model."""
     found = plan(folder)
-    by_kind = seconds_by_kind(len([name for name in found.nodes if kind_of(name) == "fetch"]))
-    seconds = {name: by_kind.get(kind_of(name), CORE.start) for name in found.nodes}
-    scale = ideal_s / ideal(seconds, {name: node.needs for name, node in found.nodes.items()})[2]
+    by_kind = seconds_by_kind(len([name for name in found.planned if kind_of(name) == "fetch"]))
+    seconds = {name: by_kind.get(kind_of(name), CORE.start) for name in found.planned}
+    scale = ideal_s / ideal(seconds, {name: node.needs for name, node in found.planned.items()})[2]
     read = {dep.def_path for stage in found.stages.values() for dep in stage.deps}
     (folder / "stand-ins").mkdir()
     for name, stage in found.stages.items():
@@ -250,8 +250,8 @@ def simulate(folder: Path, scale: float) -> Simulated:
         run = measure(Run([sys.executable, "-c", RUN, *words], environment={"DVC_NO_ANALYTICS": "1"}))
         cpu_s = run.cpu_s + cpu_of_cluster()
     found = plan(folder)
-    seconds = {name: float((folder / "stand-ins" / name).read_text().split()[0]) for name in found.nodes}
-    work, path, least = ideal(seconds, {name: node.needs for name, node in found.nodes.items()})
+    seconds = {name: float((folder / "stand-ins" / name).read_text().split()[0]) for name in found.planned}
+    work, path, least = ideal(seconds, {name: node.needs for name, node in found.planned.items()})
     began = [
         (datetime.fromisoformat(each.began).timestamp(), each.seconds) for each in executions(folder / STATE_FOLDER)
     ]
@@ -265,7 +265,7 @@ def virtual_share(folder: Path, are_known: bool) -> float:
     `are_known`: whether the stages' durations are known from an earlier run.
     """
     found = plan(folder)
-    needs = {name: node.needs for name, node in found.nodes.items()}
+    needs = {name: node.needs for name, node in found.planned.items()}
     seconds = {name: float((folder / "stand-ins" / name).read_text().split()[0]) for name in needs}
     resources = {name: Resources(gpus=WANTED.get(kind_of(name), 0)) for name in needs}
     machines = [Machine(str(number), "", Room(THREADS, gpus=GPUS)) for number in range(NODES)]

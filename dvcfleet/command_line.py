@@ -151,7 +151,7 @@ def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     if as_json:
         print(json.dumps(found.as_json(), indent=2))
         return
-    rows = [(node.name, node.state.value, "; ".join(node.reasons)) for node in found.nodes.values()]
+    rows = [(planned.name, planned.state.value, "; ".join(planned.reasons)) for planned in found.planned.values()]
     print("\n".join([*_columns([("stage", "state", "why"), *rows]), *orphan_lines(found.orphans)]))
     print(", ".join(f"{count} {state}" for state, count in found.as_json()["counts"].items() if count))
 

@@ -45,7 +45,7 @@ class Progress:
             disable=not console.is_terminal,
         )
         self._row = self._bar.add_task("", total=self._total, running="")
-        console.print(f"run {name}: {self._total} of {len(plan.nodes)} stages are not up to date")
+        console.print(f"run {name}: {self._total} of {len(plan.planned)} stages are not up to date")
 
     def __enter__(self) -> "Progress":
         self._bar.start()
@@ -131,7 +131,7 @@ def show_plan(plan: Plan, place: Placement, root: Path, console: Console) -> Non
     for line in overview(plan.work, seconds):
         console.print(line, markup=False)
     show_orphans(plan.orphans, console)
-    counts = Counter(node.state for node in plan.nodes.values())
+    counts = Counter(stage.state for stage in plan.planned.values())
     console.print(", ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no stages")
     project = project_of(root)
     with chdir(root):

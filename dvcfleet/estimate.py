@@ -54,7 +54,7 @@ def estimate(
     `seconds`: what stages took before; `resources`: what a stage requests; `workers`: threads at once, None: unknown;
     `is_download`, `expect`: as in `Project`, of files that stages read.
     """
-    names = [node.name for node in plan.work if node.state not in (State.RESTORABLE, State.BLOCKED)]
+    names = [planned.name for planned in plan.work if planned.state not in (State.RESTORABLE, State.BLOCKED)]
     if not names:
         return
     wanted = {name: resources(plan.stages[name]) for name in names}
@@ -87,9 +87,9 @@ def estimate(
 def _of_these_sources(plan: Plan) -> set[str]:
     """Name the stages that last ran, if they did, on what the present sources make: none was replaced by another."""
     found: set[str] = set()
-    for name, node in plan.nodes.items():
+    for name, planned in plan.planned.items():
         sources = set(map(str, _sources(plan.stages[name])))
-        if found.issuperset(node.needs) and all(
+        if found.issuperset(planned.needs) and all(
             dep.hash_info for dep in plan.stages[name].deps if dep.fs_path in sources
         ):
             found.add(name)
@@ -108,7 +108,7 @@ def _total(took: Mapping[str, float], wanted: Mapping[str, Resources], written: 
 
 def _at_least(plan: Plan, took: Mapping[str, float], wanted: Mapping[str, Resources], workers: int | None) -> str:
     """Say the least time: along the longest path, and with all workers busy."""
-    longest = max(paths({name: node.needs for name, node in plan.nodes.items()}, took).values())
+    longest = max(paths({name: planned.needs for name, planned in plan.planned.items()}, took).values())
     threads = workers or os.cpu_count() or 1
     work = sum(min(wanted[name].threads, threads) * each for name, each in took.items()) / threads
     return f"no less than {in_words(max(longest, work))} with {threads} workers"

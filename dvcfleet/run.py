@@ -170,13 +170,13 @@ class RepositoryRun:
             keep_experiment(self.repo, run_name(self.repo), self.console)
         forget_run_name(self.repo)
         sync(self.repo, state_folder(self.repo))
-        self.console.print(f"nothing to do: {len(self.plan.nodes)} stages are up to date")
+        self.console.print(f"nothing to do: {len(self.plan.planned)} stages are up to date")
         return 0
 
     def _resources(self) -> dict[str, Resources]:
         """Return what each stage that may run requests; check all stages' meta before anything runs."""
         check_stages(self.place, self.repo.index.stages, self.root)
-        resources = {node.name: self.place.resources(self.plan.stages[node.name]) for node in self.plan.work}
+        resources = {planned.name: self.place.resources(self.plan.stages[planned.name]) for planned in self.plan.work}
         self.project.check_gpus({name: each.gpus for name, each in resources.items()})
         return resources
 
@@ -196,7 +196,7 @@ class RepositoryRun:
             ):
                 pool = runner.pool(resources)
                 with Progress(self.plan, name, self.console) as progress:
-                    restorable = [node.name for node in self.plan.work if node.state is State.RESTORABLE]
+                    restorable = [planned.name for planned in self.plan.work if planned.state is State.RESTORABLE]
                     run = Run(
                         self.plan,
                         self.lock,

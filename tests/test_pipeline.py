@@ -53,8 +53,8 @@ def stale(folder: Path) -> set[str]:
 
 def reasons(folder: Path) -> dict[str, list[str]]:
     """Say why each stage that `merganser status` does not call up to date is not, without the seconds of its start."""
-    nodes = plan(folder).nodes.values()
-    return {node.name: list(node.reasons) for node in nodes if node.state is not State.UP_TO_DATE}
+    stages = plan(folder).planned.values()
+    return {stage.name: list(stage.reasons) for stage in stages if stage.state is not State.UP_TO_DATE}
 
 
 def is_clean(folder: Path) -> bool:
@@ -235,7 +235,7 @@ def test_without_a_base_the_tasks_models_are_fetched_first(tiny_fresh: Path) -> 
     params["base"]["source"] = "data/checkpoints"
     params["studies"]["tasks"]["methods"] = {}
     (tiny_fresh / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    *first, last = plan(tiny_fresh, Options(("fetch_base",))).nodes
+    *first, last = plan(tiny_fresh, Options(("fetch_base",))).planned
     assert sorted(first) == ["code", "fetch@dark", "fetch@light"]  # in any order
     assert last == "fetch_base"
 

@@ -34,7 +34,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Node:
+class PlannedStage:
     """One stage: its DVC address, its state, the reasons, and the stages it reads from."""
 
     name: str
@@ -75,29 +75,29 @@ def workspace_checks(steps: Sequence[Stage]) -> StageChecks:
 class Plan:
     """All requested stages in topological order, and the orphans in dvc.lock."""
 
-    nodes: dict[str, Node]
+    planned: dict[str, PlannedStage]
     orphans: tuple[Orphan, ...]
     stages: dict[str, Stage] = field(repr=False)
     judge: "Judge" = field(repr=False, compare=False)
 
     @property
-    def work(self) -> list[Node]:
+    def work(self) -> list[PlannedStage]:
         """The stages that are not up to date."""
-        return [node for node in self.nodes.values() if node.state is not State.UP_TO_DATE]
+        return [one for one in self.planned.values() if one.state is not State.UP_TO_DATE]
 
     @property
     def causes(self) -> dict[str, tuple[str, ...]]:
         """Why stages are not up to date, of those that would run even if no other stage did."""
         changed = (State.STALE, State.RESTORABLE)
-        return {node.name: node.reasons for node in self.work if node.state in changed and not node.outputs_known}
+        return {one.name: one.reasons for one in self.work if one.state in changed and not one.outputs_known}
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as plain data; its keys are stable."""
-        counts = Counter(node.state for node in self.nodes.values())
+        counts = Counter(one.state for one in self.planned.values())
         return {
             "stages": [
-                {"name": n.name, "state": n.state.value, "reasons": list(n.reasons), "needs": list(n.needs)}
-                for n in self.nodes.values()
+                {"name": one.name, "state": one.state.value, "reasons": list(one.reasons), "needs": list(one.needs)}
+                for one in self.planned.values()
             ],
             "orphans": [
                 {"name": orphan.name, "outs": list(orphan.outs), "readers": list(orphan.readers)}
@@ -143,25 +143,25 @@ def make_plan(
     checks = checks_for(steps)
     project = project_of(Path(repo.root_dir))
     predicted, distrusted = PredictedOutputs(repo.root_dir, project.predict_outputs), project.distrusted(steps)
-    nodes: dict[str, Node] = {}
+    planned: dict[str, PlannedStage] = {}
     for stage in steps:
-        upstream = [(nodes[up.addressing], up) for up in graph.successors(stage) if up.addressing in nodes]
-        node = _judged(judge, stage, upstream, checks, predicted)
-        if node.name in distrusted:
-            node = _distrusted(node, distrusted[node.name])
-        if node.state is not State.UP_TO_DATE:
+        upstream = [(planned[up.addressing], up) for up in graph.successors(stage) if up.addressing in planned]
+        one = _judged(judge, stage, upstream, checks, predicted)
+        if one.name in distrusted:
+            one = _distrusted(one, distrusted[one.name])
+        if one.state is not State.UP_TO_DATE:
             on_work()
-        nodes[node.name] = node
-    return Plan(nodes, (), {stage.addressing: stage for stage in steps}, judge)
+        planned[one.name] = one
+    return Plan(planned, (), {stage.addressing: stage for stage in steps}, judge)
 
 
 def _judged(
     judge: "Judge",
     stage: Stage,
-    upstream: list[tuple[Node, Stage]],
+    upstream: list[tuple[PlannedStage, Stage]],
     checks: StageChecks,
     predicted: PredictedOutputs,
-) -> Node:
+) -> PlannedStage:
     """Judge a stage; what DVC cannot read of it is that stage's failure, when its turn comes, and no other's."""
     try:
         return judge(stage, upstream, checks, predicted)
@@ -170,51 +170,51 @@ def _judged(
     except Exception as error:
         needs = tuple(need.name for need, _ in upstream)
         waits = any(need.state is not State.UP_TO_DATE for need, _ in upstream)
-        return Node(stage.addressing, State.WAITING if waits else State.STALE, (in_one_line(error),), needs)
+        return PlannedStage(stage.addressing, State.WAITING if waits else State.STALE, (in_one_line(error),), needs)
 
 
-def _distrusted(node: Node, why: str) -> Node:
+def _distrusted(planned: PlannedStage, why: str) -> PlannedStage:
     """Have a stage run whatever DVC has of it, unless it cannot; a reason of DVC's own goes first."""
-    if node.state is State.BLOCKED or node.must_run:
-        return node
-    return replace(node, state=State.STALE, reasons=(*node.reasons, why), outputs_known=False, must_run=True)
+    if planned.state is State.BLOCKED or planned.must_run:
+        return planned
+    return replace(planned, state=State.STALE, reasons=(*planned.reasons, why), outputs_known=False, must_run=True)
 
 
 def _judge(
     stage: Stage,
-    upstream: list[tuple[Node, Stage]],
+    upstream: list[tuple[PlannedStage, Stage]],
     options: Options,
     checks: StageChecks,
     predicted: PredictedOutputs | None = None,
-) -> Node:
-    def node(state: State, reasons: list[str], outputs_known: bool = False, must_run: bool = False) -> Node:
+) -> PlannedStage:
+    def planned(state: State, reasons: list[str], outputs_known: bool = False, must_run: bool = False) -> PlannedStage:
         needs = tuple(need.name for need, _ in upstream)
-        return Node(stage.addressing, state, tuple(reasons), needs, outputs_known, must_run)
+        return PlannedStage(stage.addressing, state, tuple(reasons), needs, outputs_known, must_run)
 
     lacking = [] if options.allow_missing or options.pull else missing_sources(stage)
     blocked = [f"dep {dep} missing, and no stage makes it" for dep in lacking]
     blocked += [f"reads from {need.name}, which is blocked" for need, _ in upstream if need.state is State.BLOCKED]
     if blocked:
-        return node(State.BLOCKED, blocked)
+        return planned(State.BLOCKED, blocked)
     if options.force:
-        return node(State.STALE, list(FORCED), must_run=True)
+        return planned(State.STALE, list(FORCED), must_run=True)
     changed, waits = _input_changes(stage, upstream, checks, predicted)
     if changed and not waits and not stage.frozen and checks.ran_before(stage):
-        return node(State.RESTORABLE, changed)
+        return planned(State.RESTORABLE, changed)
     if changed:
-        return node(State.STALE, changed, must_run=not waits)
+        return planned(State.STALE, changed, must_run=not waits)
     if waits:
-        return node(State.WAITING, [f"reads from {name}" for name in waits])
+        return planned(State.WAITING, [f"reads from {name}" for name in waits])
     lost = [reason for out in stage.outs for reason in checks.output(out)]
     if not lost:
-        return node(State.UP_TO_DATE, [], outputs_known=True)
+        return planned(State.UP_TO_DATE, [], outputs_known=True)
     if checks.cached(stage):
-        return node(State.RESTORABLE, lost, outputs_known=True)
-    return node(State.STALE, lost, must_run=True)
+        return planned(State.RESTORABLE, lost, outputs_known=True)
+    return planned(State.STALE, lost, must_run=True)
 
 
 def _input_changes(
-    stage: Stage, upstream: list[tuple[Node, Stage]], checks: StageChecks, predicted: PredictedOutputs | None
+    stage: Stage, upstream: list[tuple[PlannedStage, Stage]], checks: StageChecks, predicted: PredictedOutputs | None
 ) -> tuple[list[str], list[str]]:
     """Return the reasons to run that are already known, and the stages that must end before the others are known."""
     reasons = stage_reasons(stage)
@@ -244,7 +244,7 @@ def _writes(stage: Stage, dep: Dependency) -> bool:
     return any(dep.fs.overlaps(dep.fs_path, out.fs_path) for out in stage.outs)
 
 
-def _will_be_restored(dep: Dependency, writers: list[tuple[Node, Stage]]) -> bool:
+def _will_be_restored(dep: Dependency, writers: list[tuple[PlannedStage, Stage]]) -> bool:
     """Tell whether the dependency will be restored from the cache with the bytes that the stage last read."""
     recorded = {out.fs_path: out.hash_info for need, up in writers if need.outputs_known for out in up.outs}
     return bool(dep.hash_info) and recorded.get(dep.fs_path) == dep.hash_info
@@ -260,28 +260,27 @@ class Judge:
     def __call__(
         self,
         stage: Stage,
-        upstream: list[tuple[Node, Stage]],
+        upstream: list[tuple[PlannedStage, Stage]],
         checks: StageChecks,
         predicted: PredictedOutputs | None = None,
-    ) -> Node:
+    ) -> PlannedStage:
         """Judge a stage, given the stages that it reads from and their states."""
         options = self.options
         if options.no_run_cache:
             checks = replace(checks, ran_before=lambda stage: False)
         tolerant = self._tolerant(checks)
-        node = _judge(stage, upstream, options, tolerant if options.allow_missing else checks, predicted)
+        planned = _judge(stage, upstream, options, tolerant if options.allow_missing else checks, predicted)
         if options.force_downstream and any(need.state is not State.UP_TO_DATE for need, _ in upstream):
             names = [need.name for need, _ in upstream if need.state is not State.UP_TO_DATE]
-            waiting = replace(node, state=State.WAITING, reasons=tuple(f"reads from {name}" for name in names))
-            return node if node.must_run or node.state is State.BLOCKED else replace(waiting, outputs_known=False)
-        if options.pull and node.state in (State.STALE, State.RESTORABLE) and not options.force:
-            is_only_missing = _judge(stage, upstream, options, tolerant, predicted).state is State.UP_TO_DATE
-            return (
-                replace(node, state=State.RESTORABLE, outputs_known=True, must_run=False) if is_only_missing else node
-            )
-        return node
+            waiting = replace(planned, state=State.WAITING, reasons=tuple(f"reads from {name}" for name in names))
+            is_decided = planned.must_run or planned.state is State.BLOCKED
+            return planned if is_decided else replace(waiting, outputs_known=False)
+        is_pulled = options.pull and planned.state in (State.STALE, State.RESTORABLE) and not options.force
+        if is_pulled and _judge(stage, upstream, options, tolerant, predicted).state is State.UP_TO_DATE:
+            return replace(planned, state=State.RESTORABLE, outputs_known=True, must_run=False)
+        return planned
 
-    def now(self, stage: Stage, checks: StageChecks | None = None) -> Node:
+    def now(self, stage: Stage, checks: StageChecks | None = None) -> PlannedStage:
         """Judge a stage whose upstream stages have ended, by the workspace unless other checks are given.
 
         Raises what DVC raises for what it cannot read of the stage.

@@ -76,7 +76,7 @@ class Run:
                 self._stop()
             finally:
                 self.lock_files.flush()
-        self.endings = {name: self.endings[name] for name in self.plan.nodes}
+        self.endings = {name: self.endings[name] for name in self.plan.planned}
         return self.endings
 
     def _next_outcome(self) -> Outcome | None:
@@ -99,18 +99,18 @@ class Run:
             return self.executor.next_outcome()
 
     def _begin(self) -> None:
-        nodes = self.plan.nodes.values()
-        self._readers = {node.name: [] for node in nodes}
-        self._waiting = {node.name: set(node.needs) for node in nodes}
-        for node in nodes:
-            for need in node.needs:
-                self._readers[need].append(node.name)
-        for node in nodes:
-            if node.state is State.UP_TO_DATE:
-                self.endings[node.name] = Ending(node.name, Result.UP_TO_DATE)
-            elif node.state is State.BLOCKED:
-                self._end(Ending(node.name, Result.BLOCKED, "; ".join(node.reasons)))
-        needs = {node.name: node.needs for node in nodes}
+        stages = self.plan.planned.values()
+        self._readers = {planned.name: [] for planned in stages}
+        self._waiting = {planned.name: set(planned.needs) for planned in stages}
+        for planned in stages:
+            for need in planned.needs:
+                self._readers[need].append(planned.name)
+        for planned in stages:
+            if planned.state is State.UP_TO_DATE:
+                self.endings[planned.name] = Ending(planned.name, Result.UP_TO_DATE)
+            elif planned.state is State.BLOCKED:
+                self._end(Ending(planned.name, Result.BLOCKED, "; ".join(planned.reasons)))
+        needs = {planned.name: planned.needs for planned in stages}
         self._retries = Retries(self.resources)
         self._ready = ReadyStages(needs, self.resources, self.durations, self.pool, in_order=self.in_order)
         for name, upstream in self._waiting.items():
@@ -138,7 +138,7 @@ class Run:
             self.lock.give_a_turn()
         if name not in self._jobs:
             try:
-                result, why = self.workspace.prepare(stage, self.plan.nodes[name])
+                result, why = self.workspace.prepare(stage, self.plan.planned[name])
                 if result in (Result.RESTORED, Result.DONE):
                     self._record(stage)
                 elif result is None:
@@ -238,7 +238,7 @@ class Run:
             self.ledger.note(ending, self._entries.get(ending.name))
         readers = self._readers[ending.name]
         if ending.result is Result.FAILED and self.halts:
-            return [Ending(name, Result.BLOCKED, f"{ending.name} failed before it") for name in self.plan.nodes]
+            return [Ending(name, Result.BLOCKED, f"{ending.name} failed before it") for name in self.plan.planned]
         if ending.result not in (Result.DONE, Result.RESTORED, Result.UP_TO_DATE):
             return [Ending(reader, Result.BLOCKED, f"{ending.name} {ending.result}") for reader in readers]
         for reader in readers:
@@ -261,7 +261,7 @@ class Run:
         self._take_stored()
         for name in self.pool.given:
             self._end(Ending(name, Result.STOPPED, "stopped before it ended"))
-        for name in self.plan.nodes:
+        for name in self.plan.planned:
             if name not in self.endings:
                 self.endings[name] = Ending(name, Result.STOPPED, "the run was stopped")
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.messages import Ending, Job, Outcome, Result
-from dvcfleet.planning.plan import Node
+from dvcfleet.planning.plan import PlannedStage
 from dvcfleet.planning.resources import Resources
 
 
@@ -25,7 +25,7 @@ class Watcher(Protocol):
 class Workspace(Protocol):
     """Prepares stages' jobs and stores their results."""
 
-    def prepare(self, stage: Stage, node: Node) -> tuple[Result | None, str]:
+    def prepare(self, stage: Stage, planned: PlannedStage) -> tuple[Result | None, str]:
         """Settle a stage without running it, or prepare its job and return None as result; also return the reason."""
 
     def job(self, stage: Stage, resources: Resources) -> Job:

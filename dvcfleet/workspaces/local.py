@@ -16,7 +16,7 @@ from dvcfleet.dvc_adapter.stages import in_dvc_yaml, lock_entry_of
 from dvcfleet.dvc_adapter.storing import Seen, inputs_seen, save_changed_inputs, save_inputs, save_output, size_of
 from dvcfleet.messages import Job, Outcome, Result
 from dvcfleet.options import Options
-from dvcfleet.planning.plan import FORCED, Node, Plan, State
+from dvcfleet.planning.plan import FORCED, Plan, PlannedStage, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.worker.jobs import make_job
 from dvcfleet.worker.output import log_path
@@ -47,20 +47,20 @@ class LocalWorkspace:
                 if out.use_scm_ignore:
                     self._neighbours.setdefault(out.fs.parent(out.fs_path), []).append(out)
 
-    def prepare(self, stage: Stage, node: Node) -> tuple[Result | None, str]:
+    def prepare(self, stage: Stage, planned: PlannedStage) -> tuple[Result | None, str]:
         """Settle a stage without running it if possible, else prepare the workspace for its command.
 
         Returns the result, or None if the command must run, and the reason.
         """
-        if not node.must_run:
+        if not planned.must_run:
             # Its upstream stages have ended since the plan was made, perhaps with the same bytes as before.
-            node = self._judge_now(stage, node)
-        why = ", ".join(node.reasons)
-        if node.state is State.UP_TO_DATE:
+            planned = self._judge_now(stage, planned)
+        why = ", ".join(planned.reasons)
+        if planned.state is State.UP_TO_DATE:
             return Result.UP_TO_DATE, ""
-        if node.state is State.BLOCKED:
+        if planned.state is State.BLOCKED:
             return Result.BLOCKED, why
-        if node.outputs_known and self._checked_out(stage):
+        if planned.outputs_known and self._checked_out(stage):
             return Result.RESTORED, why
         if not stage.cmd or stage.frozen:
             # An import, or data added by `dvc add`: DVC does it, and trusts objects that have the right name.
@@ -74,11 +74,11 @@ class LocalWorkspace:
             return Result.DONE, why
         self.keep_edited(stage)
         _clear_outs(stage)
-        if node.state is State.RESTORABLE and not self.options.pull:
+        if planned.state is State.RESTORABLE and not self.options.pull:
             stage.repo.stage_cache.restore(stage)
             self._keep(stage)
             return Result.RESTORED, why
-        if self.options.pull and node.reasons != FORCED:
+        if self.options.pull and planned.reasons != FORCED:
             pull_missing_inputs(stage)
             if pull_run(stage, run_cache=not self.options.no_run_cache):
                 self._keep(stage)
@@ -98,9 +98,9 @@ class LocalWorkspace:
         """What the run was asked for."""
         return self.plan.judge.options
 
-    def _judge_now(self, stage: Stage, node: Node) -> Node:
-        if self.options.force_downstream and self._renewed.intersection(node.needs):
-            return replace(node, state=State.STALE, reasons=FORCED, must_run=True, outputs_known=False)
+    def _judge_now(self, stage: Stage, planned: PlannedStage) -> PlannedStage:
+        if self.options.force_downstream and self._renewed.intersection(planned.needs):
+            return replace(planned, state=State.STALE, reasons=FORCED, must_run=True, outputs_known=False)
         return self.plan.judge.now(stage)
 
     def _checked_out(self, stage: Stage) -> bool:

@@ -170,7 +170,7 @@ class WaveKills:
     def _levels(self) -> Iterator[list[str]]:
         """The stages that read from no other, then those that read from these only, and so on."""
         depth: dict[str, int] = {}
-        for name, node in self._tiny.plan.nodes.items():
+        for name, node in self._tiny.plan.planned.items():
             depth[name] = 1 + max((depth[need] for need in node.needs), default=0)
         for level in range(1, max(depth.values()) + 1):
             yield [name for name in depth if depth[name] == level]

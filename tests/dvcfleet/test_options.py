@@ -86,7 +86,7 @@ def planned(twins: Twins, options: Options) -> tuple[list[str], list[str]]:
     with chdir(twins.at(THEIRS)), Repo() as repo:
         asked = {key: getattr(options, key) for key in SELECTING}
         theirs = [stage.addressing for stage in repo.reproduce(list(options.targets), dry=True, force=True, **asked)]
-    return theirs, [node.name for node in plan(twins.at(OURS), options).work]
+    return theirs, [stage.name for stage in plan(twins.at(OURS), options).work]
 
 
 def test_targets_name_the_stages_that_they_name_for_dvc_in_its_order(twins: Twins) -> None:
@@ -98,7 +98,7 @@ def test_targets_name_the_stages_that_they_name_for_dvc_in_its_order(twins: Twin
 
 def test_an_output_names_the_stage_that_writes_it_and_a_file_in_it_too(twins: Twins) -> None:
     for target in ("joined", "joined/all", "sub/end"):
-        assert set(plan(twins.at(OURS), Options((target,))).nodes) >= {"cut", "join"}
+        assert set(plan(twins.at(OURS), Options((target,))).planned) >= {"cut", "join"}
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,17 @@ from pathlib import Path
 
 from dvcfleet.messages import Ending, Outcome, Result
 from dvcfleet.overview import overview
-from dvcfleet.planning.plan import Node, State
+from dvcfleet.planning.plan import PlannedStage, State
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.scheduling.durations import seconds_before
 
 WORK = [
-    Node("code", State.STALE, ("dep tasks changed",), ()),
-    Node("merge@ties", State.STALE, ("dep a changed",), ()),
-    Node("merge@dare", State.STALE, ("dep a changed",), ()),
-    Node("merge@star", State.RESTORABLE, ("params seed changed",), ()),
-    Node("score@ties-dark", State.WAITING, ("reads from merge@ties",), ("merge@ties",)),
-    Node("score@dare-dark", State.WAITING, ("reads from merge@dare",), ("merge@dare",)),
+    PlannedStage("code", State.STALE, ("dep tasks changed",), ()),
+    PlannedStage("merge@ties", State.STALE, ("dep a changed",), ()),
+    PlannedStage("merge@dare", State.STALE, ("dep a changed",), ()),
+    PlannedStage("merge@star", State.RESTORABLE, ("params seed changed",), ()),
+    PlannedStage("score@ties-dark", State.WAITING, ("reads from merge@ties",), ("merge@ties",)),
+    PlannedStage("score@dare-dark", State.WAITING, ("reads from merge@dare",), ("merge@dare",)),
 ]
 
 

@@ -91,11 +91,11 @@ def test_a_missing_input_that_no_stage_makes_blocks_its_readers(done: Toy) -> No
 
 
 def test_force_makes_every_stage_stale(done: Toy) -> None:
-    assert {node.reasons for node in done.plan(force=True).nodes.values()} == {("forced",)}
+    assert {stage.reasons for stage in done.plan(force=True).planned.values()} == {("forced",)}
 
 
 def test_targets_bring_what_they_read_from_only(done: Toy) -> None:
-    assert list(done.plan(["turn"]).nodes) == ["cut", "turn"]
+    assert list(done.plan(["turn"]).planned) == ["cut", "turn"]
 
 
 def test_an_unknown_target_is_the_users_mistake(done: Toy) -> None:

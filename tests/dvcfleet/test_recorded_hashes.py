@@ -31,7 +31,7 @@ def states(toy: Toy) -> dict[str, str]:
         store = ObjectStore(repo, print)
         store.open()
         found = make_plan(repo, checks_for=RecordedHashes(repo, store).checks_for)
-    return {name: node.state.value for name, node in found.nodes.items()}
+    return {name: stage.state.value for name, stage in found.planned.items()}
 
 
 @pytest.fixture

@@ -323,7 +323,7 @@ def test_the_stages_of_another_dvc_yaml_join_the_graph(toy: Make) -> None:
         {"sub/dvc.yaml": "stages: {a: {cmd: echo 1 > a, outs: [a]}}"},
     )
     assert nested.run()[0] == 0
-    assert list(nested.plan().nodes) == ["sub/dvc.yaml:a", "b"]
+    assert list(nested.plan().planned) == ["sub/dvc.yaml:a", "b"]
     assert "a:" in nested.read("sub/dvc.lock")
     assert nested.settled()
 

@@ -65,10 +65,10 @@ class Toy:
         return plan(self.path, Options(tuple(targets), force=force))
 
     def states(self) -> dict[str, str]:
-        return {node.name: node.state.value for node in self.plan().nodes.values()}
+        return {stage.name: stage.state.value for stage in self.plan().planned.values()}
 
     def reasons(self, name: str) -> list[str]:
-        return list(self.plan().nodes[name].reasons)
+        return list(self.plan().planned[name].reasons)
 
     def settled(self) -> bool:
         """Whether DVC too finds nothing to do."""

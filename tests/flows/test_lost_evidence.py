@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dvcfleet.errors import DamagedError
-from dvcfleet.planning.plan import Node, State, plan
+from dvcfleet.planning.plan import PlannedStage, State, plan
 from tests.tiny import dvc, merganser
 
 
@@ -27,7 +27,7 @@ def project(tiny_copy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tiny_copy
 
 
-def work() -> dict[str, Node]:
+def work() -> dict[str, PlannedStage]:
     return {node.name: node for node in plan(Path()).work}
 
 

@@ -12,7 +12,7 @@ from dvcfleet.dvc_adapter.repositories import as_copies
 from dvcfleet.dvc_adapter.stages import fill_from_lock, in_dvc_yaml, is_params, locked_stage, own_meta
 from dvcfleet.errors import UserError
 from dvcfleet.messages import Job, NodeWork, Outcome, Result
-from dvcfleet.planning.plan import Node, State
+from dvcfleet.planning.plan import PlannedStage, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.worker.jobs import make_job
 from dvcfleet.workspaces.local import LocalWorkspace
@@ -54,23 +54,23 @@ class NodeWorkspace:
     def _repo(self) -> Repo:
         return self.local.repo
 
-    def prepare(self, stage: Stage, node: Node) -> tuple[Result | None, str]:
+    def prepare(self, stage: Stage, planned: PlannedStage) -> tuple[Result | None, str]:
         """Settle a stage without running it if possible, else push the inputs that its node will fetch."""
         if not stage.cmd or stage.frozen:
             if not stage.deps and not all(out.exists for out in stage.outs):
-                return Result.FAILED, f"{', '.join(node.reasons)}; `dvc push` it where it was added"
-            return self.local.prepare(stage, node)
-        if not node.must_run:
-            node = self.local.plan.judge.now(stage, self.recorded.checks)
-        why = ", ".join(node.reasons)
-        if node.state is State.UP_TO_DATE:
+                return Result.FAILED, f"{', '.join(planned.reasons)}; `dvc push` it where it was added"
+            return self.local.prepare(stage, planned)
+        if not planned.must_run:
+            planned = self.local.plan.judge.now(stage, self.recorded.checks)
+        why = ", ".join(planned.reasons)
+        if planned.state is State.UP_TO_DATE:
             return Result.UP_TO_DATE, ""
-        if node.state is State.BLOCKED:
+        if planned.state is State.BLOCKED:
             return Result.BLOCKED, why
         inputs = self.recorded.inputs(stage)
         if stays(stage):
             self._fetch(inputs)
-            return self.local.prepare(stage, replace(node, state=State.STALE, must_run=True, outputs_known=False))
+            return self.local.prepare(stage, replace(planned, state=State.STALE, must_run=True, outputs_known=False))
         persisted = [out for out in stage.outs if out.persist and out.hash_info and in_cache(out)]
         self._push([*inputs, *persisted])
         self.local.keep_edited(stage)

@@ -29,8 +29,8 @@ WHERE = partial(typer.Option, rich_help_panel="Where, and how")
 
 def complete_stage(incomplete: str) -> list[str]:
     """Complete the name of a stage, from dvc.lock: DVC takes seconds to read dvc.yaml."""
-    lock = Path("dvc.lock")
-    text = lock.read_text(encoding="utf-8", errors="replace") if lock.is_file() else ""
+    lock_file = Path("dvc.lock")
+    text = lock_file.read_text(encoding="utf-8", errors="replace") if lock_file.is_file() else ""
     return sorted(name for name in re.findall(r"^  (\S+):$", text, re.MULTILINE) if name.startswith(incomplete))
 
 

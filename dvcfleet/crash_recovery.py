@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dvcfleet.disk import sync_names, sync_then_write, write_durably
 from dvcfleet.dvc_adapter.listings import forget_hashes
-from dvcfleet.dvc_adapter.lockfiles import LockFiles, lock_path
+from dvcfleet.dvc_adapter.lockfiles import LockFiles, lock_file_of
 from dvcfleet.dvc_adapter.objects import is_torn, listing_at
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
@@ -90,19 +90,19 @@ def crash_recovery(repo: Repo, state: Path) -> Iterator[None]:
 def recovered_lock_files(repo: Repo, state: Path) -> LockFiles:
     """Return the repository's dvc.lock files, after writing into them what a killed run had left in its journal."""
     locks = LockFiles(
-        state / "journal", lambda: _lock_order(repo), repo.scm_context.track_file, partial(sync, repo, state)
+        state / "journal", lambda: _lock_file_order(repo), repo.scm_context.track_file, partial(sync, repo, state)
     )
     if locks.recover():
         forget_index(repo)
     return locks
 
 
-def _lock_order(repo: Repo) -> dict[str, list[str]]:
+def _lock_file_order(repo: Repo) -> dict[str, list[str]]:
     """Return, per dvc.lock, its stages in the order in which `dvc repro --all-pipelines` would run them."""
     order: dict[str, list[str]] = {}
     for stage in stage_graph(repo, Options(all_pipelines=True))[1]:
         if in_dvc_yaml(stage):
-            order.setdefault(lock_path(stage), []).append(stage.name)
+            order.setdefault(lock_file_of(stage), []).append(stage.name)
     return order
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dvcfleet.git import GitError, git
 from dvcfleet.repository import STATE_FOLDER, opened
-from flows import kept_locks
+from flows import kept_lock_files
 from flows.suites import EXAMPLES, IGNORED, PARAMS, check_name, sources_of, use
 from merganser.config.loading import load_params
 from merganser.errors import InputError
@@ -95,9 +95,9 @@ def _share(root: Path, folder: Path) -> None:
         cache = repo.cache.legacy.path  # the whole: files and the run cache
     with opened(folder) as repo, repo.config.edit("local") as config:
         config["cache"]["dir"] = cache
-    locks = [path.relative_to(root) for path in (root / EXAMPLES).glob("**/dvc.lock")]
-    kept = [path.relative_to(root) for path in (root / STATE_FOLDER / kept_locks.FOLDER).glob("*.lock")]
-    for path in (*OWN, *locks, *kept):
+    lock_files = [path.relative_to(root) for path in (root / EXAMPLES).glob("**/dvc.lock")]
+    kept = [path.relative_to(root) for path in (root / STATE_FOLDER / kept_lock_files.FOLDER).glob("*.lock")]
+    for path in (*OWN, *lock_files, *kept):
         if (root / path).is_file():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / path, folder / path)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from dvcfleet.git import git_if_any
 from dvcfleet.repository import opened, write_lock
-from flows.kept_locks import keep_lock, restore_lock
+from flows.kept_lock_files import keep_lock_file, restore_lock_file
 from flows.suite_files import (
     ABOUT,
     GRIDS,
@@ -129,14 +129,14 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
                 f"{PARAMS}: has changes that are in no commit; commit it or copy it to a file of {SUITES}/, "
                 "or say --force to lose them"
             )
-        keep_lock(repo, root / PARAMS)
+        keep_lock_file(repo, root / PARAMS)
         with replacing(root / PARAMS) as out:
             out.write(with_head(text, name, grids=grids).encode())
         if added := suite_params(root, name, grids=grids)[1]:
             print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {said(added)}", file=sys.stderr)
         write_pointers(root, params)
         ignore_unused_examples(root)
-        restore_lock(repo, root / PARAMS)
+        restore_lock_file(repo, root / PARAMS)
     return params
 
 

@@ -48,7 +48,7 @@ def lock_entry(name: str, entry: dict[str, Any]) -> str:
     return _text({name: entry}, "  ")
 
 
-def split_lock(text: str) -> dict[str, str] | None:
+def split_lock_file(text: str) -> dict[str, str] | None:
     """Return the lines of each stage in dvc.lock by name; None if the file is not in DVC's layout."""
     head = "schema: '2.0'\nstages:\n"
     body = text.removeprefix(head)
@@ -150,7 +150,7 @@ def _shifted(block: str, by: int) -> str:
     return _ANCHOR.sub(lambda match: f"{match[1]}{int(match[2]) + by:03}", block)
 
 
-def join_lock(blocks: Iterable[str]) -> str:
+def join_lock_file(blocks: Iterable[str]) -> str:
     """Return dvc.lock's text."""
     return "schema: '2.0'\nstages:\n" + "".join(blocks)
 

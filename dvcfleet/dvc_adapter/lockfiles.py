@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.disk import append_lines, write_durably
-from dvcfleet.dvc_adapter.lock_entries import are_as_dumped, join_lock, lock_entry, numbered, split_lock
+from dvcfleet.dvc_adapter.lock_entries import are_as_dumped, join_lock_file, lock_entry, numbered, split_lock_file
 from dvcfleet.dvc_adapter.protocols import PipelineStage, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, lock_entry_of
 
@@ -69,7 +69,7 @@ class LockFiles:
         order: dict[str, list[str]] = defaultdict(list)
         for stage in stages:
             if in_dvc_yaml(stage):
-                order[lock_path(stage)].append(stage.name)
+                order[lock_file_of(stage)].append(stage.name)
         self._order = lambda: order
 
     def settle(self) -> None:
@@ -98,7 +98,7 @@ class LockFiles:
 
         Raises an error of the YAML library's for an entry that cannot be written.
         """
-        path, name = lock_path(stage), stage.name
+        path, name = lock_file_of(stage), stage.name
         entry = entry or lock_entry_of(stage)
         self._lines[path, name] = lock_entry(name, entry)
         self._pending[path][name] = entry
@@ -136,7 +136,7 @@ class LockFiles:
 
     def forget(self, path: str, names: Collection[str]) -> None:
         """Remove entries, and with the last one the file, as DVC does."""
-        if not read_lock(path).keys() - set(names):
+        if not read_lock_file(path).keys() - set(names):
             Path(path).unlink(missing_ok=True)
             self._base.pop(path, None)
             return
@@ -161,7 +161,7 @@ class LockFiles:
         text, known = self._written.get(path, (None, None))
         blocks = known if known and before == text else self._blocks(path, before)
         joined = None if blocks is None else self._joined(path, blocks, entries, gone)
-        after = self._dumped(path, before, entries, gone) if joined is None else join_lock(joined.values())
+        after = self._dumped(path, before, entries, gone) if joined is None else join_lock_file(joined.values())
         if joined is not None:
             self._written[path] = after, joined
         self._base[path] = self._base[path].difference(gone)
@@ -174,7 +174,7 @@ class LockFiles:
         """Return the lines of each entry; None if the file is not as DVC writes it, with its comments for example."""
         if text is None:
             return {}
-        blocks = split_lock(text)
+        blocks = split_lock_file(text)
         return blocks if blocks is not None and (self._note.knows(path, text) or are_as_dumped(blocks)) else None
 
     def _joined(
@@ -293,12 +293,12 @@ def _entry_in(lines: str, name: str) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) else None
 
 
-def lock_path(stage: Stage) -> str:
+def lock_file_of(stage: Stage) -> str:
     """Return the path of the dvc.lock that holds the stage's entry."""
     return os.path.splitext(stage.path)[0] + ".lock"
 
 
-def read_lock(path: str | Path) -> dict[str, Any]:
+def read_lock_file(path: str | Path) -> dict[str, Any]:
     """Return the entries of a dvc.lock by their stages' names; empty if there is no such file."""
     from dvc.utils.serialize import load_yaml
 

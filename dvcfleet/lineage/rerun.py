@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dvcfleet.dvc_adapter.internals import under_git
-from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
+from dvcfleet.dvc_adapter.lockfiles import lock_file_of, read_lock_file
 from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.stages import set_params, varies
@@ -108,8 +108,8 @@ def _sources(repo: Repo) -> Iterator[str]:
     for item in (*given, *read):
         if item.protocol == "local" and item.is_in_repo:
             names |= {name_of(item)} if os.path.isfile(item.fs_path) else _below(repo, item.fs_path)
-    locks = {os.path.relpath(lock_path(stage), root) for stage in repo.index.stages}
-    for name in sorted(names - locks):
+    lock_files = {os.path.relpath(lock_file_of(stage), root) for stage in repo.index.stages}
+    for name in sorted(names - lock_files):
         hidden = name.startswith((".dvc/", ".git/", ".dvcfleet/"))
         if (
             os.path.isfile(os.path.join(root, name))
@@ -125,13 +125,13 @@ def _below(repo: Repo, folder: str) -> set[str]:
 
 
 def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Finding]:
-    lock = scratch / os.path.relpath(lock_path(stage), repo.root_dir)
-    entry = recorded_entry(stage, {lock_path(stage): read_lock(lock)})
+    lock_file = scratch / os.path.relpath(lock_file_of(stage), repo.root_dir)
+    entry = recorded_entry(stage, {lock_file_of(stage): read_lock_file(lock_file)})
     if entry is None:
         message = "did not finish when it was run again"
         yield Finding(Kind.NOT_REPRODUCED, stage.addressing, message, (stage.addressing,))
         return
-    before = recorded_entry(stage, {lock_path(stage): read_lock(lock_path(stage))}) or {}
+    before = recorded_entry(stage, {lock_file_of(stage): read_lock_file(lock_file_of(stage))}) or {}
     outs = [out for out in stage.outs if out.hash_info and not varies(out)]
     if how.params and _inputs(entry) != _inputs(before):
         for out in outs:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
+from dvcfleet.dvc_adapter.lockfiles import lock_file_of, read_lock_file
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
@@ -39,13 +39,13 @@ def read_lineage(repo: Repo, names: Sequence[str] = ()) -> Lineage:
     return Lineage(steps, environments, tuple(never_ran), {stage.addressing: stage for stage in order})
 
 
-def recorded_entry(stage: Stage, locks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+def recorded_entry(stage: Stage, lock_files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return DVC's record of a stage in the form of a dvc.lock entry; None if it never ran.
 
-    `locks`: the entries of each dvc.lock file by its path.
+    `lock_files`: the entries of each dvc.lock file by its path.
     """
     if in_dvc_yaml(stage):
-        return locks[lock_path(stage)].get(stage.name)
+        return lock_files[lock_file_of(stage)].get(stage.name)
     # A .dvc file is its own lock file.
     outs = [{"path": out.def_path, **_recorded(out)} for out in stage.outs if out.hash_info]
     deps = [{"path": dep.def_path, **_recorded(dep)} for dep in stage.deps if dep.protocol == "local"]
@@ -87,8 +87,8 @@ class _Reader:
 
     @cached_property
     def _locks(self) -> dict[str, Mapping[str, Any]]:
-        paths = {lock_path(stage) for stage in self._repo.index.stages if in_dvc_yaml(stage)}
-        return {path: read_lock(path) for path in paths}
+        paths = {lock_file_of(stage) for stage in self._repo.index.stages if in_dvc_yaml(stage)}
+        return {path: read_lock_file(path) for path in paths}
 
     @cached_property
     def _executions(self) -> dict[tuple[str, str], Execution]:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from dvcfleet.dvc_adapter.listings import is_near_output
-from dvcfleet.dvc_adapter.lockfiles import LockFiles, read_lock
+from dvcfleet.dvc_adapter.lockfiles import LockFiles, read_lock_file
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.protocols import Output, Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
@@ -43,8 +43,8 @@ def find_orphans(repo: Repo) -> Iterator[Orphan]:
         if in_dvc_yaml(stage):
             declared[stage.path].add(stage.name)
     for dvc_yaml, names in declared.items():
-        lock = Path(dvc_yaml).with_suffix(".lock")
-        entries = read_lock(lock) if lock.exists() and _may_hold_others(lock, names) else {}
+        lock_file = Path(dvc_yaml).with_suffix(".lock")
+        entries = read_lock_file(lock_file) if lock_file.exists() and _may_hold_others(lock_file, names) else {}
         for name, entry in entries.items():
             if name not in names:
                 outs = [out for out in _lone_outs(repo, dvc_yaml, entry) if out.exists]
@@ -78,13 +78,13 @@ def _readers(repo: Repo, outs: Sequence[Output]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(readers))
 
 
-def _may_hold_others(lock: Path, names: Collection[str]) -> bool:
+def _may_hold_others(lock_file: Path, names: Collection[str]) -> bool:
     """Tell, without parsing YAML, whether a dvc.lock may hold other stages than these."""
-    keys = re.findall(r"^  (\S.*)$", lock.read_text(encoding="utf-8"), re.MULTILINE)
+    keys = re.findall(r"^  (\S.*)$", lock_file.read_text(encoding="utf-8"), re.MULTILINE)
     return any(key.removesuffix(":") not in names for key in keys)  # a long or quoted name needs the parser
 
 
-def prune_orphans(repo: Repo, locks: LockFiles, console: Console) -> None:
+def prune_orphans(repo: Repo, lock_files: LockFiles, console: Console) -> None:
     """Remove the orphans' entries from dvc.lock and their outputs from the workspace; print which."""
     orphans = list(find_orphans(repo))
     for orphan in orphans:
@@ -92,7 +92,7 @@ def prune_orphans(repo: Repo, locks: LockFiles, console: Console) -> None:
         console.print(f"{orphan.name}: no longer in dvc.yaml, removed (its outputs stay in DVC's cache)", markup=False)
         for path in left:
             console.print(f"  {path} was changed, or is not in the cache: not removed", markup=False)
-        locks.forget(os.path.splitext(orphan.dvc_yaml)[0] + ".lock", [orphan.name])
+        lock_files.forget(os.path.splitext(orphan.dvc_yaml)[0] + ".lock", [orphan.name])
     if orphans:
         forget_index(repo)
 

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from dvcfleet.disk import sync_file_systems
 from dvcfleet.dvc_adapter.internals import under_git
-from dvcfleet.dvc_adapter.lockfiles import lock_path
+from dvcfleet.dvc_adapter.lockfiles import lock_file_of
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
@@ -107,7 +107,7 @@ def _described_by(repo: Repo) -> list[str]:
 def _small_files(stage: Stage) -> Iterator[str]:
     yield stage.path
     if in_dvc_yaml(stage):
-        yield lock_path(stage)
+        yield lock_file_of(stage)
     for dep in stage.deps:
         if is_params(dep):
             yield dep.fs_path

@@ -11,7 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dvcfleet.dvc_adapter import lock_entries as entries
-from dvcfleet.dvc_adapter.lock_entries import are_as_dumped, join_lock, lock_entry, numbered, split_lock, write_yaml
+from dvcfleet.dvc_adapter.lock_entries import (
+    are_as_dumped,
+    join_lock_file,
+    lock_entry,
+    numbered,
+    split_lock_file,
+    write_yaml,
+)
 
 # Whatever could be taken for something else: numbers, booleans, comments, quotes, indicators, long lines.
 ODD = ["yes", "NO", "null", "~", "1e3", "0b1", "e1", "=", "<<", ".inf", "a: b", "a #b", "a  b", "a ", "- a", "true", ""]
@@ -79,20 +86,20 @@ def test_lists_that_stand_twice_are_numbered_through_the_file_as_dvc_numbers_the
     whole = dumps_yaml({"schema": "2.0", "stages": stages})
     lines = numbered(alone)
     assert lines is not None
-    assert join_lock(lines) == whole
+    assert join_lock_file(lines) == whole
     # So are the lines of a file, of which one goes and comes back.
-    blocks = split_lock(whole)
+    blocks = split_lock_file(whole)
     assert blocks is not None
     again = numbered([*list(blocks.values())[1:], blocks["s0"]])
     assert again is not None
-    assert join_lock(again) == dumps_yaml({"schema": "2.0", "stages": stages | {"s0": stages.pop("s0")}})
+    assert join_lock_file(again) == dumps_yaml({"schema": "2.0", "stages": stages | {"s0": stages.pop("s0")}})
 
 
 @pytest.mark.parametrize("text", ["x: &id001", "- *id001", "a\nb: &id002\nc"])
 def test_what_only_looks_like_an_anchor_is_left_as_it_is(text: str) -> None:
     entry = {"cmd": text, "params": {"params.yaml": holders["keys"]([1, 2])}}
     lines = numbered([lock_entry("one", entry), lock_entry("two", entry)])
-    assert lines is None or join_lock(lines) == dumps_yaml(
+    assert lines is None or join_lock_file(lines) == dumps_yaml(
         {"schema": "2.0", "stages": {"one": entry, "two": deepcopy(entry)}}
     )
 
@@ -100,7 +107,7 @@ def test_what_only_looks_like_an_anchor_is_left_as_it_is(text: str) -> None:
 def test_an_alias_of_another_entrys_anchor_is_left_to_the_library() -> None:
     one = [1, 2]
     stages = {name: {"cmd": "echo", "params": {"params.yaml": {"p": one}}} for name in ("a", "b")}
-    blocks = split_lock(dumps_yaml({"schema": "2.0", "stages": stages}))
+    blocks = split_lock_file(dumps_yaml({"schema": "2.0", "stages": stages}))
     assert blocks is not None
     assert numbered(blocks.values()) is None
 
@@ -111,10 +118,10 @@ def test_a_lock_file_is_cut_into_its_entries_and_put_together_again() -> None:
     }
     stages["c"]["cmd"] = ["echo 1", "echo 2"]
     text = dumps_yaml({"schema": "2.0", "stages": stages})
-    blocks = split_lock(text)
+    blocks = split_lock_file(text)
     assert blocks is not None
     assert list(blocks) == ["a", "b@1", "c"]
-    assert join_lock(blocks.values()) == text
+    assert join_lock_file(blocks.values()) == text
     assert blocks["b@1"] == lock_entry("b@1", stages["b@1"])
 
 
@@ -131,7 +138,7 @@ def test_a_lock_file_is_cut_into_its_entries_and_put_together_again() -> None:
     ],
 )
 def test_a_lock_file_of_another_layout_is_left_to_the_library(text: str) -> None:
-    assert split_lock(text) is None
+    assert split_lock_file(text) is None
 
 
 def test_a_file_is_written_whole(tmp_path: Any) -> None:
@@ -170,7 +177,7 @@ def test_a_file_that_is_taken_for_dvcs_own_is_one_that_dvc_leaves_as_it_is(
     found: list[dict[str, Any]], place: int, edit: Callable[[str], str]
 ) -> None:
     text = dumps_yaml({"schema": "2.0", "stages": {f"s{number}": entry for number, entry in enumerate(found)}})
-    blocks = split_lock(text)
+    blocks = split_lock_file(text)
     assert blocks is not None
     # Of some numbers with exponents DVC loses the last digit when it reads and writes its own file.
     assert are_as_dumped(blocks) or dumps_yaml(parse_yaml_for_update(text, "")) != text
@@ -178,7 +185,7 @@ def test_a_file_that_is_taken_for_dvcs_own_is_one_that_dvc_leaves_as_it_is(
     number = 3 + place % (len(lines) - 3)
     lines[number] = edit(lines[number])
     edited = "\n".join(lines) + "\n"
-    blocks = split_lock(edited)
+    blocks = split_lock_file(edited)
     if blocks is not None and are_as_dumped(blocks):
         with suppress(YAMLFileCorruptedError):  # one key twice: DVC has refused it before
             assert dumps_yaml(parse_yaml_for_update(edited, "")) == edited

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from dvc.repo import Repo
 
-from dvcfleet.dvc_adapter.lockfiles import read_lock
+from dvcfleet.dvc_adapter.lockfiles import read_lock_file
 from flows.comparisons import draft_of, new
 from flows.suite_files import without_head
 from flows.suites import use
@@ -147,16 +147,16 @@ def test_a_repository_without_a_commit_is_refused(tmp_path: Path, refused: Refus
 
 def test_coming_back_to_a_suite_finds_all_that_was_computed_of_it(root: Path) -> None:
     reproduce(root)
-    first = read_lock(root / "dvc.lock")
+    first = read_lock_file(root / "dvc.lock")
     use(root, "two")
     reproduce(root)
-    second = read_lock(root / "dvc.lock")
+    second = read_lock_file(root / "dvc.lock")
     assert first["seeded"] != second["seeded"]
     use(root, "one")
-    assert read_lock(root / "dvc.lock") == first
+    assert read_lock_file(root / "dvc.lock") == first
     with Repo(str(root)) as repo:
         repo.checkout(force=True)
         assert repo.status() == {}
     assert (root / "data/seeded").read_text() == "0\n"
     use(root, "two")
-    assert read_lock(root / "dvc.lock") == second
+    assert read_lock_file(root / "dvc.lock") == second

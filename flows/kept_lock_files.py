@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvcfleet.crash_recovery import recovered_lock_files
-from dvcfleet.dvc_adapter.lockfiles import lock_path, read_lock
+from dvcfleet.dvc_adapter.lockfiles import lock_file_of, read_lock_file
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.repository import state_folder
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
 FOLDER = "locks"  # in the state folder: a copy of dvc.lock for each params.yaml that `merganser use` replaced
 
 
-def keep_lock(repo: "Repo", params: Path) -> None:
+def keep_lock_file(repo: "Repo", params: Path) -> None:
     """Copy dvc.lock to where the comparison of this params.yaml finds it again."""
-    lock = Path(repo.root_dir) / "dvc.lock"
-    if not lock.is_file() or not params.is_file():
+    lock_file = Path(repo.root_dir) / "dvc.lock"
+    if not lock_file.is_file() or not params.is_file():
         return
     recovered_lock_files(repo, state_folder(repo))  # what a killed run had not written there yet
     kept = _kept(repo, params)
     kept.parent.mkdir(exist_ok=True)
-    with open(lock, "rb") as source, replacing(kept) as out:
+    with open(lock_file, "rb") as source, replacing(kept) as out:
         shutil.copyfileobj(source, out)
 
 
-def restore_lock(repo: "Repo", params: Path) -> None:
+def restore_lock_file(repo: "Repo", params: Path) -> None:
     """Write into dvc.lock what was kept of this params.yaml's stages; leave the entries of other stages there.
 
     Those are of the comparison before: by them `merganser run --prune` finds the outputs that it takes away.
     """
-    entries = read_lock(_kept(repo, params))
+    entries = read_lock_file(_kept(repo, params))
     if not entries:
         return
     forget_index(repo)
-    locks = recovered_lock_files(repo, state_folder(repo))
+    lock_files = recovered_lock_files(repo, state_folder(repo))
     root = str(Path(repo.root_dir) / "dvc.lock")
     for stage in repo.index.stages:
-        if in_dvc_yaml(stage) and stage.name in entries and lock_path(stage) == root:
-            locks.record(stage, entries[stage.name])
-    locks.flush()
-    locks.settle()
+        if in_dvc_yaml(stage) and stage.name in entries and lock_file_of(stage) == root:
+            lock_files.record(stage, entries[stage.name])
+    lock_files.flush()
+    lock_files.settle()
     forget_index(repo)
 
 
 def _kept(repo: "Repo", params: Path) -> Path:
-    """Return the place of a params.yaml's lock: comments and the order of keys make no other comparison."""
+    """Return the place of a params.yaml's lock file: comments and the order of keys make no other comparison."""
     try:
         content = json.loads(json.dumps(read_yaml(params), default=str))
         known = json.dumps(content, sort_keys=True).encode()

@@ -6,27 +6,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-Place = tuple[str, ...]
-# How far the value at a place of the recorded content may be from its other version; None if it is not compared.
-Tolerance = Callable[[Any, Place], float | None]
+KeyPath = tuple[str, ...]
+# How far the value under some keys of the recorded content may be from its other version; None if it is not compared.
+Tolerance = Callable[[Any, KeyPath], float | None]
 
 
 def differences(before: Path, after: Path, tolerance: Tolerance) -> Iterator[str]:
     """Say where two metric files differ: numbers of JSON by more than the tolerance, all else at all."""
     recorded = _read(before)
-    yield from _differences(recorded, _read(after), (), lambda place: tolerance(recorded, place))
+    yield from _differences(recorded, _read(after), (), lambda keys: tolerance(recorded, keys))
 
 
-def _differences(one: Any, other: Any, place: Place, allowed: Callable[[Place], float | None]) -> Iterator[str]:
+def _differences(one: Any, other: Any, keys: KeyPath, allowed: Callable[[KeyPath], float | None]) -> Iterator[str]:
     pair = _parts(one), _parts(other)
     if pair[0] is not None and pair[1] is not None and pair[0].keys() == pair[1].keys():
         for name, value in pair[0].items():
-            yield from _differences(value, pair[1][name], (*place, name), allowed)
+            yield from _differences(value, pair[1][name], (*keys, name), allowed)
         return
-    most = allowed(place)
+    most = allowed(keys)
     if most is None or one == other:
         return
-    where = ".".join(place) or "all of it"
+    where = ".".join(keys) or "all of it"
     if not (_is_number(one) and _is_number(other)):
         yield f"{where}: {_shown(one)} was recorded, {_shown(other)} written when run again"
     elif not (abs(one - other) <= most or (math.isnan(one) and math.isnan(other))):

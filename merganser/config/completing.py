@@ -20,8 +20,8 @@ from merganser.limits import parse_yaml
 from merganser.methods import __path__ as places
 from merganser.plugins import FAMILIES, constants, module_names
 
-Place = tuple[str, ...]
-Addition = tuple[Place, Any]  # where, and what is to stand there
+KeyPath = tuple[str, ...]
+Addition = tuple[KeyPath, Any]  # where, and what is to stand there
 ENTRIES = (("methods",), ("studies", "tasks", "methods"))
 HEADER = "# left out above, and so by default (docs/params.md):"
 AFTER = ("method", "learner", "kind")  # keys that what follows from them is written after
@@ -63,7 +63,7 @@ def completed(text: str, where: str) -> tuple[str, list[Addition]]:
     added = additions(content)
     if not added:
         return text, []
-    root, inside = YAML().compose(text), dict[Place, dict[str, Any]]()
+    root, inside = YAML().compose(text), dict[KeyPath, dict[str, Any]]()
     for (*above, last), value in added:
         inside.setdefault(tuple(above), {})[last] = value
     edits = {_edit(text, root, place, more) for place, more in inside.items() if place}
@@ -114,7 +114,7 @@ def _sections(content: dict[str, Any]) -> Iterator[Addition]:
         yield ("studies", "tasks", "subsets"), TaskStudy.model_fields["subsets"].default
 
 
-def _entry(content: dict[str, Any], place: Place, entry: Any) -> Iterator[Addition]:
+def _entry(content: dict[str, Any], place: KeyPath, entry: Any) -> Iterator[Addition]:
     """List what an entry lacks: its method, which its name may say, and what that reads."""
     given = {} if entry is None else entry
     if not isinstance(given, dict):
@@ -149,7 +149,7 @@ def _at(content: Any, place: Sequence[str]) -> Any:
     return content
 
 
-def _edit(text: str, root: Node, place: Place, more: dict[str, Any]) -> tuple[int, int, str]:
+def _edit(text: str, root: Node, place: KeyPath, more: dict[str, Any]) -> tuple[int, int, str]:
     """Return what to write in place of which characters, so that a section has more keys, or a null becomes one."""
     node = root
     for key in place:

@@ -12,10 +12,10 @@ from ruamel.yaml import YAML
 from merganser.errors import did_you_mean
 
 NEEDED = ("tasks", "methods")
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 
-def explain(mistake: Any, model: type[BaseModel], above: Place = (), beside: tuple[str, ...] = ()) -> str:
+def explain(mistake: Any, model: type[BaseModel], above: KeyPath = (), beside: tuple[str, ...] = ()) -> str:
     """Explain one of the errors of a model's validation.
 
     `above`: where in the file the model stands; `beside`: keys that may stand there and are not the model's.
@@ -46,7 +46,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def _example_at(model: type[BaseModel], place: Place) -> str | None:
+def _example_at(model: type[BaseModel], place: KeyPath) -> str | None:
     """Return a line of the file that gives what is missing at a place, and what it is; None without an example."""
     key = str(place[-1])
     field = getattr(_kind_at(model, place[:-1]), "model_fields", {}).get(key)
@@ -86,18 +86,18 @@ def _example(field: FieldInfo) -> Any:
     return None
 
 
-def _may_be_left_out(model: type[BaseModel], place: Place) -> bool:
+def _may_be_left_out(model: type[BaseModel], place: KeyPath) -> bool:
     kind = _kind_at(model, place[:-1])
     return hasattr(kind, "model_fields") and not kind.model_fields[place[-1]].is_required()
 
 
-def _keys_at(model: type[BaseModel], place: Place) -> list[str]:
+def _keys_at(model: type[BaseModel], place: KeyPath) -> list[str]:
     """List the keys of the section at a place in the model."""
     kind = _kind_at(model, place)
     return list(getattr(kind, "model_fields", []))
 
 
-def _kind_at(model: type[BaseModel], place: Place) -> Any:
+def _kind_at(model: type[BaseModel], place: KeyPath) -> Any:
     """Return the type of what stands at a place in the model."""
     kind: Any = model
     for part in place:

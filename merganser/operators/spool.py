@@ -17,7 +17,7 @@ from merganser.errors import InputError
 LARGE_FILES = "/var/tmp"  # on disk, where many systems keep /tmp in memory
 
 
-class Place(NamedTuple):
+class StoredTensor(NamedTuple):
     """Where a tensor's bytes are in the file, and how to read them."""
 
     offset: int
@@ -37,7 +37,7 @@ class Spool:
         folder = LARGE_FILES if "TMPDIR" not in os.environ and os.access(LARGE_FILES, os.W_OK) else None
         # Unbuffered: otherwise closing the file would retry the write that a full disk refused.
         self._file = TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 (closed by finalize)
-        self._places: dict[str, Place] = {}
+        self._stored: dict[str, StoredTensor] = {}
         self._size, self._lock = 0, Lock()
         finalize(self, self._file.close)
 
@@ -50,16 +50,16 @@ class Spool:
         self._put(name, parts, count, (count,))
 
     def _put(self, name: str, parts: Iterator[Tensor], count: int, leading: tuple[int, ...]) -> None:
-        assert name not in self._places
+        assert name not in self._stored
         for number, part in enumerate(parts):
             data = part.cpu().contiguous().flatten().view(torch.uint8).numpy().data
             if number == 0:
                 with self._lock:
                     start, self._size = self._size, self._size + count * len(data)
-                place = Place(start, torch.Size([*leading, *part.shape]), part.dtype, part.device)
+                stored = StoredTensor(start, torch.Size([*leading, *part.shape]), part.dtype, part.device)
             self._write(data, start + number * len(data))
             del part, data  # free the memory before the next is computed
-        self._places[name] = place
+        self._stored[name] = stored
 
     def _write(self, left: memoryview, offset: int) -> None:
         try:
@@ -75,7 +75,7 @@ class Spool:
 
     def get(self, name: str) -> Tensor:
         """Read a tensor back, to the device it was on."""
-        offset, shape, dtype, device = self._places[name]
+        offset, shape, dtype, device = self._stored[name]
         read = torch.empty(prod(shape) * dtype.itemsize, dtype=torch.uint8)
         left = read.numpy().data
         while len(left):
@@ -84,4 +84,4 @@ class Spool:
         return read.view(dtype).view(shape).to(device)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._places
+        return name in self._stored

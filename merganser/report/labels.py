@@ -11,7 +11,7 @@ STEPS = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6)  # lines a label may move 
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """A label's left edge and the height of its middle."""
 
     x: float
@@ -23,30 +23,32 @@ def place_labels(
     widths: Sequence[float],
     right: float,
     others: Sequence[tuple[float, float]] = (),
-) -> list[Place]:
+) -> list[Position]:
     """Place one label per point, as near as its neighbours and the right edge allow; return them in the points' order.
 
     `others`: points without a label, which no label may cover either.
     """
     targets = _targets(points)
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in [*points, *others]]
-    places: dict[int, Place] = {}
+    positions: dict[int, Position] = {}
     for index in sorted(range(len(points)), key=lambda i: -targets[i]):
-        places[index] = _free_place(points[index], targets[index], widths[index], right, taken)
-        taken.append(_box(places[index], widths[index]))
-    return [places[index] for index in range(len(points))]
+        positions[index] = _free_position(points[index], targets[index], widths[index], right, taken)
+        taken.append(_box(positions[index], widths[index]))
+    return [positions[index] for index in range(len(points))]
 
 
-def _free_place(point: tuple[float, float], height: float, width: float, right: float, taken: Sequence[Box]) -> Place:
+def _free_position(
+    point: tuple[float, float], height: float, width: float, right: float, taken: Sequence[Box]
+) -> Position:
     gap = GAP if abs(height - point[1]) < LINE / 2 else 3 * GAP  # room for the line from a label that was moved
     sides = [side for side in (point[0] + gap, point[0] - gap - width) if side >= 0 and side + width <= right]
-    candidates = [Place(side, height + step * LINE) for step in STEPS for side in sides or [point[0] + gap]]
-    free = (place for place in candidates if not any(_overlap(_box(place, width), box) for box in taken))
+    candidates = [Position(side, height + step * LINE) for step in STEPS for side in sides or [point[0] + gap]]
+    free = (position for position in candidates if not any(_overlap(_box(position, width), box) for box in taken))
     return next(free, candidates[0])
 
 
-def _box(place: Place, width: float) -> Box:
-    return place.x, place.y - LINE / 2, place.x + width, place.y + LINE / 2
+def _box(position: Position, width: float) -> Box:
+    return position.x, position.y - LINE / 2, position.x + width, position.y + LINE / 2
 
 
 def _overlap(a: Box, b: Box) -> bool:

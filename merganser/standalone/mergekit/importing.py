@@ -21,7 +21,7 @@ from merganser.outputs import new_folder
 from merganser.sources.named import COMMIT, hub_name
 from merganser.standalone.mergekit.configuration import Configuration, Reference, read_configuration
 from merganser.standalone.mergekit.methods import IGNORED, PARAMETERS, Inputs, Kin, kin_of
-from merganser.standalone.mergekit.settings import Place, VariesError, by_pattern, places, setting_at
+from merganser.standalone.mergekit.settings import Parameter, VariesError, by_pattern, parameters_of, setting_at
 from merganser.standalone.mergekit.tokenizers import tokenizer_notes
 
 PARAMS = "params.yaml"
@@ -102,31 +102,33 @@ def _parameter_notes(config: Configuration, kin: Kin) -> list[str]:
 
 
 def _entry(config: Configuration, kin: Kin, named: Mapping[str, Reference], base: Reference) -> tuple[str, Any]:
-    """Return our method and its parameters, by layer where mergekit's differ from place to place."""
+    """Return our method and its parameters, by layer where mergekit's differ between parameters."""
     base_name = next((name for name, each in named.items() if each == config.base), None)
     tuned = tuple(name for name in named if name != base_name)
 
-    def entry(place: Place | None) -> tuple[str, dict[str, Any]]:
-        return kin.entry(Inputs(base_name, tuned, partial(_read, config, named, place)))
+    def entry(parameter: Parameter | None) -> tuple[str, dict[str, Any]]:
+        return kin.entry(Inputs(base_name, tuned, partial(_read, config, named, parameter)))
 
     try:
         return entry(None)
     except VariesError:
-        everywhere = _places(base)
-    found = {place: entry(place) for place in everywhere}
+        everywhere = _parameters_of(base)
+    found = {parameter: entry(parameter) for parameter in everywhere}
     methods = {method for method, _ in found.values()}
     if len(methods) > 1:
         raise InputError("weight: negative in some layers and in others not; give all layers weights of at least 0")
-    return methods.pop(), by_pattern(lambda place: found[place][1], everywhere)
+    return methods.pop(), by_pattern(lambda parameter: found[parameter][1], everywhere)
 
 
-def _read(config: Configuration, named: Mapping[str, Reference], place: Place | None, key: str, model: Any) -> Any:
+def _read(
+    config: Configuration, named: Mapping[str, Reference], parameter: Parameter | None, key: str, model: Any
+) -> Any:
     """Find a parameter's value: the model's own first, then those of all models."""
     own = (config.models.get(named[model], {}),) if model else ()
     for given in (*own, *config.parameters):
         if key in given:
             try:
-                found = setting_at(given[key], place)
+                found = setting_at(given[key], parameter)
             except InputError as error:
                 raise InputError(f"{key}: {error}") from error
             if found is not None:
@@ -134,14 +136,14 @@ def _read(config: Configuration, named: Mapping[str, Reference], place: Place | 
     return None
 
 
-def _places(base: Reference) -> list[Place]:
+def _parameters_of(base: Reference) -> list[Parameter]:
     if not Path(base.model).exists():
         reason = "values by layer or filter are for parameters by name, and the base is not on this disk"
         raise InputError(f"{base}: {reason}; download it and name its folder")
     names = open_checkpoint(Path(base.model)).names
     layers = (read_config(Path(base.model) / MODEL_CONFIG) or {}).get("num_hidden_layers")
-    found = places(names, 2)
-    return places(names, layers if isinstance(layers, int) else round(max(each.depth for each in found)) + 1)
+    found = parameters_of(names, 2)
+    return parameters_of(names, layers if isinstance(layers, int) else round(max(each.depth for each in found)) + 1)
 
 
 def _dtype(rest: Mapping[str, Any]) -> str | None:

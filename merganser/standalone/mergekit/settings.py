@@ -18,50 +18,50 @@ class VariesError(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class Parameter:
     """A parameter by its name, and where its layer lies from the first (0) to the last (1); other parameters at 0."""
 
     name: str
     depth: float
 
 
-def places(names: Iterable[str], layers: int) -> list[Place]:
-    """Return the places of parameters in a model of so many layers.
+def parameters_of(names: Iterable[str], layers: int) -> list[Parameter]:
+    """Return the parameters in a model of so many layers.
 
-    >>> [place.depth for place in places(["h.0.w", "h.1.w", "h.2.w", "norm.w"], 3)]
+    >>> [parameter.depth for parameter in parameters_of(["h.0.w", "h.1.w", "h.2.w", "norm.w"], 3)]
     [0.0, 0.5, 1.0, 0.0]
     """
     found = []
     for name in names:
         layer = LAYER.search(name)
         depth = (int(layer[1]) / (layers - 1) if layers > 1 else 1.0) if layer else 0.0
-        found.append(Place(name, depth))
+        found.append(Parameter(name, depth))
     return found
 
 
-def setting_at(setting: Any, place: Place | None) -> Any:
-    """Return the value of a setting at a place, None where no filter lets the parameter in.
+def setting_at(setting: Any, parameter: Parameter | None) -> Any:
+    """Return the value of a setting for a parameter, None where no filter lets the parameter in.
 
     A list of numbers is a gradient over the layers, of other values it is so many steps; a list of maps holds values by
-    filters, of which the first that is part of the name counts. Raises VariesError without a place where one is needed.
+    filters, of which the first that is part of the name counts. Raises VariesError if it needs one and has none.
 
-    >>> setting_at([{"filter": "mlp", "value": [0, 1]}, {"value": 0.3}], Place("h.1.mlp.w", 0.25))
+    >>> setting_at([{"filter": "mlp", "value": [0, 1]}, {"value": 0.3}], Parameter("h.1.mlp.w", 0.25))
     0.25
     """
     if isinstance(setting, Mapping):
         setting = [setting]
     if not isinstance(setting, list):
         return setting
-    if place is None:
+    if parameter is None:
         raise VariesError
     if all(isinstance(each, (int, float, str)) for each in setting):
-        return _on_gradient(setting, place.depth) if setting else None
+        return _on_gradient(setting, parameter.depth) if setting else None
     for each in setting:
         if not isinstance(each, Mapping) or "value" not in each or set(each) - {"value", "filter"}:
             raise InputError(f"expected a number, a list of numbers, or maps with filter and value, got {each!r}")
         wanted = each.get("filter")
-        if wanted in (None, "*") or str(wanted) in place.name:
-            return setting_at(each["value"], place)
+        if wanted in (None, "*") or str(wanted) in parameter.name:
+            return setting_at(each["value"], parameter)
     return None
 
 
@@ -74,14 +74,14 @@ def _on_gradient(steps: Sequence[Any], depth: float) -> Any:
     return (1 - share) * steps[low] + share * steps[min(len(steps) - 1, low + 1)]
 
 
-def by_pattern(values_at: Callable[[Place], Values], everywhere: Sequence[Place]) -> Values:
+def by_pattern(values_at: Callable[[Parameter], Values], everywhere: Sequence[Parameter]) -> Values:
     """Return the values of most parameters, and under `layers` by patterns of names what the others have."""
     groups: dict[str, tuple[Values, list[str]]] = {}
-    for place in everywhere:
-        values = values_at(place)
-        groups.setdefault(repr(values), (values, []))[1].append(place.name)
+    for parameter in everywhere:
+        values = values_at(parameter)
+        groups.setdefault(repr(values), (values, []))[1].append(parameter.name)
     most, *others = sorted(groups.values(), key=lambda group: -len(group[1]))
-    names = {place.name for place in everywhere}
+    names = {parameter.name for parameter in everywhere}
     layers = {
         pattern: {key: deepcopy(value) for key, value in values.items() if most[0].get(key) != value}
         for values, own in others

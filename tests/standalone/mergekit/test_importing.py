@@ -18,7 +18,7 @@ from merganser.errors import InputError
 from merganser.merging.by_layer import values_of
 from merganser.standalone.mergekit.importing import imported, write_imported
 from merganser.standalone.mergekit.methods import KIN, REFUSED
-from merganser.standalone.mergekit.settings import Place, places, setting_at
+from merganser.standalone.mergekit.settings import Parameter, parameters_of, setting_at
 from tests.command_line.conftest import Done, Refused, command_line, done, refused
 
 __all__ = ["command_line", "done", "refused"]
@@ -200,18 +200,18 @@ def test_beyond_their_bounds_t_and_unnormalised_weights_are_refused(folder: Path
 
 
 def test_a_gradient_runs_over_the_layers_and_filters_take_the_first_that_fits() -> None:
-    first, middle, last = (Place(f"h.{n}.mlp.w", n / 2) for n in range(3))
-    assert [setting_at([0.0, 1.0, 4.0], place) for place in (first, middle, last)] == [0.0, 1.0, 4.0]
-    assert [setting_at([0.0, 1.0], place) for place in (first, middle, last)] == [0.0, 0.5, 1.0]
+    first, middle, last = (Parameter(f"h.{n}.mlp.w", n / 2) for n in range(3))
+    assert [setting_at([0.0, 1.0, 4.0], parameter) for parameter in (first, middle, last)] == [0.0, 1.0, 4.0]
+    assert [setting_at([0.0, 1.0], parameter) for parameter in (first, middle, last)] == [0.0, 0.5, 1.0]
     assert setting_at([True, False], middle) is True
     assert setting_at([{"filter": "attn", "value": 1}], middle) is None
     assert setting_at([{"filter": "*", "value": 7}, {"filter": "mlp", "value": 1}], middle) == 7
-    assert [place.depth for place in places(["h.0.w", "wte"], 1)] == [1.0, 0.0]
+    assert [parameter.depth for parameter in parameters_of(["h.0.w", "wte"], 1)] == [1.0, 0.0]
 
 
 def test_values_by_layer_and_filter_are_those_of_every_parameter(folder: Path) -> None:
     found = imported(written("slerp", "a", base_model="base", parameters={"t": ATTENTION}))
-    depth = {place.name: place for place in places(NAMES, 3)}
+    depth = {parameter.name: parameter for parameter in parameters_of(NAMES, 3)}
     for name in NAMES:
         wanted = setting_at(ATTENTION, depth[name])
         assert values_of(found.values, name) == {"coefficients": {"base": 1 - wanted, "a": wanted}}, name

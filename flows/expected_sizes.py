@@ -12,7 +12,7 @@ from typing import TypeVar
 from dvcfleet.project import Expected
 from flows.cost_model import FLOAT
 from flows.expected_times import Sizes, picture_tokens, seconds
-from flows.suite_check import Kind, kinds_of
+from flows.suite_check import repo_types
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.config.inputs import INPUTS
 from merganser.config.params import Params
@@ -20,6 +20,7 @@ from merganser.errors import InputError
 from merganser.registry import get
 from merganser.sources.counting import bytes_a_value, count_examples, picture_of
 from merganser.sources.following import HubAwayError, look
+from merganser.sources.hub import RepoType
 from merganser.sources.pointers import read_pointer, repositories
 from merganser.sources.weights import weight_names
 
@@ -34,13 +35,13 @@ WHOLE = ("individual",)  # whose parts are the deltas
 
 def expect(params: Params) -> Expected:
     """Ask the hubs how large sources are, and how many examples; what a hub does not answer is not expected."""
-    kinds = kinds_of(params)
+    types = repo_types(params)
     with ThreadPoolExecutor(ASKED_AT_ONCE) as beside:
-        seen = dict(zip(kinds, beside.map(_size, kinds, kinds.values()), strict=True))
+        seen = dict(zip(types, beside.map(_size, types, types.values()), strict=True))
     known = {source: size for source, size in seen.items() if size is not None}
     size = {str(source): float(bytes_) for source, bytes_ in known.items()}
     whole = _in_float32(
-        {source: size[str(source)] for source, kind in kinds.items() if kind == "model" and source in known}
+        {source: size[str(source)] for source, repo_type in types.items() if repo_type == "model" and source in known}
     )
     base = whole.get(params.base.source, max(whole.values(), default=0.0))
     times = seconds(params, _sizes(params, base)) if base else {}
@@ -53,19 +54,19 @@ def is_remote(source: Path) -> bool:
     return bool(repositories(read_pointer(source)))
 
 
-def _size(source: Path, kind: Kind) -> int | None:
+def _size(source: Path, repo_type: RepoType) -> int | None:
     """Return the bytes of what is fetched of a source; None where that is not known."""
     try:
         pointer = read_pointer(source)
         if pointer is not None:
-            return sum(look(source, each, kind).size for each in repositories(pointer).values()) or None
+            return sum(look(source, each, repo_type).size for each in repositories(pointer).values()) or None
     except (InputError, HubAwayError):  # said when it is fetched
         return None
     if source.is_file():
         return source.stat().st_size
     inside = {path.name for path in source.iterdir()}
     names = adapter_names(inside) or weight_names(inside)
-    files = [source / name for name in names] if kind == "model" else source.rglob("*")
+    files = [source / name for name in names] if repo_type == "model" else source.rglob("*")
     return sum(path.stat().st_size for path in files if path.is_file())
 
 

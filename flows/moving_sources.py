@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.planning.reasons import parsed
 
 if TYPE_CHECKING:
-    from merganser.sources.following import Kind
+    from merganser.sources.following import RepoType
 
 PARAMS = Path("params.yaml")
 UNMEASURED = "unmeasured"  # a kind of task without data; merganser.config.params imports pydantic, for too long
@@ -28,9 +28,9 @@ def follow_sources(say: Callable[[str], None]) -> None:
     # This imports torch: only if something is followed.
     from merganser.sources.following import HubAwayError, follow
 
-    for path, kind in moving:
+    for path, repo_type in moving:
         try:
-            revisions = follow(path, kind)
+            revisions = follow(path, repo_type)
         except HubAwayError as away:
             say(f"{away}; continuing with the pinned revision")
             continue
@@ -43,13 +43,13 @@ def _params() -> Any:
     return parsed(os.path.abspath(PARAMS), stat.st_mtime_ns, stat.st_size)
 
 
-def _moving(params: Any) -> Iterator[tuple[Path, "Kind"]]:
+def _moving(params: Any) -> Iterator[tuple[Path, "RepoType"]]:
     """Find the pointer files that follow a branch."""
     tasks = params["tasks"].values()
     models = [params["base"]["source"], *(task["source"] for task in tasks)]
-    sources: list[tuple[str, Kind]] = [(source, "model") for source in models]
+    sources: list[tuple[str, RepoType]] = [(source, "model") for source in models]
     sources += [(task["data"]["source"], "dataset") for task in tasks if task.get("kind") != UNMEASURED]
-    for source, kind in sources:
+    for source, repo_type in sources:
         path = Path(source)
         if path.suffix in (".yaml", ".yml") and path.is_file() and _FOLLOWS.search(path.read_text(encoding="utf-8")):
-            yield path, kind
+            yield path, repo_type

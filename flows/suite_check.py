@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from flows.suite_files import ABOUT, GRIDS, POINTERS, SUITES, pointers, read_suite
 from flows.suites import EXAMPLES, check_name, describe, is_the_tables, load_suite, sources_of
@@ -13,6 +13,7 @@ from merganser.config.published import published_mistakes, read_published
 from merganser.config.tasks import check_group
 from merganser.errors import InputError
 from merganser.sources.following import HubAwayError, Seen, look, pin
+from merganser.sources.hub import RepoType
 from merganser.sources.pointers import (
     POINTER_SUFFIXES,
     HubPointer,
@@ -22,8 +23,6 @@ from merganser.sources.pointers import (
     read_pointer,
     repositories,
 )
-
-Kind = Literal["model", "dataset"]
 
 
 @dataclass(frozen=True)
@@ -68,19 +67,19 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
     mistakes += [*_published_mistakes(root, params), *_about_mistakes(root, name)]
     notes = [] if ABOUT in content else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; it says what a suite is and costs"]
     sources = []
-    for path, kind in kinds_of(params).items():
+    for path, repo_type in repo_types(params).items():
         try:
-            sources += _sources(root, path, kind, online=online, pin_them=pin_them)
+            sources += _sources(root, path, repo_type, online=online, pin_them=pin_them)
         except HubAwayError as away:
             notes.append(f"{away}; nothing more is asked of hubs")
             online = pin_them = False
-            sources += _sources(root, path, kind, online=False, pin_them=False)
+            sources += _sources(root, path, repo_type, online=False, pin_them=False)
         except InputError as error:
             mistakes += str(error).splitlines()
     return Checked(name, tuple(mistakes), tuple(notes), tuple(sources))
 
 
-def kinds_of(params: Params) -> dict[Path, Kind]:
+def repo_types(params: Params) -> dict[Path, RepoType]:
     """Return the sources that a params.yaml names, and what each is."""
     data = {Path(params.tasks[name].data.source) for name in params.measured}
     return {path: "dataset" if path in data else "model" for path in sources_of(params)}
@@ -105,7 +104,7 @@ def check_lines(found: Checked) -> Iterator[str]:
     yield f"{found.name}: {len(found.mistakes)} mistakes"
 
 
-def _sources(root: Path, path: Path, kind: Kind, *, online: bool, pin_them: bool) -> list[Source]:
+def _sources(root: Path, path: Path, repo_type: RepoType, *, online: bool, pin_them: bool) -> list[Source]:
     """Return what stands at a path: one source, or each of a group."""
     pointer = _pointer(root, path)
     if pointer is None:
@@ -114,7 +113,7 @@ def _sources(root: Path, path: Path, kind: Kind, *, online: bool, pin_them: bool
         known = f"{pointer.open_clip} {pointer.pretrained} of open_clip"
         return [Source(str(path), known, pointer.pretrained, "by its tag, which cannot be pinned")]
     named = repositories(pointer)
-    seen = {member: look(root / path, each, kind) for member, each in named.items()} if online else {}
+    seen = {member: look(root / path, each, repo_type) for member, each in named.items()} if online else {}
     heads = {member: each.head for member, each in seen.items() if pin_them and named[member].follow}
     if heads:
         _pin(root, path, heads)

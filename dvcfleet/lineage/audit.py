@@ -9,7 +9,7 @@ from typing import Any
 
 from dvcfleet.errors import UserError, some
 from dvcfleet.lineage.contents import Contents
-from dvcfleet.lineage.findings import Finding, Kind
+from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.rerun import Rerun, run_again
 from dvcfleet.lineage.steps import Lineage, Target
@@ -21,7 +21,7 @@ from dvcfleet.record.ledger import environment_file
 from dvcfleet.repository import opened, state_folder, write_lock
 
 # With one of these findings, a stage would not do what was recorded.
-_OTHERWISE = (Kind.CODE, Kind.SOURCE, Kind.PARAMS, Kind.STAGE, Kind.NEVER_RAN)
+_OTHERWISE = (FindingKind.CODE, FindingKind.SOURCE, FindingKind.PARAMS, FindingKind.STAGE, FindingKind.NEVER_RAN)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
         findings = verify(dvc_repo, lineage, contents) + list(_lost_environments(state_folder(dvc_repo), lineage))
         if not text:
             findings += [
-                Finding(Kind.UNDECLARED, orphan.name, "dvc.lock has it, dvc.yaml does not; run --prune removes it")
+                Finding(
+                    FindingKind.UNDECLARED, orphan.name, "dvc.lock has it, dvc.yaml does not; run --prune removes it"
+                )
                 for orphan in find_orphans(dvc_repo)
             ]
         findings += hooks_of(Path(dvc_repo.root_dir)).audit(lineage, findings)
@@ -89,4 +91,4 @@ def _lost_environments(folder: Path, lineage: Lineage) -> Iterator[Finding]:
         path = environment_file(folder, digest)
         if path.exists():
             message = f"damaged: the environment in which {some(names)} ran is not known any more; remove it"
-            yield Finding(Kind.CHANGED, os.path.relpath(path), message, tuple(names))
+            yield Finding(FindingKind.CHANGED, os.path.relpath(path), message, tuple(names))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """The kinds of differences from what was recorded; a project's audit has further ones of its own."""
 
     MISSING = "missing"

@@ -9,11 +9,11 @@ from dvcfleet.dvc_adapter.protocols import Dependency, Repo
 from dvcfleet.errors import some
 from dvcfleet.git import git_if_any
 from dvcfleet.lineage.contents import Contents, is_checked, name_of
-from dvcfleet.lineage.findings import Finding, Kind
+from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.steps import Item, Lineage
 from dvcfleet.paths import overlap
 
-_KINDS = {"code": Kind.CODE, "source": Kind.SOURCE}
+_KINDS = {"code": FindingKind.CODE, "source": FindingKind.SOURCE}
 
 
 def check_inputs(repo: Repo, lineage: Lineage, contents: Contents, found: Collection[str]) -> Iterator[Finding]:
@@ -33,14 +33,14 @@ def check_inputs(repo: Repo, lineage: Lineage, contents: Contents, found: Collec
         if contents.digest(dep.fs_path) == value or any(overlap(name, other) for other in {*found, *unknown}):
             continue
         if not os.path.lexists(dep.fs_path):
-            yield Finding(Kind.MISSING, name, f"{some(stages)} read it", tuple(stages))
+            yield Finding(FindingKind.MISSING, name, f"{some(stages)} read it", tuple(stages))
         elif item.kind == "data":
             strangers = _unknown_files(repo, dep.fs_path, contents)
             unknown.update(strangers)
             yield from (_unknown_file(path, stages) for path in strangers)
             if not strangers:
                 message = f"{some(stages)} read what was there before; the next run brings them up to date"
-                yield Finding(Kind.OUTDATED, name, message, tuple(stages))
+                yield Finding(FindingKind.OUTDATED, name, message, tuple(stages))
         else:
             yield _edited(repo, lineage, name, item, stages)
 
@@ -54,7 +54,7 @@ def _unknown_files(repo: Repo, folder: str, contents: Contents) -> list[str]:
 
 def _unknown_file(path: str, stages: list[str]) -> Finding:
     return Finding(
-        Kind.UNKNOWN, path, f"no stage makes it, and {some(stages)} read its folder; remove it", tuple(stages)
+        FindingKind.UNKNOWN, path, f"no stage makes it, and {some(stages)} read its folder; remove it", tuple(stages)
     )
 
 

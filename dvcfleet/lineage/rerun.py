@@ -20,7 +20,7 @@ from dvcfleet.dvc_adapter.stages import set_params, varies
 from dvcfleet.errors import UserError, some
 from dvcfleet.git import git_if_any
 from dvcfleet.lineage.contents import name_of
-from dvcfleet.lineage.findings import Finding, Kind
+from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.hooks import LineageHooks, hooks_of
 from dvcfleet.lineage.metrics import differences
 from dvcfleet.lineage.steps import Lineage
@@ -129,7 +129,7 @@ def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Fi
     entry = recorded_entry(stage, {lock_file_of(stage): read_lock_file(lock_file)})
     if entry is None:
         message = "did not finish when it was run again"
-        yield Finding(Kind.NOT_REPRODUCED, stage.addressing, message, (stage.addressing,))
+        yield Finding(FindingKind.NOT_REPRODUCED, stage.addressing, message, (stage.addressing,))
         return
     before = recorded_entry(stage, {lock_file_of(stage): read_lock_file(lock_file_of(stage))}) or {}
     outs = [out for out in stage.outs if out.hash_info and not varies(out)]
@@ -143,7 +143,7 @@ def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Fi
         value = again.get(out.def_path)
         if value != out.hash_info.value:
             message = f"{stage.addressing} writes different bytes when run again{_where(out, str(value), scratch)}"
-            yield Finding(Kind.NOT_REPRODUCED, name_of(out), message, (stage.addressing,))
+            yield Finding(FindingKind.NOT_REPRODUCED, name_of(out), message, (stage.addressing,))
 
 
 def _inputs(entry: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -157,7 +157,7 @@ def _compare_metric(hooks: LineageHooks, out: Output, scratch: Path, how: Rerun)
         return  # a finding of its own
     changed = ", ".join(f"{key} {value} in place of {declared}" for key, (declared, value) in how.params.items())
     for difference in differences(Path(out.fs_path), scratch / name, partial(hooks.tolerance, name)):
-        yield Finding(Kind.NOT_REPRODUCED, name, f"{difference} ({changed})", (out.stage.addressing,))
+        yield Finding(FindingKind.NOT_REPRODUCED, name, f"{difference} ({changed})", (out.stage.addressing,))
 
 
 def _where(out: Output, value: str, scratch: Path) -> str:

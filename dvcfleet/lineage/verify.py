@@ -11,7 +11,7 @@ from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.errors import some
 from dvcfleet.lineage.contents import Contents, is_checked, name_of
-from dvcfleet.lineage.findings import Finding, Kind
+from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.inputs import check_inputs
 from dvcfleet.lineage.steps import Lineage, Step
 from dvcfleet.planning.reasons import dependency_reasons
@@ -26,7 +26,7 @@ def verify(repo: Repo, lineage: Lineage, contents: Contents) -> list[Finding]:
     findings += check_inputs(repo, lineage, contents, [finding.name for finding in findings])
     findings += _check_params(stages)
     findings += [found for step in lineage.steps.values() for found in _check_stage(step, lineage.stages[step.stage])]
-    findings += [Finding(Kind.NEVER_RAN, name, "the next run runs it", (name,)) for name in lineage.never_ran]
+    findings += [Finding(FindingKind.NEVER_RAN, name, "the next run runs it", (name,)) for name in lineage.never_ran]
     return findings
 
 
@@ -52,9 +52,11 @@ def _check_output(stage: Stage, out: Output, contents: Contents) -> Iterator[Fin
     name, wrote = name_of(out), f"{stage.addressing} wrote"
     recorded = _recorded_files(out)
     if not os.path.lexists(out.fs_path):
-        yield Finding(Kind.MISSING, name, f"{wrote} it; `dvc pull` or the next run brings it back", _only(stage))
+        yield Finding(FindingKind.MISSING, name, f"{wrote} it; `dvc pull` or the next run brings it back", _only(stage))
     elif os.path.isdir(out.fs_path) != out.hash_info.isdir:
-        yield Finding(Kind.CHANGED, name, f"{wrote} {'a folder' if out.hash_info.isdir else 'a file'}", _only(stage))
+        yield Finding(
+            FindingKind.CHANGED, name, f"{wrote} {'a folder' if out.hash_info.isdir else 'a file'}", _only(stage)
+        )
     elif recorded is None:
         yield from _check_unlisted(stage, out, contents)
     else:
@@ -63,7 +65,7 @@ def _check_output(stage: Stage, out: Output, contents: Contents) -> Iterator[Fin
             yield from _check_file(stage, out, os.path.join(name, file) if file else name, md5, now.get(file), contents)
         for file in sorted(now.keys() - recorded.keys()):
             message = f"none of the files that {wrote}; remove it"
-            yield Finding(Kind.UNKNOWN, os.path.join(name, file), message, _only(stage))
+            yield Finding(FindingKind.UNKNOWN, os.path.join(name, file), message, _only(stage))
 
 
 def _check_unlisted(stage: Stage, out: Output, contents: Contents) -> Iterator[Finding]:
@@ -71,10 +73,10 @@ def _check_unlisted(stage: Stage, out: Output, contents: Contents) -> Iterator[F
     path = out.cache.oid_to_path(out.hash_info.value)
     if os.path.exists(path):
         message = f"the listing of {name_of(out)} in DVC's cache has changed; remove it"
-        yield Finding(Kind.CACHE, os.path.relpath(path), message, _only(stage))
+        yield Finding(FindingKind.CACHE, os.path.relpath(path), message, _only(stage))
     if contents.digest(out.fs_path) != out.hash_info.value:
         message = f"not what {stage.addressing} wrote; DVC's cache has no listing of it to tell which file changed"
-        yield Finding(Kind.CHANGED, name_of(out), message, _only(stage))
+        yield Finding(FindingKind.CHANGED, name_of(out), message, _only(stage))
 
 
 def _check_file(
@@ -88,11 +90,11 @@ def _check_file(
             cure = "DVC's cache has no copy; remove it, and `dvc pull` or the next run brings it back"
         elif kept != md5:
             cure = f"so is the copy in DVC's cache; remove it and {copy}, and the next run makes it again"
-        kind = Kind.CHANGED if now else Kind.MISSING
+        kind = FindingKind.CHANGED if now else FindingKind.MISSING
         what = f"{stage.addressing} wrote md5 {md5}, it is {now} now" if now else f"{stage.addressing} wrote md5 {md5}"
         yield Finding(kind, name, f"{what}; {cure}", _only(stage))
     elif kept not in (None, md5):
-        yield Finding(Kind.CACHE, copy, f"this copy of {name} has changed; remove it", _only(stage))
+        yield Finding(FindingKind.CACHE, copy, f"this copy of {name} has changed; remove it", _only(stage))
 
 
 def _check_origins(repo: Repo, lineage: Lineage, found: set[str]) -> Iterator[Finding]:
@@ -103,7 +105,9 @@ def _check_origins(repo: Repo, lineage: Lineage, found: set[str]) -> Iterator[Fi
                 name = os.path.join(origin.path, file)
                 path = Path(repo.root_dir, name)
                 if name not in found and path.is_file() and _sha256_of(path) != noted["sha256"]:
-                    yield Finding(Kind.CHANGED, name, "has another sha256 than when it was fetched", (step.stage,))
+                    yield Finding(
+                        FindingKind.CHANGED, name, "has another sha256 than when it was fetched", (step.stage,)
+                    )
 
 
 def _sha256_of(path: Path) -> str:
@@ -119,18 +123,22 @@ def _check_params(stages: Iterable[Stage]) -> Iterator[Finding]:
                 for reason in dependency_reasons(dep):
                     concerned[name_of(dep), reason.removeprefix("params ")].append(stage.addressing)
     for (file, reason), names in concerned.items():
-        yield Finding(Kind.PARAMS, file, f"{reason} since {some(names)} ran", tuple(names))
+        yield Finding(FindingKind.PARAMS, file, f"{reason} since {some(names)} ran", tuple(names))
 
 
 def _check_stage(step: Step, stage: Stage) -> Iterator[Finding]:
     """Compare a stage in dvc.yaml with the one that ran."""
     if in_dvc_yaml(stage) and stage.cmd_changed:
-        yield Finding(Kind.STAGE, step.stage, "dvc.yaml gives it another command than the one that ran", _only(stage))
+        yield Finding(
+            FindingKind.STAGE, step.stage, "dvc.yaml gives it another command than the one that ran", _only(stage)
+        )
     declared = {name_of(item) for item in (*stage.deps, *stage.outs) if item.protocol == "local"} - set(step.params)
     recorded = {item.path for item in (*step.inputs, *step.outputs) if "://" not in item.path}
     if declared != recorded:
         names = some(sorted(declared ^ recorded))
-        yield Finding(Kind.STAGE, step.stage, f"dvc.yaml gives it other inputs or outputs: {names}", _only(stage))
+        yield Finding(
+            FindingKind.STAGE, step.stage, f"dvc.yaml gives it other inputs or outputs: {names}", _only(stage)
+        )
 
 
 def _only(stage: Stage) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from merganser.config.explaining import explain
 from merganser.config.inputs import INPUTS
 from merganser.config.params import UNMEASURED, Data, Params, Task
 from merganser.errors import InputError, did_you_mean
-from merganser.evaluation import Kind, get_kind, kind_names
+from merganser.evaluation import TaskKind, get_kind, kind_names
 from merganser.evaluation.settings import KindSettings
 from merganser.models import family_names, get_family, has_ability
 from merganser.sources.pointers import Pointer, repositories
@@ -78,7 +78,7 @@ def check_group(task: Task, source: Path, pointer: Pointer | None) -> None:
         raise InputError(f"data.group: has {', '.join(wanted) or 'nothing'}, and {source} {names}; name the same")
 
 
-def fits(kind: Kind, family: str) -> bool:
+def fits(kind: TaskKind, family: str) -> bool:
     """Tell whether a family's networks do tasks of a kind."""
     return all(has_ability(family, ability) for ability in kind.NEEDS)
 

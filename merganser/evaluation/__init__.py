@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # this module is part of all that lies beside it, which need 
     from merganser.models import Network
 
 
-class Kind(Protocol):
+class TaskKind(Protocol):
     """What the module of a kind holds. Its data has the columns that it names, renamed by `data.columns` at fetch.
 
     It may have `PRELOAD` too, written out: modules that processes import before they run stages.
@@ -92,11 +92,11 @@ def kind_names() -> list[str]:
     return module_names(kinds.__path__)
 
 
-def get_kind(name: str) -> Kind:
+def get_kind(name: str) -> TaskKind:
     """Return a kind's module; raise InputError with the nearest name when there is none of this one."""
     if name not in kind_names():
         raise InputError(f"{name!r} is not a kind of task; known: {', '.join(kind_names())}{_near(name)}")
-    kind: Kind = import_module(f"{kinds.__name__}.{name}")
+    kind: TaskKind = import_module(f"{kinds.__name__}.{name}")
     return kind
 
 

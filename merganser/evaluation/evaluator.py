@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.evaluation import GivesClasses, HasGroups, Kind, get_kind
+from merganser.evaluation import GivesClasses, HasGroups, TaskKind, get_kind
 from merganser.evaluation.examples import Results
 from merganser.evaluation.heads import check_head
 from merganser.evaluation.labels import labelled
@@ -27,7 +27,7 @@ class Evaluator:
     metric: str
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> TaskKind:
         """Return the kind's module."""
         return get_kind(self.name)
 

@@ -10,7 +10,17 @@ from ruamel.yaml import YAML
 
 from merganser.errors import InputError
 from merganser.outputs import replacing
-from merganser.sources.hub import Kind, check_entries, head_of, hub_api, hub_errors, listed, missing, names_at, refusal
+from merganser.sources.hub import (
+    RepoType,
+    check_entries,
+    head_of,
+    hub_api,
+    hub_errors,
+    listed,
+    missing,
+    names_at,
+    refusal,
+)
 from merganser.sources.named import HEAD
 from merganser.sources.pointers import HubPointer, read_pointer, repositories
 
@@ -24,20 +34,20 @@ class HubAwayError(Exception):
     """The hub does not answer."""
 
 
-def follow(source: Path, kind: Kind) -> dict[str, str]:
+def follow(source: Path, repo_type: RepoType) -> dict[str, str]:
     """Pin what a pointer file follows to the branch's commit, if what we read of it differs there.
 
     Returns the new revisions by repository; none where the pointer stays as it is, or follows nothing. Raises
     InputError where the hub has no such repository or branch, and HubAwayError where it does not answer.
     """
     named = repositories(read_pointer(source))
-    heads = {member: head for member, pointer in named.items() if (head := _moved(source, pointer, kind))}
+    heads = {member: head for member, pointer in named.items() if (head := _moved(source, pointer, repo_type))}
     if heads:
         pin(source, heads, keep_following=True)
     return {named[member].hub: head for member, head in heads.items()}
 
 
-def _moved(source: Path, pointer: HubPointer, kind: Kind) -> str | None:
+def _moved(source: Path, pointer: HubPointer, repo_type: RepoType) -> str | None:
     """Return the commit of the branch that is followed, if what is read differs there."""
     from huggingface_hub.errors import HTTPError
 
@@ -45,8 +55,8 @@ def _moved(source: Path, pointer: HubPointer, kind: Kind) -> str | None:
         return None
     api = hub_api()
     try:
-        head = head_of(api, pointer.hub, pointer.follow, kind)
-        if not _differs(api, pointer, head, kind, source):
+        head = head_of(api, pointer.hub, pointer.follow, repo_type)
+        if not _differs(api, pointer, head, repo_type, source):
             return None
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, pointer.follow, error)) from error
@@ -63,7 +73,7 @@ class Seen:
     size: int
 
 
-def look(source: Path, pointer: HubPointer, kind: Kind) -> Seen:
+def look(source: Path, pointer: HubPointer, repo_type: RepoType) -> Seen:
     """Ask the hub for a source as its pointer names it; of a pinned one for the commit of main too.
 
     Raises InputError where the hub has no such repository, revision or files, HubAwayError where it does not answer.
@@ -74,9 +84,9 @@ def look(source: Path, pointer: HubPointer, kind: Kind) -> Seen:
     branch = pointer.follow or HEAD
     asked = branch
     try:
-        head = head_of(api, pointer.hub, branch, kind)
+        head = head_of(api, pointer.hub, branch, repo_type)
         asked = pointer.revision or head
-        files = files_at(api, pointer, asked, kind, source)
+        files = files_at(api, pointer, asked, repo_type, source)
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, asked, error)) from error
     except (HTTPError, OSError) as error:
@@ -108,28 +118,30 @@ def pin(
         yaml.dump(content, file)
 
 
-def _differs(api: "HfApi", pointer: HubPointer, head: str, kind: Kind, source: Path) -> bool:
+def _differs(api: "HfApi", pointer: HubPointer, head: str, repo_type: RepoType, source: Path) -> bool:
     from huggingface_hub.errors import RevisionNotFoundError
 
     if pointer.revision in (None, head):
         return pointer.revision is None
     try:
-        before = _contents(api, pointer, str(pointer.revision), kind, source)
+        before = _contents(api, pointer, str(pointer.revision), repo_type, source)
     except RevisionNotFoundError:  # the branch was rewritten
         return True
-    return before != _contents(api, pointer, head, kind, source)
+    return before != _contents(api, pointer, head, repo_type, source)
 
 
-def _contents(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, source: Path) -> dict[str, str]:
+def _contents(api: "HfApi", pointer: HubPointer, revision: str, repo_type: RepoType, source: Path) -> dict[str, str]:
     """Return the checksum of each file that would be fetched at a commit."""
-    files = files_at(api, pointer, revision, kind, source)
+    files = files_at(api, pointer, revision, repo_type, source)
     return {name: file.lfs.sha256 if file.lfs else file.blob_id for name, file in files.items()}
 
 
-def files_at(api: "HfApi", pointer: HubPointer, revision: str, kind: Kind, source: Path) -> dict[str, "RepoFile"]:
+def files_at(
+    api: "HfApi", pointer: HubPointer, revision: str, repo_type: RepoType, source: Path
+) -> dict[str, "RepoFile"]:
     """Return each file that would be fetched at a commit, by its name from the pointer's folder on."""
-    found = listed(api, pointer.hub, revision, kind)
-    if kind == "dataset":
+    found = listed(api, pointer.hub, revision, repo_type)
+    if repo_type == "dataset":
         taken = {name: file for name, file in found.items() if name not in _NOT_READ and _is_read(name, pointer, found)}
     else:
         place, names, _ = names_at(pointer, found, source)

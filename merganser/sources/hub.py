@@ -18,7 +18,7 @@ from merganser.sources.weights import weight_names
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, RepoFile
 
-Kind = Literal["model", "dataset"]
+RepoType = Literal["model", "dataset"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MOST_FILES = 1_000_000  # of a repository
@@ -56,21 +56,21 @@ def hub_api() -> "HfApi":
     return HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
 
 
-def head_of(api: "HfApi", hub: str, branch: str, kind: Kind) -> str:
+def head_of(api: "HfApi", hub: str, branch: str, repo_type: RepoType) -> str:
     """Return the commit of a branch; raise InputError where the hub answers with something else."""
-    head = api.repo_info(hub, revision=branch, repo_type=kind).sha
+    head = api.repo_info(hub, revision=branch, repo_type=repo_type).sha
     if not isinstance(head, str) or not COMMIT.fullmatch(head):
         raise InputError(f"{hub}: the hub says that {branch} is at {str(head)[:80]!r}, which is not a commit")
     return head
 
 
-def listed(api: "HfApi", hub: str, revision: str, kind: Kind) -> "dict[str, RepoFile]":
+def listed(api: "HfApi", hub: str, revision: str, repo_type: RepoType) -> "dict[str, RepoFile]":
     """Return each file of a repository at a commit, by its name; raise InputError where there are too many."""
     from huggingface_hub import RepoFile
 
     files: dict[str, RepoFile] = {}
     try:
-        for entry in api.list_repo_tree(hub, revision=revision, repo_type=kind, recursive=True):
+        for entry in api.list_repo_tree(hub, revision=revision, repo_type=repo_type, recursive=True):
             if isinstance(entry, RepoFile):
                 if not isinstance(entry.path, str):
                     raise TypeError(f"a file has the name {entry.path!r}")

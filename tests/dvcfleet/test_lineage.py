@@ -14,7 +14,7 @@ from dvc.repo import Repo
 from dvcfleet.errors import UserError
 from dvcfleet.lineage import show
 from dvcfleet.lineage.audit import Audit, audit, look_up
-from dvcfleet.lineage.findings import Kind
+from dvcfleet.lineage.findings import FindingKind
 from dvcfleet.lineage.rerun import Rerun
 from tests.dvcfleet.test_ledger import commit, ledger
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
@@ -146,21 +146,21 @@ def _flip_cached(name: str) -> Callable[[Toy], None]:
 @pytest.mark.parametrize(
     ("change", "kind", "name"),
     [
-        (_flip("end.txt"), Kind.CHANGED, "end.txt"),
-        (_flip("turned/text"), Kind.CHANGED, "turned/text"),
-        (_flip_cached("cut.txt"), Kind.CACHE, ".dvc/cache"),
-        (lambda toy: (toy.path / "cut.txt").unlink(), Kind.MISSING, "cut.txt"),
-        (lambda toy: (toy.path / "source").unlink(), Kind.MISSING, "source"),
-        (_edit("turned/more", "x"), Kind.UNKNOWN, "turned/more"),
-        (_edit("source", "abcdeg"), Kind.CODE, "source"),
-        (_edit("params.yaml", "turn: {times: 2, more: {deep: 1}}\n"), Kind.PARAMS, "params.yaml"),
-        (_edit("dvc.yaml", CHAIN.replace("echo end", "echo END")), Kind.STAGE, "end"),
-        (_edit("dvc.yaml", CHAIN.replace("deps: [turned]", "deps: [turned, source]")), Kind.STAGE, "end"),
-        (_edit("dvc.yaml", CHAIN.replace("  end:", "  finish:")), Kind.NEVER_RAN, "finish"),
-        (_edit("dvc.yaml", CHAIN.replace("  end:", "  finish:")), Kind.UNDECLARED, "end"),
+        (_flip("end.txt"), FindingKind.CHANGED, "end.txt"),
+        (_flip("turned/text"), FindingKind.CHANGED, "turned/text"),
+        (_flip_cached("cut.txt"), FindingKind.CACHE, ".dvc/cache"),
+        (lambda toy: (toy.path / "cut.txt").unlink(), FindingKind.MISSING, "cut.txt"),
+        (lambda toy: (toy.path / "source").unlink(), FindingKind.MISSING, "source"),
+        (_edit("turned/more", "x"), FindingKind.UNKNOWN, "turned/more"),
+        (_edit("source", "abcdeg"), FindingKind.CODE, "source"),
+        (_edit("params.yaml", "turn: {times: 2, more: {deep: 1}}\n"), FindingKind.PARAMS, "params.yaml"),
+        (_edit("dvc.yaml", CHAIN.replace("echo end", "echo END")), FindingKind.STAGE, "end"),
+        (_edit("dvc.yaml", CHAIN.replace("deps: [turned]", "deps: [turned, source]")), FindingKind.STAGE, "end"),
+        (_edit("dvc.yaml", CHAIN.replace("  end:", "  finish:")), FindingKind.NEVER_RAN, "finish"),
+        (_edit("dvc.yaml", CHAIN.replace("  end:", "  finish:")), FindingKind.UNDECLARED, "end"),
     ],
 )
-def test_a_change_is_found_and_named(chain: Toy, change: Callable[[Toy], None], kind: Kind, name: str) -> None:
+def test_a_change_is_found_and_named(chain: Toy, change: Callable[[Toy], None], kind: FindingKind, name: str) -> None:
     change(chain)
     assert any(one == kind.value and what.startswith(name) for one, what in found(chain)), found(chain)
 
@@ -200,7 +200,7 @@ def test_an_edited_file_in_a_folder_of_code_is_named_by_git(toy: Make) -> None:
     assert found(code) == []
     code.write("code/b.py", "3")
     (finding,) = audit(code.path).findings
-    assert finding.kind is Kind.CODE
+    assert finding.kind is FindingKind.CODE
     assert "code/b.py" in finding.message
 
 
@@ -245,13 +245,13 @@ def test_other_bytes_each_time_and_bytes_changed_with_dvc_lock_are_found_by_runn
         repo.commit("own", force=True)
     assert found(chain) == []
     turned, own = sorted(again(chain).findings, key=lambda finding: finding.name, reverse=True)
-    assert (turned.kind, turned.name) == (Kind.NOT_REPRODUCED, "turned")
+    assert (turned.kind, turned.name) == (FindingKind.NOT_REPRODUCED, "turned")
     assert turned.message.endswith(": time")
-    assert (own.kind, own.name) == (Kind.NOT_REPRODUCED, "own.txt")
+    assert (own.kind, own.name) == (FindingKind.NOT_REPRODUCED, "own.txt")
 
 
 def test_nothing_is_run_again_from_code_that_has_changed(chain: Toy) -> None:
     chain.write("source", "changed")
     done = again(chain)
     assert not done.run_again
-    assert [one.kind for one in done.findings] == [Kind.CODE]
+    assert [one.kind for one in done.findings] == [FindingKind.CODE]

@@ -14,7 +14,7 @@ import yaml
 
 from dvcfleet.errors import UserError
 from dvcfleet.lineage.audit import audit, look_up
-from dvcfleet.lineage.findings import Finding, Kind
+from dvcfleet.lineage.findings import Finding, FindingKind
 from flows.project import Merganser
 from tests.dvcfleet.test_lineage import overwrite
 from tests.tiny import dvc, merganser
@@ -84,34 +84,34 @@ def _code(folder: Path) -> None:
 
 
 TAMPERINGS = {
-    "a source": (_flip("hub/dark/open_clip_model.safetensors"), Kind.SOURCE, "hub/dark"),
+    "a source": (_flip("hub/dark/open_clip_model.safetensors"), FindingKind.SOURCE, "hub/dark"),
     "a checkpoint": (
         _flip("data/checkpoints/dark/model.safetensors"),
-        Kind.CHANGED,
+        FindingKind.CHANGED,
         "data/checkpoints/dark/model.safetensors",
     ),
-    "a delta": (_flip("data/deltas/light.safetensors"), Kind.CHANGED, "data/deltas/light.safetensors"),
-    "a factor": (lambda folder: overwrite(_factor(folder)), Kind.CHANGED, "data/svd/dark/"),
+    "a delta": (_flip("data/deltas/light.safetensors"), FindingKind.CHANGED, "data/deltas/light.safetensors"),
+    "a factor": (lambda folder: overwrite(_factor(folder)), FindingKind.CHANGED, "data/svd/dark/"),
     "a merged model": (
         _flip("data/merged/average/model.safetensors"),
-        Kind.CHANGED,
+        FindingKind.CHANGED,
         "data/merged/average/model.safetensors",
     ),
     "an overlay": (
         _flip("data/merged/dts_d/overlays.safetensors"),
-        Kind.CHANGED,
+        FindingKind.CHANGED,
         "data/merged/dts_d/overlays.safetensors",
     ),
-    "a metric": (_flip("data/metrics/ties/dark.json"), Kind.CHANGED, "data/metrics/ties/dark.json"),
+    "a metric": (_flip("data/metrics/ties/dark.json"), FindingKind.CHANGED, "data/metrics/ties/dark.json"),
     "an example's result": (
         _flip("data/examples/ties/dark.safetensors"),
-        Kind.CHANGED,
+        FindingKind.CHANGED,
         "data/examples/ties/dark.safetensors",
     ),
-    "a receipt": (_flip("data/records/ties.json"), Kind.CHANGED, "data/records/ties.json"),
+    "a receipt": (_flip("data/records/ties.json"), FindingKind.CHANGED, "data/records/ties.json"),
     "a score in MLflow": (_score, "MLflow differs", "run "),
-    "a parameter": (_param, Kind.PARAMS, "params.yaml"),
-    "code": (_code, Kind.CODE, "tasks"),
+    "a parameter": (_param, FindingKind.PARAMS, "params.yaml"),
+    "code": (_code, FindingKind.CODE, "tasks"),
 }
 
 

@@ -15,7 +15,7 @@ import torch
 from merganser.checkpoints.reading import open_for_merging
 from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
-from merganser.config.params import Learned, Params, declared
+from merganser.config.params import LearnedEntry, Params, declared
 from merganser.evaluation.prepared import Prepared
 from merganser.hashes import sha256_of_tree
 from merganser.inputs.deltas import open_deltas
@@ -23,8 +23,7 @@ from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.factorised import factorised
 from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.heads import read_head
-from merganser.inputs.layers import LayerSource, MappedLayers, ThreadedLayers, dense_layer
-from merganser.inputs.layers import Learned as Found
+from merganser.inputs.layers import LayerSource, Learned, MappedLayers, ThreadedLayers, dense_layer
 from merganser.inputs.learned import RESULT, TRACE, write_learned
 from merganser.learning import FormsWeights, Learner, RoutesBlocks, get_learner
 from merganser.learning.apart import Apart
@@ -74,7 +73,7 @@ def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
 
 
 def open_problem(
-    params: Params, entry: Learned, learner: Learner, settings: LearnerSettings, tasks: list[str]
+    params: Params, entry: LearnedEntry, learner: Learner, settings: LearnerSettings, tasks: list[str]
 ) -> Learnable:
     """Open what is learned: the layers and their form, and each task's network, head and examples."""
     layers = open_layers(entry, learner, tasks)
@@ -105,7 +104,7 @@ def open_problem(
     return Apart([problem(own, [one]) for own, one in zip(alone, seen, strict=True)], layers)
 
 
-def open_layers(entry: Learned, learner: Learner, tasks: list[str], alone: str | None = None) -> LayerSource:
+def open_layers(entry: LearnedEntry, learner: Learner, tasks: list[str], alone: str | None = None) -> LayerSource:
     """Open what a learner reads: factors, or deltas with adapters multiplied out, which may be those of one task."""
     folder = DATA / entry.of
     if learner.READS == "deltas":
@@ -116,13 +115,13 @@ def open_layers(entry: Learned, learner: Learner, tasks: list[str], alone: str |
     return ThreadedLayers(factorised(open_deltas(folder, tasks), FactorSettings(1.0)), threads_wanted())
 
 
-def base_of(entry: Learned) -> Path:
+def base_of(entry: LearnedEntry) -> Path:
     """Return the folder of the model that the deltas start from."""
     own = DATA / entry.of / "base"
     return own if own.is_dir() else BASE
 
 
-def fingerprint(params: Params, entry: Learned, settings: LearnerSettings, tasks: list[str]) -> str:
+def fingerprint(params: Params, entry: LearnedEntry, settings: LearnerSettings, tasks: list[str]) -> str:
     """Return a digest of all that a state follows from: settings but the number of steps, seed, code and files."""
     kinds = sorted({params.tasks[task].kind for task in tasks})
     code = code_digest(
@@ -154,7 +153,7 @@ def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Le
     """Write the best values, and the losses by step."""
     layers = problem.layers
     with fresh_folder(out) as folder:
-        found = Found(
+        found = Learned(
             learner, settings.model_dump(), list(layers.tasks), list(layers.names), state.best, problem.blocks
         )
         write_learned(folder, found)

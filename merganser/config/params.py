@@ -236,7 +236,7 @@ class Surgery(Beside):
     lr: Annotated[float, Field(gt=0)] = 1e-3
 
 
-class Learned(Strict):
+class LearnedEntry(Strict):
     """Values that a learner finds on the tasks' validation data; the learner's keys stand here too.
 
     `of`: what the learner reads: deltas, svd or differences/NAME.
@@ -333,7 +333,7 @@ class Params(Strict):
     joints: dict[str, Joint] = {}
     differences: dict[str, Difference] = {}
     embeddings: dict[str, Embedding] = {}
-    learned: dict[str, Learned] = {}
+    learned: dict[str, LearnedEntry] = {}
     routers: dict[str, Routing] = {}
     searches: dict[str, Search] = {}
     surgery: dict[str, Surgery] = {}

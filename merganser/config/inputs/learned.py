@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from merganser.config.explaining import explain
 from merganser.config.inputs.base import PASSES, OfAnother, Work, difference_in
-from merganser.config.params import Entry, Learned, Params
+from merganser.config.params import Entry, LearnedEntry, Params
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import GivesClasses, get_kind, kind_names
 from merganser.learning import RoutesBlocks, get_learner
@@ -67,7 +67,7 @@ class LearnedValues(OfAnother):
             yield Work(f"learn@{name}", "network", None, batches, PASSES * settings.steps, forms=True)
 
 
-def _learner_mistakes(params: Params, where: str, learned: Learned) -> Iterator[str]:
+def _learner_mistakes(params: Params, where: str, learned: LearnedEntry) -> Iterator[str]:
     from merganser.models import HasBlocks, families_with, has_ability  # imports torch
 
     try:
@@ -88,4 +88,4 @@ def _learner_mistakes(params: Params, where: str, learned: Learned) -> Iterator[
         learner.Settings.model_validate(learned.values)
     except ValidationError as error:
         for mistake in error.errors():
-            yield explain(mistake, learner.Settings, tuple(where.split(".")), tuple(Learned.model_fields))
+            yield explain(mistake, learner.Settings, tuple(where.split(".")), tuple(LearnedEntry.model_fields))

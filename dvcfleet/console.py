@@ -83,7 +83,7 @@ class Progress:
             self._say(line)
 
     def _say(self, line: str, style: str | None = None) -> None:
-        self._heartbeat.said()
+        self._heartbeat.restart()
         if self._console.is_terminal:
             self._console.print(line, style=style, markup=False)
         else:
@@ -108,8 +108,8 @@ def show_summary(endings: dict[str, Ending], console: Console) -> None:
     counts = Counter(ending.result for ending in endings.values())
     for ending in endings.values():
         if ending.result is Result.FAILED:
-            said = next((line.strip() for line in reversed(ending.outcome.tail) if line.strip()), "")
-            last = f"; its last line: {said}" if said else ""
+            last_line = next((line.strip() for line in reversed(ending.outcome.tail) if line.strip()), "")
+            last = f"; its last line: {last_line}" if last_line else ""
             console.print(f"{ending.name} failed: {ending.why}{last}", style="red", markup=False)
     console.print(", ".join(f"{counts[result]} {result}" for result in Result if counts[result]))
     if any(counts[result] for result in _STYLES):

@@ -50,9 +50,9 @@ class SkippedError(Exception):
 
 def in_one_line(error: BaseException) -> str:
     """Return what an error says, on one line; with its kind before it if it says no more than a name."""
-    said = " ".join(str(error).split())
-    is_name = not said or isinstance(error, LookupError | AttributeError | AssertionError)
-    return ": ".join(filter(None, (type(error).__name__ if is_name else "", said)))
+    text = " ".join(str(error).split())
+    is_name = not text or isinstance(error, LookupError | AttributeError | AssertionError)
+    return ": ".join(filter(None, (type(error).__name__ if is_name else "", text)))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -20,9 +20,9 @@ class Heartbeat:
         self._beat = beat
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self.said()
+        self.restart()
 
-    def said(self) -> None:
+    def restart(self) -> None:
         """Restart the timer: something was printed."""
         self._interval, self._due = FIRST_S, time.monotonic() + FIRST_S
 

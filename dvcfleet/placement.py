@@ -29,14 +29,14 @@ class Placement:
         return resources_of(stage, next((self.stages[name] for name in _names(stage) if name in self.stages), None))
 
 
-def choose_placement(root: Path, profile: str | None, **said: Any) -> Placement:
-    """Return the profile's placement, overridden by what the command line `said` (None: not said).
+def choose_placement(root: Path, profile: str | None, **options: Any) -> Placement:
+    """Return the profile's placement, overridden by the command line's `options` (None: not given).
 
     Raises UserError if the profile does not exist or is invalid, for a runner that does not exist, and for an address
     without a cluster.
     """
     place = read_profile(root / PROFILES, profile) if profile else Placement()
-    place = replace(place, **{name: value for name, value in said.items() if value is not None})
+    place = replace(place, **{name: value for name, value in options.items() if value is not None})
     if not load_runner(place.runner).TAKES_ADDRESS and place.address:
         clusters = " and ".join(name for name in own_names() if load_runner(name).TAKES_ADDRESS)
         raise UserError(f"--address is for --runner {clusters}; --runner {place.runner} takes none")

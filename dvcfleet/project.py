@@ -113,10 +113,10 @@ def _declared(path: Path, modified: int, size: int) -> tuple[Project, str]:
         text = path.read_bytes().decode(errors="surrogateescape")
         tools: Any = tomllib.loads(text).get("tool")
     except (OSError, ValueError) as error:
-        said = f"{path}: cannot be read as TOML ({in_one_line(error)})"
+        problem = f"{path}: cannot be read as TOML ({in_one_line(error)})"
         if re.search(rf"\b{TABLE}\b", text):
-            raise UserError(f"{said}, and it names {TABLE}") from error
-        return Project(), f"{said}: ignored, as it does not name {TABLE}"
+            raise UserError(f"{problem}, and it names {TABLE}") from error
+        return Project(), f"{problem}: ignored, as it does not name {TABLE}"
     table = tools.get(TABLE, {}) if isinstance(tools, dict) else {}
     if not isinstance(table, dict):
         raise UserError(f'{path}: tool.{TABLE} should be a table with project = "module:object", got {table!r}')

@@ -75,11 +75,11 @@ def refuse(busy: BusyError) -> None:
 
 def when_busy(policy: str, say: Callable[[str], None]) -> Callable[[BusyError], None]:
     """Return the function that a run calls each time it finds the repository busy, for `refuse`, `wait` or `skip`."""
-    told: list[str] = []
+    announced: list[str] = []
 
     def wait(busy: BusyError) -> None:
-        if busy.who not in told:
-            told.append(busy.who)
+        if busy.who not in announced:
+            announced.append(busy.who)
             say(f"waiting: {busy.who}")
         time.sleep(_LOOK_AGAIN_S)
 

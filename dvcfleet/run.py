@@ -214,11 +214,11 @@ class RepositoryRun:
                     )
                     # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                     execute = self.stop.on_signals()(run.execute)
-                    told = run_flow(name, runner.task_runner, execute)
+                    received = run_flow(name, runner.task_runner, execute)
                     if not run.stopping:
                         servers.stop(LEAVE)
             show_summary(run.endings, self.console)
-            if not told:
+            if not received:
                 self._warn(f"Prefect's server did not receive all of this run; {LOGS} has all output.")
             return run.endings
 

@@ -107,8 +107,8 @@ def changed_lines(before: dict[str, dict[str, float]], now: dict[str, dict[str, 
         "gone": [name for name in before if name not in now],
         "changed": [f"{name} {100 * by:+.1f}" for name, by in moved.items()],
     }
-    said = [f"{len(names)} {word} ({_some(names)})" for word, names in parts.items() if names]
-    yield f"since the last run: {'; '.join(said) or 'no score changed'}"
+    changes = [f"{len(names)} {word} ({_some(names)})" for word, names in parts.items() if names]
+    yield f"since the last run: {'; '.join(changes) or 'no score changed'}"
 
 
 def _some(names: list[str]) -> str:

@@ -53,11 +53,11 @@ def new(root: Path, folder: Path, suite: str | None = None) -> list[str]:
             if place.exists():
                 place.rmdir()
             _do(folder, root, "worktree", "move", str(draft), str(place))
-    said = [f"{folder}: on the git branch {branch}, with the DVC cache of {root}"]
-    said += [f"{link} leads to this comparison's, which neither git nor DVC keeps" for link in links]
+    lines = [f"{folder}: on the git branch {branch}, with the DVC cache of {root}"]
+    lines += [f"{link} leads to this comparison's, which neither git nor DVC keeps" for link in links]
     if missing := _uncommitted(root):
-        said.append(f"its code is that of the last commit, without the changes here of {', '.join(missing)}")
-    return said
+        lines.append(f"its code is that of the last commit, without the changes here of {', '.join(missing)}")
+    return lines
 
 
 def draft_of(folder: Path) -> Path:

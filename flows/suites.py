@@ -26,7 +26,7 @@ from flows.suite_files import (
     with_head,
     without_head,
 )
-from merganser.config.completing import additions, completed, filled, said
+from merganser.config.completing import addition_names, additions, completed, filled
 from merganser.config.explaining import explain
 from merganser.config.loading import check_params
 from merganser.config.params import OWN_MODELS, Params, Strict, Text
@@ -133,7 +133,7 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
         with replacing(root / PARAMS) as out:
             out.write(with_head(text, name, grids=grids).encode())
         if added := suite_params(root, name, grids=grids)[1]:
-            print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {said(added)}", file=sys.stderr)
+            print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {addition_names(added)}", file=sys.stderr)
         write_pointers(root, params)
         ignore_unused_examples(root)
         restore_lock_file(repo, root / PARAMS)
@@ -143,7 +143,7 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
 def write_pointers(root: Path, params: Params) -> None:
     """Write the pointer files that a params.yaml names and the table of pointers has; leave those that are there.
 
-    Such a file may have been pinned or edited since; where it names something else than the table, that is said.
+    Such a file may have been pinned or edited since; where it names something else than the table, a line says so.
     """
     table = pointers(root)
     for path in (path for path in sources_of(params) if path in table):

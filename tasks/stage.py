@@ -73,8 +73,8 @@ def check_card(family: str) -> None:
 def card_line(code: CodeTree, family: str) -> str:
     """Return what a family's module says of its models in the cards of merges."""
     module = f"merganser.models.families.{family}"
-    said = code.constants(module)
-    return f"{module} {json.dumps({name: said.get(name) for name in IN_CARDS})}\n"
+    constants = code.constants(module)
+    return f"{module} {json.dumps({name: constants.get(name) for name in IN_CARDS})}\n"
 
 
 def _check(module: str, digest: str, text: Callable[[CodeTree], str]) -> None:

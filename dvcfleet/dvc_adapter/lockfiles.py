@@ -234,19 +234,19 @@ class _Note:
 
     def settle(self) -> None:
         """Take all entries as older than what comes."""
-        said = self._read()
-        if any("older" in each for each in said.values()):
-            self._dump({path: {key: each[key] for key in each if key != "older"} for path, each in said.items()})
+        notes = self._read()
+        if any("older" in each for each in notes.values()):
+            self._dump({path: {key: each[key] for key in each if key != "older"} for path, each in notes.items()})
 
     def knows(self, path: str, text: str) -> bool:
         """Tell whether a dvc.lock is as it was written here, with entries as DVC writes new ones."""
-        said = self._read().get(path, {})
-        return bool(said.get("plain")) and _digest_of(text) == said["texts"][-1]
+        note = self._read().get(path, {})
+        return bool(note.get("plain")) and _digest_of(text) == note["texts"][-1]
 
     def count(self, path: str, text: str | None) -> int | None:
         """Return how many entries are older than the run, the first ones; None if all are."""
-        said = self._read().get(path, {})
-        return said.get("older") if _digest_of(text) in said.get("texts", ()) else None
+        note = self._read().get(path, {})
+        return note.get("older") if _digest_of(text) in note.get("texts", ()) else None
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
@@ -255,17 +255,17 @@ class _Note:
             return {}
         return found if _is_note(found) else {}
 
-    def _dump(self, said: dict[str, dict[str, Any]]) -> None:
-        self._path.write_text(json.dumps(said), encoding="utf-8")
+    def _dump(self, notes: dict[str, dict[str, Any]]) -> None:
+        self._path.write_text(json.dumps(notes), encoding="utf-8")
 
 
 def _is_note(found: Any) -> bool:
     return isinstance(found, dict) and all(
-        isinstance(said, dict)
-        and isinstance(said.get("texts"), list)
-        and len(said["texts"]) == 2
-        and isinstance(said.get("older", 0), int)
-        for said in found.values()
+        isinstance(note, dict)
+        and isinstance(note.get("texts"), list)
+        and len(note["texts"]) == 2
+        and isinstance(note.get("older", 0), int)
+        for note in found.values()
     )
 
 

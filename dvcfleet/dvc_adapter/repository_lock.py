@@ -49,14 +49,14 @@ class DvcLock:
 
     def take(self) -> None:
         """Take the lock, waiting without a limit; does nothing if it is held."""
-        said = False
+        is_announced = False
         while not self._lock.is_locked:
             try:
                 self._try_to_take()
             except BusyError as busy:
-                if not said:
+                if not is_announced:
                     self._say(f"waiting: {busy.who}")
-                    said = True
+                    is_announced = True
 
     def lock_paths(self, stage: Stage) -> bool:
         """Lock a stage's paths for others while this lock is released; return False if others have."""

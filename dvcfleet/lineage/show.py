@@ -23,30 +23,30 @@ def as_lines(target: Target, lineage: Lineage) -> Iterator[str]:
     for file in target.files:
         if file != target.text:
             yield f"  {file}"
-    told: set[str] = set()
-    yield from _branches(lineage, target.stages, "", told)
+    shown: set[str] = set()
+    yield from _branches(lineage, target.stages, "", shown)
     for digest, content in lineage.environments.items():
         yield f"environment {digest[:_SHORT]}: {_environment(content)}"
 
 
-def _branches(lineage: Lineage, names: Iterable[str], indent: str, told: set[str]) -> Iterator[str]:
+def _branches(lineage: Lineage, names: Iterable[str], indent: str, shown: set[str]) -> Iterator[str]:
     names = list(names)
     for place, name in enumerate(names):
         last = place == len(names) - 1
         step = lineage.steps.get(name)
-        if name in told or step is None:
+        if name in shown or step is None:
             yield f"{indent}{'└─' if last else '├─'} {name} ({'above' if step else 'never ran'})"
             continue
-        told.add(name)
-        first, *rest = _told(step)
+        shown.add(name)
+        first, *rest = _description(step)
         yield f"{indent}{'└─' if last else '├─'} {first}"
         inner = indent + ("   " if last else "│  ")
         for line in rest:
             yield f"{inner}{'│' if step.needs else ' '}    {line}"
-        yield from _branches(lineage, step.needs, inner, told)
+        yield from _branches(lineage, step.needs, inner, shown)
 
 
-def _told(step: Step) -> Iterator[str]:
+def _description(step: Step) -> Iterator[str]:
     """Describe a step: its name, then one line per known fact."""
     yield f"{step.stage}: {step.description}" if step.description else step.stage
     for command in step.commands:

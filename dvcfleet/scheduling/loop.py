@@ -210,7 +210,7 @@ class Run:
             self._record(stage, entry)
         except Exception as error:
             return Result.FAILED, in_one_line(error)
-        why = f"{', '.join(changed)} changed while it ran, and dvc.lock has the hash from after the run, as after dvc repro"
+        why = f"{', '.join(changed)} changed while it ran; dvc.lock has the hash from after the run, as with dvc repro"
         return (Result.RESTORED if outcome.restored else Result.DONE), why if changed else ""
 
     def _record(self, stage: Stage, entry: dict[str, Any] | None = None) -> None:

@@ -38,7 +38,7 @@ _POLL_S = 0.05
 
 
 def main() -> None:
-    """Serve until told to end; in a forked child, become the command and exit with its exit code."""
+    """Serve until asked to end; in a forked child, become the command and exit with its exit code."""
     # The run handles the signals that a terminal sends to all of its processes.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -222,7 +222,7 @@ class Server:
                         }
 
     def _answer(self) -> None:
-        """Answer the clients whose commands have ended; for a command that was told to end, wait for all processes."""
+        """Answer the clients whose commands have ended; for a command that was asked to end, wait for all processes."""
         for connection in list(self._connections):
             if connection.termination and not connection.termination.is_over():
                 continue
@@ -263,10 +263,10 @@ def _end_all() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = selectors.DefaultSelector()
     control.register(0, selectors.EVENT_READ)
-    told = os.read(0, 1)
-    if told == LEAVE:
+    request = os.read(0, 1)
+    if request == LEAVE:
         return
-    is_awaited = bool(told)
+    is_awaited = bool(request)
     termination = Termination(descendants, GRACE_S if is_awaited else 0)
     while not termination.is_over():
         if not is_awaited:

@@ -253,8 +253,8 @@ def _open_torch(path: Path) -> TorchCheckpoint:
         raise InputError(f"{path}: holds no named tensors; save the model's state_dict")
     float8 = [name for name, value in tensors.items() if "float8" in str(value.dtype)]
     if float8:
-        said = f"{path}: {float8[0]} is quantised, stored as {tensors[float8[0]].dtype}"
-        raise InputError(f"{said}; fp8 is not supported: take the model it was made from")
+        problem = f"{path}: {float8[0]} is quantised, stored as {tensors[float8[0]].dtype}"
+        raise InputError(f"{problem}; fp8 is not supported: take the model it was made from")
     strange = [name for name, value in tensors.items() if not _is_plain(name, value)]
     if strange:
         raise InputError(f"{path}: {strange[0]!r} is not a plain tensor under a name; save the model's state_dict")

@@ -99,8 +99,8 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
 def _refuse_float8(path: Path, header: dict[str, Any]) -> None:
     for name, entry in header.items():
         if str(entry.get("dtype")).startswith("F8_"):
-            said = f"{path}: {name} is quantised, stored as {entry['dtype']}"
-            raise InputError(f"{said}; fp8 is not supported: take the model it was made from")
+            problem = f"{path}: {name} is quantised, stored as {entry['dtype']}"
+            raise InputError(f"{problem}; fp8 is not supported: take the model it was made from")
 
 
 def _checked_end(header: dict[str, Any]) -> int:

@@ -101,13 +101,13 @@ def _check_numbers(ours: Vocabulary, theirs: Vocabulary, task: str) -> None:
 
 def _difference(ours: Vocabulary, theirs: Vocabulary) -> str:
     """Say which tokens only one of two vocabularies has."""
-    told = []
+    differences = []
     for who, one, other in (("it has", theirs, ours), ("it lacks", ours, theirs)):
         tokens = sorted((number, token) for token, number in one.items() if token not in other)
         if tokens:
             more = f" and {len(tokens) - SHOWN} more" if len(tokens) > SHOWN else ""
-            told.append(f"{who} {', '.join(repr(token) for _, token in tokens[:SHOWN])}{more}")
-    return f"its vocabulary differs from the base's: {'; '.join(told)}" if told else ""
+            differences.append(f"{who} {', '.join(repr(token) for _, token in tokens[:SHOWN])}{more}")
+    return f"its vocabulary differs from the base's: {'; '.join(differences)}" if differences else ""
 
 
 def _check_rows(

@@ -85,7 +85,7 @@ def _holds(text: str, content: Any) -> bool:
         return False
 
 
-def said(added: Sequence[Addition]) -> str:
+def addition_names(added: Sequence[Addition]) -> str:
     """Name the sections and entries of additions, the first of many."""
     places = list(dict.fromkeys(".".join(place[:-1] or place) for place, _ in added))
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""

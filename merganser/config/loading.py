@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from merganser.config.completing import additions, completed, filled, said
+from merganser.config.completing import addition_names, additions, completed, filled
 from merganser.config.explaining import explain, shown
 from merganser.config.inputs import INPUTS, SECTIONS
 from merganser.config.params import NAME, Params
@@ -29,7 +29,7 @@ def load_params(path: Path) -> Params:
 
 
 def check_params(content: Any, path: Path) -> Params:
-    """Check the content of a `params.yaml` as `load_params` does; `path`: what the mistakes are said to be in."""
+    """Check the content of a `params.yaml` as `load_params` does; `path`: the file that mistakes name."""
     params = _params(content, path)
     from merganser.config.entries import usage_mistakes  # imports torch: only when the rest of the file is right
     from merganser.config.tasks import task_mistakes
@@ -72,7 +72,7 @@ def complete_file(path: Path) -> str | None:
     load_params(path)
     with replacing(path) as out:
         out.write(text.encode())
-    return f"{path}: wrote what was left out: {said(added)}"
+    return f"{path}: wrote what was left out: {addition_names(added)}"
 
 
 def _name_mistakes(content: dict[Any, Any]) -> list[str]:

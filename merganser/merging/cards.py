@@ -78,11 +78,11 @@ def _metadata(
 
 def _library(base: Path, family: str | None) -> tuple[str | None, str | None]:
     """Return what loads a checkpoint, and for what, as its family says; where none is declared, one that knows it."""
-    said = [constants(FAMILIES, name) for name in ([family] if family else family_names())]
-    said.sort(key=lambda each: "CONFIG" not in each)  # a configuration of its own is the surer sign
+    declared = [constants(FAMILIES, name) for name in ([family] if family else family_names())]
+    declared.sort(key=lambda each: "CONFIG" not in each)  # a configuration of its own is the surer sign
     config = read_config(base / CONFIG)
     architecture = str(((config or {}).get("architectures") or [""])[0])
-    for each in said:
+    for each in declared:
         if (base / each.get("CONFIG", CONFIG)).is_file():
             use = next((use for ending, use in each["PIPELINES"].items() if architecture.endswith(ending)), None)
             if use or family:

@@ -43,6 +43,6 @@ def usage(method: Method, family: str, task: str) -> str:
         given=f', "{task}"' if surgery else given,
         run=RUN_PICTURES if pictures else RUN_TEXTS,
     )
-    told = "Parameters alone do not hold this merge; with Merganser installed, these lines run it"
+    intro = "Parameters alone do not hold this merge; with Merganser installed, these lines run it"
     known = f"so is the task, here {task}" if surgery else "the task is not: each input is routed"
-    return f"## Use\n\n{told}. Each task's class head is given, {known}.\n\n```python\n{lines}\n```"
+    return f"## Use\n\n{intro}. Each task's class head is given, {known}.\n\n```python\n{lines}\n```"

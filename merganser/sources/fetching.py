@@ -169,10 +169,10 @@ def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
     except (RuntimeError, ValueError) as error:  # a data set that comes with a script, an unknown configuration
         raise InputError(f"{source}: {pointer.hub} cannot be loaded as a data set: {error}") from error
     except OSError as error:
-        said = refusal(source, pointer.hub, error)
-        if said is None:
+        refused = refusal(source, pointer.hub, error)
+        if refused is None:
             raise
-        raise InputError(said) from error
+        raise InputError(refused) from error
     taken = {}
     for key, splits in loaded.items():
         if not isinstance(splits, DatasetDict):

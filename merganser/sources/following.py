@@ -90,9 +90,9 @@ def look(source: Path, pointer: HubPointer, repo_type: RepoType) -> Seen:
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, asked, error)) from error
     except (HTTPError, OSError) as error:
-        said = refusal(source, pointer.hub, error)
-        if said is not None:
-            raise InputError(said) from error
+        refused = refusal(source, pointer.hub, error)
+        if refused is not None:
+            raise InputError(refused) from error
         raise HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})") from error
     return Seen(head, sum(file.size for file in files.values()))
 

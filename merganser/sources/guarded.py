@@ -182,10 +182,10 @@ def _number(request: Any, headers: Mapping[str, str], name: str) -> int | None:
     return int(value)
 
 
-def _refusal(said: str) -> InputError:
+def _refusal(message: str) -> InputError:
     """Say what is wrong with an answer; the request that met it is at its end."""
     _here.deadline = _here.failing = _here.listing = None
-    return InputError(said)
+    return InputError(message)
 
 
 def _told(request: Any) -> str:

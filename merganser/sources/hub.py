@@ -141,10 +141,10 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
-        said = refusal(source, pointer.hub, error)
-        if said is None:
+        refused = refusal(source, pointer.hub, error)
+        if refused is None:
             raise
-        raise InputError(said) from error
+        raise InputError(refused) from error
     _check_download(snapshot, {name: files[name] for name in wanted})
     return snapshot / (pointer.path if pointer.path in files else place), left
 

@@ -195,5 +195,5 @@ def _parts(path: Path, start: bytes) -> Iterator[IO[bytes]]:
 
 def _check_size(name: str, size: int, expanded: int) -> None:
     if not 0 <= expanded <= EXPANDED * size + SPARE:
-        said = f"{EXPANDED} times as many and {SPARE >> 20} MiB"
-        raise InputError(f"{name}: expands {size} bytes to {expanded}, more than {said}; it is not read")
+        limit = f"{EXPANDED} times as many and {SPARE >> 20} MiB"
+        raise InputError(f"{name}: expands {size} bytes to {expanded}, more than {limit}; it is not read")

@@ -43,8 +43,8 @@ def fetch_named(hub: str, revision: str | None) -> tuple[Path, HubPointer, list[
     except hub_errors() as error:
         raise InputError(missing(source, hub, asked, error)) from error
     except (HTTPError, OSError) as error:
-        said = refusal(source, hub, error)
-        raise InputError(said or _trouble(source, error)) from error
+        refused = refusal(source, hub, error)
+        raise InputError(refused or _trouble(source, error)) from error
 
 
 def _trouble(source: Path, error: Exception) -> str:

@@ -24,13 +24,13 @@ def evolved(
     yield measure(_coefficients(tasks, np.ones(len(tasks)).tolist()))
     optimiser = CMA(mean=np.ones(len(tasks)), sigma=sigma, seed=seed, population_size=population)
     for _ in range(generations):
-        told = []
+        scored = []
         for _ in range(population):
             asked = optimiser.ask()
             found = measure(_coefficients(tasks, asked.tolist()))
-            told.append((asked, -found.score))
+            scored.append((asked, -found.score))
             yield found
-        optimiser.tell(told)
+        optimiser.tell(scored)
 
 
 def _coefficients(tasks: Sequence[str], values: Sequence[float]) -> Values:

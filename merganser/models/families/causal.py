@@ -84,10 +84,10 @@ class CausalNetwork(TextModule):
 
 def _placed(batch: Inputs) -> dict[str, Tensor]:
     """Add the tokens' places, counted from the first that is not padding, where there is any."""
-    told = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    named = {name: batch[name] for name in ("input_ids", "attention_mask")}
     if batch["attention_mask"].all():
-        return told
-    return told | {"position_ids": (batch["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)}
+        return named
+    return named | {"position_ids": (batch["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)}
 
 
 def open_network(

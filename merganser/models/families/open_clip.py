@@ -196,12 +196,14 @@ def _check_pictures_and_texts(vision: Mapping[str, Any], text: Mapping[str, Any]
         value[0] if isinstance(value, list) else value for value in map(vision.get, ("image_size", "patch_size"))
     )
     if isinstance(size, int) and isinstance(patch, int) and (patch < 1 or size // patch > MOST_PATCHES):
-        said = f"image_size is {size} and patch_size {patch}, and no model has more than {MOST_PATCHES} patches a side"
-        raise InputError(f"{path}: model_cfg.vision_cfg: {said}")
+        problem = (
+            f"image_size is {size} and patch_size {patch}, and no model has more than {MOST_PATCHES} patches a side"
+        )
+        raise InputError(f"{path}: model_cfg.vision_cfg: {problem}")
     context = text.get("context_length")
     if isinstance(context, int) and context > MOST_TOKENS:
-        said = f"context_length is {context}, and no model has more than {MOST_TOKENS}"
-        raise InputError(f"{path}: model_cfg.text_cfg: {said}")
+        problem = f"context_length is {context}, and no model has more than {MOST_TOKENS}"
+        raise InputError(f"{path}: model_cfg.text_cfg: {problem}")
 
 
 def _check_config(path: Path) -> None:

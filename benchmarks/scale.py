@@ -29,7 +29,7 @@ from dvcfleet.record.ledger import executions
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.scheduling.durations import Durations, kind_of
 from dvcfleet.scheduling.order import ReadyStages, paths
-from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room
+from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 from flows import cost_model
 from flows.cost_model import CORE, GPU, Model
 from merganser.inputs.factors import FactorSettings
@@ -268,7 +268,7 @@ def virtual_share(folder: Path, are_known: bool) -> float:
     needs = {name: node.needs for name, node in found.planned.items()}
     seconds = {name: float((folder / "stand-ins" / name).read_text().split()[0]) for name in needs}
     resources = {name: Resources(gpus=WANTED.get(kind_of(name), 0)) for name in needs}
-    machines = [Machine(str(number), "", Room(THREADS, gpus=GPUS)) for number in range(NODES)]
+    machines = [Machine(str(number), "", Capacity(THREADS, gpus=GPUS)) for number in range(NODES)]
     pool = ResourcePool(NODES * THREADS, machines=machines)
     ends: list[tuple[float, str]] = []
     now = 0.0

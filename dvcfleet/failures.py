@@ -119,12 +119,12 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def room_words(path: Path | None = None) -> str:
+def space_words(path: Path | None = None) -> str:
     """Say how little is free on the disk of a path, by default the current folder; empty if there is enough."""
     place = (path or Path()).absolute()
     existing = next((each for each in (place, *place.parents) if each.exists()), Path("/"))
     free = shutil.disk_usage(existing).free
-    return f"; {free // 1000:,} kB are free on the disk of {existing}: make room" if free < _LITTLE_BYTES else ""
+    return f"; {free // 1000:,} kB are free on the disk of {existing}: free some space" if free < _LITTLE_BYTES else ""
 
 
 def _words(error: BaseException) -> str | None:
@@ -132,9 +132,9 @@ def _words(error: BaseException) -> str | None:
     if isinstance(error, FailedError):
         return str(error)
     if is_a(error, "httpx.HTTPError", "prefect.exceptions.PrefectException"):
-        return f"Prefect's server refused a request ({_first_line(error)}){room_words()}"
+        return f"Prefect's server refused a request ({_first_line(error)}){space_words()}"
     if isinstance(error, sqlite3.Error):
-        return f"{_file_at(error) or 'a database'}: {_first_line(error)}{room_words()}"
+        return f"{_file_at(error) or 'a database'}: {_first_line(error)}{space_words()}"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _is_lack_of_memory(str(error))):
         return f"not enough memory ({_first_line(error)}): give it more, or do less at once"
     if isinstance(error, OSError):
@@ -151,7 +151,7 @@ def _system_words(error: OSError) -> str:
     where = " and ".join(names) or str(_file_at(error) or "")
     text = f"{where}: {error.strerror}" if where else error.strerror
     if error.errno in _FULL:
-        return f"{text}{room_words(Path(names[0]) if names else None) or ': make room'}"
+        return f"{text}{space_words(Path(names[0]) if names else None) or ': free some space'}"
     remedy = _REMEDIES.get(error.errno)
     return f"{text}: {remedy}" if remedy else text
 
@@ -183,7 +183,7 @@ def _unforeseen(error: BaseException, state_folder: Callable[[], Path | None]) -
     kind = type(error).__name__
     file = _keep_traceback(error, state_folder)
     kept = f"its traceback is in {file}" if file else "its traceback could not be saved"
-    return f"unexpected {kind}: {_first_line(error)}; {kept}{room_words()}"
+    return f"unexpected {kind}: {_first_line(error)}; {kept}{space_words()}"
 
 
 def _keep_traceback(error: BaseException, state_folder: Callable[[], Path | None]) -> Path | None:

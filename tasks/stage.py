@@ -111,7 +111,7 @@ def check_kind(name: str) -> None:
 def _lack(error: Exception) -> str | None:
     """Say what the machine has too little of; None where an error is about something else."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no room left on the disk of {error.filename or Path.cwd()}: make some"
+        return f"no space left on the disk of {error.filename or Path.cwd()}: free some"
     words = str(error).partition("\n")[0]
     if isinstance(error, MemoryError) or "can't allocate memory" in words or "out of memory" in words:
         return f"not enough memory ({words or 'out of memory'}): give it more, or run fewer stages at once (--workers)"

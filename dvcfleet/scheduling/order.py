@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.durations import Durations
-from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool, Room
+from dvcfleet.scheduling.resource_pool import Allocation, Capacity, ResourcePool
 
 # For how many stages machines are reserved at a time.
 _RESERVED = 8
@@ -47,7 +47,7 @@ class _Reservation:
     """A machine reserved for a stage from a time on, and what the stage will leave of it."""
 
     at: float
-    left: Room
+    left: Capacity
     # The stage could not start when it was first expected to: nothing is put before it any more.
     is_late: bool
 
@@ -123,7 +123,7 @@ class ReadyStages:
                     return
                 looks[request] += 1
                 is_reserved = self._reserve(name, reserved)
-                # While there is room that is reserved for later, one of the next stages may be short enough.
+                # While something is free that is reserved for later, one of the next stages may be short enough.
                 if not is_reserved and (looks[request] > _LOOKS or self._pool.offer(request) is None):
                     closed.add(request)
         finally:
@@ -138,7 +138,7 @@ class ReadyStages:
     def _offer(self, name: str, reserved: Mapping[str, _Reservation]) -> Allocation | None:
         """Return an allocation that delays no stage for which a machine is reserved."""
         resources = self._pool.least(self._resources[name])
-        for machine in self._pool.by_free_room():
+        for machine in self._pool.by_free_capacity():
             share = self._pool.offer(resources, machine)
             if share is None:
                 continue
@@ -160,22 +160,22 @@ class ReadyStages:
             return False
         promised, first_at = self._promises.get(name, ("", 0.0))
         machine = promised if promised in able else min(able, key=lambda key: self._when_free(key, resources)[0])
-        at, room = self._when_free(machine, resources)
+        at, capacity = self._when_free(machine, resources)
         if name not in self._promises:
             first_at = at
         self._promises[name] = machine, first_at
-        reserved[machine] = _Reservation(at, room.without(resources), self._clock() > first_at)
+        reserved[machine] = _Reservation(at, capacity.without(resources), self._clock() > first_at)
         return True
 
-    def _when_free(self, machine: str, resources: Resources) -> tuple[float, Room]:
-        """Return when a machine is expected to have room for a stage, and its room then."""
-        room, at = self._pool.free[machine], self._clock()
+    def _when_free(self, machine: str, resources: Resources) -> tuple[float, Capacity]:
+        """Return when a machine is expected to have what a stage requests, and what is free then."""
+        capacity, at = self._pool.free[machine], self._clock()
         running = sorted((self._began[name] + self._durations[name], name) for name in self._pool.on[machine])
         for end, name in running:
-            if room.holds(resources):
+            if capacity.holds(resources):
                 break
-            room, at = room.plus(self._pool.given[name].room), max(at, end)
-        return at, room
+            capacity, at = capacity.plus(self._pool.given[name].capacity), max(at, end)
+        return at, capacity
 
     def _rank(self, name: str) -> tuple[float, ...]:
         """The longest path first; of equal ones the stage that most others wait for, and the larger request."""

@@ -15,14 +15,14 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """An amount of each resource; infinite for one that is not counted."""
 
     threads: float
     memory_bytes: float = math.inf
     gpus: float = math.inf
 
-    def holds(self, resources: "Resources | Room") -> bool:
+    def holds(self, resources: "Resources | Capacity") -> bool:
         """Tell whether that much is there."""
         return (
             self.threads >= resources.threads
@@ -30,13 +30,13 @@ class Room:
             and self.gpus >= resources.gpus
         )
 
-    def without(self, taken: "Resources | Room") -> "Room":
+    def without(self, taken: "Resources | Capacity") -> "Capacity":
         """Return what remains; less than nothing if more is taken than there is."""
-        return Room(self.threads - taken.threads, self.memory_bytes - taken.memory_bytes, self.gpus - taken.gpus)
+        return Capacity(self.threads - taken.threads, self.memory_bytes - taken.memory_bytes, self.gpus - taken.gpus)
 
-    def plus(self, more: "Room") -> "Room":
+    def plus(self, more: "Capacity") -> "Capacity":
         """Return both amounts together."""
-        return Room(self.threads + more.threads, self.memory_bytes + more.memory_bytes, self.gpus + more.gpus)
+        return Capacity(self.threads + more.threads, self.memory_bytes + more.memory_bytes, self.gpus + more.gpus)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Machine:
 
     key: str
     address: str
-    has: Room
+    has: Capacity
 
     def __str__(self) -> str:
         has = self.has
@@ -57,7 +57,7 @@ class Allocation:
     """The resources allocated to one stage on a machine; `gpus`: by name, if they are given out by name."""
 
     threads: int
-    room: Room
+    capacity: Capacity
     gpus: tuple[str, ...] = ()
     machine: str = ""
 
@@ -79,7 +79,7 @@ class ResourcePool:
         self.threads, self.memory_bytes, self.gpus = threads, memory_bytes, gpus
         counted = math.inf if gpus is None else len(gpus)
         self.machines = {each.key: each for each in machines} or {
-            "": Machine("", "this machine", Room(threads, memory_bytes, counted))
+            "": Machine("", "this machine", Capacity(threads, memory_bytes, counted))
         }
         self._is_capped = threads < sum(machine.has.threads for machine in self.machines.values())
         self.given: dict[str, Allocation] = {}
@@ -87,8 +87,8 @@ class ResourcePool:
         self.free = {key: machine.has for key, machine in self.machines.items()}
         self.on: dict[str, dict[str, Allocation]] = {key: {} for key in self.machines}
 
-    def by_free_room(self) -> list[str]:
-        """List the machines, those with the fewest free GPUs first: the others keep room for large stages."""
+    def by_free_capacity(self) -> list[str]:
+        """List the machines, those with the fewest free GPUs first: the others stay free for large stages."""
         return sorted(self.free, key=lambda key: (self.free[key].gpus, self.free[key].threads))
 
     def least(self, resources: Resources) -> Resources:
@@ -106,17 +106,17 @@ class ResourcePool:
         wanted = self.least(resources)
         if wanted.threads > self.free_threads:
             return None
-        for key in self.by_free_room() if machine is None else (machine,):
+        for key in self.by_free_capacity() if machine is None else (machine,):
             if self.free[key].holds(wanted):
-                room = Room(wanted.threads, wanted.memory_bytes, wanted.gpus)
-                return Allocation(wanted.threads, room, self._free_gpus()[: wanted.gpus], key)
+                capacity = Capacity(wanted.threads, wanted.memory_bytes, wanted.gpus)
+                return Allocation(wanted.threads, capacity, self._free_gpus()[: wanted.gpus], key)
         return None
 
     def give(self, name: str, share: Allocation) -> None:
         """Allocate what was offered to a stage."""
         self.given[name] = self.on[share.machine][name] = share
         self.free_threads -= share.threads
-        self.free[share.machine] = self.free[share.machine].without(share.room)
+        self.free[share.machine] = self.free[share.machine].without(share.capacity)
 
     def take_back(self, name: str) -> None:
         """Free what a stage had, if it had anything."""
@@ -124,7 +124,7 @@ class ResourcePool:
         if share is not None:
             del self.on[share.machine][name]
             self.free_threads += share.threads
-            self.free[share.machine] = self.free[share.machine].plus(share.room)
+            self.free[share.machine] = self.free[share.machine].plus(share.capacity)
 
     def refuse_too_much(self, name: str, resources: Resources) -> None:
         """Raise UserError if a stage requests more than this machine has."""

@@ -39,7 +39,7 @@ def enough_memory() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise InputError(
-            "--device cuda: the GPU has no room for two layers of all tasks and the work on one; use --device cpu"
+            "--device cuda: the GPU's memory cannot hold two layers of all tasks and the work on one; use --device cpu"
         ) from error
 
 

@@ -17,7 +17,7 @@ import pytest
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.cluster_pool import cluster_pool
-from dvcfleet.scheduling.resource_pool import Machine, Room
+from dvcfleet.scheduling.resource_pool import Capacity, Machine
 from tests.dvcfleet.cluster import ROOT, free_port, started
 from tests.dvcfleet.test_gpus import GPU_STAGES, GPUS, check_gpus
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
@@ -247,14 +247,14 @@ def test_a_cluster_without_workers_needs_to_be_told_how_many_there_will_be(monke
 
 def test_a_stage_must_fit_one_node_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
-    machines = [Machine("a", "127.0.0.1", Room(8, 1e9, 0)), Machine("b", "127.0.0.1", Room(1, 1e9, 4))]
+    machines = [Machine("a", "127.0.0.1", Capacity(8, 1e9, 0)), Machine("b", "127.0.0.1", Capacity(1, 1e9, 4))]
     assert cluster_pool("it", machines, None, {"s": Resources(threads=8), "t": Resources(gpus=4)}).threads == 9
     with pytest.raises(UserError, match="stage s: asks for 2 threads, 1 GPUs, and no node has all"):
         cluster_pool("it", machines, None, {"s": Resources(threads=2, gpus=1)})
 
 
 def test_a_node_that_cannot_reach_prefects_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    away = [Machine("a", "192.0.2.7", Room(8, 1e9, 0))]
+    away = [Machine("a", "192.0.2.7", Capacity(8, 1e9, 0))]
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     with pytest.raises(UserError, match=r"listens on this machine only, and 192\.0\.2\.7 is another"):
         cluster_pool("it", away, None, {})

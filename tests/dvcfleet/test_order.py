@@ -7,9 +7,9 @@ import pytest
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.durations import Durations
 from dvcfleet.scheduling.order import ReadyStages, followers, paths
-from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room
+from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 
-NODES = tuple(Machine(f"n{number}", f"n{number}", Room(8, 1e9, 2)) for number in range(4))
+NODES = tuple(Machine(f"n{number}", f"n{number}", Capacity(8, 1e9, 2)) for number in range(4))
 
 
 def simulate(
@@ -36,8 +36,8 @@ def simulate(
             started[name] = now
             ends[name] = now + seconds[name]
         assert ends, "nothing runs, and nothing can start"
-        for room in pool.free.values():
-            assert room.holds(Room(0, 0, 0))
+        for capacity in pool.free.values():
+            assert capacity.holds(Capacity(0, 0, 0))
         ended = min(ends, key=lambda name: ends[name])
         now = ends.pop(ended)
         pool.take_back(ended)
@@ -95,7 +95,7 @@ def test_a_stage_that_wants_a_whole_node_is_not_starved_by_small_ones(expected_s
 
 
 def test_only_what_ends_in_time_is_put_before_a_large_stage() -> None:
-    one = (Machine("n", "n", Room(8, 1e9, 2)),)
+    one = (Machine("n", "n", Capacity(8, 1e9, 2)),)
     needs: dict[str, list[str]] = {
         "running": [],
         "tail": ["running"],

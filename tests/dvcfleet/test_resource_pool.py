@@ -6,48 +6,48 @@ from dvcfleet.scheduling.resource_pool import ResourcePool, memory_here
 from dvcfleet.worker.gpus import gpus_here, own_gpus
 
 
-def give(room: ResourcePool, name: str, resources: Resources) -> tuple[str, ...] | None:
+def give(pool: ResourcePool, name: str, resources: Resources) -> tuple[str, ...] | None:
     """Give a stage what it asks for; return its GPUs, None while it has to wait."""
-    share = room.offer(resources)
+    share = pool.offer(resources)
     if share is None:
         return None
-    room.give(name, share)
+    pool.give(name, share)
     return share.gpus
 
 
 def test_no_gpu_has_two_stages_and_a_free_one_is_given_again() -> None:
-    room = ResourcePool(threads=8, gpus=("0", "1", "2"))
-    assert give(room, "a", Resources(gpus=2)) == ("0", "1")
-    assert give(room, "b", Resources(gpus=2)) is None
-    assert give(room, "c", Resources(gpus=1)) == ("2",)
-    assert give(room, "d", Resources()) == ()
-    room.take_back("a")
-    assert give(room, "b", Resources(gpus=2)) == ("0", "1")
+    pool = ResourcePool(threads=8, gpus=("0", "1", "2"))
+    assert give(pool, "a", Resources(gpus=2)) == ("0", "1")
+    assert give(pool, "b", Resources(gpus=2)) is None
+    assert give(pool, "c", Resources(gpus=1)) == ("2",)
+    assert give(pool, "d", Resources()) == ()
+    pool.take_back("a")
+    assert give(pool, "b", Resources(gpus=2)) == ("0", "1")
 
 
 def test_a_stage_waits_until_there_is_memory_for_it() -> None:
-    room = ResourcePool(threads=8, memory_bytes=10)
-    assert give(room, "a", Resources(memory_bytes=6)) == ()
-    assert give(room, "b", Resources(memory_bytes=6)) is None
-    assert give(room, "c", Resources(memory_bytes=4)) == ()
-    room.take_back("a")
-    assert give(room, "b", Resources(memory_bytes=6)) == ()
+    pool = ResourcePool(threads=8, memory_bytes=10)
+    assert give(pool, "a", Resources(memory_bytes=6)) == ()
+    assert give(pool, "b", Resources(memory_bytes=6)) is None
+    assert give(pool, "c", Resources(memory_bytes=4)) == ()
+    pool.take_back("a")
+    assert give(pool, "b", Resources(memory_bytes=6)) == ()
 
 
 def test_a_stage_gets_no_more_threads_than_there_are() -> None:
-    room = ResourcePool(threads=2)
-    share = room.offer(Resources(threads=5))
+    pool = ResourcePool(threads=2)
+    share = pool.offer(Resources(threads=5))
     assert share
     assert share.threads == 2
 
 
 def test_more_than_there_is_is_refused_by_name() -> None:
-    room = ResourcePool(threads=2, memory_bytes=8e9, gpus=("0",))
-    room.refuse_too_much("a", Resources(threads=5, gpus=1, memory_bytes=8_000_000_000))
+    pool = ResourcePool(threads=2, memory_bytes=8e9, gpus=("0",))
+    pool.refuse_too_much("a", Resources(threads=5, gpus=1, memory_bytes=8_000_000_000))
     with pytest.raises(UserError, match=r"^stage a: asks for 2 GPUs; this machine has 1$"):
-        room.refuse_too_much("a", Resources(gpus=2))
+        pool.refuse_too_much("a", Resources(gpus=2))
     with pytest.raises(UserError, match=r"^stage a: asks for 9 GB of memory; this machine has 8 GB$"):
-        room.refuse_too_much("a", Resources(memory_bytes=9_000_000_000))
+        pool.refuse_too_much("a", Resources(memory_bytes=9_000_000_000))
 
 
 @pytest.mark.parametrize(("named", "gpus"), [("", ()), ("-1", ()), ("0,1", ("0", "1")), ("GPU-8f, 3", ("GPU-8f", "3"))])

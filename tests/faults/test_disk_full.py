@@ -80,5 +80,5 @@ def test_a_stage_without_room_says_so_in_a_line() -> None:
     code = "import tasks.stage as stage; stage.run(lambda _argv: open('/dev/full', 'w').write('x' * 100_000))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert ended.stderr.startswith("no room left on the disk of ")
+    assert ended.stderr.startswith("no space left on the disk of ")
     assert len(ended.stderr.splitlines()) == 1

@@ -247,7 +247,7 @@ def test_a_gpu_too_small_is_said_to_be(gpu: Gpu) -> None:
     def function(layer: Layer) -> None:
         raise torch.OutOfMemoryError("tried to allocate more than there is")
 
-    with gpu(), pytest.raises(InputError, match="no room for two layers"):
+    with gpu(), pytest.raises(InputError, match="cannot hold two layers"):
         list(DeviceLayers(named(5), CudaStreams(torch.device("cuda"))).map(function))
 
 

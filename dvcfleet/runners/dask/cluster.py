@@ -23,7 +23,7 @@ from dvcfleet.runners import LocalRunner
 from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
 from dvcfleet.runners.dask.scheduler import FreeTasks
 from dvcfleet.scheduling.cluster_pool import cluster_pool, refuse_shared_gpus
-from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room, memory_here
+from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool, memory_here
 from dvcfleet.worker.dask_tasks import keys_at_work
 from dvcfleet.worker.gpus import gpus_here
 
@@ -113,8 +113,8 @@ class DaskCluster:
 
     def _machines(self) -> list[Machine]:
         resources = [(at, worker["resources"]) for at, worker in self._workers().items()]
-        rooms = {at: Room(has["threads"], has["memory"], has["GPU"]) for at, has in resources}
-        return [Machine(at, str(urlsplit(at).hostname), room) for at, room in rooms.items()]
+        capacities = {at: Capacity(has["threads"], has["memory"], has["GPU"]) for at, has in resources}
+        return [Machine(at, str(urlsplit(at).hostname), capacity) for at, capacity in capacities.items()]
 
 
 @contextmanager

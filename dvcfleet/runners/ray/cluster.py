@@ -17,7 +17,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
 from dvcfleet.runners import LocalRunner
 from dvcfleet.scheduling.cluster_pool import cluster_pool
-from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, Room
+from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
@@ -88,8 +88,11 @@ def _connected(**options: Any) -> Iterator[None]:
 
 def _machines() -> list[Machine]:
     alive = [node for node in ray.nodes() if node["Alive"]]
-    rooms = [Room(*(node["Resources"].get(name, 0) for name in ("CPU", "memory", "GPU"))) for node in alive]
-    return [Machine(node["NodeID"], node["NodeManagerAddress"], room) for node, room in zip(alive, rooms, strict=True)]
+    capacities = [Capacity(*(node["Resources"].get(name, 0) for name in ("CPU", "memory", "GPU"))) for node in alive]
+    return [
+        Machine(node["NodeID"], node["NodeManagerAddress"], capacity)
+        for node, capacity in zip(alive, capacities, strict=True)
+    ]
 
 
 def _asking(resources: Resources, machine: str = "") -> AbstractContextManager[Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from merganser.config.completing import completed, said
+from merganser.config.completing import addition_names, completed
 from merganser.config.loading import complete_file, load_params
 from merganser.errors import InputError
 
@@ -117,4 +117,4 @@ def test_a_layout_that_cannot_be_written_into_is_refused_with_what_to_write() ->
     shared = "methods:\n  a: &a {method: ties}\n  b: *a\n"  # one entry twice: written once
     text, added = completed(shared, "params.yaml")
     assert "a: &a {method: ties, reads: deltas}\n  b: *a\n" in text
-    assert said(added) == "seed, parameters, decompose, merge, evaluation, methods.a, methods.b"
+    assert addition_names(added) == "seed, parameters, decompose, merge, evaluation, methods.a, methods.b"

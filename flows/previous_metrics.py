@@ -37,7 +37,7 @@ def _kept(path: Path) -> dict[str, Any]:
     if found and _is_table(found.get("numbers")) and isinstance(found.get("causes"), dict):
         return found
     if path.exists():
-        print(f"{path} was damaged: the report says of no change since the last run", file=sys.stderr)
+        print(f"{path} was damaged: the report shows no changes since the last run", file=sys.stderr)
     return {}
 
 

@@ -18,7 +18,7 @@ CHECKPOINTS = {"these": "these checkpoints", "others": "other checkpoints, train
 def read_differences(root: Path) -> list[dict[str, Any]]:
     """Read the figures of the report in a repository, a line each; raise InputError where there are none to compare."""
     if load_params(root / PARAMS).published is None:
-        raise InputError(f"{PARAMS}: names no published figures; published: {{source: FILE}} does (docs/suites.md)")
+        raise InputError(f"{PARAMS}: names no published figures; write published: {{source: FILE}} (docs/suites.md)")
     return [_plain(line) for line in read_table(root, "published.csv")]
 
 

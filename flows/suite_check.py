@@ -65,13 +65,17 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
         return Checked(name, tuple(str(error).splitlines()), (), ())
     mistakes = [*_class_mistakes(params), *_group_mistakes(root, params)]
     mistakes += [*_published_mistakes(root, params), *_about_mistakes(root, name)]
-    notes = [] if ABOUT in content else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; it says what a suite is and costs"]
+    notes = (
+        []
+        if ABOUT in content
+        else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; it describes the suite and what it costs"]
+    )
     sources = []
     for path, repo_type in repo_types(params).items():
         try:
             sources += _sources(root, path, repo_type, online=online, pin_them=pin_them)
         except HubAwayError as away:
-            notes.append(f"{away}; nothing more is asked of hubs")
+            notes.append(f"{away}; no more hubs are asked")
             online = pin_them = False
             sources += _sources(root, path, repo_type, online=False, pin_them=False)
         except InputError as error:
@@ -168,7 +172,7 @@ def _class_mistakes(params: Params) -> Iterator[str]:
             if twice:
                 yield f"tasks.{name}.data.{key}: {', '.join(map(repr, twice))} is listed twice"
             if key != "templates" and isinstance(named, list) and len(named) < 2:
-                yield f"tasks.{name}.data.{key}: one alone is not a choice"
+                yield f"tasks.{name}.data.{key}: give at least two to choose from"
 
 
 def _group_mistakes(root: Path, params: Params) -> Iterator[str]:

@@ -69,7 +69,7 @@ def set_padding(folder: Path, pad_token_id: int) -> None:
         if (folder / name).is_file() and _settings(folder / name).get("pad_token") is not None:
             raise InputError(f"{folder / name}: the tokenizer has a padding token; leave base.pad_token_id out")
     if not (folder / CONFIG).is_file():
-        raise InputError(f"{folder}: no {CONFIG}, where base.pad_token_id would stand; leave it out")
+        raise InputError(f"{folder}: no {CONFIG}, where base.pad_token_id would be written; leave it out")
     settings = {**_settings(folder / CONFIG), "pad_token_id": pad_token_id}
     (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
 

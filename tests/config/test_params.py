@@ -266,7 +266,7 @@ def test_the_projects_own_params_are_right() -> None:
         (
             lambda c: read_joint(c, "knots", "rows", coefficients="inverse_norm"),
             "methods.entry.reads: ",
-            "coefficients change the matrices before they are decomposed, so joints/x is of no use; read deltas",
+            "coefficients change the matrices before they are decomposed, so joints/x cannot be used; read deltas",
         ),
         (
             lambda c: read_joint(c, "drm_h", "rows", scaling={"greek": 0.5}),
@@ -626,7 +626,7 @@ def searching(**search: Any) -> Content:
         ({"over": {"densty": [0.1]}}, {}, 'searches.grid.densty: ties has no such parameter; did you mean "density"?'),
         ({"over": {"density": [0.1, 2.0]}}, {}, "searches.grid.density: "),
         ({"over": {"density": []}}, {}, "searches.grid.over.density: there are no values"),
-        ({"over": {"density": [0.1]}, "density": 0.2}, {}, "searches.grid.density: stands under over too"),
+        ({"over": {"density": [0.1]}, "density": 0.2}, {}, "searches.grid.density: is under over too"),
         ({"method": "tsv_m", "of": "svd", "over": {"rank_fraction": [0.2, 0.5]}}, {"method": "tsv_m"}, "is 0.3; raise"),
         ({"evolve": {}, "over": {"density": [0.1]}}, {}, "searches.grid.over: evolve searches coefficients alone"),
         (
@@ -637,7 +637,7 @@ def searching(**search: Any) -> Content:
         ({"evolve": {}, "method": "emr"}, {"method": "emr"}, "searches.grid.evolve: emr takes no coefficients"),
         ({}, {"reads": "searches/grd"}, "no 'grd' under searches, there are grid"),
         ({}, {"method": "average"}, "searches/grid searches parameters of ties"),
-        ({}, {"density": 0.2}, "searches/grid says all parameters, so density cannot stand here"),
+        ({}, {"density": 0.2}, "searches/grid sets all parameters, so density is not allowed here"),
     ],
 )
 def test_a_wrong_search_or_its_reader_is_refused(tmp_path: Path, search: Content, entry: Content, said: str) -> None:

@@ -144,7 +144,7 @@ def test_signs_come_at_growing_intervals_while_nothing_is_said(monkeypatch: pyte
         time.sleep(2.0)
         quiet = list(beats)
         for _ in range(20):
-            beating.said()
+            beating.restart()
             time.sleep(0.01)
         while_said = len(beats) - len(quiet)
     between = [after - before for before, after in zip([started, *quiet], quiet, strict=False)]

@@ -162,7 +162,7 @@ def test_a_hub_that_does_not_answer_is_a_note(root: Path, monkeypatch: pytest.Mo
     ("spoil", "message"),
     [
         (lambda p: p["tasks"]["dark"]["data"].update(classes=["dark", "dark"]), "'dark' is listed twice"),
-        (lambda p: p["tasks"]["dark"]["data"].update(classes=["dark"]), "one alone is not a choice"),
+        (lambda p: p["tasks"]["dark"]["data"].update(classes=["dark"]), "give at least two to choose from"),
         (lambda p: p["tasks"]["dark"]["data"].update(templates=["a {.", "b {}."]), "must have {} once"),
         (lambda p: p["base"].update(source="suites/far/sources/bsae.yaml"), "bsae.yaml: no such source"),
         (lambda p: p["methods"].update(ties={"method": "tise", "reads": "deltas"}), 'did you mean "ties"'),

@@ -75,7 +75,7 @@ class Joints(Input):
             weighs = "coefficients change" if each.get("coefficients") is not None else None
             weighs = weighs or ("a scaling by task changes" if isinstance(each.get("scaling"), Mapping) else None)
             if entry.named(self.name) and weighs:
-                reason = f"{weighs} the matrices before they are decomposed, so {entry.reads} is of no use"
+                reason = f"{weighs} the matrices before they are decomposed, so {entry.reads} cannot be used"
                 yield f".reads: {reason}; read deltas"
                 return
 

@@ -52,7 +52,7 @@ class Searches(Input):
             yield f"{entry.reads} searches parameters of {searched}, which {entry.method} is not; name {searched}"
         elif entry.values:
             given = ", ".join(entry.values)
-            yield f"{entry.reads} says all parameters, so {given} cannot stand here; write it under searches.{name}"
+            yield f"{entry.reads} sets all parameters, so {given} is not allowed here; write it under searches.{name}"
 
 
 def _value_mistakes(params: Params, where: str, search: Search) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _value_mistakes(params: Params, where: str, search: Search) -> Iterator[str]
         if not values:
             yield f"{where}.over.{name}: there are no values; list at least one"
         if name in search.values:
-            yield f"{where}.{name}: stands under over too; leave one of them out"
+            yield f"{where}.{name}: is under over too; leave one of them out"
 
 
 def _evolution_mistakes(params: Params, where: str, search: Search) -> Iterator[str]:

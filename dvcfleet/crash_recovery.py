@@ -1,4 +1,4 @@
-"""Keep what a run says true when it is killed or the machine goes down, and clean up before the next run reads it.
+"""Keep a run's records correct if it is killed or the machine crashes, and clean up before the next run reads them.
 
 A run syncs its file systems before dvc.lock names what it wrote, and then notes the moment in `synced`. If a run did
 not end (`at-work` is there), or the machine went down since that moment, all that was written later may be empty or

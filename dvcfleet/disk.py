@@ -1,4 +1,4 @@
-"""Put what was written on the disk: all of a file system at once, or a small file by itself."""
+"""Sync to disk what was written: a whole file system at once, or one small file."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""The one place where every command ends: an error becomes a line that says what, where and what to do.
+"""How every command ends: an error becomes one line that says what went wrong, where, and what to do.
 
 Errors of libraries are recognised by their classes' names: importing the libraries takes seconds. An unexpected error
 leaves its traceback in a file, which the line names.

@@ -1,4 +1,4 @@
-"""What a run came to, in a few lines: what to take for each budget, what changed, where the report is."""
+"""The result of a run in a few lines: the best entries for each budget, what changed, where the report is."""
 
 import csv
 import json

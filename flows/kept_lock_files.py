@@ -1,4 +1,4 @@
-"""What a comparison computed, kept while another one is in use: its dvc.lock, by which DVC's cache restores all of it.
+"""The dvc.lock of a comparison, kept while another one is in use: by it DVC's cache restores all results.
 
 DVC's run cache alone would not do: it takes no outputs that persist, such as decompositions, and no report.
 """

@@ -1,4 +1,4 @@
-"""The start page of `merganser ui`: the project, its last run and what it came to, and where the other pages are."""
+"""The start page of `merganser ui`: the project, its last run with its result, and links to the other pages."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What there is to say about a method, as plain data, and the choice of methods by it."""
+"""Describe methods as plain data, and filter them by it."""
 
 import inspect
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The exceptions that mean: the user can fix this."""
+"""Exceptions for what the user can fix."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""What is found by its file name: the modules of a folder, one thing each, and what each says of itself at its top."""
+"""Plug-ins found by their file names: the modules of a folder, and the constants at the top of each."""
 
 import ast
 import pkgutil

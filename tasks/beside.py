@@ -1,4 +1,4 @@
-"""What the stages that train something beside a model keep of each task: a kill loses at most the task at work.
+"""What the stages that train something beside a model keep of each task: a kill loses at most the current task.
 
 In the folder of what they write, a folder with a file a task, with a fingerprint of all that it follows from.
 """

@@ -1,4 +1,4 @@
-"""How a merge opens what its entry reads, and what it keeps and notes of it: a row for each input.
+"""How a merge opens what its entry reads, and what it keeps of that and writes into its profile: a row an input.
 
 What is checked and expected of an input stands in `merganser.config.inputs`, apart: an edit there runs no merge again.
 """

@@ -1,4 +1,4 @@
-"""What DVC's errors about damaged files mean: DVC says which, or what is wrong, but not always what to do."""
+"""Say what to do about DVC's errors on damaged files: DVC itself names the file or the fault only."""
 
 import re
 

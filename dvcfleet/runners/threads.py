@@ -1,4 +1,4 @@
-"""Threads of this process, each of which waits for a stage's commands: where a run is if nothing else is said."""
+"""Threads of this process, each of which waits for a stage's commands: the default runner."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What stands beside the weights in a model's folder: configuration, tokenizer, chat template, licence.
+"""The files beside the weights in a model's folder: configuration, tokenizer, chat template, licence.
 
 Nothing that came with a checkpoint is run, so code stays behind; so do weights in other formats and what training left.
 """

@@ -1,4 +1,4 @@
-"""Where a model came from, as far as its bytes tell."""
+"""Where a model came from, as far as its files say."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Read a safetensors file: the header, checked against the file's size, and each tensor when it is asked for."""
+"""Read a safetensors file: the header, checked against the file's size, and each tensor when it is read."""
 
 import struct
 from dataclasses import dataclass, field

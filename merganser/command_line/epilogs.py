@@ -1,4 +1,4 @@
-"""What stands below the options in each command's --help."""
+"""The text below the options in each command's --help."""
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 something failed, 2 your mistake, 75 another run or a dvc command is at work in the "

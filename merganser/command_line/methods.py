@@ -1,4 +1,4 @@
-"""`merganser methods`: what there is to merge by."""
+"""`merganser methods`: list the methods, or describe one."""
 
 import json
 from typing import Annotated

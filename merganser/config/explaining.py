@@ -1,4 +1,4 @@
-"""Say in one line what pydantic found wrong at a place of `params.yaml`, what stands there and what is expected."""
+"""Say in one line what pydantic found wrong in `params.yaml`: where, what was expected, and what it got."""
 
 import io
 import re

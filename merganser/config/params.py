@@ -1,4 +1,4 @@
-"""What stands in `params.yaml`: its sections, their keys and types.
+"""The sections of `params.yaml`, their keys and types.
 
 The file holds choices only: the methods' defaults live in their signatures, all others here, paths of outputs in
 `dvc.yaml`. A base, tasks and methods must be there; what DVC needs besides is written into the file (`completing`).

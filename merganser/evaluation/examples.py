@@ -1,4 +1,4 @@
-"""What a model made of each example of a task, on disk: paired tests compare two models example by example.
+"""A model's result for each example of a task, on disk: paired tests compare two models example by example.
 
 A safetensors file with N values each of `score` (float64: 1 or 0, or what the metric is the mean of), `prediction` and
 `label` (int64 or float64); what a metric does not need or a kind of task cannot give as a number is left out.

@@ -1,4 +1,4 @@
-"""What papers report beside what was measured here: each difference, and whether it is more than our sampling error."""
+"""What papers report, compared with what was measured: each difference, and whether it exceeds the sampling error."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""Sources: bring checkpoints and data here, follow branches of a hub."""
+"""Sources: fetch checkpoints and data, follow branches of a hub."""

@@ -1,4 +1,4 @@
-"""The hub's client, held to what a hub may answer: in time, of a stated size, under names that stay in the cache.
+"""The hub's client with checks on answers: they come in time, have the stated size, and names that stay in the cache.
 
 huggingface_hub takes an answer's headers for names of files, waits as long as it is told to, and follows a listing to
 its end. Whoever answers at HF_ENDPOINT could so write anywhere, and keep a command for ever.

@@ -1,4 +1,4 @@
-"""Download a model from a Hugging Face hub, and say what is wrong where it cannot be."""
+"""Download a model from a Hugging Face hub, or say why it cannot be downloaded."""
 
 import glob
 import os

@@ -1,4 +1,4 @@
-"""Where what a hub sent is kept: a folder for each address, since its files' names say repository and commit alone."""
+"""Where downloads are kept: a folder for each address of a hub, since file names hold repository and commit alone."""
 
 import hashlib
 import os

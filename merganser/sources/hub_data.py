@@ -1,4 +1,4 @@
-"""Data sets of a hub, looked at before `datasets` loads them: whose files they are, and how much is in them.
+"""Data sets of a hub, checked before `datasets` loads them: which files they name, and how large they are.
 
 A repository's card may name files of this machine and addresses as its data, and a small file may expand without end.
 """

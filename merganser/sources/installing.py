@@ -1,4 +1,4 @@
-"""Bring a model into a folder: safetensors weights, and what stands beside them."""
+"""Install a model in a folder: safetensors weights, and the other files of the model."""
 
 import json
 import shutil

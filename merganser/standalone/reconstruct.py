@@ -1,4 +1,4 @@
-"""Write a task's own model, or its adapter, out of a merge with parts per task."""
+"""Write a task's own model, or its adapter, from a merge with parts per task."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

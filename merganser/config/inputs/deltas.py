@@ -1,4 +1,4 @@
-"""Deltas, and what stands in their place: their factors, joint decompositions, difference vectors."""
+"""Deltas, and what an entry can read in their place: their factors, joint decompositions, difference vectors."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any

@@ -1,1 +1,1 @@
-"""What a configuration of mergekit says, as a merge of ours."""
+"""Configurations of mergekit, turned into merges by Merganser."""

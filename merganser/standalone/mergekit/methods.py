@@ -1,4 +1,4 @@
-"""mergekit's methods as ours: the entry of `methods` that gives the same merge, or the reason why there is none."""
+"""mergekit's methods: the entry of `methods` that gives the same merge, or the reason why no entry does."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

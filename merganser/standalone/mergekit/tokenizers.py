@@ -1,4 +1,4 @@
-"""What mergekit says of the tokenizer: kept where it is the base's, which is what a merge of ours has."""
+"""mergekit's settings of the tokenizer: accepted if they mean the base's, which every merge has."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -20,8 +20,7 @@ from merganser.errors import InputError
 from merganser.registry import get
 from merganser.sources.counting import bytes_a_value, count_examples, picture_of
 from merganser.sources.following import HubAwayError, look
-from merganser.sources.hub import RepoType
-from merganser.sources.pointers import read_pointer, repositories
+from merganser.sources.pointers import RepoType, read_pointer, repositories
 from merganser.sources.weights import weight_names
 
 T = TypeVar("T")

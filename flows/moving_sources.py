@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.planning.reasons import parsed
 
 if TYPE_CHECKING:
-    from merganser.sources.following import RepoType
+    from merganser.sources.pointers import RepoType
 
 PARAMS = Path("params.yaml")
 UNMEASURED = "unmeasured"  # a kind of task without data; merganser.config.params imports pydantic, for too long

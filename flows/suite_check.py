@@ -13,12 +13,12 @@ from merganser.config.published import published_mistakes, read_published
 from merganser.config.tasks import check_group
 from merganser.errors import InputError
 from merganser.sources.following import HubAwayError, Seen, look, pin
-from merganser.sources.hub import RepoType
 from merganser.sources.pointers import (
     POINTER_SUFFIXES,
     HubPointer,
     OpenClipPointer,
     Pointer,
+    RepoType,
     pointer_of,
     read_pointer,
     repositories,
@@ -65,11 +65,7 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
         return Checked(name, tuple(str(error).splitlines()), (), ())
     mistakes = [*_class_mistakes(params), *_group_mistakes(root, params)]
     mistakes += [*_published_mistakes(root, params), *_about_mistakes(root, name)]
-    notes = (
-        []
-        if ABOUT in content
-        else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; it describes the suite and what it costs"]
-    )
+    notes = [] if ABOUT in content else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; say what it is and what it costs"]
     sources = []
     for path, repo_type in repo_types(params).items():
         try:

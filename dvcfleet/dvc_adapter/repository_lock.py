@@ -84,7 +84,7 @@ class DvcLock:
             self.take()
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         """Hold the lock within the block, waiting for it without a limit."""
         self.take()
         try:

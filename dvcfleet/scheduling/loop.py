@@ -63,7 +63,7 @@ class Run:
 
     def execute(self) -> dict[str, Ending]:
         """Run until every stage is settled; return how each ended, in the plan's order."""
-        with self.lock.taken(), ThreadPoolExecutor(_STORING_THREADS) as self._threads:
+        with self.lock.held(), ThreadPoolExecutor(_STORING_THREADS) as self._threads:
             self._begin()
             try:
                 while self._ready or self.pool.given or self._storing:

@@ -13,9 +13,7 @@ def without(unfit: Sequence[str], names: Collection[str], rules: ParameterRules)
     `names`: all that would be merged. The words are those of params.yaml, or of the command line.
     """
     left = {_first(name) for name in unfit}
-    heads = [
-        name for name in names if _first(name) in left and is_head(name, HEADS)
-    ]  # a name that fits in part is not a head
+    heads = [name for name in names if _first(name) in left and is_head(name, HEADS)]  # left out whole
     kept = {_first(name) for name in names if name not in {*unfit, *heads}}
     if len(kept) == 1 and not kept & left:
         pattern = f"{kept.pop()}.*"

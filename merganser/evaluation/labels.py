@@ -31,9 +31,7 @@ def check_labels(
         feature = rows.features["label"]
         kind = getattr(feature, "dtype", feature)
         if words is not None and kind not in WORDS:
-            raise InputError(
-                f"{source}: split {split}: the label column holds {kind}, not words; leave data.labels out"
-            )
+            raise InputError(f"{source}: split {split}: the labels are {kind}, not words; leave data.labels out")
         if words is not None:
             if strange := _strange(rows, {*words, *without}):
                 raise InputError(

@@ -181,11 +181,7 @@ class Method(Declaration):
                 known = ", ".join(key for key in self.parameters.model_fields if key not in self.not_by_layer)
                 mistakes.append(f"{place}: expected a map with values of {known or 'none'}, got {own!r}")
             else:
-                mistakes += [
-                    f"{place}.{key}: applies to the whole merge, not to single layers"
-                    for key in own
-                    if key in self.not_by_layer
-                ]
+                mistakes += [f"{place}.{key}: is one for all layers" for key in own if key in self.not_by_layer]
                 checked = self._checked(place, own, mistakes)
                 by_pattern[pattern] = {key: value for key, value in checked.items() if key in own}
         if mistakes:

@@ -10,19 +10,9 @@ from ruamel.yaml import YAML
 
 from merganser.errors import InputError
 from merganser.outputs import replacing
-from merganser.sources.hub import (
-    RepoType,
-    check_entries,
-    head_of,
-    hub_api,
-    hub_errors,
-    listed,
-    missing,
-    names_at,
-    refusal,
-)
+from merganser.sources.hub import check_entries, head_of, hub_api, hub_errors, listed, missing, names_at, refusal
 from merganser.sources.named import HEAD
-from merganser.sources.pointers import HubPointer, read_pointer, repositories
+from merganser.sources.pointers import HubPointer, RepoType, read_pointer, repositories
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, RepoFile

@@ -5,20 +5,19 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.sources.hub_caches import hub_cache
-from merganser.sources.pointers import HubPointer, pinned
+from merganser.sources.pointers import HubPointer, RepoType, pinned
 from merganser.sources.weights import weight_names
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, RepoFile
 
-RepoType = Literal["model", "dataset"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MOST_FILES = 1_000_000  # of a repository

@@ -1,13 +1,14 @@
 """Pointer files: a few lines of YAML that name something remote at a pinned revision."""
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from merganser.errors import InputError
 from merganser.limits import read_yaml
 
+RepoType = Literal["model", "dataset"]  # a hub's word for what a repository holds
 POINTER_SUFFIXES = (".yaml", ".yml")
 Split = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 

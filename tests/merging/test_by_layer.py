@@ -69,7 +69,7 @@ def test_what_cannot_be_is_refused_by_its_place(layers: Any, said: str) -> None:
 
 
 def test_what_is_the_whole_merges_is_refused() -> None:
-    with pytest.raises(InputError, match=r"layers\.\*\.k_gate: applies to the whole merge, not to single layers"):
+    with pytest.raises(InputError, match=r"layers\.\*\.k_gate: is one for all layers"):
         registry.get("smile").validate("e", {"layers": {"*": {"k_gate": 2}}})
 
 

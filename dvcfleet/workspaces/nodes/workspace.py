@@ -84,9 +84,7 @@ class NodeWorkspace:
         if stays(stage):
             return replace(self.local.job(stage, resources), stays=True)
         if not in_dvc_yaml(stage):
-            raise UserError(
-                f"{stage.addressing}: not a stage of a dvc.yaml, and nodes run only those; move it into one"
-            )
+            raise UserError(f"{stage.addressing}: nodes run only stages of a dvc.yaml; move it into one")
         gitignores = {path: text for dep in stage.deps for path, text in self.recorded.gitignores(dep).items()}
         work = NodeWork(
             dvc_yaml=self._from_root(stage.path),

@@ -170,7 +170,11 @@ def test_labels_may_be_words_in_an_order_that_the_entry_gives(model: Path, tmp_p
             {"labels": ["a", "b"]},
             "has the label 'c', which data.labels does not",
         ),
-        (data_set(Value("int64"), [0, 1]), {"labels": ["a", "b"]}, "holds int64, not words; leave data.labels out"),
+        (
+            data_set(Value("int64"), [0, 1]),
+            {"labels": ["a", "b"]},
+            "labels are int64, not words; leave data.labels out",
+        ),
     ],
 )
 def test_words_that_do_not_fit_the_labels_are_refused(data: Any, own: dict[str, Any], message: str) -> None:

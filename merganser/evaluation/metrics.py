@@ -93,7 +93,7 @@ def spearman(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None =
 class Metric(NamedTuple):
     """A metric and what the report says of it."""
 
-    of: Callable[[ArrayLike, ArrayLike, Floats | None], Floats]
+    compute: Callable[[ArrayLike, ArrayLike, Floats | None], Floats]
     title: str
     is_mean: bool = False  # over the examples, of 1 for a prediction that equals its label and 0 for any other
     is_share: bool = False  # from 0 to 1, so that it may be given in per cent

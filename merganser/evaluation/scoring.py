@@ -40,7 +40,7 @@ def score_of(metric: str, results: Results) -> Score:
     else:
         assert results.prediction is not None
         assert results.label is not None
-        value = METRICS[metric].of(results.prediction, results.label, None)
+        value = METRICS[metric].compute(results.prediction, results.label, None)
         resampled = bootstrap(metric, [results.prediction], results.label)[0]
         error = float(resampled.std(ddof=1)) if len(results) > 1 else None
     return {"metric": metric, "value": float(value), "count": len(results), "stderr": error}
@@ -93,8 +93,8 @@ def mean_error(scores: Floats) -> float | None:
 
 def bootstrap(metric: str, predictions: Sequence[ArrayLike], labels: ArrayLike) -> Floats:
     """Return a metric of M models on the same resamples of the examples (M, RESAMPLES)."""
-    of = METRICS[metric].of
-    blocks = [[of(one, labels, weights) for one in predictions] for weights in resamples(len(np.asarray(labels)))]
+    compute = METRICS[metric].compute
+    blocks = [[compute(one, labels, weights) for one in predictions] for weights in resamples(len(np.asarray(labels)))]
     return np.concatenate(blocks, axis=1)
 
 

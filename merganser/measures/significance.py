@@ -35,7 +35,7 @@ def compare_models(metric: str, models: Sequence[Results]) -> Pairs:
         predictions = [model.prediction for model in models if model.prediction is not None]
         label = models[0].label
         assert label is not None, "results without scores and without labels"
-        values = np.array([METRICS[metric].of(one, label, None) for one in predictions])
+        values = np.array([METRICS[metric].compute(one, label, None) for one in predictions])
         return _by_error(values, np.cov(bootstrap(metric, predictions, label)))
     stacked = np.stack(scores)
     whole = np.isin(stacked, (0, 1)).all(axis=1)  # the others are means over seeds, or no counts at all

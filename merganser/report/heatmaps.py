@@ -30,7 +30,7 @@ class Shades(NamedTuple):
     low: float
     high: float
 
-    def of(self, value: float) -> tuple[float, float, float, float]:
+    def colour(self, value: float) -> tuple[float, float, float, float]:
         """Return a number's colour and opacity."""
         if self.low < 0 < self.high:
             return to_rgba(NEGATIVE if value < 0 else POSITIVE, self._opacity(abs(value) / max(-self.low, self.high)))
@@ -77,7 +77,7 @@ def _cells(axes: Axes, grid: Grid, rows: Sequence[str], columns: Sequence[str]) 
     key = _draw_key(axes, grid, len(columns)) if known else None
     if key:
         corners = [_corners(x, y, 1) for y, x in known]
-        colours = [key.of(float(grid[cell])) for cell in known]
+        colours = [key.colour(float(grid[cell])) for cell in known]
         axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0))
     if len(columns) <= WRITTEN:
         for y, x in known:
@@ -98,7 +98,7 @@ def _draw_key(axes: Axes, grid: Grid, columns: int) -> Shades:
     width = max(1.0, columns / WRITTEN)
     steps = np.linspace(shades.low, shades.high, min(STEPS, columns)) if shades.low < shades.high else [shades.low]
     corners = [_corners(place * width, -KEY, width) for place in range(len(steps))]
-    axes.add_collection(PolyCollection(corners, facecolors=[shades.of(float(v)) for v in steps], linewidths=0))
+    axes.add_collection(PolyCollection(corners, facecolors=[shades.colour(float(v)) for v in steps], linewidths=0))
     for place, value in enumerate(steps):
         _write(axes, float(value), (place + 0.5) * width, -KEY)
     return shades

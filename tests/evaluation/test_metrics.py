@@ -45,7 +45,7 @@ def given(metric: str, count: int = 40, classes: int = 3, seed: int = 0) -> tupl
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_metric_is_that_of_the_libraries_it_is_known_from(metric: str, classes: int) -> None:
     predictions, labels = given(metric, classes=classes)
-    assert METRICS[metric].of(predictions, labels, None) == pytest.approx(
+    assert METRICS[metric].compute(predictions, labels, None) == pytest.approx(
         REFERENCES[metric](labels, predictions), rel=1e-12
     )
 
@@ -54,7 +54,7 @@ def test_a_metric_is_that_of_the_libraries_it_is_known_from(metric: str, classes
 def test_a_resample_scores_as_its_examples_written_out(metric: str) -> None:
     predictions, labels = given(metric)
     weights = next(resamples(40))[:5]
-    found = METRICS[metric].of(predictions, labels, weights)
+    found = METRICS[metric].compute(predictions, labels, weights)
     for row, value in zip(weights.astype(int), found, strict=True):
         drawn = np.repeat(np.arange(40), row)
         assert value == pytest.approx(REFERENCES[metric](labels[drawn], predictions[drawn]), rel=1e-9)
@@ -62,8 +62,8 @@ def test_a_resample_scores_as_its_examples_written_out(metric: str) -> None:
 
 @pytest.mark.parametrize("metric", ["matthews", "f1", *CORRELATIONS])
 def test_predictions_that_are_all_the_same_score_nothing(metric: str) -> None:
-    assert METRICS[metric].of([0, 0, 0], [0, 1, 1], None) == 0
-    assert METRICS[metric].of([0.1, 0.1, 0.1], [0.1, 1.7, 1.3], None) == 0
+    assert METRICS[metric].compute([0, 0, 0], [0, 1, 1], None) == 0
+    assert METRICS[metric].compute([0.1, 0.1, 0.1], [0.1, 1.7, 1.3], None) == 0
 
 
 def test_resamples_are_the_same_for_all_models_and_have_the_size_of_the_sample() -> None:
@@ -94,7 +94,7 @@ def test_the_error_of_a_share_is_that_of_the_formula() -> None:
 @pytest.mark.parametrize("metric", [name for name, metric in METRICS.items() if not metric.is_mean])
 def test_the_bootstrap_error_is_that_of_many_samples(metric: str) -> None:
     """Draw the sample itself many times: its scores spread as the bootstrap of one sample says."""
-    spread = np.std([METRICS[metric].of(*given(metric, 300, 2, seed), None) for seed in range(200)], ddof=1)
+    spread = np.std([METRICS[metric].compute(*given(metric, 300, 2, seed), None) for seed in range(200)], ddof=1)
     score = score_of(metric, compare(metric, *given(metric, 300, 2)))
     assert score["stderr"] == pytest.approx(spread, rel=0.25)
     assert score_of(metric, compare(metric, *given(metric, 300, 2))) == score

@@ -91,10 +91,10 @@ def test_a_cell_shows_its_number_its_sign_and_its_size() -> None:
 def test_shades_take_all_of_the_range_of_their_own_grid() -> None:
     for low, high in ((0.36, 0.44), (-0.44, -0.36), (100.0, 101.0)):
         shades = Shades(low, high)
-        assert {shades.of(low)[3], shades.of(high)[3]} == {LIGHTEST, DEEPEST}
-        assert shades.of((low + high) / 2)[3] == pytest.approx((LIGHTEST + DEEPEST) / 2, abs=1e-3)
-    assert Shades(-0.1, 0.2).of(0.0)[3] == LIGHTEST
-    assert Shades(0.5, 0.5).of(0.5)[3] == DEEPEST
+        assert {shades.colour(low)[3], shades.colour(high)[3]} == {LIGHTEST, DEEPEST}
+        assert shades.colour((low + high) / 2)[3] == pytest.approx((LIGHTEST + DEEPEST) / 2, abs=1e-3)
+    assert Shades(-0.1, 0.2).colour(0.0)[3] == LIGHTEST
+    assert Shades(0.5, 0.5).colour(0.5)[3] == DEEPEST
 
 
 def test_a_large_number_keeps_its_digits() -> None:

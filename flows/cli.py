@@ -11,8 +11,7 @@ from dvcfleet.command_line import JsonOption, RepoOption
 from dvcfleet.failures import boundary, is_a
 from dvcfleet.gc_thresholds import raised_gc_thresholds
 from flows import lineage_cli
-from merganser.command_line.app import add_commands, new_app
-from merganser.command_line.epilogs import EXIT_CODES, example
+from merganser.command_line.app import EXIT_CODES, add_commands, example, new_app
 from merganser.errors import ExtraError, InputError
 from merganser.extras import naming_extras
 from merganser.outputs import write_whole

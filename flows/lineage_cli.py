@@ -9,7 +9,7 @@ import typer
 
 from dvcfleet.errors import UserError
 from dvcfleet.secrets import masked, printable
-from merganser.command_line.epilogs import example
+from merganser.command_line.app import example
 from merganser.errors import InputError
 
 if TYPE_CHECKING:

@@ -161,7 +161,7 @@ def _state(pointer: HubPointer, seen: Seen | None) -> str:
 def _class_mistakes(params: Params) -> Iterator[str]:
     """Find classes that prompts or answers cannot tell apart, and heads that mask all but one of theirs."""
     for name, task in params.tasks.items():
-        own = task.data.own
+        own = task.data.values
         for key in ("classes", "answers", "templates"):
             named = own.get(key)
             twice = [each for each, count in Counter(named).items() if count > 1] if isinstance(named, list) else []

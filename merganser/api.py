@@ -24,41 +24,12 @@ Model = str | os.PathLike[str]
 
 @overload
 def merge(
-    method: str,
-    base: Model | None,
-    models: Mapping[str, Model],
-    *,
-    out: None = None,
-    classes: Mapping[str, Sequence[str]] | None = None,
-    only: Sequence[str] = ("*",),
-    excepted: Sequence[str] = (),
-    matrices: Literal["linear", "any_2d"] = "linear",
-    dtype: Literal["float32", "float16", "bfloat16"] | None = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    threads: int | None = None,
-    progress: "Progress | None" = None,
-    **parameters: Any,
+    method: str, base: Model | None, models: Mapping[str, Model], *, out: None = None, **options: Any
 ) -> "dict[str, Tensor]": ...
 
 
 @overload
-def merge(
-    method: str,
-    base: Model | None,
-    models: Mapping[str, Model],
-    *,
-    out: Model,
-    classes: Mapping[str, Sequence[str]] | None = None,
-    only: Sequence[str] = ("*",),
-    excepted: Sequence[str] = (),
-    matrices: Literal["linear", "any_2d"] = "linear",
-    dtype: Literal["float32", "float16", "bfloat16"] | None = None,
-    max_shard_size: str | None = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    threads: int | None = None,
-    progress: "Progress | None" = None,
-    **parameters: Any,
-) -> Path: ...
+def merge(method: str, base: Model | None, models: Mapping[str, Model], *, out: Model, **options: Any) -> Path: ...
 
 
 def merge(

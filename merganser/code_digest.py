@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.plugins import literals
 
 ROOT = Path(__file__).parents[1]
@@ -149,13 +149,11 @@ def read_texts(file: Path) -> dict[str, Text]:
     """Read what is known of modules; nothing where there is no such file."""
     if not file.is_file():
         return {}
-    try:
+    with refusing(f"{file}: not what the stage `code` writes", "run that stage again"):
         known = json.loads(file.read_text(encoding="utf-8"))
         return {
             key: Text(text["digest"], tuple(text["imported"]), tuple(text["strings"])) for key, text in known.items()
         }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{file}: not what the stage `code` writes ({error}); run that stage again") from error
 
 
 def _text(name: str, path: Path, content: bytes) -> Text:

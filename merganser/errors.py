@@ -1,9 +1,13 @@
 """Exceptions for what the user can fix."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 from dvcfleet.secrets import masked, printable
+
+# What code that takes content apart raises where the content is not what it should be.
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
 class InputError(ValueError):
@@ -19,6 +23,22 @@ class InputError(ValueError):
 
 class ExtraError(ModuleNotFoundError):
     """Report a library that is not installed; the message names the extra that brings it."""
+
+
+@contextmanager
+def refusing(
+    what: str, remedy: str, kinds: type[Exception] | tuple[type[Exception], ...] = MALFORMED
+) -> Iterator[None]:
+    """Raise InputError, which says what is wrong and what to do, where the block raises an error of these kinds.
+
+    An InputError of the block stays as it is.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except kinds as error:
+        raise InputError(f"{what} ({str(error) or type(error).__name__}); {remedy}") from error
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -14,8 +14,8 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sha256_of_tree(path: Path, pattern: str = "*") -> str:
-    """Hash a file, or the names and contents of the files in a folder whose names match a pattern.
+def sha256_of_tree(path: Path) -> str:
+    """Hash a file, or the names and contents of the files in a folder.
 
     Raises InputError if the path does not exist.
     """
@@ -23,6 +23,6 @@ def sha256_of_tree(path: Path, pattern: str = "*") -> str:
         return sha256_of(path)
     if not path.is_dir():
         raise InputError(f"{path}: missing; run the stage that writes it first (`dvc repro` or `merganser run` does)")
-    files = sorted(file for file in path.rglob(pattern) if file.is_file())
+    files = sorted(file for file in path.rglob("*") if file.is_file())
     listed = "".join(f"{file.relative_to(path).as_posix()} {sha256_of(file)}\n" for file in files)
     return hashlib.sha256(listed.encode()).hexdigest()

@@ -40,7 +40,7 @@ def fetch_data(task: Task, out: Path) -> None:
         with fresh_folder(out) as folder:
             write_json(folder / DESCRIPTION, {"kind": UNMEASURED})
         return
-    evaluator = open_evaluator(task.kind, task.data.own, task.data.metric)
+    evaluator = open_evaluator(task.kind, task.data.values, task.data.metric)
     with fresh_folder(out) as folder:
         fetch_data_set(Path(task.data.source), folder, evaluator.check_data, task.data.columns)
 

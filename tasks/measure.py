@@ -6,7 +6,7 @@ from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
-from merganser.measures.numbers import defined
+from merganser.measures import defined
 from merganser.measures.tasks import measure_tasks
 from merganser.outputs import write_json
 from tasks.paths import DELTAS, FACTORS, TASK_MEASURES

@@ -6,8 +6,8 @@ from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.inputs.deltas import open_deltas
+from merganser.measures import defined
 from merganser.measures.merged import measure_merge
-from merganser.measures.numbers import defined
 from merganser.outputs import write_json
 from tasks.paths import BASE, DELTAS, MERGE_MEASURES, MERGED
 from tasks.stage import only_name, run

@@ -1,11 +1,12 @@
 """Merge the tasks' models by one entry of `methods`."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from merganser import registry
-from merganser.checkpoints.origins import origin_of, read_origin
+from merganser.checkpoints.origins import Origin, origin_of
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, declared
 from merganser.merging.cards import CARD, model_card
@@ -22,7 +23,7 @@ from tasks.stage import check_card, check_method, only_name, run
 
 def card_of(key: str, params: Params, method: Method, values: dict[str, Any], seed: int) -> dict[str, str]:
     """Return the text of the card of an entry's merge with one seed."""
-    tasks = {name: read_origin(SOURCES / f"{name}.json") for name in sorted(params.tasks)}
+    tasks = {name: Origin(**json.loads((SOURCES / f"{name}.json").read_text())) for name in sorted(params.tasks)}
     origins = {"(base)": origin_of(BASE), **tasks}
     shown = usage(method, params.base.family, next(iter(params.tasks)))
     reads, family = params.methods[key].reads, params.base.family

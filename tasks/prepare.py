@@ -21,7 +21,7 @@ def prepare_task(params: Params, task: str, split: str, where: str, out: Path, e
     about = declared(params.tasks, task, "tasks")
     check_family(params.base.family)
     check_kind(about.kind)
-    evaluator = open_evaluator(about.kind, about.data.own, about.data.metric)
+    evaluator = open_evaluator(about.kind, about.data.values, about.data.metric)
     if about.kind == UNMEASURED:
         with fresh_folder(out) as folder:
             described = {"kind": about.kind, "settings": {}, "metric": evaluator.metric, "classes": []}

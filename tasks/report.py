@@ -7,6 +7,7 @@ from merganser.config.loading import load_params
 from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.outputs import fresh_folder, write_json
+from merganser.report import tables
 from merganser.report.changes import read_changes
 from merganser.report.choices import make_choices
 from merganser.report.measured import read_measures
@@ -18,18 +19,6 @@ from merganser.report.scores import read_scores
 from merganser.report.significance import MEAN, read_significance
 from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
-from merganser.report.study_tables import write_studies
-from merganser.report.tables import (
-    summary,
-    write_changes,
-    write_choices,
-    write_data_sets,
-    write_measures,
-    write_published,
-    write_routed,
-    write_significance,
-    write_tables,
-)
 from tasks.paths import (
     EXAMPLES,
     MERGE_MEASURES,
@@ -59,21 +48,21 @@ def write_report(params: Params) -> None:
     significance = read_significance(rows, EXAMPLES)
     choices = make_choices(rows, significance.pairs[MEAN])
     plots = make_plots(rows, measured, tasks) | draw_studies(studies, rows[0].wording)
-    numbers = summary(rows)
+    numbers = tables.summary(rows)
     reproduced = read_reproduced(PUBLISHED, rows, tasks) if params.published else []
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), numbers)
     with fresh_folder(REPORT) as folder:
         (folder / "plots").mkdir()
-        write_tables(folder, rows, tasks)
-        write_routed(folder, rows)
-        write_data_sets(folder, rows)
-        write_measures(folder, measured)
-        write_studies(folder, studies)
-        write_significance(folder, significance)
-        write_choices(folder, choices)
-        write_changes(folder, changes)
+        tables.write_tables(folder, rows, tasks)
+        tables.write_routed(folder, rows)
+        tables.write_data_sets(folder, rows)
+        tables.write_measures(folder, measured)
+        tables.write_studies(folder, studies)
+        tables.write_significance(folder, significance)
+        tables.write_choices(folder, choices)
+        tables.write_changes(folder, changes)
         if params.published:
-            write_published(folder, reproduced)
+            tables.write_published(folder, reproduced)
         for name, svg in plots.items():
             (folder / "plots" / f"{name}.svg").write_text(svg)
         page = render_page(params, rows, measured, studies, significance, choices, plots, changes, reproduced)

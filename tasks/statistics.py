@@ -14,7 +14,7 @@ from torch import Tensor
 from merganser.checkpoints.kinds import as_matrix
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
-from merganser.checkpoints.views import as_stored, is_transposed
+from merganser.checkpoints.views import as_stored
 from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Statistic, declared
@@ -133,7 +133,7 @@ def _grams(setting: Setting, folder: Path) -> tuple[Index, int]:
     matrices = {name for name, kind in setting.deltas.kinds.items() if kind == "matrix"}
     files, done = write_grams(setting.network, sample, matrices, folder, setting.origin, setting.budget)
     sides = setting.network.linear_maps()
-    turned = {name: _side(sides[name], is_transposed(setting.base, name)) for name in files}
+    turned = {name: _side(sides[name], name in setting.base.transposed) for name in files}
     return Index(len(sample), len(sample), 0, {GRAM: files}, turned), done
 
 

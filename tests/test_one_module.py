@@ -20,8 +20,8 @@ from merganser.config.loading import complete_file, load_params
 from merganser.errors import InputError
 from merganser.evaluation import kinds
 from merganser.models import families, get_family
-from merganser.standalone.merge import merge_checkpoints
 from tasks import evaluate, extract, fetch, merge, prepare
+from tests.merges import merge_checkpoints
 from tests.tasks.comparison import inside
 from tests.tiny_clip import CLASSES, write_data_set
 from tests.transformers_models import PICTURES
@@ -75,7 +75,7 @@ import torch
 
 from merganser.evaluation.examples import compare
 from merganser.evaluation.images import check_images
-from merganser.evaluation.settings import KindSettings
+from merganser.evaluation import KindSettings
 from merganser.models import TakesImages
 
 METRICS = ("accuracy",)

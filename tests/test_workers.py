@@ -113,7 +113,7 @@ from merganser.merging import driver
 with driver.one_blas_thread():
     from merganser.linalg import lapack
     from merganser.linalg import loops
-    lapack.eigh_(torch.eye(3, dtype=torch.float64))
+    lapack.eigh_top_(torch.eye(3, dtype=torch.float64), 3)
     print({pool["num_threads"] for pool in threadpool_info()})
 """
     environment = os.environ | {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}

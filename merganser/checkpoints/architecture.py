@@ -11,7 +11,7 @@ from typing import Any
 
 from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.tensors import Spec
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.limits import parse_json, read_small
 
 CONFIG = "config.json"
@@ -94,7 +94,6 @@ def architecture_of(folder: Path) -> Architecture:
     config = read_config(folder / CONFIG)
     if config is None:
         return Architecture()
-    check_numbers(config, folder / CONFIG)
     text = config.get("text_config")
     inner = text if isinstance(text, dict) else {}
     tied = config.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
@@ -104,15 +103,18 @@ def architecture_of(folder: Path) -> Architecture:
 
 
 def read_config(path: Path, limit: int = CONFIG_LIMIT) -> dict[str, Any] | None:
+    """Read a configuration as `read_object` does; raise InputError too for one with a number that no model has."""
+    config = read_object(path, limit)
+    check_numbers(config, path)
+    return config
+
+
+def read_object(path: Path, limit: int) -> dict[str, Any] | None:
     """Read a JSON object of at most so many bytes; None where there is no file; raise InputError for anything else."""
     if not path.exists():
         return None
-    try:
+    with refusing(f"{path}: not a configuration", "fetch it again"):
         config = parse_json(read_small(path, limit))
-    except InputError:
-        raise
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a configuration ({error}); fetch it again") from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a configuration, but {type(config).__name__}; fetch it again")
     return config

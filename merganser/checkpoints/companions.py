@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from merganser.checkpoints.architecture import CONFIG, read_config
-from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.errors import InputError
 from merganser.limits import check_files, check_link
@@ -78,7 +77,6 @@ def refuse_code(folder: Path) -> None:
     place = folder if folder.is_dir() else folder.parent
     for name in (*CONFIGURATIONS, *own_configurations().values()):
         content = read_config(place / name) or {}
-        check_numbers(content, place / name)
         if CODE_KEY in content:
             raise InputError(
                 f"{place / name}: {CODE_KEY!r} asks for code that came with the checkpoint; such code is never run"

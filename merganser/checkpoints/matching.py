@@ -7,7 +7,6 @@ import torch
 
 from merganser.checkpoints.architecture import is_buffer, known_ties
 from merganser.checkpoints.kinds import ParameterRules, is_merged
-from merganser.checkpoints.reading import dropped_of
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import View
 from merganser.errors import InputError
@@ -30,8 +29,7 @@ def matched(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: st
     stored = {name: found for name in base.names if (found := find(name) or _tied(tuned, name)) is not None}
     others, ties = set(tuned.names) - set(stored.values()), known_ties(frozenset(tuned.names))
     stored |= {name: name for name in sorted(others) if not _is_surplus(base, tuned, name, rules, ties)}
-    transposed = base.transposed if isinstance(base, View) else frozenset()
-    return View(tuned, stored, transposed & stored.keys(), dropped_of(tuned))
+    return View(tuned, stored, base.transposed & stored.keys(), tuned.dropped)
 
 
 def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: str) -> Finder:
@@ -85,7 +83,7 @@ def _spellings(name: str) -> Iterator[str]:
 
 def _tied(tuned: Checkpoint, name: str) -> str | None:
     """Return the name that a dropped second name stands for."""
-    return dropped_of(tuned).get(name)
+    return tuned.dropped.get(name)
 
 
 def _same_shapes(base: Checkpoint, tuned: Checkpoint, names: Sequence[str], find: Finder) -> bool:

@@ -19,7 +19,7 @@ from merganser.progress import Progress, unwatched, watched
 
 
 @dataclass(frozen=True)
-class MeanCheckpoint:
+class MeanCheckpoint(Checkpoint):
     """The mean of models, parameter by parameter; of a parameter that only some have, the mean of theirs.
 
     What is not floating-point is the first model's. `heads`: patterns of what is each model's own and left out.
@@ -42,18 +42,6 @@ class MeanCheckpoint:
                     shapes = f"shape {list(spec.shape)}, in {other} it has {list(first.shape)}"
                     raise InputError(f"{model}: {name} has {shapes}; only models of one architecture have a mean")
         return specs
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the parameters' names, sorted."""
-        return tuple(sorted(self.specs))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.specs
-
-    def spec(self, name: str) -> Spec:
-        """Return one parameter's dtype and shape."""
-        return self.specs[name]
 
     def read(self, name: str) -> Tensor:
         """Read one parameter of every model that has it, one at a time, and average in float64."""

@@ -36,8 +36,3 @@ def origin_of(folder: Path) -> Origin:
         if name.endswith(".safetensors") or name == ADAPTER_CONFIG
     }
     return Origin(names.get(kind) or description["source"], kind, files)
-
-
-def read_origin(path: Path) -> Origin:
-    """Read an origin that was written as JSON."""
-    return Origin(**json.loads(path.read_text()))

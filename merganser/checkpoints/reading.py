@@ -7,6 +7,7 @@ asked for. What transformers stores twice, or stored once beside the parameters,
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from merganser.checkpoints.tensors import (
     spec_of,
 )
 from merganser.checkpoints.views import View
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.limits import check_file, check_files, check_plain, parse_json, read_small
 
 SINGLE_FILES = ("model.safetensors", "open_clip_model.safetensors")
@@ -41,23 +42,16 @@ DESCRIPTION = "source.json"  # where a fetched checkpoint came from
 
 
 @dataclass(frozen=True)
-class TorchCheckpoint:
+class TorchCheckpoint(StoredCheckpoint):
     """Torch weights, memory-mapped."""
 
     path: Path
     tensors: Mapping[str, Tensor]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the tensors' names, sorted."""
-        return tuple(sorted(self.tensors))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
-
-    def spec(self, name: str) -> Spec:
-        """Return one tensor's dtype and shape."""
-        return spec_of(self.tensors[name])
+    @cached_property
+    def specs(self) -> dict[str, Spec]:
+        """Return each tensor's dtype and shape, by its name."""
+        return {name: spec_of(tensor) for name, tensor in self.tensors.items()}
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
@@ -74,22 +68,15 @@ class TorchCheckpoint:
 
 
 @dataclass(frozen=True)
-class ShardedCheckpoint:
+class ShardedCheckpoint(StoredCheckpoint):
     """Shards named by an index."""
 
     shards: Mapping[str, SafetensorsFile | TorchCheckpoint]  # by tensor name
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the tensors' names, sorted."""
-        return tuple(sorted(self.shards))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.shards
-
-    def spec(self, name: str) -> Spec:
-        """Return one tensor's dtype and shape."""
-        return self.shards[name].spec(name)
+    @cached_property
+    def specs(self) -> dict[str, Spec]:
+        """Return each tensor's dtype and shape, by its name."""
+        return {name: shard.spec(name) for name, shard in self.shards.items()}
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
@@ -157,12 +144,7 @@ def open_for_merging(path: Path) -> Checkpoint:
     swapped = {name for name in checkpoint.names if architecture.is_in_by_out(name, checkpoint.spec(name).shape)}
     if not swapped:
         return checkpoint
-    return View(checkpoint, {name: name for name in checkpoint.names}, frozenset(swapped), dropped_of(checkpoint))
-
-
-def dropped_of(checkpoint: Checkpoint) -> Mapping[str, str | None]:
-    """Return what was left out when a checkpoint was opened, and the name that a second name stands for."""
-    return checkpoint.dropped if isinstance(checkpoint, View) else {}
+    return View(checkpoint, {name: name for name in checkpoint.names}, frozenset(swapped), checkpoint.dropped)
 
 
 def files_of(checkpoint: Checkpoint) -> dict[str, str] | None:
@@ -181,7 +163,7 @@ def open_stored(path: Path) -> StoredCheckpoint:
         raise InputError(f"{path}: no such checkpoint; give a checkpoint folder or a safetensors file")
     if not path.is_dir():
         check_file(path)
-        return _open_file(path)
+        return _open_shards(path) if is_index(path) else _open_file(path)
     check_files(path)
     for name in SINGLE_FILES:
         if (path / name).is_file():
@@ -208,30 +190,20 @@ def is_index(path: Path) -> bool:
     return path.name.endswith(".index.json")
 
 
-def _open_file(path: Path) -> StoredCheckpoint:
-    if path.suffix in TORCH_SUFFIXES:
-        return _open_torch(path)
-    return _open_shards(path) if is_index(path) else SafetensorsFile(path)
-
-
-def _open_shard(path: Path) -> SafetensorsFile | TorchCheckpoint:
+def _open_file(path: Path) -> SafetensorsFile | TorchCheckpoint:
     return _open_torch(path) if path.suffix in TORCH_SUFFIXES else SafetensorsFile(path)
 
 
 def _open_shards(index: Path) -> ShardedCheckpoint:
-    try:
+    with refusing(f"{index}: not an index of shards", "fetch it again"):
         names: dict[str, str] = parse_json(read_small(index, HEADER_LIMIT))["weight_map"]
         files = sorted(set(names.values()))
         for file in files:
             check_plain(file, index)
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index}: not an index of shards ({error}); fetch it again") from error
     missing = [file for file in files if not (index.parent / file).is_file()]
     if missing:
         raise InputError(f"{index}: the shard {missing[0]} is missing; fetch it again")
-    shards = {file: _open_shard(index.parent / file) for file in files}
+    shards = {file: _open_file(index.parent / file) for file in files}
     absent = sorted(name for name, file in names.items() if name not in shards[file])
     if absent:
         raise InputError(f"{index}: {absent[0]} is not in its shard {names[absent[0]]}; fetch it again")
@@ -246,8 +218,8 @@ def _open_torch(path: Path) -> TorchCheckpoint:
         raise InputError(
             f"{path}: cannot be loaded as plain weights ({type(error).__name__}); convert it to safetensors"
         ) from error
-    state = _unwrapped(loaded) if isinstance(loaded, dict) else {}
-    named = state.items() if isinstance(state, dict) else ()
+    whole = loaded if isinstance(loaded, dict) else {}
+    named = next((whole[key] for key in WRAPPERS if isinstance(whole.get(key), dict)), whole).items()
     tensors = {name: value for name, value in named if isinstance(value, Tensor)}
     if not tensors:
         raise InputError(f"{path}: holds no named tensors; save the model's state_dict")
@@ -259,11 +231,6 @@ def _open_torch(path: Path) -> TorchCheckpoint:
     if strange:
         raise InputError(f"{path}: {strange[0]!r} is not a plain tensor under a name; save the model's state_dict")
     return TorchCheckpoint(path, tensors)
-
-
-def _unwrapped(loaded: dict[Any, Any]) -> Any:
-    """Return the parameters out of what training saved around them, if it did."""
-    return next((loaded[key] for key in WRAPPERS if isinstance(loaded.get(key), dict)), loaded)
 
 
 def _is_plain(name: Any, tensor: Tensor) -> bool:

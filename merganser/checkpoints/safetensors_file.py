@@ -1,7 +1,6 @@
 """Read a safetensors file: the header, checked against the file's size, and each tensor when it is read."""
 
 import struct
-from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from urllib.parse import quote
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.tensors import DTYPES, Spec, to_bytes
-from merganser.errors import InputError
+from merganser.checkpoints.tensors import DTYPES, Spec, StoredCheckpoint, to_bytes
+from merganser.errors import InputError, refusing
 from merganser.limits import check_file, parse_json
 
 HEADER_LIMIT = 2**25  # bytes: of names, shapes and places, for a file of 250,000 tensors
@@ -20,44 +19,29 @@ LFS_POINTER = b"version https://git-lfs"  # what a clone without git-lfs has in 
 DIMENSIONS, ENTRIES = 16, 2**48  # of a tensor, at most: numbers beyond make torch itself fail
 
 
-@dataclass
-class SafetensorsFile:
-    """One safetensors file; opening it reads the header only and checks it against the file's size."""
+class SafetensorsFile(StoredCheckpoint):
+    """One safetensors file; opening it reads the header only and checks it against the file's size.
 
-    path: Path
-    specs: dict[str, Spec] = field(init=False)
-    metadata: dict[str, str] = field(init=False)
+    Tensors are read into memory of their own: a mapped file would count as memory used, page by page.
+    """
 
-    def __post_init__(self) -> None:
-        header, self._start = read_header(self.path)
-        self.metadata = header.pop("__metadata__", {})
-        self.specs = {name: Spec(entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
+    def __init__(self, path: Path) -> None:
+        header, self._start = read_header(path)
+        self.path = path
+        self.metadata: dict[str, str] = header.pop("__metadata__", {})
+        self._specs = {name: Spec(entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
         self._offsets = {name: entry["data_offsets"][0] for name, entry in header.items()}
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Return the tensors' names, sorted."""
-        return tuple(sorted(self.specs))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.specs
-
-    def spec(self, name: str) -> Spec:
-        """Return one tensor's dtype and shape."""
-        return self.specs[name]
-
-    def read(self, name: str) -> Tensor:
-        """Read one tensor into memory of its own: a mapped file would count as memory used, page by page."""
-        return self.read_piece(name, 0, self.specs[name].shape)
+    def specs(self) -> dict[str, Spec]:
+        """Return each tensor's dtype and shape, by its name."""
+        return self._specs
 
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
         """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
         values = torch.empty(shape, dtype=DTYPES[self.specs[name].dtype])
         self.fill(values, name, start)
         return values
-
-    def memory(self, name: str) -> None:
-        """Tell nothing: no two tensors of this format lie in one place."""
 
     def fill(self, values: Tensor, name: str, start: int = 0) -> None:
         """Read a stored tensor into a contiguous one of its dtype, from the value at `start` on."""
@@ -82,14 +66,10 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
         length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else 0
         if not 2 <= length <= min(HEADER_LIMIT, size - 8):
             raise InputError(f"{path}: not a safetensors file, or cut off within its header; fetch it again")
-        try:
+        with refusing(f"{path}: the safetensors header is corrupt", "fetch it again"):
             header = parse_json(file.read(length))
             _refuse_float8(path, header)
             end = _checked_end(header)
-        except InputError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: the safetensors header is corrupt ({error}); fetch it again") from error
     expected = 8 + length + end
     if size != expected:
         raise InputError(f"{path}: truncated or corrupt: {size} bytes, its header announces {expected}; fetch it again")

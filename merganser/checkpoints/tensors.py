@@ -1,8 +1,10 @@
 """What describes a stored tensor: its dtype as safetensors spells it, its shape, its bytes."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -82,28 +84,45 @@ def to_bytes(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-class Checkpoint(Protocol):
+class Checkpoint(ABC):
     """Named tensors, read one at a time; names, shapes and dtypes are known without reading them."""
+
+    transposed: frozenset[str] = frozenset()  # the names of those that are shown with rows and columns swapped
+    dropped: Mapping[str, str | None] = MappingProxyType({})  # left out: a second name of another, or a constant
+
+    @property
+    @abstractmethod
+    def specs(self) -> Mapping[str, Spec]:
+        """Return each tensor's dtype and shape, by its name."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the tensors' names, sorted."""
+        return tuple(sorted(self.specs))
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether there is a tensor of this name."""
+        return name in self.specs
 
     def spec(self, name: str) -> Spec:
         """Return one tensor's dtype and shape."""
+        return self.specs[name]
 
+    @abstractmethod
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
 
 
-class StoredCheckpoint(Checkpoint, Protocol):
+class StoredCheckpoint(Checkpoint):
     """A checkpoint as its files have it."""
 
+    def read(self, name: str) -> Tensor:
+        """Read one tensor."""
+        return self.read_piece(name, 0, self.specs[name].shape)
+
+    @abstractmethod
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
         """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
 
     def memory(self, name: str) -> object:
         """Return what tells the memory of one tensor from that of others; None where each has its own."""
+        return None

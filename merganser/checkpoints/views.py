@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import Tensor
 
@@ -9,26 +10,20 @@ from merganser.checkpoints.tensors import Checkpoint, Spec
 
 
 @dataclass(frozen=True)
-class View:
+class View(Checkpoint):
     """Some of a checkpoint's tensors, under names of the view's own; `transposed`: with rows and columns swapped."""
 
     inner: Checkpoint
     stored: Mapping[str, str]  # the names of the checkpoint itself by those of the view
     transposed: frozenset[str] = frozenset()
-    dropped: Mapping[str, str | None] = field(default_factory=dict)  # left out: a second name of another, or a constant
+    dropped: Mapping[str, str | None] = field(default_factory=dict)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the tensors' names, sorted."""
-        return tuple(sorted(self.stored))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.stored
-
-    def spec(self, name: str) -> Spec:
-        """Return one tensor's dtype and shape."""
-        spec = self.inner.spec(self.stored[name])
-        return Spec(spec.dtype, spec.shape[::-1]) if name in self.transposed else spec
+    @cached_property
+    def specs(self) -> dict[str, Spec]:
+        """Return each tensor's dtype and shape, by its name."""
+        shown = {name: self.inner.spec(stored) for name, stored in self.stored.items()}
+        swapped = {name: Spec(spec.dtype, spec.shape[::-1]) for name, spec in shown.items() if name in self.transposed}
+        return shown | swapped
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
@@ -38,24 +33,19 @@ class View:
 
 def oriented_like(checkpoint: Checkpoint, other: Checkpoint) -> Checkpoint:
     """Show a checkpoint's linear maps the way round that another one's are shown."""
-    swapped = other.transposed if isinstance(other, View) else frozenset()
-    return View(checkpoint, {name: name for name in checkpoint.names}, swapped) if swapped else checkpoint
-
-
-def is_transposed(checkpoint: Checkpoint, name: str) -> bool:
-    """Tell whether a checkpoint shows a tensor with rows and columns swapped."""
-    return isinstance(checkpoint, View) and name in checkpoint.transposed
+    names = {name: name for name in checkpoint.names}
+    return View(checkpoint, names, other.transposed) if other.transposed else checkpoint
 
 
 def as_stored(checkpoint: Checkpoint, name: str, tensor: Tensor) -> Tensor:
     """Return a tensor as the checkpoint's file has one of this name."""
-    return tensor.mT.contiguous() if is_transposed(checkpoint, name) else tensor
+    return tensor.mT.contiguous() if name in checkpoint.transposed else tensor
 
 
 def stored_spec(checkpoint: Checkpoint, name: str) -> Spec:
     """Return one tensor's dtype and shape as the checkpoint's file has it."""
     spec = checkpoint.spec(name)
-    return Spec(spec.dtype, spec.shape[::-1]) if is_transposed(checkpoint, name) else spec
+    return Spec(spec.dtype, spec.shape[::-1]) if name in checkpoint.transposed else spec
 
 
 def stored_specs(checkpoint: Checkpoint) -> dict[str, Spec]:

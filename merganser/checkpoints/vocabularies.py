@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.adapters.files import Adapter
-from merganser.checkpoints.architecture import read_config
+from merganser.checkpoints.architecture import read_object
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.tensors import Checkpoint
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.limits import read_small
 
 LIMIT = 2**27  # bytes: a vocabulary of 260,000 tokens takes 35 MB
@@ -52,19 +52,15 @@ def check_vocabulary(
 
 def vocabulary_of(folder: Path) -> dict[str, int] | None:
     """Read the numbers of a tokenizer's tokens; None where no file is there that is read."""
-    try:
-        if (content := read_config(folder / "tokenizer.json", LIMIT)) is not None:
+    with refusing(f"{folder}: its tokenizer's files cannot be read", "fetch it again"):
+        if (content := read_object(folder / "tokenizer.json", LIMIT)) is not None:
             return _of_fast_tokenizer(content)
-        added = read_config(folder / "added_tokens.json", LIMIT) or {}
-        if (words := read_config(folder / "vocab.json", LIMIT)) is not None:
+        added = read_object(folder / "added_tokens.json", LIMIT) or {}
+        if (words := read_object(folder / "vocab.json", LIMIT)) is not None:
             return _numbers(words | added)
         if (folder / "vocab.txt").is_file():
             lines = read_small(folder / "vocab.txt", LIMIT).decode().removesuffix("\n").split("\n")
             return {token: number for number, token in enumerate(lines)} | _numbers(added)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{folder}: its tokenizer's files cannot be read ({error}); fetch it again") from error
     return None
 
 
@@ -72,7 +68,7 @@ def template_of(folder: Path) -> str | None:
     """Read a folder's chat template."""
     if (folder / "chat_template.jinja").is_file():
         return read_small(folder / "chat_template.jinja").decode(errors="replace")
-    template = (read_config(folder / "tokenizer_config.json", LIMIT) or {}).get("chat_template")
+    template = (read_object(folder / "tokenizer_config.json", LIMIT) or {}).get("chat_template")
     return None if template is None else str(template)
 
 

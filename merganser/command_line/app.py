@@ -6,12 +6,22 @@ from typing import Annotated
 import typer
 
 from dvcfleet.failures import boundary
-from merganser.command_line.epilogs import EXIT_CODES, example
 from merganser.command_line.import_mergekit import import_mergekit
 from merganser.command_line.merge import merge, reconstruct
 from merganser.command_line.methods import methods
 from merganser.errors import ExtraError, InputError
 from merganser.extras import naming_extras
+
+# The text below the options in each command's --help.
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 something failed, 2 your mistake, 75 another run or a dvc command is at work in the "
+    "repository (try again later), 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
+)
+
+
+def example(command: str, *more: str) -> str:
+    """Give an example of a command, and more paragraphs, to stand there."""
+    return "\n\n".join([f"Example: {command}", *more])
 
 
 def new_app() -> typer.Typer:

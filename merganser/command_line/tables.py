@@ -10,7 +10,10 @@ from merganser.descriptions import data_of, default_of, or_joints, parts_of
 
 def print_methods(described: list[dict[str, Any]]) -> None:
     """Print one line per method, as wide as the terminal if there is one."""
-    rows = [_method_row(method) for method in described]
+    rows = [
+        (m["name"], m["family"], data_of(m), parts_of(m), ", ".join(m["needs"]) + or_joints(m), m["summary"])
+        for m in described
+    ]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print_table(("method", "family", "data", "parts per task", "needs", "what it does"), rows, width)
 
@@ -24,18 +27,10 @@ def print_method(method: dict[str, Any]) -> None:
     print(f"formula: {method['formula']}")
     print(f"law: {method['law']}")
     if method["parameters"]:
-        print_table(("parameter", "type", "default", "bounds"), (_parameter_row(each) for each in method["parameters"]))
+        rows = ((each["name"], each["type"], default_of(each), each["bounds"]) for each in method["parameters"])
+        print_table(("parameter", "type", "default", "bounds"), rows)
     else:
         print("no parameters")
-
-
-def _method_row(method: dict[str, Any]) -> tuple[str, ...]:
-    needs = ", ".join(method["needs"]) + or_joints(method)
-    return method["name"], method["family"], data_of(method), parts_of(method), needs, method["summary"]
-
-
-def _parameter_row(parameter: dict[str, Any]) -> tuple[str, ...]:
-    return parameter["name"], parameter["type"], default_of(parameter), parameter["bounds"]
 
 
 def print_table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]], most: int | None = None) -> None:

@@ -34,7 +34,7 @@ def additions(content: Any) -> list[Addition]:
         return []
     found = list(_sections(content))
     for place in ENTRIES:
-        entries = _at(content, place)
+        entries = value_at(content, place)
         for name, entry in entries.items() if isinstance(entries, dict) else ():
             found += _entry(content, (*place, name), entry)
     for name, task in _named(content, "tasks"):
@@ -51,9 +51,9 @@ def filled(content: Any, added: Sequence[Addition]) -> Any:
     """Return a file's content with additions."""
     content = copy.deepcopy(content) if added else content
     for (*above, last), value in added:
-        if above and _at(content, above) is None:
-            _at(content, above[:-1])[above[-1]] = {}
-        _at(content, above)[last] = value
+        if above and value_at(content, above) is None:
+            value_at(content, above[:-1])[above[-1]] = {}
+        value_at(content, above)[last] = value
     return content
 
 
@@ -94,7 +94,7 @@ def addition_names(added: Sequence[Addition]) -> str:
 
 def _sections(content: dict[str, Any]) -> Iterator[Addition]:
     """List missing sections, and of those that are there the keys that a stage depends on."""
-    family = constants(FAMILIES, _at(content, ("base", "family")))
+    family = constants(FAMILIES, value_at(content, ("base", "family")))
     merged = list(family.get("MERGED", Params.model_fields["parameters"].default.merged))
     for key in ("seed", "parameters", "decompose", "merge", "evaluation"):
         default = Params.model_fields[key].default
@@ -109,7 +109,7 @@ def _sections(content: dict[str, Any]) -> Iterator[Addition]:
                 yield (key, needed), value[needed]
     if "validation" not in content and any(content.get(section) for section in FROM_VALIDATION):
         yield ("validation",), Validation().model_dump()
-    study = _at(content, ("studies", "tasks"))
+    study = value_at(content, ("studies", "tasks"))
     if isinstance(study, dict) and "subsets" not in study:
         yield ("studies", "tasks", "subsets"), TaskStudy.model_fields["subsets"].default
 
@@ -142,7 +142,7 @@ def _named(content: dict[str, Any], section: str) -> list[tuple[str, dict[str, A
     return [(name, each) for name, each in found.items() if isinstance(each, dict)] if isinstance(found, dict) else []
 
 
-def _at(content: Any, place: Sequence[str]) -> Any:
+def value_at(content: Any, place: Sequence[str]) -> Any:
     """Return what stands at a place, None where there is nothing."""
     for key in place:
         content = content.get(key) if isinstance(content, dict) else None

@@ -48,11 +48,15 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
             with _noted(mistakes, f"tasks.{name}.source"):
                 models[name] = open_model(here[f"tasks.{name}.source"])
                 refuse_code(here[f"tasks.{name}.source"])
-    base = None
+    base: Checkpoint | None = None
     with _noted(mistakes, "base.source"):
-        base = _mean(models, params.base.heads) if params.base.is_mean else _opened(here.get("base.source"))
-        if base is not None and "base.source" in here and here["base.source"].is_dir():
-            get_family(params.base.family).check(here["base.source"], base)
+        if params.base.is_mean:
+            base = _mean(models, params.base.heads)
+        elif path := here.get("base.source"):
+            refuse_code(path)
+            base = open_checkpoint(path)
+            if path.is_dir():
+                get_family(params.base.family).check(path, base)
     for name, model in models.items():
         with _noted(mistakes, f"tasks.{name}.source"):
             if base is not None:
@@ -97,7 +101,7 @@ def _check_data(params: Params, name: str, source: Path, noted: Callable[[str], 
             if split not in found:
                 has = f"it has {', '.join(found)}{did_you_mean(split, found)}"
                 raise InputError(f"{place}: {source} has no split {split!r}; {has}")
-        open_evaluator(task.kind, task.data.own, task.data.metric).check_data(found, source)
+        open_evaluator(task.kind, task.data.values, task.data.metric).check_data(found, source)
 
 
 def _splits_read(params: Params, name: str) -> dict[str, str]:
@@ -108,13 +112,6 @@ def _splits_read(params: Params, name: str) -> dict[str, str]:
     if params.validation:
         read[f"{own}.validation" if data.validation else "validation.split"] = params.validation_split_of(name)
     return read
-
-
-def _opened(path: Path | None) -> Checkpoint | None:
-    if path is None:
-        return None
-    refuse_code(path)
-    return open_checkpoint(path)
 
 
 def _mean(models: Mapping[str, Checkpoint | Adapter], heads: Sequence[str]) -> Checkpoint | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from merganser.config.completing import addition_names, additions, completed, filled
+from merganser.config.completing import addition_names, additions, completed, filled, value_at
 from merganser.config.explaining import explain, shown
 from merganser.config.inputs import INPUTS, SECTIONS
 from merganser.config.params import NAME, Params
@@ -79,7 +79,7 @@ def _name_mistakes(content: dict[Any, Any]) -> list[str]:
     """Check names: they become folders and words of a shell command, which they must not leave."""
     mistakes = []
     for section in ("tasks", *SECTIONS, "methods", "studies.tasks.methods"):
-        names = _section(content, section)
+        names = value_at(content, section.split("."))
         for name in names if isinstance(names, dict) else []:
             if not isinstance(name, str):
                 mistakes.append(f'{section}.{name}: a name must be text, got {shown(name)}; write "{name}"')
@@ -87,13 +87,6 @@ def _name_mistakes(content: dict[Any, Any]) -> list[str]:
                 rule = "use at most 100 letters, digits, - and _, the first a letter or digit"
                 mistakes.append(f"{section}.{name}: not a name, got {shown(name)}; {rule}")
     return mistakes
-
-
-def _section(content: Any, place: str) -> Any:
-    """Return what stands at a place, None where there is nothing."""
-    for key in place.split("."):
-        content = content.get(key) if isinstance(content, dict) else None
-    return content
 
 
 def _clash_mistakes(content: dict[Any, Any]) -> list[str]:

@@ -36,6 +36,17 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+class Open(Strict):
+    """A section in which keys of another's stand too: a kind's of task, a method's, a learner's."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The other's keys, as written."""
+        return dict(self.model_extra or {})
+
+
 class Base(Strict):
     """The model that all tasks were fine-tuned from, or the mean of the tasks' own.
 
@@ -64,25 +75,18 @@ class Parameters(Strict):
     matrices: Literal["linear", "any_2d"] = "linear"
 
 
-class Data(Strict):
+class Data(Open):
     """A task's data set; the keys of the task's kind stand here too.
 
     `split`, `validation`: in place of evaluation.split and validation.split. `columns`: the data set's own name of each
     column that the kind reads.
     """
 
-    model_config = ConfigDict(extra="allow")
-
     source: Annotated[Text, Field(examples=["datasets/digits"])]
     split: Text | None = None
     validation: Text | None = None
     columns: dict[Text, Text] = {}
     metric: Text | None = None
-
-    @property
-    def own(self) -> dict[str, Any]:
-        """The kind's own keys, as written."""
-        return dict(self.model_extra or {})
 
 
 class Task(Strict):
@@ -100,13 +104,11 @@ class Decompose(Strict):
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
 
 
-class Entry(Strict):
+class Entry(Open):
     """The use of a registered method under a name: what it reads, and its parameters.
 
     By default the method is that of the entry's name, and it reads what the method does.
     """
-
-    model_config = ConfigDict(extra="allow")
 
     method: Annotated[Text, Field(examples=["ties"])]
     reads: Annotated[
@@ -117,11 +119,6 @@ class Entry(Strict):
     def difference(self) -> str | None:
         """The name of the difference vectors it reads, None when it reads something else."""
         return self.named("differences")
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The method's own parameters, as written."""
-        return dict(self.model_extra or {})
 
     def named(self, kind: str) -> str | None:
         """Return the name under a section of what it reads, None when it reads something else."""
@@ -236,21 +233,14 @@ class Surgery(Beside):
     lr: Annotated[float, Field(gt=0)] = 1e-3
 
 
-class LearnedEntry(Strict):
+class LearnedEntry(Open):
     """Values that a learner finds on the tasks' validation data; the learner's keys stand here too.
 
     `of`: what the learner reads: deltas, svd or differences/NAME.
     """
 
-    model_config = ConfigDict(extra="allow")
-
     learner: Text
     of: Annotated[Text, Field(examples=["deltas"])]
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The learner's own keys, as written."""
-        return dict(self.model_extra or {})
 
 
 class Evolution(Strict):
@@ -261,24 +251,17 @@ class Evolution(Strict):
     sigma: Annotated[float, Field(gt=0)] = 0.3
 
 
-class Search(Strict):
+class Search(Open):
     """A search for a method's parameters on the tasks' validation data; those that are not searched stand here too.
 
     `of`: what the method reads: deltas, svd or differences/NAME. `over`: the values that are tried of each parameter,
     in all combinations; in its place `evolve`: a coefficient per task, by CMA-ES.
     """
 
-    model_config = ConfigDict(extra="allow")
-
     method: Text
     of: Annotated[Text, Field(examples=["deltas"])]
     over: dict[Text, list[Any]] = {}
     evolve: Evolution | None = None
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The parameters that are not searched, as written."""
-        return dict(self.model_extra or {})
 
     def entry(self, values: Mapping[str, Any]) -> Entry:
         """Return a candidate as an entry of methods would have it."""

@@ -10,8 +10,7 @@ from merganser.config.explaining import explain
 from merganser.config.inputs import INPUTS
 from merganser.config.params import UNMEASURED, Data, Params, Task
 from merganser.errors import InputError, did_you_mean
-from merganser.evaluation import TaskKind, get_kind, kind_names
-from merganser.evaluation.settings import KindSettings
+from merganser.evaluation import KindSettings, TaskKind, get_kind, kind_names
 from merganser.models import family_names, get_family, has_ability
 from merganser.sources.pointers import Pointer, repositories
 
@@ -42,13 +41,10 @@ def _unmeasured_mistakes(params: Params) -> list[str]:
     if not params.measured:
         return [f"tasks: all are {UNMEASURED}; give at least one a kind and data"]
     read = [name for name, each in INPUTS.items() if each.every_task and each.declared(params)]
-    read += [f"studies.{part}" for part, some in _studied(params).items() if some]
+    studied = {"tasks": params.studies.tasks.methods, "rank": params.studies.rank.fractions}
+    read += [f"studies.{part}" for part, some in studied.items() if some]
     reason = f"tasks.{unmeasured[0]}.kind: a task that is {UNMEASURED} has no data"
     return [f"{reason}, which {section} reads; leave one of them out" for section in read]
-
-
-def _studied(params: Params) -> dict[str, bool]:
-    return {"tasks": bool(params.studies.tasks.methods), "rank": bool(params.studies.rank.fractions)}
 
 
 def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
@@ -66,12 +62,12 @@ def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
     if task.data.metric is not None and task.data.metric not in kind.METRICS:
         known = f"{task.kind} has {', '.join(kind.METRICS)}{did_you_mean(task.data.metric, kind.METRICS)}"
         mistakes.append(f"{where}.data.metric: {task.data.metric!r} is not a metric of this kind of task; {known}")
-    return [*mistakes, *_settings_mistakes(f"{where}.data", kind.Settings, task.data.own)]
+    return [*mistakes, *_settings_mistakes(f"{where}.data", kind.Settings, task.data.values)]
 
 
 def check_group(task: Task, source: Path, pointer: Pointer | None) -> None:
     """Refuse the pointer of a file that names other data sets, of a group, than a task's keys do."""
-    wanted = task.data.own.get("group") or {}
+    wanted = task.data.values.get("group") or {}
     members = [member for member in repositories(pointer) if member]
     if set(wanted) != set(members):
         names = f"names {', '.join(members)}" if members else "names no group"

@@ -7,7 +7,9 @@ A kind is a module of `merganser/evaluation/kinds/`, found by its file name; par
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import kinds
@@ -18,8 +20,16 @@ if TYPE_CHECKING:  # this module is part of all that lies beside it, which need 
 
     from merganser.evaluation.examples import Results
     from merganser.evaluation.prepared import Prepared
-    from merganser.evaluation.settings import KindSettings
     from merganser.models import Network
+
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class KindSettings(BaseModel):
+    """A kind's own keys under `data:`: exactly these, of exactly these types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class TaskKind(Protocol):
@@ -28,7 +38,7 @@ class TaskKind(Protocol):
     It may have `PRELOAD` too, written out: modules that processes import before they run stages.
     """
 
-    Settings: type["KindSettings"]  # of the kind's own keys under `data:`
+    Settings: type[KindSettings]  # of the kind's own keys under `data:`
     METRICS: Sequence[str]  # the first is the default
     NEEDS: Sequence[type]  # abilities of a network: protocols of merganser/models/__init__.py
     TOKENS: int | None  # of an example, all its answers together, for estimates; None for those of a picture
@@ -46,9 +56,6 @@ class TaskKind(Protocol):
     def classes(self, features: Mapping[str, Any], settings: Any) -> list[str]:
         """Name the classes by their labels, from the features of a data set; none for a kind without classes."""
 
-    def outputs(self, classes: Sequence[str], settings: Any) -> int | None:
-        """Return how many outputs the network has, for `open_network`, given the classes' names."""
-
     def prepare(self, rows: Any, settings: Any, network: "Network") -> "Iterator[Mapping[str, Tensor]]":
         """Give arrays of one row an example by name, some examples at a time, all that `results` reads of the data.
 
@@ -59,6 +66,14 @@ class TaskKind(Protocol):
         self, network: "Network", prepared: "Prepared", settings: Any, metric: str, batch_size: int
     ) -> "Results":
         """Run a loaded network on prepared data; return what it made of each example."""
+
+
+@runtime_checkable
+class HasHead(Protocol):
+    """The module of a kind whose networks have a head of the task's own."""
+
+    def outputs(self, classes: Sequence[str], settings: Any) -> int:
+        """Return how many outputs the head has, given the classes' names."""
 
 
 @runtime_checkable
@@ -95,10 +110,7 @@ def kind_names() -> list[str]:
 def get_kind(name: str) -> TaskKind:
     """Return a kind's module; raise InputError with the nearest name when there is none of this one."""
     if name not in kind_names():
-        raise InputError(f"{name!r} is not a kind of task; known: {', '.join(kind_names())}{_near(name)}")
+        near = did_you_mean(name, kind_names())
+        raise InputError(f"{name!r} is not a kind of task; known: {', '.join(kind_names())}{near}")
     kind: TaskKind = import_module(f"{kinds.__name__}.{name}")
     return kind
-
-
-def _near(name: str) -> str:
-    return did_you_mean(name, kind_names())

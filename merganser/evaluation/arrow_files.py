@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.limits import check_file
 
 EXPANDED = 100  # times the bytes of the files: more than text and numbers gain by compression
@@ -44,10 +44,8 @@ def check_values(table: Any, source: Path) -> None:
         shared = [name for name in _type_names(field.type) if name in SHARED]
         if shared:
             raise InputError(f"{source}: the column {field.name!r} is of type {shared[0]}; save it as plain values")
-    try:
+    with refusing(f"{source}: its values are damaged", "fetch it again", pyarrow.ArrowException):
         table.validate(full=True)
-    except pyarrow.ArrowException as error:
-        raise InputError(f"{source}: its values are damaged ({error}); fetch it again") from error
 
 
 def _type_names(kind: Any) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """How one task is evaluated."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,15 @@ from typing import Any
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.evaluation import GivesClasses, HasGroups, TaskKind, get_kind
+from merganser.evaluation import GivesClasses, HasGroups, HasHead, TaskKind, get_kind
 from merganser.evaluation.examples import Results
-from merganser.evaluation.heads import check_head
 from merganser.evaluation.labels import labelled
 from merganser.evaluation.metrics import METRICS
 from merganser.evaluation.prepared import Prepared, write_prepared
 from merganser.evaluation.saved import features_of, open_split
 from merganser.models import Network
+
+UNNAMED = re.compile(r"LABEL_\d+")  # what transformers calls outputs that were given no names
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class Evaluator:
         return self.kind.classes(features_of(data), self.settings)
 
     def outputs(self, classes: Sequence[str]) -> int | None:
-        """Return how many outputs the network has."""
-        return self.kind.outputs(classes, self.settings)
+        """Return how many outputs the task's own head has; None where there is no head, as `open_network` takes it."""
+        return self.kind.outputs(classes, self.settings) if isinstance(self.kind, HasHead) else None
 
     def check_head(self, head: Sequence[str], classes: Sequence[str], task: str) -> None:
         """Refuse a head whose outputs, if they have names, are not the classes of the data."""
@@ -98,6 +100,34 @@ class Evaluator:
         if not isinstance(self.kind, GivesClasses):
             raise InputError(f"{self.name}: not a kind with classes, whose probabilities are needed")
         return self.kind.class_logits(network, prepared, self.settings, parameters, rows)
+
+
+def check_head(head: Sequence[str], classes: Sequence[str], masked: Collection[int], where: str) -> None:
+    """Refuse a head with another number of outputs than there are classes, or with other names or another order.
+
+    `head`: the names of its outputs; `masked`: those that are no class, by their numbers. Names that differ only in
+    case and in what joins words are the same; a head without names of its own is taken at its number.
+    """
+    kept = [name for number, name in enumerate(head) if number not in masked]
+    if len(kept) != len(classes):
+        left = f" without {len(head) - len(kept)} masked" if masked else ""
+        has = f"the head has {len(head)} outputs{left}"
+        raise InputError(f"{where}: {has}, the data {len(classes)} classes ({_list(classes)}); set data.masked")
+    if all(UNNAMED.fullmatch(name) for name in kept):
+        return
+    if [_plain(name) for name in kept] != [_plain(name) for name in classes]:
+        same = sorted(map(_plain, kept)) == sorted(map(_plain, classes))
+        advice = "reorder the labels of the data" if same else "if they mean the same, give data.classes the head's"
+        how = "in another order" if same else "other classes"
+        raise InputError(f"{where}: the head has {how}: {_list(kept)}; the data has {_list(classes)}; {advice}")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", " ", name).strip().casefold()
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names)
 
 
 def spread(rows: Any, count: int) -> list[int]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 
 MOST_PIXELS = 2**27  # of all pictures that are decoded at a time: 400 MB of them in colour
 
@@ -46,14 +46,13 @@ def batches(rows: Any, size: int) -> Iterator[Mapping[str, Any]]:
         plain = rows.with_format("numpy", columns=["image"], output_all_columns=True, dtype="uint8")
         yield from plain.iter(batch_size=size)
         return
+    unreadable = (OSError, SyntaxError, ValueError, DecompressionBombError)
     encoded = rows.select_columns(["image"]).cast_column("image", Image(decode=False))
     for start in range(0, len(rows), size):
-        try:
+        with refusing("a picture of the data set cannot be read", "leave it out", unreadable):
             pixels = [_pixels(picture["bytes"]) for picture in encoded[start : start + size]["image"]]
             for first, last in _runs(pixels, MOST_PIXELS):
                 yield rows[start + first : start + last]
-        except (OSError, SyntaxError, ValueError, DecompressionBombError) as error:
-            raise InputError(f"a picture of the data set cannot be read ({error}); leave it out") from error
 
 
 def _pixels(encoded: bytes) -> int:

@@ -26,15 +26,6 @@ def accuracy(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None =
     return _ratio(counts @ equal, counts.sum(-1))
 
 
-def exact_match(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
-    """Return the share of the predicted texts that equal their label, sign by sign.
-
-    >>> float(exact_match(["yes", "no"], ["yes", "No"]))
-    0.5
-    """
-    return accuracy(predictions, labels, weights)
-
-
 def matthews(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
     """Return Matthews' correlation (c N - sum_k p_k l_k) / sqrt((N^2 - sum_k p_k^2) (N^2 - sum_k l_k^2)).
 
@@ -102,7 +93,7 @@ class Metric(NamedTuple):
 
 METRICS = {
     "accuracy": Metric(accuracy, "accuracy", is_mean=True, is_share=True),
-    "exact_match": Metric(exact_match, "exact match", is_mean=True, is_share=True),
+    "exact_match": Metric(accuracy, "exact match", is_mean=True, is_share=True),  # of texts, sign by sign
     "matthews": Metric(matthews, "Matthews"),
     "f1": Metric(f1, "F1", is_share=True, classes=2),
     "macro_f1": Metric(macro_f1, "macro F1", is_share=True),

@@ -30,10 +30,8 @@ def opens_files(feature: Any) -> bool:
     if isinstance(feature, list | tuple):
         return any(opens_files(inner) for inner in feature)
     inner = getattr(feature, "feature", None)  # of the lists
-    return _is_media(feature) if inner is None else opens_files(inner)
-
-
-def _is_media(feature: Any) -> bool:
+    if inner is not None:
+        return opens_files(inner)
     from datasets import Json
 
     return hasattr(feature, "decode_example") and not isinstance(feature, Json)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import NAMES_OF_DTYPES, Spec, to_bytes
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.limits import parse_json, read_small
 from merganser.models.device import copied_ahead
 
@@ -41,13 +41,11 @@ class Prepared:
         path = self.folder / ABOUT
         if not path.is_file():
             raise InputError(f"{path}: no prepared data; run the stage prepare first (`merganser run` does)")
-        try:
+        with refusing(f"{path}: does not say what was prepared", "prepare it again"):
             about: dict[str, Any] = parse_json(read_small(path, ABOUT_LIMIT))
             if {"kind", "settings", "metric", "classes", "count"} <= about.keys():
                 return about
             raise ValueError("it lacks a key")
-        except (ValueError, AttributeError) as error:
-            raise InputError(f"{path}: does not say what was prepared ({error}); prepare it again") from error
 
     @property
     def classes(self) -> list[str]:

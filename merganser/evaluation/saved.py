@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.evaluation.arrow_files import check_arrow_files, check_values
 from merganser.evaluation.named_files import check_named_files
 from merganser.limits import check_plain, parse_json, read_small
@@ -31,15 +31,12 @@ def read_headers(folder: Path) -> dict[str, Any]:
     check_saved(folder)
     headers = {}
     for split in _splits(folder):
-        try:
+        where = folder / split / INFORMATION
+        # of a file that is cut off or edited, `datasets` raises a dozen kinds
+        with refusing(f"{where}: does not say the columns", "save the data set again", Exception):
             features = DatasetInfo.from_dict(_information(folder / split)).features
             table = features.arrow_schema.empty_table()
             headers[split] = Dataset(table, info=DatasetInfo(features=features))
-        except InputError:
-            raise
-        except Exception as error:  # of a file that is cut off or edited, `datasets` raises a dozen kinds
-            where = folder / split / INFORMATION
-            raise InputError(f"{where}: does not say the columns ({error}); save the data set again") from error
     return headers
 
 
@@ -51,19 +48,13 @@ def load_saved(folder: Path) -> Any:
     """Open a saved data set or one of its splits, memory-mapped; raise InputError when it is not whole."""
     from datasets import load_from_disk
 
-    try:
+    # of a file that is cut off or edited, `datasets` and Arrow raise a dozen kinds; an empty split is an IndexError
+    with refusing(f"{folder}: not a whole saved data set, or an empty split", "fetch it again", Exception):
         splits = [folder / split for split in _splits(folder)] if (folder / SPLITS).exists() else [folder]
         check_arrow_files([split / name for split in splits for name in _files(split)])
         for split in splits:
             _information(split)  # `datasets` would read one of any size
         return load_from_disk(folder).with_format(None)  # a format of the file's own would convert what is read
-    except InputError:
-        raise
-    except Exception as error:  # of a file that is cut off or edited, `datasets` and Arrow raise a dozen kinds
-        reason = str(error) or type(error).__name__  # an empty split is an IndexError there
-        raise InputError(
-            f"{folder}: not a whole saved data set, or an empty split ({reason}); fetch it again"
-        ) from error
 
 
 def _files(split: Path) -> list[str]:
@@ -108,12 +99,8 @@ def features_of(folder: Path) -> Any:
 def _splits(folder: Path) -> list[str]:
     if not (folder / SPLITS).exists():
         raise InputError(f"{folder}: no saved data set; fetch it first")
-    try:
+    with refusing(f"{folder / SPLITS}: does not list the splits", "fetch it again"):
         splits: list[str] = [str(split) for split in parse_json(read_small(folder / SPLITS))["splits"]]
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / SPLITS}: does not list the splits ({error}); fetch it again") from error
     for split in splits:
         check_plain(split, folder / SPLITS)
     return splits

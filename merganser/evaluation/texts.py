@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 
 from merganser.errors import InputError
-from merganser.evaluation.settings import KindSettings
+from merganser.evaluation import KindSettings
 from merganser.models import TakesTexts
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from merganser.checkpoints.remedies import without
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import Rows, Spec, spec_of
 from merganser.checkpoints.writing import write_checkpoint
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.inputs.layers import LayerDeltas, LayerLowRank, SequentialSource
 from merganser.inputs.pieces import PIECE, PiecedLayers
 from merganser.limits import parse_json
@@ -189,13 +189,11 @@ class DeltaFile(SafetensorsFile):
     @cached_property
     def index(self) -> dict[str, Any]:
         """Return the header's `kinds` and `norms` of the parameters, and `shapes` of those not stored dense."""
-        try:
+        with refusing(f"{self.path}: not a file of deltas", "extract it again"):
             index: dict[str, Any] = parse_json(self.metadata["merganser"])
             if index["kinds"].keys() <= index["norms"].keys():
                 return index
             raise ValueError("some parameters have no norm")
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise InputError(f"{self.path}: not a file of deltas ({error}); extract it again") from error
 
     @property
     def kinds(self) -> dict[str, Kind]:

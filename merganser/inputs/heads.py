@@ -12,14 +12,13 @@ from typing import Any
 from torch import Tensor
 
 from merganser.checkpoints.adapters.files import Adapter
+from merganser.checkpoints.architecture import read_config
 from merganser.checkpoints.kinds import is_head
 from merganser.checkpoints.reading import Checkpoint
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
-from merganser.errors import InputError
-from merganser.limits import parse_json, read_small
-
-CONFIG_LIMIT = 2**25  # bytes: of the names of many classes
+from merganser.errors import InputError, refusing
+from merganser.limits import parse_json
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,9 @@ def write_head(model: Checkpoint | Adapter, patterns: Sequence[str], config: Pat
 def read_head(path: Path) -> Head:
     """Read a head that was written so."""
     file = SafetensorsFile(path)
-    try:
+    with refusing(f"{path}: not the head of a task", "extract it again"):
         content = parse_json(file.metadata["merganser"])
         return Head({name: file.read(name) for name in file.names}, content["patterns"], content["classes"])
-    except (KeyError, ValueError, TypeError) as error:
-        raise InputError(f"{path}: not the head of a task ({error}); extract it again") from error
 
 
 def _own(model: Checkpoint, patterns: Sequence[str]) -> dict[str, Tensor]:
@@ -77,9 +74,6 @@ def _adapters(adapter: Adapter, patterns: Sequence[str]) -> dict[str, Tensor]:
 
 def _class_names(config: Path) -> list[str]:
     """Read the names of a head's outputs; none where the configuration has none."""
-    try:
-        content = parse_json(read_small(config, CONFIG_LIMIT)) if config.is_file() else {}
-        names: dict[str, Any] = content.get("id2label") or {}
+    with refusing(f"{config}: not the configuration of a model", "fetch it again"):
+        names: dict[str, Any] = (read_config(config) or {}).get("id2label") or {}
         return [str(names[number]) for number in sorted(names, key=int)]
-    except (ValueError, AttributeError, TypeError, KeyError) as error:
-        raise InputError(f"{config}: not the configuration of a model ({error}); fetch it again") from error

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.inputs.layers import Layer, Learned, WrappedSource
 from merganser.limits import parse_json
 
@@ -31,11 +31,9 @@ def read_learned(folder: Path, tasks: Sequence[str]) -> Learned:
     if not path.is_file():
         raise InputError(f"{path}: nothing learned; run the stage learn first (`merganser run` does)")
     file = SafetensorsFile(path)
-    try:
+    with refusing(f"{path}: not what a learner wrote", "learn it again"):
         about = parse_json(file.metadata["merganser"])
         learned = Learned(**about, values={name: file.read(name) for name in file.names})
-    except (KeyError, ValueError, TypeError) as error:
-        raise InputError(f"{path}: not what a learner wrote ({error}); learn it again") from error
     if list(learned.tasks) != list(tasks):
         raise InputError(f"{path}: learned for {', '.join(learned.tasks)}, not for {', '.join(tasks)}; learn it again")
     return learned

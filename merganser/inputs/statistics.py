@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.safetensors_file import SafetensorsFile
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.layers import (
     Layer,
@@ -82,13 +82,11 @@ class StatisticsFolder:
         path = self.path / INDEX
         if not path.is_file():
             raise InputError(f"{path}: no statistics; run the stage statistics first (`merganser run` does)")
-        try:
+        with refusing(f"{path}: no index of statistics", "measure them again"):
             index: dict[str, Any] = parse_json(read_small(path, INDEX_LIMIT))
             if {"files", "sides", "forwards", "backwards"} <= index.keys():
                 return index
             raise ValueError("it lacks a key")
-        except (ValueError, AttributeError) as error:
-            raise InputError(f"{path}: no index of statistics ({error}); measure them again") from error
 
     def has(self, what: str, name: str) -> bool:
         """Tell whether something was measured of a parameter."""

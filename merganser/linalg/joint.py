@@ -77,7 +77,7 @@ def _by_gram(deltas: Tensor) -> Basis | None:
     gram = torch.zeros(rows, rows, dtype=torch.float64, device=deltas.device)
     for delta in deltas:
         lapack.gram(delta.mT, out=gram)
-    squares, vectors = lapack.eigh_(gram)
+    squares, vectors = lapack.eigh_top_(gram, rows)
     del gram
     s = squares.flip(0).clamp_(min=0).sqrt_()
     s = s[: svd.numerical_rank(s.float(), (tasks * columns, rows))]

@@ -79,11 +79,6 @@ def eigenvalues_(gram: Tensor) -> Tensor:
     return eigh_top_(gram, 0)[0]
 
 
-def eigh_(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the eigenvalues (N,) of a Gram matrix and its eigenvectors (N, N), in columns."""
-    return eigh_top_(gram, len(gram))
-
-
 def eigh_top_(gram: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return all eigenvalues (N,) of a Gram matrix and the eigenvectors (N, K) of its `count` largest, in columns.
 

@@ -18,8 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from merganser.linalg.patterns import INTEGERS, patterns_of
-
 R = TypeVar("R")
 Change = Callable[[Tensor], Tensor]
 Rank = Callable[[int], int | Sequence[int]]  # of the n magnitudes of a task: one for all tasks, or T
@@ -28,6 +26,8 @@ DIGITS = {
     4: 16,
     8: 18,
 }  # bits counted in a pass, by bytes of a number: its exponent and some of its mantissa
+# By bytes of a floating-point dtype: the bit patterns of magnitudes, read as these, sort like the magnitudes.
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 LIMIT = 1 << 23  # entries of all tasks that may be collected
 PIECE = 1 << 18  # entries of each task processed at a time
 
@@ -115,7 +115,8 @@ def _histogram(stack: Tensor, change: Change | None, bins: Bins | None) -> Histo
     """Count a stack's patterns in the bins by the bits that come next; without bins, all patterns by the first bits."""
     total = None
     for piece in _pieces(stack, change):
-        leading, before = bins or _everything(piece)
+        # without bins no leading bits are fixed yet
+        leading, before = bins or Bins((0,) * len(piece), 8 * piece.itemsize - 1)
         following = max(0, before - DIGITS[piece.itemsize])
         total = total or Histogram(torch.zeros(len(piece), 1 << before - following, dtype=torch.int64), following)
         for row, own, counts in zip(piece, leading, total.counts, strict=True):
@@ -158,15 +159,19 @@ def _take(row: Tensor, leading: int, before: int) -> Tensor:
     return patterns[patterns >> before == leading]
 
 
+def patterns_of(values: Tensor) -> Tensor:
+    """Return the pattern of each value's magnitude, in a contiguous tensor.
+
+    >>> patterns_of(torch.tensor([0.0, -1.0, 2.0])).tolist()  # in the order of the magnitudes
+    [0, 1065353216, 1073741824]
+    """
+    return values.abs().contiguous().view(INTEGERS[values.dtype.itemsize])
+
+
 def _numbers(row: Tensor) -> tuple[NDArray, int]:
     """Return values (C,) viewed as integers, and the mask that clears the sign bit."""
     numbers = row.contiguous().view(INTEGERS[row.itemsize]).numpy()
     return numbers, int(np.iinfo(numbers.dtype).max)
-
-
-def _everything(values: Tensor) -> Bins:
-    """Return the bins that hold all patterns: no leading bits are fixed yet."""
-    return Bins((0,) * len(values), 8 * values.itemsize - 1)
 
 
 def _pieces(stack: Tensor, change: Change | None) -> Iterator[Tensor]:

@@ -1,1 +1,13 @@
 """Measures: how well a merge performs, how much tasks interfere, and how much of each task a merge retains."""
+
+from math import isnan
+from typing import Any
+
+
+def defined(content: Any) -> Any:
+    """Replace each NaN by None, at any depth."""
+    if isinstance(content, dict):
+        return {key: defined(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [defined(value) for value in content]
+    return None if isinstance(content, float) and isnan(content) else content

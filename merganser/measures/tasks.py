@@ -24,7 +24,7 @@ RANK_FRACTION = 0.08  # of R: CART's value for truncations and row spaces
 def measure_tasks(deltas: LayerSource, factors: LayerSource) -> dict[str, Any]:
     """Measure every layer of the tasks' deltas, and the whole vectors' cosines. Undefined numbers are NaN."""
     products = torch.zeros(len(deltas.tasks), len(deltas.tasks), dtype=torch.float64)
-    layers = {}
+    layers: dict[str, Any] = {}
     for name, layer in ((name, deltas.layer(name)) for name in deltas.names):
         assert not isinstance(layer, LayerFactors)
         dense = layer.dense() if isinstance(layer, LayerLowRank) else layer
@@ -35,13 +35,12 @@ def measure_tasks(deltas: LayerSource, factors: LayerSource) -> dict[str, Any]:
             "shape": list(dense.deltas.shape[1:]),
             "norms": own.diagonal().sqrt().tolist(),
             "cosines": cosines(own).tolist(),
-            **(_of_matrix(layer, dense.deltas, factors) if layer.kind == "matrix" else _of_vector(dense.deltas)),
         }
+        if layer.kind == "matrix":
+            layers[name] |= _of_matrix(layer, dense.deltas, factors)
+        else:
+            layers[name]["sign_agreement"] = {"weights": sign_agreement(dense.deltas)}
     return {"tasks": list(deltas.tasks), "cosines": cosines(products).tolist(), "layers": layers}
-
-
-def _of_vector(deltas: Tensor) -> dict[str, Any]:
-    return {"sign_agreement": {"weights": sign_agreement(deltas)}}
 
 
 def _of_matrix(layer: LayerDeltas | LayerLowRank, deltas: Tensor, factors: LayerSource) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from merganser.checkpoints.architecture import read_config
+from merganser.checkpoints.architecture import read_object
 
 CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
@@ -25,7 +25,7 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
     """Read what a folder says of its tokenizer; None where it has none, or is not a folder."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     vocabularies = [name for name in names if any(fnmatchcase(name, pattern) for pattern in VOCABULARIES)]
-    settings = read_config(folder / CONFIG, LIMIT) or {}
+    settings = read_object(folder / CONFIG, LIMIT) or {}
     if not vocabularies:
         return None
     others = [name for name in (CONFIG, TEMPLATE) if name in names]

@@ -25,7 +25,6 @@ from merganser.plugins import module_names, own_configurations
 
 DeviceName = Literal["cpu", "cuda"]
 Precision = Literal["float32", "bfloat16", "float16"]
-Take = Callable[[str, Tensor], None]
 Change = Callable[[Tensor], Tensor]
 Extra = Callable[[str, Tensor], Tensor | None]
 Blend = Callable[[str, Tensor, Tensor], Extra]
@@ -59,13 +58,10 @@ class Network(Protocol):
         It is `columns` for x W^T, as in torch's Linear and in convolutions, and `rows` for x W.
         """
 
-    def watch(self, take: Take) -> AbstractContextManager[object]:
-        """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
+    def watch(self, extra: Extra) -> AbstractContextManager[object]:
+        """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied.
 
-    def adding(self, extra: Extra) -> AbstractContextManager[object]:
-        """While the block runs, add to a linear map's output (N, out) what `extra` makes of its name and input rows.
-
-        Nothing is added where it gives None, nor to a convolution.
+        What `extra` returns is added to the map's output (N, out); nothing where it is None, nor to a convolution's.
         """
 
 
@@ -91,7 +87,7 @@ class TakesTexts(Protocol):
 class EmbedsTexts(Protocol):
     """A network that embeds texts where its features are, so that texts can make a class head.
 
-    Its family's `open_network` is annotated to return it: `text_families` reads that.
+    Its family's `open_network` is annotated to return it: `has_ability` reads that.
     """
 
     def embed(self, texts: Sequence[str]) -> Tensor:
@@ -170,11 +166,6 @@ def get_family(name: str) -> Family:
     return family
 
 
-def text_families() -> list[str]:
-    """List the families that embed texts."""
-    return families_with(EmbedsTexts)
-
-
 def families_with(ability: type) -> list[str]:
     """List the families whose networks have an ability: one of the protocols here."""
     return [name for name in family_names() if has_ability(name, ability)]
@@ -191,7 +182,9 @@ def text_family_of(folder: Path) -> str:
     """Return the family that embeds texts by the model in a folder; raise InputError where none does."""
     checkpoint, reasons = open_checkpoint(folder), []
     own = own_configurations()
-    for name in sorted(text_families(), key=own.__contains__):  # those of transformers first: they compare names
+    for name in sorted(
+        families_with(EmbedsTexts), key=own.__contains__
+    ):  # those of transformers first: they compare names
         try:
             get_family(name).check(folder, checkpoint)
         except InputError as error:

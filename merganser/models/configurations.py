@@ -13,14 +13,14 @@ from transformers import AutoConfig
 from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
+from merganser.checkpoints import architecture
 from merganser.checkpoints.architecture import CONFIG
-from merganser.checkpoints.config_numbers import check_numbers
+from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
-from merganser.limits import check_files, parse_json, read_small
+from merganser.limits import check_files
 from merganser.models import DeviceName, Precision, family_names, get_family
 from merganser.models.bounded import bounded
-from merganser.models.loading import DTYPES
 from merganser.models.named_module import tied_names
 from merganser.models.naming import naming_of
 from merganser.plugins import own_configurations
@@ -43,11 +43,8 @@ def read_config(family: str, folder: Path) -> Any:
     check_files(folder)
     for file in sorted(folder.glob("*config.json")):
         _refuse_code(file)
-    try:
-        with _in_silence():
-            config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # what a configuration may lack is told in many ways
-        raise InputError(f"{folder / CONFIG}: transformers cannot read it: {first_line(error)}") from error
+    with asking_transformers(f"{folder / CONFIG}: transformers cannot read it"), _in_silence():
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if config.model_type not in get_family(family).MODEL_TYPES:
         fitting = [name for name in family_names() if config.model_type in get_family(name).MODEL_TYPES]
         hint = f"set base.family to {' or '.join(fitting)}" if fitting else "no family builds it"
@@ -68,15 +65,8 @@ def _in_silence() -> Iterator[None]:
 
 def _refuse_code(file: Path) -> None:
     """Refuse a configuration that names code, that of the checkpoint's own repository or of another one."""
-    try:
-        content = parse_json(read_small(file, LARGEST))
-        check_numbers(content, file)
-        parts = [content, *(value for value in content.values() if isinstance(value, dict))]
-    except InputError:
-        raise
-    except (ValueError, AttributeError) as error:
-        raise InputError(f"{file}: not a configuration ({error}); fetch it again") from error
-    for part in parts:
+    content = architecture.read_config(file, LARGEST) or {}
+    for part in (content, *(value for value in content.values() if isinstance(value, dict))):
         if "auto_map" in part:
             raise InputError(f"{file}: 'auto_map' asks for code that came with the checkpoint; such code is never run")
         elsewhere = [key for key, value in part.items() if key.endswith("_implementation") and "/" in str(value)]
@@ -99,11 +89,9 @@ def build(
     `tensors`: how many the checkpoint in the folder has, where that is known. Raises InputError where the configuration
     is of a model that its checkpoint cannot hold.
     """
-    try:
-        with no_init_weights(), bounded(folder, tensors):
-            module = make(config, dtype=DTYPES[precision])
-    except Exception as error:  # sizes that do not fit are told in many ways
-        raise InputError(f"{folder / CONFIG}: transformers cannot build this model: {first_line(error)}") from error
+    what = f"{folder / CONFIG}: transformers cannot build this model"
+    with asking_transformers(what), no_init_weights(), bounded(folder, tensors):
+        module = make(config, dtype=TORCH[precision])
     module.tie_weights()
     return module.eval() if device == "cpu" else module.eval().to(device)
 
@@ -127,6 +115,13 @@ def check_names(
     naming.check_missing([*ties, *(ties.get(name, name) for name in own if name), *filter(None, own)], may_lack)
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message: transformers' go on for pages."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+@contextmanager
+def asking_transformers(what: str) -> Iterator[None]:
+    """Raise InputError with the first line of whatever transformers raises in the block: its messages fill pages.
+
+    What a file may lack, and sizes that do not fit, it says in many ways.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise InputError(f"{what}: {next(iter(str(error).splitlines()), type(error).__name__)}") from error

@@ -1,9 +1,10 @@
 """What dual encoders of pictures and texts share: class heads made of prompts, and the pictures they take.
 
-Shape legend: C classes, D features.
+Shape legend: B images, C classes, D features, N texts.
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -18,7 +19,7 @@ from torch.nn.functional import normalize
 
 from merganser.checkpoints.tensors import to_bytes
 from merganser.errors import InputError
-from merganser.models import Change
+from merganser.models import Change, Inputs
 
 TEXT_BATCH = 256
 HEADS_KEPT = 64
@@ -27,10 +28,28 @@ TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "*tokens*.json", "*.model", 
 _heads: dict[str, Tensor] = {}  # by what they were computed from
 
 
-class DualEncoder:
-    """A base of dual encoders: features that are changed on the way to the class head."""
+class DualEncoder(ABC):
+    """A base of dual encoders: a class head of prompts, and features that are changed on the way to it."""
 
+    module: Any
+    _text: bytes  # the digest of the loaded text tower
+    _head: Tensor | None = None
     _change: Change | None = None
+
+    @torch.inference_mode()
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every class: (B, C)."""
+        return self._scored(self._features(inputs))
+
+    @torch.inference_mode()
+    def features(self, inputs: Inputs) -> Tensor:
+        """Return the unit embeddings of images (B, D)."""
+        return self._features(inputs)
+
+    def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Make the class head (C, D) of each class's prompts, times the scale."""
+        self._head = class_head(prompts, self._text, self.embed, self.module.logit_scale)
+        return self._head
 
     @contextmanager
     def changing(self, change: Change) -> Iterator[None]:
@@ -41,8 +60,19 @@ class DualEncoder:
         finally:
             self._change = None
 
-    def _changed(self, features: Tensor) -> Tensor:
-        return features if self._change is None else self._change(features)
+    @abstractmethod
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Return the unit embedding of each of N texts (N, D)."""
+
+    @abstractmethod
+    def _features(self, inputs: Inputs) -> Tensor:
+        """Return the unit embeddings of images (B, D)."""
+
+    def _scored(self, features: Tensor) -> Tensor:
+        """Score every class, given features (B, D) before they are changed: (B, C)."""
+        assert self._head is not None, "logits need a class head: call `head` after each `load`"
+        head = self._head if torch.is_inference_mode_enabled() else self._head.clone()
+        return (features if self._change is None else self._change(features)) @ head.T
 
 
 def class_head(

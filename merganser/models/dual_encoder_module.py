@@ -19,11 +19,11 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.blocks import WithBlocks
-from merganser.models.configurations import build, check_names, first_line, read_config
-from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, class_head, picture, text_digest
+from merganser.models.configurations import asking_transformers, build, check_names, read_config
+from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, picture, text_digest
 from merganser.models.named_module import NamedModule
 from merganser.models.naming import naming_of
-from merganser.models.texts import open_tokenizer
+from merganser.models.text_module import open_tokenizer
 
 PREFIX = "vision_model"
 TEXT_SIDE = ("text_model.*", "*_projection.*", "logit_*")  # what a vision model's checkpoint does without
@@ -42,7 +42,6 @@ class DualEncoderModule(NamedModule, DualEncoder, WithBlocks):
         """Take a module as it was built, with the tokenizer and the image processor of its folder."""
         super().__init__(module, naming_of(module, folder, prefix=PREFIX))
         self.folder, self._config = folder, module.config.text_config
-        self._head: Tensor | None = None
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
@@ -56,38 +55,18 @@ class DualEncoderModule(NamedModule, DualEncoder, WithBlocks):
         ).pixel_values
         return pixels
 
-    @torch.inference_mode()
-    def logits(self, inputs: Inputs) -> Tensor:
-        """Score every class: (B, C)."""
-        return self._scored(self._changed(self._features(inputs)), self._class_head())
-
-    @torch.inference_mode()
-    def features(self, inputs: Inputs) -> Tensor:
-        """Return the unit embeddings of images (B, D)."""
-        return self._features(inputs)
-
     def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
         """Score every class with these parameters in place of the loaded ones of their names; differentiable (B, C).
 
         The class heads stay those of the loaded text side.
         """
-        features = self.with_parameters(parameters, lambda: self._features(inputs))
-        return self._scored(self._changed(features), self._class_head().clone())
-
-    def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Make the class head (C, D) of each class's prompts, times the scale."""
-        self._head = class_head(prompts, self._text, self.embed, self.module.logit_scale)
-        return self._head
+        return self._scored(self.with_parameters(parameters, lambda: self._features(inputs)))
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Return the unit embedding of each of N texts (N, D)."""
         found = [self._embedded(list(texts[i : i + TEXT_BATCH])) for i in range(0, len(texts), TEXT_BATCH)]
         return torch.cat(found)
-
-    def _scored(self, features: Tensor, head: Tensor) -> Tensor:
-        """Score every class by its head (C, D), of features (B, D): (B, C)."""
-        return features @ head.T
 
     def _embedded(self, texts: list[str]) -> Tensor:
         length = self._config.max_position_embeddings
@@ -123,7 +102,7 @@ class DualEncoderModule(NamedModule, DualEncoder, WithBlocks):
 
         The one over torchvision, the default of transformers 5, resizes to levels that are one higher or lower.
         """
-        try:
+        with asking_transformers(f"{self.folder}: transformers cannot make the image processor"):
             made = transformers.AutoImageProcessor.from_pretrained(
                 self.folder, backend="pil", local_files_only=True, trust_remote_code=False
             )
@@ -131,14 +110,6 @@ class DualEncoderModule(NamedModule, DualEncoder, WithBlocks):
             if any(side > MOST_A_SIDE for side in sides):
                 raise ValueError(f"pictures of {max(sides)} pixels a side, and no model has more than {MOST_A_SIDE}")
             return made
-        except Exception as error:  # what such a file may lack is told in many ways
-            raise InputError(
-                f"{self.folder}: transformers cannot make the image processor: {first_line(error)}"
-            ) from error
-
-    def _class_head(self) -> Tensor:
-        assert self._head is not None, "logits need a class head: call `head` after each `load`"
-        return self._head
 
 
 def build_whole(family: str, folder: Path, device: DeviceName, precision: Precision) -> Any:

@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import GenerationConfig
 
-from merganser.errors import InputError
-from merganser.models.configurations import first_line
+from merganser.models.configurations import asking_transformers
 
 GENERATION_CONFIG = "generation_config.json"
 # What a folder's generation_config.json may say: where a text starts and ends. How to sample is not its business.
@@ -17,14 +16,12 @@ TOKENS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_
 
 def greedy(folder: Path, config: Any) -> GenerationConfig:
     """Return the settings of greedy decoding, with the tokens that a folder names."""
-    try:
+    with asking_transformers(f"{folder / GENERATION_CONFIG}: transformers cannot read it"):
         named: Any = config
         if (folder / GENERATION_CONFIG).is_file():
             named = GenerationConfig.from_pretrained(folder, local_files_only=True)
         tokens = {name: getattr(named, name, None) for name in TOKENS}
         return GenerationConfig(**tokens, pad_token_id=config.pad_token_id, do_sample=False, num_beams=1)
-    except Exception as error:  # what such a file may lack is told in many ways
-        raise InputError(f"{folder / GENERATION_CONFIG}: transformers cannot read it: {first_line(error)}") from error
 
 
 def generated(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig, max_new_tokens: int) -> Tensor:

@@ -17,9 +17,11 @@ from transformers.pytorch_utils import Conv1D
 from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.errors import InputError
 from merganser.inputs.layers import Side
-from merganser.models import Extra, Inputs, Take
+from merganser.models import Extra, Inputs
 from merganser.models.naming import Naming
 from merganser.models.watching import Watcher
+
+RULES = ParameterRules()  # a linear map is what is merged as a matrix by default
 
 
 class NamedModule:
@@ -73,13 +75,9 @@ class NamedModule:
         found = self._named_maps()
         return {name: "rows" if isinstance(found[name], Conv1D) else "columns" for name in sorted(found)}
 
-    def watch(self, take: Take) -> AbstractContextManager[object]:
-        """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
-        return self._watcher.watch({name: part.weight for name, part in self._named_maps().items()}, take)
-
-    def adding(self, extra: Extra) -> AbstractContextManager[object]:
+    def watch(self, extra: Extra) -> AbstractContextManager[object]:
         """While the block runs, add to a linear map's output (N, out) what `extra` makes of its name and input rows."""
-        return self._watcher.adding({name: part.weight for name, part in self._named_maps().items()}, extra)
+        return self._watcher.watch({name: part.weight for name, part in self._named_maps().items()}, extra)
 
     def with_parameters(self, parameters: Inputs, run: Callable[[], Tensor]) -> Tensor:
         """Run with these parameters in place of the loaded ones of their names; differentiable, nothing is copied."""
@@ -100,14 +98,12 @@ class NamedModule:
 
     def _named_maps(self) -> dict[str, Linear | Conv1D | Conv2d]:
         if self._maps is None:
-            self._maps = self._find_maps()
+            parts = self.module.named_modules()
+            maps = {f"{name}.weight": part for name, part in parts if isinstance(part, Linear | Conv1D | Conv2d)}
+            read = {name: part for name, part in maps.items() if fnmatchcase(name, self.reads)}
+            kinds = {name: kind_of(name, part.weight.shape, RULES) for name, part in read.items()}
+            self._maps = {self.stored_name(name): part for name, part in read.items() if kinds[name] == "matrix"}
         return self._maps
-
-    def _find_maps(self) -> dict[str, Linear | Conv1D | Conv2d]:
-        parts = self.module.named_modules()
-        maps = {f"{name}.weight": part for name, part in parts if isinstance(part, Linear | Conv1D | Conv2d)}
-        own = [name for name in maps if fnmatchcase(name, self.reads) and _is_matrix(name, maps[name].weight)]
-        return {self.stored_name(name): maps[name] for name in own}
 
 
 class _Run(Module):
@@ -119,10 +115,6 @@ class _Run(Module):
 
     def forward(self) -> Tensor:
         return self.run()
-
-
-def _is_matrix(name: str, weight: Tensor) -> bool:
-    return kind_of(name, weight.shape, ParameterRules()) == "matrix"
 
 
 def tied_names(module: Module) -> dict[str, str]:

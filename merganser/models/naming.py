@@ -39,16 +39,14 @@ class Naming:
             spelled = spelled.replace(old, new)
         for candidate in (spelled, f"{self.prefix}.{spelled}", spelled.removeprefix(f"{self.prefix}.")):
             if candidate in self.shapes:
-                self._check_shape(name, shape, self.shapes[candidate])
+                expected = self.shapes[candidate]
+                if list(shape) != list(expected):
+                    raise InputError(f"{self.where}: {name} has shape {list(shape)}, {CONFIG} says {list(expected)}")
                 return candidate
         known = _matches(name, self.left_out) or any(re.search(rule, name) for rule in self.ignored)
         if known or is_buffer(name, Spec("F32", tuple(shape))):
             return None
         raise InputError(f"{self.where}: parameter {name} is not in the architecture of {CONFIG} ({self.architecture})")
-
-    def _check_shape(self, name: str, shape: Sequence[int], expected: Sequence[int]) -> None:
-        if list(shape) != list(expected):
-            raise InputError(f"{self.where}: {name} has shape {list(shape)}, {CONFIG} says {list(expected)}")
 
     def check_missing(self, given: Iterable[str], may_lack: Sequence[str] = ()) -> None:
         """Refuse a checkpoint that lacks a parameter of the module, but for those of the patterns in `may_lack`."""

@@ -1,9 +1,8 @@
 """Language models with a task's own head over one or two texts. Shape legend: B texts, C classes, D features."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +12,8 @@ from transformers import AutoModelForSequenceClassification
 from merganser.models import Change, DeviceName, Inputs, Precision
 from merganser.models.configurations import build
 from merganser.models.naming import naming_of
-from merganser.models.text_module import TextModule
-from merganser.models.texts import ready
+from merganser.models.text_module import TextModule, ready
 
-C = TypeVar("C")
 HEADS = ("classifier", "score")
 
 
@@ -60,17 +57,8 @@ class SequenceClassifier(TextModule):
         return states[torch.arange(len(states), device=self.device), places.argmax(dim=1)]
 
 
-def open_classifier(
-    config: Any,
-    folder: Path,
-    outputs: int | None,
-    device: DeviceName,
-    precision: Precision,
-    left_out: tuple[str, ...],
-    network: Callable[[Any, Path, tuple[str, ...]], C],
-) -> C:
+def build_classifier(config: Any, folder: Path, outputs: int | None, device: DeviceName, precision: Precision) -> Any:
     """Build a classifier with so many outputs, those of the configuration itself where none are given."""
     if outputs is not None:
         config.num_labels = outputs
-    make: Callable[..., Any] = AutoModelForSequenceClassification.from_config
-    return network(build(make, config, folder, device, precision), folder, left_out)
+    return build(AutoModelForSequenceClassification.from_config, config, folder, device, precision)

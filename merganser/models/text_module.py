@@ -1,29 +1,39 @@
-"""What all networks of texts share: the tokenizer, and scores by whatever the module's `_run` gives."""
+"""What all networks of texts share: the tokenizer, and scores by whatever the module's `_run` gives.
+
+Shape legend: B texts, C classes or words, L tokens.
+"""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from transformers import AutoTokenizer
 
+from merganser.errors import InputError
 from merganser.models import Inputs
+from merganser.models.configurations import asking_transformers
 from merganser.models.named_module import NamedModule
 from merganser.models.naming import Naming
-from merganser.models.texts import Texts, encode, open_tokenizer
+
+VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # without any, transformers makes one of no words
 
 
 class TextModule(NamedModule, ABC):
-    """A module with the tokenizer of its folder; `_run` scores a batch. Shape legend: B texts, C classes or words."""
+    """A module with the tokenizer of its folder; `_run` scores a batch."""
 
     def __init__(self, module: Any, folder: Path, naming: Naming, side: Literal["left", "right"] = "right") -> None:
         """Take a module as it was built; its texts are padded and cut on one side."""
         super().__init__(module, naming)
         self.tokenizer = open_tokenizer(folder, module.config, side)
 
-    def encode(self, texts: Texts, max_length: int) -> dict[str, Tensor]:
+    def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
         """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""
-        return encode(self.tokenizer, texts, max_length)
+        columns = list(zip(*texts, strict=True)) if texts and not isinstance(texts[0], str) else [texts]
+        how = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
+        return dict(self.tokenizer(*map(list, columns), **how))
 
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:
@@ -37,3 +47,35 @@ class TextModule(NamedModule, ABC):
     @abstractmethod
     def _run(self, inputs: Inputs) -> Tensor:
         """Score a batch (B, C)."""
+
+
+def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "right") -> Any:
+    """Open the tokenizer of a folder, which pads and cuts texts on one side.
+
+    It and the configuration pad with one token: the tokenizer's own, else the configuration's, else the one that ends a
+    text. Raises InputError where there is no tokenizer, or none of these.
+    """
+    if not any(file for pattern in VOCABULARIES for file in folder.glob(pattern)):
+        raise InputError(f"{folder}: no tokenizer.json nor another vocabulary; the checkpoint's folder must hold one")
+    with asking_transformers(f"{folder}: transformers cannot make the tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = _padding(tokenizer, config.pad_token_id)
+    if tokenizer.pad_token_id is None:
+        raise InputError(f"{folder}: there is no padding token, which batches need; set base.pad_token_id")
+    config.pad_token_id = tokenizer.pad_token_id
+    tokenizer.padding_side = tokenizer.truncation_side = side
+    return tokenizer
+
+
+def _padding(tokenizer: Any, configured: int | None) -> str | None:
+    usable = configured is not None and 0 <= configured < len(tokenizer)
+    token: str | None = tokenizer.convert_ids_to_tokens(configured) if usable else tokenizer.eos_token
+    return token
+
+
+def ready(inputs: Inputs, device: torch.device) -> dict[str, Tensor]:
+    """Put a batch on a device without the columns in which it is all padding: (B, L) each."""
+    used = inputs["attention_mask"].any(dim=0).nonzero()
+    start, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
+    return {name: value[:, start:stop].to(device, torch.long) for name, value in inputs.items()}

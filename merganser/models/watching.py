@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import unfold
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from merganser.models import Extra, Take
+from merganser.models import Extra
 
 _aten = torch.ops.aten
 # Where an operation has its rows, and the matrix that they are multiplied by.
@@ -59,13 +59,7 @@ class Watcher:
         self._names: dict[int, str] = {}
 
     @contextmanager
-    def watch(self, weights: Mapping[str, Tensor], take: Take) -> Iterator[None]:
-        """Give the input rows (N, in) of the named weights to `take` whenever one of them is applied."""
-        with self.adding(weights, take):
-            yield
-
-    @contextmanager
-    def adding(self, weights: Mapping[str, Tensor], extra: Extra) -> Iterator[None]:
+    def watch(self, weights: Mapping[str, Tensor], extra: Extra) -> Iterator[None]:
         """Add what `extra` makes of a named weight's input rows (N, in) to its output (N, out), convolutions' apart.
 
         Attention is computed step by step meanwhile: in one piece its maps would not be seen.

@@ -13,7 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
 from merganser.report.layers import short_names
-from merganser.report.measured import Grid, Measured
+from merganser.report.measured import Grid, Measured, mean_over
 from merganser.report.style import HEAT, INK, MUTED, canvas, to_svg
 
 POSITIVE, NEGATIVE = HEAT
@@ -60,15 +60,11 @@ def entries_by_task(grid: Grid, entries: Sequence[str], tasks: Sequence[str]) ->
 
 def entries_by_layer(measured: Measured, entries: Sequence[str]) -> str:
     """Draw the mean alignment of the tasks with each entry's merge in each matrix (E, L)."""
-    means = [np.array([_mean(row) for row in measured.alignment(entry)]) for entry in entries]
+    means = [mean_over(measured.alignment(entry), axis=1) for entry in entries]
     names = short_names(measured.matrices)
     figure, axes = canvas(FULL, 0.6 + 0.19 * (len(entries) + KEY) + 0.07 * max(len(name) for name in names))
     _cells(axes, np.array(means), entries, names)
     return to_svg(figure)
-
-
-def _mean(values: Grid) -> float:
-    return float(np.nanmean(values)) if not np.isnan(values).all() else float("nan")
 
 
 def _cells(axes: Axes, grid: Grid, rows: Sequence[str], columns: Sequence[str]) -> None:

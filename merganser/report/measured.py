@@ -58,7 +58,7 @@ class Measured:
     def row_spaces(self, which: str) -> Grid:
         """Return the row-space interference of `own` or `centred` deltas, the mean over the matrices (T, T)."""
         found = [grid(self.at(name, "row_space_interference", which)) for name in self.matrices]
-        return _mean(np.stack(found), axis=0) if found else np.full((len(self.tasks),) * 2, np.nan)
+        return mean_over(np.stack(found), axis=0) if found else np.full((len(self.tasks),) * 2, np.nan)
 
     def at(self, layer: str, *keys: str) -> Any:
         """Return what was measured of a layer, None where it was not."""
@@ -105,10 +105,10 @@ def mean_of(value: Any) -> float:
     found = grid(value)
     if found.ndim == 2:
         found = found[~np.eye(len(found), dtype=bool)]
-    return float(_mean(found.ravel(), axis=0))
+    return float(mean_over(found.ravel(), axis=0))
 
 
-def _mean(values: Grid, axis: int) -> Grid:
+def mean_over(values: Grid, axis: int) -> Grid:
     """Average what is defined; NaN where nothing is."""
     known = ~np.isnan(values)
     count = known.sum(axis)

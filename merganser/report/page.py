@@ -1,28 +1,17 @@
 """The page: one self-contained HTML file with its style, script and plots."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
 from dvcfleet.secrets import masked
 from merganser.config.params import Params
 from merganser.evaluation.scoring import by_data_set
-from merganser.report.budgets import BUDGETS, Budget
+from merganser.report import formats
+from merganser.report.budgets import BUDGETS
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice, front, ranks, standings
-from merganser.report.formats import (
-    breakable,
-    coded,
-    digits,
-    megabytes,
-    memory,
-    p_value,
-    percent,
-    seconds,
-    sentence,
-    signed,
-)
 from merganser.report.formulas import mathml
 from merganser.report.glossary import TERMS
 from merganser.report.layers import short_names
@@ -36,19 +25,8 @@ from merganser.report.templates import open_templates
 from merganser.report.wording import title_of
 
 EMBEDDED = "examples/"
-FILTERS: dict[str, Callable[..., str]] = {
-    "breakable": breakable,
-    "coded": coded,
-    "digits": digits,
-    "mathml": mathml,
-    "megabytes": megabytes,
-    "memory": memory,
-    "p": p_value,
-    "percent": percent,
-    "seconds": seconds,
-    "sentence": sentence,
-    "signed": signed,
-}
+# of the templates: every function of `formats`
+FILTERS = {name: made for name, made in vars(formats).items() if getattr(made, "__module__", None) == formats.__name__}
 
 
 def render_page(
@@ -65,7 +43,7 @@ def render_page(
     """Return the page's HTML, without credentials that an address in params.yaml may hold."""
     rows = list(rows)
     environment = open_templates("merganser.report")
-    environment.filters |= FILTERS
+    environment.filters |= {**FILTERS, "mathml": mathml}
     page = environment.get_template("page.html.j2").render(
         params=params,
         embedded=params.base.source.startswith(EMBEDDED),
@@ -74,7 +52,7 @@ def render_page(
         with_data=[row for row in rows if row.data != "NDI"],
         families=by_family(rows),
         rows=rows,
-        budgets=_by_budget(choices),
+        budgets={budget: [choice for choice in choices if choice.budget is budget] for budget in BUDGETS},
         references=[row for row in rows if row.group == "reference"],
         ranked=sorted(rows, key=lambda row: -row.scores.mean),
         ranks=ranks(rows, significance.pairs[MEAN]),
@@ -98,11 +76,6 @@ def render_page(
         plots={name: inline(svg) for name, svg in plots.items()},
     )
     return masked(page)
-
-
-def _by_budget(choices: Sequence[Choice]) -> dict[Budget, list[Choice]]:
-    """Return each budget's choices, that among the entries without data first."""
-    return {budget: [choice for choice in choices if choice.budget is budget] for budget in BUDGETS}
 
 
 def _shades(rows: list[Row]) -> dict[tuple[str, str], int]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from merganser.config.params import Entry, Params
 from merganser.errors import InputError
@@ -43,13 +43,15 @@ class Scores:
     @property
     def known(self) -> float | None:
         """Return the mean over the tasks with their labels, for an entry that is evaluated without; None for others."""
-        found = [score["known"] for score in self.by_task.values() if "known" in score]
-        return sum(found) / len(found) if found else None
+        return self._mean_of("known")
 
     @property
     def router(self) -> float | None:
         """Return the mean over the tasks of how often the router is right; None where there is none."""
-        found = [score["router"] for score in self.by_task.values() if "router" in score]
+        return self._mean_of("router")
+
+    def _mean_of(self, key: Literal["known", "router"]) -> float | None:
+        found = [score[key] for score in self.by_task.values() if key in score]
         return sum(found) / len(found) if found else None
 
     @property

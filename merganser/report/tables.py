@@ -16,6 +16,7 @@ from merganser.report.published import COLUMNS, Reproduced, lines_of
 from merganser.report.rows import Row
 from merganser.report.scores import Scores
 from merganser.report.significance import MEAN, Significance, Verdict
+from merganser.report.studies import Point, RankPoint, StudyResults, Summary
 
 IDENTITY = ("entry", "method", "reads", "family", "group", "data")
 MEASURES = ("mean", "normalised_score", "score_drop_rate", "amr", "wall_s", "peak_rss_bytes")
@@ -116,6 +117,17 @@ def write_published(folder: Path, reproduced: Sequence[Reproduced]) -> None:
     """Write `published.csv`, what papers report beside what was measured."""
     lines = [[line[name] for name in COLUMNS] for line in lines_of(reproduced)]
     write_csv(folder / "published.csv", COLUMNS, lines)
+
+
+def write_studies(folder: Path, results: StudyResults) -> None:
+    """Write `studies.json` and, of what was studied, `plots/study_tasks.csv`, `study_sizes.csv`, `study_rank.csv`."""
+    (folder / "studies.json").write_text(json.dumps(results.as_json(), indent=2) + "\n")
+    if results.points:
+        lines = [[*p[:2], "+".join(p.subset), *p[3:]] for p in results.points]
+        write_csv(folder / "plots/study_tasks.csv", Point._fields, lines)
+        write_csv(folder / "plots/study_sizes.csv", Summary._fields, results.summaries)
+    if results.ranks:
+        write_csv(folder / "plots/study_rank.csv", RankPoint._fields, results.ranks)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:

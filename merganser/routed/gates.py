@@ -74,7 +74,7 @@ def gated(network: Network, merged: Path, head: Head | None = None) -> Iterator[
         tokens.take(choice)
         return applied(rows, experts[name], choice)
 
-    with network.adding(extra):
+    with network.watch(extra):
         yield tokens
 
 

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT
-from merganser.checkpoints.config_numbers import check_numbers
+from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.evaluation.saved import load_saved
-from merganser.limits import parse_json, read_small
 from merganser.plugins import own_configurations
 from merganser.sources.following import files_at
 from merganser.sources.hub import hub_api
@@ -97,17 +95,11 @@ def _configurations(source: Path) -> Iterator[Any]:
         for name in names:
             try:
                 file = api.hf_hub_download(pointer.hub, name, revision=revision, cache_dir=hub_cache())
-                yield _configuration(Path(file))
+                yield read_config(Path(file))
             except EntryNotFoundError:
                 continue
     else:
-        yield from (_configuration(source / name) for name in names if (source / name).is_file())
-
-
-def _configuration(path: Path) -> Any:
-    content = parse_json(read_small(path, CONFIG_LIMIT))
-    check_numbers(content, path)
-    return content
+        yield from (read_config(source / name) for name in names)
 
 
 def _sections(content: Any) -> Iterator[Mapping[str, Any]]:

@@ -34,6 +34,7 @@ from merganser.sources.pointers import (
 )
 
 CONFIGURATION = "configuration"  # column that says which of several configurations a row is of
+FOLLOWED: Any = {"follow": True, "group": {"__all__": {"follow"}}}  # of a pointer: says nothing of the bytes that came
 DataCheck = Callable[[Mapping[str, Any], Path], None]  # of the splits of a data set; refuses by its source
 
 
@@ -98,7 +99,7 @@ def describe(
     description: dict[str, Any] = {
         "source": str(source),
         "kind": kind,
-        **(_told(pointer) if pointer else {}),
+        **(pointer.model_dump(exclude_none=True, exclude=FOLLOWED) if pointer else {}),
         **({"mean_of": list(mean_of)} if mean_of else {}),
         **(left or {}),
         "files": {
@@ -107,11 +108,6 @@ def describe(
         },
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
-
-
-def _told(pointer: Pointer) -> dict[str, Any]:
-    """Return what a pointer says of the bytes that came, without the branches it follows."""
-    return pointer.model_dump(exclude_none=True, exclude={"follow": True, "group": {"__all__": {"follow"}}})
 
 
 def _copy_saved_data_set(source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str]) -> None:
@@ -183,7 +179,10 @@ def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
                 has = f"it has {', '.join(splits)}{did_you_mean(own, splits)}"
                 raise InputError(f"{source}: splits: {pointer.hub} has no split {own!r}; {has}")
         check_content(splits, source, _stores(pointer))
-        taken[key] = DatasetDict({split: _marked(splits[own], key) for split, own in chosen.items()})
+        rows = {split: splits[own] for split, own in chosen.items()}
+        if key:
+            rows = {split: each.add_column(CONFIGURATION, [key] * len(each)) for split, each in rows.items()}
+        taken[key] = DatasetDict(rows)
     return taken
 
 
@@ -194,10 +193,6 @@ def _stores(pointer: HubPointer) -> tuple[Path, Path]:
 
     own = repo_folder_name(repo_id=pointer.hub, repo_type="dataset")
     return hub_cache() / own, data_set_cache() / config.DOWNLOADED_DATASETS_DIR
-
-
-def _marked(rows: Any, configuration: str) -> Any:
-    return rows.add_column(CONFIGURATION, [configuration] * len(rows)) if configuration else rows
 
 
 def _pooled(configurations: Mapping[str, Any]) -> Any:
@@ -217,14 +212,10 @@ def _pooled(configurations: Mapping[str, Any]) -> Any:
 
 
 def _save(data: Any, folder: Path) -> None:
+    """Save a data set with fingerprints of its content in place of those `datasets` draws: same input, same bytes."""
     data.save_to_disk(folder)
     for state in folder.glob("*/state.json"):
-        _settle_fingerprint(state)
-
-
-def _settle_fingerprint(state: Path) -> None:
-    """Replace the fingerprint `datasets` draws anew at every load by one of the content: same input, same bytes."""
-    content = parse_json(read_small(state))
-    hashes = "".join(sha256_of(state.parent / file["filename"]) for file in content["_data_files"])
-    content["_fingerprint"] = hashlib.sha256(hashes.encode()).hexdigest()[:16]
-    state.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        content = parse_json(read_small(state))
+        hashes = "".join(sha256_of(state.parent / file["filename"]) for file in content["_data_files"])
+        content["_fingerprint"] = hashlib.sha256(hashes.encode()).hexdigest()[:16]
+        state.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")

@@ -100,12 +100,7 @@ def _check_request(request: Any) -> None:
         path = request.url.path
         asked = request.extensions[MARK] = Asked(path, path.startswith("/api/"), _sizes.get(path))
     _here.deadline = asked.since + ANSWER_S
-    _fails(now)  # until it is answered
-
-
-def _fails(now: float) -> None:
-    since = _here.failing[0] if _here.failing is not None else now
-    _here.failing = (since, now)
+    _here.failing = (now if _here.failing is None else _here.failing[0], now)  # until it is answered
 
 
 def _check_response(response: Any) -> None:
@@ -218,27 +213,25 @@ class _Bounded(httpx2.SyncByteStream):
         self.inner.close()
 
 
-class _Network(httpcore2.NetworkBackend):
-    """A network whose reading ends at the deadline of the thread's request, however the bytes trickle."""
+class _Through:
+    """Give what is inside, but for what a class does itself."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class _Network(_Through):
+    """A network whose reading ends at the deadline of the thread's request, however the bytes trickle."""
 
     def connect_tcp(self, host: str, port: int, timeout: float | None = None, *given: Any, **options: Any) -> Any:
         seconds = CONNECT_S if timeout is None else min(timeout, CONNECT_S)
         return _Stream(self.inner.connect_tcp(host, port, seconds, *given, **options))
 
-    def connect_unix_socket(self, *given: Any, **options: Any) -> Any:
-        return _Stream(self.inner.connect_unix_socket(*given, **options))
 
-    def sleep(self, seconds: float) -> None:
-        self.inner.sleep(seconds)
-
-
-class _Stream(httpcore2.NetworkStream):
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
+class _Stream(_Through):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         deadline = _here.deadline
         if deadline is None:
@@ -258,9 +251,3 @@ class _Stream(httpcore2.NetworkStream):
 
     def start_tls(self, *given: Any, **options: Any) -> Any:
         return _Stream(self.inner.start_tls(*given, **options))
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def get_extra_info(self, info: str) -> Any:
-        return self.inner.get_extra_info(info)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.evaluation.arrow_files import EXPANDED, ROWS_A_BYTE, SPARE, check_arrow_files
 from merganser.limits import parse_yaml, read_small
 from merganser.sources.hub import hub_api
@@ -67,20 +67,15 @@ def _check_card(pointer: HubPointer, revision: str, source: Path) -> None:
             DatasetCard(text, ignore_metadata_errors=True).data.to_dict() if name == CARD else parse_yaml(text, name)
         )
         configurations = content.get("configs") if isinstance(content, Mapping) else None
-        for text in _texts(configurations):
+        listed = configurations if isinstance(configurations, list) else []
+        kept = [each for each in listed if isinstance(each, Mapping)]
+        for text in _leaves([each.get(key) for each in kept for key in ("data_files", "data_dir")]):
             if text.startswith(("/", "~")) or "::" in text or "://" in text or ".." in Path(text).parts:
                 raise InputError(f"{source}: {name} of {pointer.hub} names {text!r}, which is not a file of its own")
 
 
-def _texts(content: Any) -> Iterator[str]:
-    """Give the texts in a configuration that name files: those under `data_files` and `data_dir`."""
-    for each in content if isinstance(content, list) else []:
-        if isinstance(each, Mapping):
-            for key in ("data_files", "data_dir"):
-                yield from _leaves(each.get(key))
-
-
 def _leaves(content: Any) -> Iterator[str]:
+    """Give the texts in what is nested."""
     inner = content.values() if isinstance(content, Mapping) else content if isinstance(content, list) else ()
     for each in inner:
         yield from _leaves(each)
@@ -134,7 +129,7 @@ def _check_parquet(path: Path) -> None:
     import pyarrow.parquet  # type: ignore[import-untyped]
 
     size, expanded = path.stat().st_size, 0
-    try:
+    with refusing(f"{path.name}: not a whole Parquet file", "fetch it again", (pyarrow.ArrowException, OSError)):
         found = pyarrow.parquet.read_metadata(path)
         if found.num_rows > EXPANDED * ROWS_A_BYTE * size:
             raise InputError(f"{path.name}: announces {found.num_rows} rows in {size} bytes; it is not read")
@@ -147,8 +142,6 @@ def _check_parquet(path: Path) -> None:
                 for batch in file.iter_batches(rows, columns=columns, use_threads=False) if columns else ():
                     expanded += sum(_bytes_of(column) for column in batch.columns)
                     _check_size(path.name, size, expanded)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path.name}: not a whole Parquet file ({error}); fetch it again") from error
 
 
 def _bytes_of(array: Any) -> int:
@@ -170,15 +163,12 @@ def _bytes_of(array: Any) -> int:
 def _check_archive(path: Path, start: bytes) -> None:
     """Expand an archive, and keep nothing, until it is more than it may be."""
     size, expanded = path.stat().st_size, 0
-    try:
+    kinds = (OSError, EOFError, ValueError, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
+    with refusing(f"{path.name}: not a whole archive", "fetch it again", kinds):
         for part in _parts(path, start):
             while block := part.read(BLOCK):
                 expanded += len(block)
                 _check_size(path.name, size, expanded)
-    except (OSError, EOFError, ValueError, lzma.LZMAError, zipfile.BadZipFile, RuntimeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path.name}: not a whole archive ({error}); fetch it again") from error
 
 
 def _parts(path: Path, start: bytes) -> Iterator[IO[bytes]]:

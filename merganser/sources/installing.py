@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.adapters.files import adapter_names, open_model
-from merganser.checkpoints.architecture import CONFIG
+from merganser.checkpoints.architecture import CONFIG, read_config, read_object
 from merganser.checkpoints.companions import companion_names, copy_companions, left_out, names_in, refuse_code
 from merganser.checkpoints.reading import ADAPTER_FILES
 from merganser.checkpoints.writing import MODEL
 from merganser.errors import InputError
-from merganser.limits import check_link, parse_json, read_small
+from merganser.limits import check_link
 from merganser.sources.hub_caches import in_hub_cache
 from merganser.sources.pointers import OpenClipPointer
 from merganser.sources.weights import WEIGHTS, install_weights, weight_names
@@ -66,21 +66,12 @@ def set_padding(folder: Path, pad_token_id: int) -> None:
     Raises InputError where the tokenizer has a padding token, which comes first.
     """
     for name in TOKENIZER_FILES:
-        if (folder / name).is_file() and _settings(folder / name).get("pad_token") is not None:
+        if (read_object(folder / name, SETTINGS_LIMIT) or {}).get("pad_token") is not None:
             raise InputError(f"{folder / name}: the tokenizer has a padding token; leave base.pad_token_id out")
-    if not (folder / CONFIG).is_file():
+    config = read_config(folder / CONFIG)
+    if config is None:
         raise InputError(f"{folder}: no {CONFIG}, where base.pad_token_id would be written; leave it out")
-    settings = {**_settings(folder / CONFIG), "pad_token_id": pad_token_id}
-    (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    try:
-        return dict(parse_json(read_small(path, SETTINGS_LIMIT)))
-    except InputError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: not a configuration ({error}); fetch it again") from error
+    (folder / CONFIG).write_text(json.dumps({**config, "pad_token_id": pad_token_id}, indent=2) + "\n")
 
 
 def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from merganser.checkpoints.reading import dropped_of, is_index, open_checkpoint
+from merganser.checkpoints.reading import is_index, open_checkpoint
 from merganser.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
 from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import Checkpoint
@@ -52,7 +52,7 @@ def install_weights(path: Path, folder: Path, strip: str = "") -> Mapping[str, s
         _copy_shards(path, folder)
     else:
         write_model(folder, stored_specs(shown), ((name, shown.read(name)) for name in shown.names), shards_like(shown))
-    return dropped_of(checkpoint)
+    return checkpoint.dropped
 
 
 def _copy_shards(index: Path, folder: Path) -> None:

@@ -72,7 +72,7 @@ def evaluate_model(model: Path, about: Declared) -> Score:
     if overlays is not None and about.name not in overlays.tasks:
         parts = ", ".join(overlays.tasks)
         raise InputError(f"{model}: keeps a part per task, of {parts}; say by name= which of them is wanted")
-    evaluator = open_evaluator(task.kind, task.data.own, task.data.metric)
+    evaluator = open_evaluator(task.kind, task.data.values, task.data.metric)
     device = usable(about.device, "device")
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:
         data, prepared = Path(made) / "data", Path(made) / "prepared"

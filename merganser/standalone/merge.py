@@ -16,8 +16,7 @@ from merganser.checkpoints.companions import companion_names, left_out, names_in
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import Origin
-from merganser.checkpoints.output import AS_THE_BASE, Output
-from merganser.checkpoints.reading import Checkpoint, dropped_of, open_checkpoint, open_for_merging
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint, open_for_merging
 from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, source_of
 from merganser.errors import InputError
@@ -47,91 +46,38 @@ AGAIN = (
 
 
 @dataclass(frozen=True)
-class _How:
-    """How models are merged, whatever the method."""
+class _Merge:
+    """The models of a recipe where they lie, and how they are merged, whatever the method."""
 
-    rules: ParameterRules
-    device: str
-    threads: int
+    recipe: Recipe
+    base: Path | None
+    models: Mapping[str, Path]
     seed: int
+    threads: int
     progress: Progress
 
+    def opened(
+        self, method: Method, values: dict[str, Any], base: Path, start: Path, embeddings: Mapping[str, Tensor]
+    ) -> tuple[LayerSource, list[str]]:
+        """Open models as a method takes them, and say what a user should know of them; refuse those that do not fit."""
+        rules = self.recipe.rules
+        opened = {task: _opened(path, base, start, rules, task) for task, path in self.models.items()}
+        checkpoint = open_for_merging(start)
+        pairs = ((task, path, (checkpoint, opened[task])) for task, path in self.models.items())
+        notes = [note for task, path, pair in pairs for note in check_vocabulary(base, path, pair, task, rules)]
+        deltas = open_models(checkpoint, opened, rules, self.seed, embeddings)
+        others = {task for task, path in self.models.items() if path.resolve() != base.resolve()}  # than the base
+        notes += [f"{task}: {EQUAL}" for task in unchanged(deltas) if task in others]
+        return as_taken(method, values, deltas), notes
 
-def merge_checkpoints(
-    name: str,
-    values: Mapping[str, Any],
-    base: Path | None,
-    models: Mapping[str, Path],
-    out: Path,
-    *,
-    classes: Mapping[str, Sequence[str]] | None = None,
-    rules: ParameterRules | None = None,
-    device: str = "auto",
-    profile: Path | None = None,
-    threads: int = 1,
-    output: Output = AS_THE_BASE,
-    progress: Progress = unwatched,
-    pointers: Mapping[str, HubPointer] | None = None,
-) -> list[str]:
-    """Merge models on disk onto their base, or onto their mean where there is none; return what a user should know.
-
-    `values`: the method's parameters; `merged`, a method whose merge takes the base's place (difference vectors); and
-    `seed`, of random masks (0).
-    `classes`: each task's class names, for a method that needs them. `threads`: layers at once. `pointers`: where on a
-    hub models are from, by their names, the base's under "(base)".
-    """
-    method, own = registry.get(name), dict(values)
-    merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
-    filled = method.validate(name, own)
-    check_tasks(filled, list(models), f"{name}.")
-    method.check_count(len(models), "--model")
-    _check_classes(method, models, classes or {})
-    if method.beside or method.reads == "statistics":
-        made = f"{method.beside}, which is trained" if method.beside else "statistics, which are measured"
-        reason = f"needs {made} on the tasks' data"
-        raise InputError(f"{name}: {reason}; declare it in params.yaml, and run `merganser run`")
-    choose_device(device)
-    for path in (base, *models.values()):
-        if path is not None:
-            refuse_code(path)
-    how = _How(rules or ParameterRules(), device, threads, seed, progress)
-    given = {BASE: base, **models} if base else dict(models)
-    with (
-        new_folder(out) as written,
-        tempfile.TemporaryDirectory(prefix=".made-", dir=written) as made,
-        ThreadPoolExecutor(1) as reader,
-    ):
-        folder = Path(made)
-        base = start = base or _mean_of(models, folder / "base", progress)
-        if merged:
-            start = _merged_start(registry.get(merged), base, models, folder / "merged", how)
-        embeddings = embed_classes(text_family_of(base), base, classes or {}) if method.embeddings else {}
-        source, notes = _open(method, filled, base, start, models, how, embeddings)
-        described = reader.submit(_sources, given, out, pointers or {})  # hashed while the models are merged
-
-        def texts() -> dict[str, str]:
-            recipe = _recipe(name, {**filled, **_more(merged, seed)}, described.result(), classes or {}, how, output)
-            choices = recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=NOT_CHOICES)
-            shown = filled | _more(merged) | choices
-            origins = _origins(given, models, recipe)
-            return {
-                CARD: model_card(name, method, shown, method.reads, seed, base, origins, again=AGAIN),
-                RECIPE: recipe.text(),
-            }
-
-        merge_entry(
-            method, filled, source, start, written, profile, texts, device, threads, output=output, progress=progress
-        )
-        return notes + _notes(base)
-
-
-def _merged_start(method: Method, base: Path, models: Mapping[str, Path], out: Path, how: _How) -> Path:
-    """Merge the models by a method with its defaults, for difference vectors to start from."""
-    values = method.validate(method.name, {})
-    source, _ = _open(method, values, base, base, models, how)
-    out.mkdir()
-    merge_entry(method, values, source, base, out, None, dict, how.device, how.threads, progress=how.progress)
-    return out
+    def start_by(self, method: Method, base: Path, out: Path) -> Path:
+        """Merge the models by a method with its defaults, for difference vectors to start from."""
+        values = method.validate(method.name, {})
+        source, _ = self.opened(method, values, base, base, {})
+        out.mkdir()
+        how = self.recipe.device, self.threads
+        merge_entry(method, values, source, base, out, None, dict, *how, progress=self.progress)
+        return out
 
 
 def merge_by(
@@ -143,12 +89,74 @@ def merge_by(
     threads: int = 1,
     progress: Progress = unwatched,
 ) -> list[str]:
-    """Merge as a recipe says; `where`: its file, from whose folder on its paths are. Return what a user should know.
+    """Merge as a recipe says, onto the models' mean where it names no base; return what a user should know.
 
-    Raises InputError where a model is not the one that the recipe was written for.
+    `where`: its file, from whose folder on its paths are. `threads`: layers at once. The parameters of a recipe may
+    hold `merged`, a method whose merge takes the base's place (difference vectors), and `seed`, of random masks (0).
+
+    Raises InputError where a model is not the one that the recipe was written for, and for all that does not fit.
+    """
+    notes, given, pointers = _located(recipe, where)
+    models = {name: path for name, path in given.items() if name != BASE}
+    method, own = registry.get(recipe.method), dict(recipe.parameters)
+    merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
+    values = method.validate(recipe.method, own)
+    check_tasks(values, list(models), f"{recipe.method}.")
+    method.check_count(len(models), "--model")
+    _check_classes(method, models, recipe.classes)
+    if method.beside or method.reads == "statistics":
+        made = f"{method.beside}, which is trained" if method.beside else "statistics, which are measured"
+        reason = f"needs {made} on the tasks' data"
+        raise InputError(f"{recipe.method}: {reason}; declare it in params.yaml, and run `merganser run`")
+    device = choose_device(recipe.device)
+    for path in given.values():
+        refuse_code(path)
+    merge = _Merge(recipe, given.get(BASE), models, seed, threads, progress)
+    with (
+        new_folder(out) as written,
+        tempfile.TemporaryDirectory(prefix=".made-", dir=written) as made,
+        ThreadPoolExecutor(1) as reader,
+    ):
+        folder = Path(made)
+        base = start = merge.base or _mean_of(models, folder / "base", progress)
+        if merged:
+            start = merge.start_by(registry.get(merged), base, folder / "merged")
+        embeddings = embed_classes(text_family_of(base), base, recipe.classes) if method.embeddings else {}
+        source, more = merge.opened(method, values, base, start, embeddings)
+        described = reader.submit(_sources, given, out, pointers)  # hashed while the models are merged
+
+        def texts() -> dict[str, str]:
+            beside = {"merged": merged} if merged else {}
+            sources = described.result()
+            done = recipe.model_copy(
+                update={
+                    "parameters": {**values, **beside, "seed": seed},
+                    "base": sources.get(BASE),
+                    "models": {task: sources[task] for task in models},
+                    "device": device.type,
+                }
+            )
+            choices = done.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=NOT_CHOICES)
+            shown = values | beside | choices
+            card = model_card(
+                recipe.method, method, shown, method.reads, seed, base, _origins(given, done), again=AGAIN
+            )
+            return {CARD: card, RECIPE: done.text()}
+
+        how = recipe.device, threads
+        merge_entry(
+            method, values, source, start, written, profile, texts, *how, output=recipe.output, progress=progress
+        )
+        return notes + more + _notes(base)
+
+
+def _located(recipe: Recipe, where: Path) -> tuple[list[str], dict[str, Path], dict[str, HubPointer]]:
+    """Return what a user should know of a recipe's models, where they lie, and where on a hub they are from.
+
+    Both by their names, the base's under "(base)", which comes first.
     """
     sources = ({BASE: recipe.base} if recipe.base else {}) | dict(recipe.models)
-    notes, paths, pointers = [], {}, {}
+    notes, paths, pointers = list[str](), dict[str, Path](), dict[str, HubPointer]()
     for name, source in sources.items():
         if source.hub is None:
             paths[name] = where.parent / (source.path or "")
@@ -157,72 +165,12 @@ def merge_by(
         notes += [f"{source.hub}: left out: {', '.join(left)}"] if left and name == BASE else []
     for name, source in sources.items():
         check_unchanged(where, "base" if name == BASE else f"models.{name}", source, paths[name], name == BASE)
-    base = paths.pop(BASE, None)
-    return notes + merge_checkpoints(
-        *(recipe.method, recipe.parameters, base, paths, out),
-        classes=recipe.classes,
-        rules=recipe.rules,
-        device=recipe.device,
-        profile=profile,
-        threads=threads,
-        output=recipe.output,
-        progress=progress,
-        pointers=pointers,
-    )
-
-
-def _open(
-    method: Method,
-    values: dict[str, Any],
-    base: Path,
-    start: Path,
-    models: Mapping[str, Path],
-    how: _How,
-    embeddings: Mapping[str, Tensor] | None = None,
-) -> tuple[LayerSource, list[str]]:
-    """Open models as a method takes them, and say what a user should know of them; refuse those that do not fit."""
-    opened = {task: _opened(path, base, start, how.rules, task) for task, path in models.items()}
-    checkpoint = open_for_merging(start)
-    pairs = ((task, path, (checkpoint, opened[task])) for task, path in models.items())
-    notes = [note for task, path, pair in pairs for note in check_vocabulary(base, path, pair, task, how.rules)]
-    deltas = open_models(checkpoint, opened, how.rules, how.seed, embeddings)
-    others = {task for task, path in models.items() if path.resolve() != base.resolve()}  # that are not the base itself
-    notes += [f"{task}: {EQUAL}" for task in unchanged(deltas) if task in others]
-    return as_taken(method, values, deltas), notes
+    return notes, paths, pointers
 
 
 def _sources(given: Mapping[str, Path], out: Path, pointers: Mapping[str, HubPointer]) -> dict[str, Source]:
     """Describe the models with the hashes of their files."""
     return {name: source_of(path, out, pointers.get(name), copied=name == BASE) for name, path in given.items()}
-
-
-def _more(merged: str | None, seed: int | None = None) -> dict[str, Any]:
-    """Return what is set beside a method's own parameters."""
-    return ({"merged": merged} if merged else {}) | ({"seed": seed} if seed is not None else {})
-
-
-def _recipe(
-    name: str,
-    values: Mapping[str, Any],
-    sources: Mapping[str, Source],
-    classes: Mapping[str, Sequence[str]],
-    how: _How,
-    output: Output,
-) -> Recipe:
-    """Say all that decides what a merge writes."""
-    return Recipe(
-        method=name,
-        parameters=values,
-        base=sources.get(BASE),
-        models={task: source for task, source in sources.items() if task != BASE},
-        classes={task: list(names) for task, names in classes.items()},
-        only=list(how.rules.merged),
-        excepted=list(how.rules.heads),
-        matrices=how.rules.matrices,
-        dtype=output.dtype,
-        max_shard_size=output.max_shard_size,
-        device="cuda" if choose_device(how.device).type == "cuda" else "cpu",
-    )
 
 
 def _start_of(method: Method, merged: str | None) -> str | None:
@@ -236,12 +184,11 @@ def _start_of(method: Method, merged: str | None) -> str | None:
     return merged
 
 
-def _origins(given: Mapping[str, Path], models: Mapping[str, Path], recipe: Recipe) -> dict[str, Origin]:
+def _origins(given: Mapping[str, Path], recipe: Recipe) -> dict[str, Origin]:
     """Name where the models are from: a hub, or the last part of a path, which says nothing of this machine."""
-    sources = {BASE: recipe.base, **recipe.models}
-    origins = {BASE: Origin(f"the mean of {', '.join(models)}", "mean")}
+    origins = {BASE: Origin(f"the mean of {', '.join(recipe.models)}", "mean")}
     for name, path in given.items():
-        source = sources[name] or Source(path="")
+        source = recipe.models[name] if name != BASE else recipe.base or Source(path="")
         files = {file: digest for file, digest in source.sha256.items() if is_weights(file)}
         kind: Literal["hub", "local"] = "hub" if source.hub else "local"
         origins[name] = Origin(source.hub or path.resolve().name, kind, files)
@@ -277,8 +224,10 @@ def _notes(base: Path) -> list[str]:
         return []
     names = names_in(base)
     left = left_out(names, {*weight_names(names), *companion_names(names)}) + other_folders(base)
-    dropped = dropped_of(open_checkpoint(base))
-    notes = {"left out": left, "second names of tied weights and constants, left out": sorted(dropped)}
+    notes = {
+        "left out": left,
+        "second names of tied weights and constants, left out": sorted(open_checkpoint(base).dropped),
+    }
     return [f"{base}: {note}: {', '.join(found)}" for note, found in notes.items() if found]
 
 

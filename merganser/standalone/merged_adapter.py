@@ -11,7 +11,6 @@ from merganser.checkpoints.adapters.writing import WEIGHT, write_adapter
 from merganser.checkpoints.kinds import as_matrix
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
-from merganser.checkpoints.views import is_transposed
 from merganser.config.recipes import RECIPE, Recipe, check_unchanged, path_of, read_recipe
 from merganser.errors import InputError
 from merganser.outputs import new_folder
@@ -35,7 +34,7 @@ def write_merged_adapter(merged: Path, out: Path) -> None:
     base, result = open_for_merging(path), open_for_merging(merged)
     ranks = _ranks(file, recipe, base)
     updates = {name: update for name, rank in ranks.items() if (update := _update(base, result, name, rank, merged))}
-    turned = {is_transposed(base, name) for name in updates}
+    turned = {name in base.transposed for name in updates}
     if len(turned) != 1:
         raise InputError(f"{merged}: no maps that an adapter changes, or of both orientations; PEFT has none of these")
     with new_folder(out) as folder:

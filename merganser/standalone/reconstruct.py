@@ -18,7 +18,7 @@ from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec
-from merganser.checkpoints.views import View, is_transposed, stored_specs
+from merganser.checkpoints.views import View, stored_specs
 from merganser.checkpoints.writing import write_model
 from merganser.config.recipes import RECIPE, check_unchanged, path_of, read_recipe
 from merganser.errors import InputError, did_you_mean
@@ -148,7 +148,7 @@ def write_adapter_of(merged: Path, task: str, out: Path) -> None:
     parts = {name: part for name in held if (part := overlays.low_rank(name)[place]) is not None and len(part.s)}
     if not parts:
         raise InputError(f"{merged}: {task} adds nothing to the shared model, so there is no adapter to write")
-    turned = {is_transposed(shared, name) for name in parts}
+    turned = {name in shared.transposed for name in parts}
     if len(turned) > 1:
         raise InputError(f"{merged}: some maps are stored as in x out, others not; PEFT has no adapter for both")
     updates = {name: (part.u.float() * part.s, part.vh.float()) for name, part in parts.items()}

@@ -16,7 +16,7 @@ from benchmarks.plain.states import load, save
 from merganser import registry
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.writing import save_tensors
-from merganser.standalone.merge import merge_checkpoints
+from tests.merges import merge_checkpoints
 
 SHAPES = {
     "visual.conv1.weight": (24, 3, 4, 4),

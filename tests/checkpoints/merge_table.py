@@ -15,8 +15,8 @@ from transformers.pytorch_utils import Conv1D
 
 from merganser import registry
 from merganser.checkpoints.kinds import ParameterRules, kind_of
-from merganser.standalone.merge import merge_checkpoints
 from tests.laws.references import Given
+from tests.merges import merge_checkpoints
 from tests.transformers_models import load, save_models, tiny
 
 METHODS = (

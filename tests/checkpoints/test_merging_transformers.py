@@ -23,8 +23,8 @@ from merganser.inputs.deltas import extract, open_deltas
 from merganser.inputs.factors import FactorSettings, decompose, open_factors
 from merganser.merging import driver
 from merganser.overlays import task_model
-from merganser.standalone.merge import merge_checkpoints
 from tests.checkpoints.merge_table import stored, weights_in
+from tests.merges import merge_checkpoints
 from tests.transformers_models import load, save_bin, save_models, tiny, tuned
 
 TIED = ["llama, tied", "gpt2", "t5"]

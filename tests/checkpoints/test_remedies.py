@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
-from merganser.standalone.merge import EQUAL, merge_checkpoints
+from merganser.standalone.merge import EQUAL
 from tests.checkpoints.merge_table import stored
 from tests.checkpoints.test_vocabularies import WORDS, write
+from tests.merges import merge_checkpoints
 from tests.transformers_models import save_models, tiny
 
 Change = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]

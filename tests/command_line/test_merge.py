@@ -14,9 +14,9 @@ from merganser.checkpoints.output import Output
 from merganser.command_line.progress import progress_bar
 from merganser.errors import InputError
 from merganser.progress import Progress
-from merganser.standalone.merge import merge_checkpoints
 from tests.checkpoints.merge_table import stored
 from tests.command_line.conftest import Done, Refused
+from tests.merges import merge_checkpoints
 from tests.small_models import SHAPES, write_models
 from tests.transformers_models import load, save_models, tiny
 

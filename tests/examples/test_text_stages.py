@@ -170,6 +170,6 @@ def test_a_suite_compares_these_models_and_asks_as_they_were_trained(suite: str)
         if suite == "encoder":
             assert task.data.columns == ({"pair": TASKS[name].SECOND} if TASKS[name].SECOND else {})
         else:
-            asked, second = task.data.own["task"], TASKS[name].SECOND
+            asked, second = task.data.values["task"], TASKS[name].SECOND
             assert asked["doc_to_text"] == prompt(name, "{{text}}", f"{{{{{second}}}}}" if second else None)
             assert asked["doc_to_choice"] == TASKS[name].ANSWERS

@@ -368,7 +368,7 @@ PUBLIC = {
 
 def test_the_clip_suites_have_as_many_classes_as_their_data_sets() -> None:
     params = load_suite(ROOT, "clip-vit-b-32-20")
-    own = {name: task.data.own for name, task in params.tasks.items()}
+    own = {name: task.data.values for name, task in params.tasks.items()}
     assert {name: (len(each["classes"]), len(each["templates"])) for name, each in own.items()} == PUBLIC
 
 
@@ -377,7 +377,7 @@ def test_the_same_tasks_have_the_same_classes_and_prompts_in_all_suites(name: st
     ours, found = load_suite(ROOT, "clip-vit-b-32-20").tasks, load_suite(ROOT, name).tasks
     shared = [task for task in found if task in ours]
     assert len(shared) in (8, 19)
-    assert all(found[task].data.own == ours[task].data.own for task in shared)
+    assert all(found[task].data.values == ours[task].data.values for task in shared)
 
 
 def test_the_image_suite_is_in_place_from_the_start() -> None:

@@ -13,8 +13,8 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile, extract
 from merganser.overlays import task_model
-from merganser.standalone.merge import merge_checkpoints
 from tests.checkpoints.adapters.small import write_adapter, write_base
+from tests.merges import merge_checkpoints
 from tests.small_models import write_models
 
 ROUNDING = 2e-6

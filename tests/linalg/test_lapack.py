@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from merganser.linalg import lapack
-from merganser.linalg.lapack import eigenvalues_, eigh_, eigh_top_, gram
+from merganser.linalg.lapack import eigenvalues_, eigh_top_, gram
 from tests.each import each
 
 
@@ -82,7 +82,7 @@ def test_entries_below_the_diagonal_are_not_read() -> None:
 def test_in_little_memory_the_vectors_are_the_same(spectrum: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = with_eigenvalues(spectrum)
     monkeypatch.setattr(lapack, "MANY", 0)
-    values, vectors = eigh_(matrix.clone())
+    values, vectors = eigh_top_(matrix.clone(), len(matrix))
     torch.testing.assert_close(values, torch.tensor(sorted(spectrum), dtype=torch.float64), rtol=0, atol=1e-12)
     torch.testing.assert_close(vectors.mT @ vectors, torch.eye(len(spectrum), dtype=torch.float64), rtol=0, atol=1e-11)
     torch.testing.assert_close(vectors * values @ vectors.mT, matrix, rtol=0, atol=1e-11)
@@ -93,14 +93,14 @@ def test_nan_and_infinity_are_refused(wrong: float) -> None:
     matrix = torch.eye(5, dtype=torch.float64)
     matrix[2, 2] = wrong
     with pytest.raises(ValueError, match="NaN or infinity"):
-        eigh_(matrix)
+        eigh_top_(matrix, len(matrix))
 
 
 def test_threads_at_the_same_time_give_the_same_bits() -> None:
     matrices = [drawn(300, 120, seed=seed, dtype=torch.float32) for seed in range(8)]
 
     def decompose(matrix: Tensor) -> tuple[Tensor, ...]:
-        return (*eigh_top_(gram(matrix), 20), *eigh_(gram(matrix)))
+        return (*eigh_top_(gram(matrix), 20), *eigh_top_(gram(matrix), matrix.shape[1]))
 
     alone = [decompose(matrix) for matrix in matrices]
     with ThreadPoolExecutor(4) as pool:

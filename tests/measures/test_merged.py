@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from merganser.measures import defined
 from merganser.measures.alignment import EPS
 from merganser.measures.merged import measure_merge
-from merganser.measures.numbers import defined
 from tests.measures.models import Prepared, merged, prepare
 from tests.small_models import write_models
 

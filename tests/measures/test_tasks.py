@@ -7,7 +7,7 @@ import torch
 
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.writing import save_tensors
-from merganser.measures.numbers import defined
+from merganser.measures import defined
 from merganser.measures.tasks import measure_tasks
 from tests.checkpoints.adapters.small import write_adapter, write_base
 from tests.measures.models import Prepared, prepare

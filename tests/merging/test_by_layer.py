@@ -12,8 +12,9 @@ from merganser import registry
 from merganser.config.recipes import read_recipe
 from merganser.errors import InputError
 from merganser.merging.by_layer import by_values, check_patterns, check_tasks, matches, values_of
-from merganser.standalone.merge import merge_by, merge_checkpoints
+from merganser.standalone.merge import merge_by
 from merganser.studies.merges import values_for
+from tests.merges import merge_checkpoints
 from tests.small_models import SHAPES, write_models
 
 NAMES = ["h.0.mlp.bias", "h.3.mlp.weight", "h.12.attn.weight", "ln_f.weight"]

@@ -11,8 +11,8 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.merging.driver import choose_device
 from merganser.overlays import task_model
-from merganser.standalone.merge import merge_checkpoints
 from tests.gpu import every_gpu
+from tests.merges import merge_checkpoints
 from tests.small_models import SHAPES, write_models
 
 # the models here have no text tower to embed class names with, and no data

@@ -67,10 +67,10 @@ def check_data(params: Params, task: str, about: Task) -> None:
     if params.validation:
         split = params.validation_split_of(task)
         prepare_task(params, task, split, "validation.split", VALIDATION / task, params.validation.examples)
-    evaluator = open_evaluator(about.kind, about.data.own, about.data.metric)
+    evaluator = open_evaluator(about.kind, about.data.values, about.data.metric)
     classes = evaluator.classes(DATASETS / task)
     assert len(classes) in expected_classes(about), (task, len(classes))
-    assert expected_templates(about) == len(about.data.own.get("templates", [])), task
+    assert expected_templates(about) == len(about.data.values.get("templates", [])), task
     if evaluator.outputs(classes) is None:
         network = open_network(params.base.family, BASE)
         network.load(parameters(BASE))

@@ -8,15 +8,15 @@ import pytest
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
-from merganser.models import text_families, text_family_of
+from merganser.models import EmbedsTexts, families_with, text_family_of
 from merganser.overlays import task_model
-from merganser.standalone.merge import merge_checkpoints
+from tests.merges import merge_checkpoints
 from tests.tiny_clip import CONFIG, write_clip
 from tests.tiny_transformers import write_model
 
 
 def test_the_families_that_embed_texts_are_the_dual_encoders() -> None:
-    assert text_families() == ["clip", "open_clip", "siglip"]
+    assert families_with(EmbedsTexts) == ["clip", "open_clip", "siglip"]
 
 
 def test_a_folder_says_which_family_embeds_its_texts(tmp_path: Path) -> None:

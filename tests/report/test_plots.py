@@ -9,12 +9,11 @@ import pytest
 
 from merganser import registry
 from merganser.evaluation.scoring import Score
-from merganser.report.bars import score_bars
 from merganser.report.choices import front
 from merganser.report.heatmaps import DEEPEST, LIGHTEST, Shades, between_tasks, entries_by_task
 from merganser.report.labels import LINE, place_labels
-from merganser.report.learning import learned_rows, learning_curves
 from merganser.report.measured import Grid, Measured, mean_of
+from merganser.report.plots import learned_rows, learning_curves, score_bars
 from merganser.report.rows import Row, lowest
 from merganser.report.scatter import against_memory, named
 from merganser.report.scores import Scores

@@ -15,10 +15,10 @@ from merganser.checkpoints.output import Output
 from merganser.errors import InputError
 from merganser.outputs import one_writer
 from merganser.overlays import task_model
-from merganser.standalone.merge import merge_checkpoints
 from merganser.standalone.merged_adapter import write_merged_adapter
 from merganser.standalone.reconstruct import write_adapter_of, write_model_of
 from tests.checkpoints.merge_table import stored
+from tests.merges import merge_checkpoints
 from tests.transformers_models import SIZES, load, save_models, tiny, tuned
 
 

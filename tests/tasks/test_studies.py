@@ -23,7 +23,7 @@ from merganser.evaluation.scoring import score_of
 from merganser.inputs.deltas import DeltaFile
 from merganser.report.scores import read_scores
 from merganser.report.studies import read_studies
-from merganser.report.study_tables import write_studies
+from merganser.report.tables import write_studies
 from tasks import prepare, study_rank, study_tasks
 from tasks.paths import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
 from tests.tasks.comparison import STUDIES, TASKS, inside

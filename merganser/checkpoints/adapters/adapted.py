@@ -1,6 +1,7 @@
 """An adapter put onto its base: the fine-tuned model whole, where its difference from another model is wanted."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -14,24 +15,17 @@ from merganser.checkpoints.tensors import Spec
 
 
 @dataclass(frozen=True)
-class Adapted:
+class Adapted(Checkpoint):
     """A base with a bound adapter's updates added, in float32 where there are any."""
 
     base: Checkpoint
     adapter: Adapter
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the base's names, sorted."""
-        return self.base.names
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.base
-
-    def spec(self, name: str) -> Spec:
-        """Return one tensor's dtype and shape."""
-        spec = self.base.spec(name)
-        return Spec("F32", spec.shape) if name in self.adapter.updates else spec
+    @cached_property
+    def specs(self) -> dict[str, Spec]:
+        """Return the base's dtypes and shapes, of what the adapter changes in float32."""
+        changed = {name: Spec("F32", self.base.spec(name).shape) for name in self.adapter.updates}
+        return {**self.base.specs, **changed}
 
     def read(self, name: str) -> Tensor:
         """Read one tensor of the base and add the adapter's update to it."""

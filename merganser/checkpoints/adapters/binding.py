@@ -5,7 +5,7 @@ from dataclasses import replace
 from merganser.checkpoints.adapters.files import Adapter, Update
 from merganser.checkpoints.kinds import ParameterRules, is_head, is_merged
 from merganser.checkpoints.tensors import Checkpoint
-from merganser.checkpoints.views import is_transposed, stored_spec
+from merganser.checkpoints.views import stored_spec
 from merganser.errors import InputError
 
 
@@ -80,6 +80,6 @@ def _bound(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: st
 
 def _oriented(update: Update, base: Checkpoint, name: str) -> Update:
     """Turn an update round where the base shows its parameter so."""
-    if not is_transposed(base, name):
+    if name not in base.transposed:
         return update
     return replace(update, transposed=not update.transposed, whole_transposed=update.whole is not None)

@@ -9,11 +9,11 @@ from pydantic import Field
 from torch import Tensor
 
 from merganser.errors import InputError
+from merganser.evaluation import KindSettings, Text
 from merganser.evaluation.examples import Results, compare
 from merganser.evaluation.images import batches, check_images
 from merganser.evaluation.labels import check_labels, label_names
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.settings import KindSettings, Text
 from merganser.models import EmbedsTexts, Network, TakesImages
 
 METRICS = ("accuracy", "macro_f1")
@@ -46,11 +46,6 @@ def columns(settings: Settings) -> Collection[str] | None:
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
     """Name the classes by their labels."""
     return label_names(features, settings.classes)
-
-
-def outputs(classes: Sequence[str], settings: Settings) -> int | None:
-    """Return None: the class head is made of prompts, and is not part of the network."""
-    return None
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:

@@ -8,7 +8,7 @@ the metric is of all their questions together, as of lm-eval's own groups, which
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -18,12 +18,12 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
 from merganser.errors import InputError
+from merganser.evaluation import KindSettings, Text
 from merganser.evaluation.documents import DOCUMENT, MEMBER, to_json
 from merganser.evaluation.examples import Results
 from merganser.evaluation.harness import check_metric, check_task, installed_task, open_task, samples_of
 from merganser.evaluation.packed_texts import pack, unpack
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.settings import KindSettings, Text
 from merganser.limits import check_plain, parse_yaml, read_small
 from merganser.models import Generates, Network, TakesTexts
 
@@ -131,11 +131,6 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
         return []
     choices = tasks_of(settings)[""].get("doc_to_choice")
     return [str(choice) for choice in choices] if isinstance(choices, list) else []
-
-
-def outputs(classes: Sequence[str], settings: Settings) -> int | None:
-    """Return None: a language model answers in words."""
-    return None
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:

@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from merganser.errors import InputError
+from merganser.evaluation import Text
 from merganser.evaluation.examples import Results, compare
 from merganser.evaluation.labels import WORDS, check_labels, label_names
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.settings import Text
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
 from merganser.models import Network, TakesTexts
 
@@ -71,7 +71,7 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
     return label_names(features, settings.names)
 
 
-def outputs(classes: Sequence[str], settings: Settings) -> int | None:
+def outputs(classes: Sequence[str], settings: Settings) -> int:
     """Count the classes and the outputs that stand for no class."""
     return len(classes) + len(set(settings.masked))
 

@@ -15,11 +15,11 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from merganser.errors import InputError
+from merganser.evaluation import KindSettings, Text
 from merganser.evaluation.examples import Results, compare
 from merganser.evaluation.named_files import opens_files
 from merganser.evaluation.packed_texts import pack, unpack
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.settings import KindSettings, Text
 from merganser.models import Generates, Network, TakesTexts
 
 METRICS = ("exact_match", "accuracy", "matthews", "f1", "macro_f1", "spearman", "pearson")
@@ -77,14 +77,11 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
             raise InputError(f"{source}: split {split} has no column {missing[0]!r}; it has {rows.column_names}")
         if media := [name for name in columns(settings) if opens_files(rows.features[name])]:
             raise InputError(f"{source}: split {split}: the column {media[0]!r} does not hold texts")
-        if settings.answers is not None:
-            _check_labels(rows, len(settings.answers), f"{source}: split {split}")
-
-
-def _check_labels(rows: Any, count: int, where: str) -> None:
-    for label in rows.data.column("label").unique().to_pylist():
-        if label != UNLABELLED and (not isinstance(label, int) or not 0 <= label < count):
-            raise InputError(f"{where} has the label {label!r}, data.answers gives {count} answers")
+        count = len(settings.answers or [])
+        for label in rows.data.column("label").unique().to_pylist() if count else []:
+            if label != UNLABELLED and (not isinstance(label, int) or not 0 <= label < count):
+                wrong = f"has the label {label!r}, data.answers gives {count} answers"
+                raise InputError(f"{source}: split {split} {wrong}")
 
 
 def columns(settings: Settings) -> Collection[str]:
@@ -95,11 +92,6 @@ def columns(settings: Settings) -> Collection[str]:
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
     """Name the answers by their labels, if they are given."""
     return list(settings.answers or [])
-
-
-def outputs(classes: Sequence[str], settings: Settings) -> int | None:
-    """Return None: a language model answers in words."""
-    return None
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:

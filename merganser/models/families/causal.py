@@ -17,9 +17,8 @@ from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_names, read_config
 from merganser.models.generation import generated, greedy, log_likelihood
 from merganser.models.naming import naming_of
-from merganser.models.sequence_classifier import SequenceClassifier, open_classifier
-from merganser.models.text_module import TextModule
-from merganser.models.texts import ready
+from merganser.models.sequence_classifier import SequenceClassifier, build_classifier
+from merganser.models.text_module import TextModule, ready
 
 MODEL_TYPES = (
     modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys()
@@ -96,7 +95,7 @@ def open_network(
     """Build the language model that a folder describes, or a classifier with so many outputs, without weights."""
     config = read_config("causal", folder)
     if outputs is not None:
-        return open_classifier(config, folder, outputs, device, precision, WORDS, SequenceClassifier)
+        return SequenceClassifier(build_classifier(config, folder, outputs, device, precision), folder, WORDS)
     return CausalNetwork(build(MAKE, config, folder, device, precision), folder)
 
 

@@ -9,7 +9,7 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Precision
 from merganser.models.blocks import WithBlocks
 from merganser.models.configurations import check_names, read_config
-from merganser.models.sequence_classifier import SequenceClassifier, open_classifier
+from merganser.models.sequence_classifier import SequenceClassifier, build_classifier
 
 MODEL_TYPES = (
     modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
@@ -25,20 +25,19 @@ LEFT_OUT = (
 HEADS = ("classifier.*", "*pooler.*")  # a task's own, which a base need not have
 
 
-MLPS = (("intermediate.dense", "output.dense"), ("ffn.lin1", "ffn.lin2"))  # of BERT and what follows it; of DistilBERT
-
-
 class EncoderNetwork(SequenceClassifier, WithBlocks):
     """An encoder with its head, classes or one number."""
 
-    mlps = MLPS
+    # of BERT and what follows it; of DistilBERT
+    mlps = (("intermediate.dense", "output.dense"), ("ffn.lin1", "ffn.lin2"))
 
 
 def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> EncoderNetwork:
     """Build the classifier that a folder describes, without weights."""
-    return open_classifier(read_config("encoder", folder), folder, outputs, device, precision, LEFT_OUT, EncoderNetwork)
+    config = read_config("encoder", folder)
+    return EncoderNetwork(build_classifier(config, folder, outputs, device, precision), folder, LEFT_OUT)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:

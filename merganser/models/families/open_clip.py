@@ -17,18 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn import Module
 
-from merganser.checkpoints.config_numbers import check_numbers
+from merganser.checkpoints.architecture import read_config, read_object
 from merganser.checkpoints.kinds import ParameterRules, kind_of
+from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.inputs.layers import Side
-from merganser.limits import check_files, parse_json, read_small
-from merganser.models import DeviceName, Extra, Inputs, Precision, Take
+from merganser.limits import SMALL, check_files, parse_json, read_small
+from merganser.models import DeviceName, Extra, Inputs, Precision
 from merganser.models.blocks import WithBlocks
 from merganser.models.bounded import bounded
-from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked, class_head, picture, text_digest
-from merganser.models.loading import DTYPES, load_strictly
+from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked, picture, text_digest
 from merganser.models.watching import Watcher
 
 CONFIG = "open_clip_config.json"
@@ -53,17 +54,16 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
         """Build the architecture that a folder describes, without weights."""
         if not (folder / CONFIG).exists():
             raise InputError(f"{folder}: no {CONFIG}; the base checkpoint's folder must hold one")
-        self.folder, self.device, self.dtype = folder, torch.device(device), DTYPES[precision]
+        self.folder, self.device, self.dtype = folder, torch.device(device), TORCH[precision]
         self.module = _build(folder).to(device=self.device, dtype=self.dtype)
         self.preprocess: dict[str, Any] = self.module.visual.preprocess_cfg
         mean, std = (torch.tensor(self.preprocess[key]).view(1, -1, 1, 1) for key in ("mean", "std"))
         self._mean, self._std = mean.to(self.device), std.to(self.device)
-        self._head: Tensor | None = None
         self._watcher = Watcher()
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
-        load_strictly(self.module, parameters, f"{self.folder}", CONFIG)
+        _load_strictly(self.module, parameters, self.folder)
         self._text = text_digest(self.module, self.folder / CONFIG, "visual.")
         self._head = None
 
@@ -89,23 +89,12 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
         assert isinstance(normalisation, Normalize)
         return Compose(steps)
 
-    @torch.inference_mode()
-    def logits(self, inputs: Inputs) -> Tensor:
-        """Score every class: (B, C)."""
-        return self._changed(self.features(inputs)) @ self._class_head().T
-
-    @torch.inference_mode()
-    def features(self, inputs: Inputs) -> Tensor:
-        """Return the unit embeddings of images (B, D)."""
-        return self.module.encode_image(self._normalised(inputs), normalize=True)
-
     def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
         """Score every class with these parameters in place of the loaded ones of their names; differentiable."""
         maps = {name: parameters[name] for name in self.linear_maps() if name in parameters}
         with self._watcher.using(maps):
             found = functional_call(self.module, dict(parameters), kwargs={"image": self._normalised(inputs)})
-        features = found["image_features"] if isinstance(found, dict) else found[0]
-        return self._changed(features) @ self._class_head().clone().T
+        return self._scored(found["image_features"] if isinstance(found, dict) else found[0])
 
     def linear_maps(self) -> dict[str, Side]:
         """Name the weights of linear maps, sorted, each with the side that its inputs lie on.
@@ -116,18 +105,9 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
         names = sorted(name for name, shape in shapes.items() if kind_of(name, shape, RULES) == "matrix")
         return {name: "rows" if name.rpartition(".")[2] in APPLIED_AS_THEY_ARE else "columns" for name in names}
 
-    def watch(self, take: Take) -> AbstractContextManager[object]:
-        """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied."""
-        return self._watcher.watch({name: self.module.get_parameter(name) for name in self.linear_maps()}, take)
-
-    def adding(self, extra: Extra) -> AbstractContextManager[object]:
+    def watch(self, extra: Extra) -> AbstractContextManager[object]:
         """While the block runs, add to a linear map's output (N, out) what `extra` makes of its name and input rows."""
-        return self._watcher.adding({name: self.module.get_parameter(name) for name in self.linear_maps()}, extra)
-
-    def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Make the class head (C, D) of each class's prompts, times the scale."""
-        self._head = class_head(prompts, self._text, self.embed, self.module.logit_scale)
-        return self._head
+        return self._watcher.watch({name: self.module.get_parameter(name) for name in self.linear_maps()}, extra)
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> Tensor:
@@ -136,14 +116,14 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
         encode: Any = self.module.encode_text
         return torch.cat([encode(batch, normalize=True) for batch in tokens.split(TEXT_BATCH)])
 
+    def _features(self, inputs: Inputs) -> Tensor:
+        features: Tensor = self.module.encode_image(self._normalised(inputs), normalize=True)
+        return features
+
     def _normalised(self, inputs: Inputs) -> Tensor:
         """Scale and normalise pixels, as open_clip's transform does once they are tensors."""
         pixels = inputs["pixels"].to(self.device).float().div_(255)
         return pixels.sub_(self._mean).div_(self._std).to(self.dtype)
-
-    def _class_head(self) -> Tensor:
-        assert self._head is not None, "logits need a class head: call `head` after each `load`"
-        return self._head
 
     def _tokenizer(self) -> Any:
         import open_clip
@@ -157,6 +137,24 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
             return open_clip.get_tokenizer(f"local-dir:{self.folder}")
         except Exception as error:  # what a tokenizer's files may lack is told in many ways
             raise InputError(f"{self.folder}: open_clip cannot make the tokenizer: {error}") from error
+
+
+def _load_strictly(module: Module, parameters: Iterable[tuple[str, Tensor]], where: Path) -> None:
+    """Copy parameters into a module one at a time, so that they are never all in memory beside it.
+
+    Raises InputError naming one that is missing, strange or misshapen.
+    """
+    state = module.state_dict()
+    missing = set(state)
+    for name, value in parameters:
+        if name not in state:
+            raise InputError(f"{where}: parameter {name} is not in the architecture of {CONFIG}")
+        if value.shape != state[name].shape:
+            raise InputError(f"{where}: {name} has shape {list(value.shape)}, {CONFIG} says {list(state[name].shape)}")
+        state[name].copy_(value)
+        missing.discard(name)
+    if missing:
+        raise InputError(f"{where}: parameter {sorted(missing)[0]} of the architecture is missing in the checkpoint")
 
 
 def open_network(
@@ -208,22 +206,14 @@ def _check_pictures_and_texts(vision: Mapping[str, Any], text: Mapping[str, Any]
 
 def _check_config(path: Path) -> None:
     """Refuse a configuration that makes open_clip look elsewhere or run foreign code; it came with a checkpoint."""
-    try:
-        content = parse_json(read_small(path))
-        check_numbers(content, path)
-        config = content["model_cfg"]
+    with refusing(f"{path}: not the configuration of a model", "fetch it again"):
+        config = (read_config(path, SMALL) or {})["model_cfg"]
         vision, text = config["vision_cfg"], config["text_cfg"]
         _check_pictures_and_texts(vision, text, path)
         named = [vision.get("timm_model_name") or "x", text.get("hf_model_name") or "x"]
         strange = [name for name in named if not HUB_NAME.fullmatch(name) or name.startswith(".")]
         strange += sorted(set(text.get("tokenizer_kwargs") or {}) - TOKENIZER_SETTINGS)
         beside = [path.with_name(name) for name in ("config.json", "tokenizer_config.json")]
-        strange += [
-            file.name for file in beside if file.is_file() and "auto_map" in parse_json(read_small(file, 2**25))
-        ]
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not the configuration of a model ({error}); fetch it again") from error
+        strange += [file.name for file in beside if "auto_map" in (read_object(file, 2**25) or {})]
     if strange:
         raise InputError(f"{path}: {strange[0]!r} could lead out of the checkpoint or run code that came with it")

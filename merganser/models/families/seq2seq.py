@@ -19,8 +19,7 @@ from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_names, read_config
 from merganser.models.generation import generated, greedy, log_likelihood
 from merganser.models.naming import naming_of
-from merganser.models.text_module import TextModule
-from merganser.models.texts import ready
+from merganser.models.text_module import TextModule, ready
 
 MODEL_TYPES = modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys()
 LIBRARY = "transformers"

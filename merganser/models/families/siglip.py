@@ -29,8 +29,8 @@ class SiglipNetwork(DualEncoderModule):
 
     padding = "max_length"
 
-    def _scored(self, features: Tensor, head: Tensor) -> Tensor:
-        return super()._scored(features, head) + self.module.logit_bias.detach()
+    def _scored(self, features: Tensor) -> Tensor:
+        return super()._scored(features) + self.module.logit_bias.detach()
 
 
 def open_network(

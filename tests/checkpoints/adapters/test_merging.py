@@ -15,8 +15,8 @@ from merganser.inputs.factors import FactorSettings, FactorSource, decompose, op
 from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerLowRank
 from merganser.linalg.svd import rebuilt
 from merganser.overlays import write_task_model
-from merganser.standalone.merge import merge_checkpoints
 from tests.checkpoints.adapters.small import extracted, rewritten, write_adapter, write_base
+from tests.merges import merge_checkpoints
 
 ONE: dict[str, Any] = {"target_modules": ["conv1", "attn", "fc"], "rank_pattern": {"fc": 4}, "bias": "lora_only"}
 TWO: dict[str, Any] = {"r": 3, "target_modules": ["attn", "fc", "proj"], "modules_to_save": ["head"]}

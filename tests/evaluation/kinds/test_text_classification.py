@@ -12,8 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from merganser.errors import InputError
 from merganser.evaluation import get_kind
-from merganser.evaluation.evaluator import open_evaluator
-from merganser.evaluation.heads import check_head
+from merganser.evaluation.evaluator import check_head, open_evaluator
 from merganser.evaluation.scoring import score_of
 from merganser.models import open_network
 from tests.evaluation.kinds.texts import COUNT, check, classes, data_set, run, sentences

@@ -1,0 +1,44 @@
+"""Merges of models on disk, as `merganser merge` does them, by what a test varies."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.output import AS_THE_BASE, Output
+from merganser.config.recipes import Recipe, Source
+from merganser.standalone.merge import merge_by
+
+ALL = ParameterRules()
+
+
+def merge_checkpoints(
+    method: str,
+    values: Mapping[str, Any],
+    base: Path | None,
+    models: Mapping[str, Path],
+    out: Path,
+    *,
+    classes: Mapping[str, Sequence[str]] | None = None,
+    rules: ParameterRules = ALL,
+    device: str = "auto",
+    output: Output = AS_THE_BASE,
+    **how: Any,
+) -> list[str]:
+    """Merge models onto their base, or onto their mean where there is none; return what a user should know."""
+    recipe = Recipe.model_validate(
+        {
+            "method": method,
+            "parameters": values,
+            "base": base and Source(path=str(base.absolute())),
+            "models": {name: Source(path=str(path.absolute())) for name, path in models.items()},
+            "classes": {name: list(names) for name, names in (classes or {}).items()},
+            "only": list(rules.merged),
+            "excepted": list(rules.heads),
+            "matrices": rules.matrices,
+            "dtype": output.dtype,
+            "max_shard_size": output.max_shard_size,
+            "device": device,
+        }
+    )
+    return merge_by(recipe, Path("merge.yaml"), out, **how)

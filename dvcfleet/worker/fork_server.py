@@ -271,7 +271,7 @@ def _end_all() -> None:
     while not termination.is_over():
         if not is_awaited:
             time.sleep(_POLL_S)
-        elif control.select(_POLL_S):
+        elif control.select(_POLL_S) and not os.read(0, 1):  # it is told to stop once more, or that process has ended
             is_awaited = False
             termination = Termination(descendants, 0)
 

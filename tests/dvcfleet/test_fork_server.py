@@ -14,14 +14,27 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dvcfleet.worker import termination
 from dvcfleet.worker.fork_client import ForkServer, ForkServers, run_command
 from dvcfleet.worker.fork_server import is_of
 from dvcfleet.worker.output import Lines
-from tests.dvcfleet.cluster import ROOT, wait_until
+from tests.dvcfleet.cluster import ROOT
+from tests.waiting import LIMIT_S, wait_until
 
 # Ignores SIGTERM, as a program does that has much to put away.
-DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+# On SIGTERM, waits until another of the two has got it too.
+MEETS = """
+import os, signal, sys, time
+own, other = sys.argv[1:]
+def meet(*_):
+    open(f"told{own}", "w").close()
+    while not os.path.exists(f"told{other}"): time.sleep(0.05)
+    open(f"met{own}", "w").close()
+    os._exit(0)
+signal.signal(15, meet)
+print("ready", flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +47,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 def request(folder: Path, line: str) -> dict[str, object]:
     argv = ("/bin/sh", "-c", line)
     return {"argv": argv, "module": None, "arguments": (), "folder": str(folder), "environment": {}}
+
+
+def set_grace(monkeypatch: pytest.MonkeyPatch, folder: Path, seconds: float) -> None:
+    """Have the servers that are started wait so long between SIGTERM and SIGKILL."""
+    (folder / "site").mkdir()
+    code = f"from dvcfleet.worker import termination\ntermination.GRACE_S = {seconds}\n"
+    (folder / "site/sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder / "site"), str(ROOT)]))
 
 
 def works(server: ForkServer, folder: Path) -> bool:
@@ -77,7 +98,7 @@ def test_a_client_that_sends_nonsense_ends_its_own_connection_only(
     before = open_files(server)
     for _ in range(3):
         with connected(server) as connection, open(os.devnull) as file:
-            connection.settimeout(20)
+            connection.settimeout(LIMIT_S)
             # It may be refused before all of it was sent.
             with suppress(BrokenPipeError, ConnectionResetError):
                 if message and with_descriptor:
@@ -88,11 +109,14 @@ def test_a_client_that_sends_nonsense_ends_its_own_connection_only(
                 connection.shutdown(socket.SHUT_WR)
                 assert connection.recv(1) == b""
     assert works(server, tmp_path)
-    wait_until(lambda: open_files(server) <= before, limit_s=10)
+    wait_until(lambda: open_files(server) <= before)
 
 
-def test_clients_that_are_killed_leave_a_server_that_idles_and_ends(tmp_path: Path) -> None:
+def test_clients_that_are_killed_leave_a_server_that_idles_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed before a request, within it, and while its command runs."""
+    set_grace(monkeypatch, tmp_path, 600)
     server = ForkServer(tmp_path)
     client = f"""
 import os, signal, socket, sys, time
@@ -102,31 +126,31 @@ server = type("Server", (), {{"address": {server.address!r}}})
 idle = connected(server)
 partial = connected(server)
 socket.send_fds(partial, [b'{{"argv": ['], [1])
-running = asked(server, Path({str(tmp_path)!r}), "echo $$ > pid; sleep 60")
+running = asked(server, Path({str(tmp_path)!r}), "echo $$ > pid; sleep 600")
 while not os.path.exists("pid") or not open("pid").read(): time.sleep(0.05)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    killed = subprocess.run([sys.executable, "-c", client], cwd=tmp_path, timeout=60, check=False)
+    killed = subprocess.run([sys.executable, "-c", client], cwd=tmp_path, timeout=LIMIT_S, check=False)
     assert killed.returncode == -signal.SIGKILL
     command = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not psutil.pid_exists(command), limit_s=20)
+    wait_until(lambda: not psutil.pid_exists(command))
     before = cpu_seconds(server)
     time.sleep(1)
-    assert cpu_seconds(server) - before < 0.2
+    assert cpu_seconds(server) - before < 0.5
     assert works(server, tmp_path)
     started = time.monotonic()
     server.stop()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 300  # nothing is left that it would wait for
 
 
 def test_a_hang_up_in_the_moment_the_command_ends_leaves_the_others_running(server: ForkServer, tmp_path: Path) -> None:
-    lasting = asked(server, tmp_path, "echo $$ > lasting; sleep 60")
-    wait_until((tmp_path / "lasting").exists, limit_s=20)
+    lasting = asked(server, tmp_path, "echo $$ > lasting; sleep 600")
+    wait_until((tmp_path / "lasting").exists)
     pid = psutil.Process(server._process.pid)
     for _ in range(20):
         with asked(server, tmp_path, "touch begun; read -r line < go"):
             os.path.exists(tmp_path / "go") or os.mkfifo(tmp_path / "go")
-            wait_until((tmp_path / "begun").exists, limit_s=20)
+            wait_until((tmp_path / "begun").exists)
             # While it is stopped both happen: it finds them in one turn.
             pid.suspend()
             with open(tmp_path / "go", "w") as go:
@@ -145,51 +169,65 @@ def test_many_clients_at_once_are_all_served(server: ForkServer, tmp_path: Path)
     assert codes == [number % 7 for number in range(100)]
 
 
-def test_a_command_gets_sigterm_and_some_seconds_before_it_is_killed(server: ForkServer, tmp_path: Path) -> None:
+def test_a_command_gets_sigterm_and_some_seconds_before_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_grace(monkeypatch, tmp_path, 600)
+    server = ForkServer(tmp_path)
     tidy = "trap 'sleep 0.1; echo put away > tidied; exit 0' TERM; touch ready; while true; do sleep 60 & wait; done"
     connection = asked(server, tmp_path, tidy)
-    wait_until((tmp_path / "ready").exists, limit_s=20)
-    started = time.monotonic()
+    connection.settimeout(LIMIT_S)  # it ends when the command has ended, not when the seconds are over
+    wait_until((tmp_path / "ready").exists)
     connection.shutdown(socket.SHUT_WR)
     assert json.loads(connection.makefile().readline())["exit_code"] == 0
     assert (tmp_path / "tidied").exists()
-    assert time.monotonic() - started < termination.GRACE_S
+    server.stop()
 
 
-def test_what_ignores_sigterm_is_killed_with_all_below_it(server: ForkServer, tmp_path: Path) -> None:
+def test_what_ignores_sigterm_is_killed_with_all_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first process ends at once: its child is left to nobody, and yet waited for, and killed in the end."""
+    set_grace(monkeypatch, tmp_path, 2.0)
+    server = ForkServer(tmp_path)
     (tmp_path / "deaf.py").write_text(DEAF)
     connection = asked(server, tmp_path, f"{sys.executable} deaf.py > out & echo $! > pid; wait")
-    wait_until(lambda: (tmp_path / "out").exists() and "deaf" in (tmp_path / "out").read_text(), limit_s=30)
+    connection.settimeout(LIMIT_S)
+    wait_until(lambda: (tmp_path / "out").exists() and "deaf" in (tmp_path / "out").read_text())
     pid = int((tmp_path / "pid").read_text())
     started = time.monotonic()
     connection.shutdown(socket.SHUT_WR)
     assert json.loads(connection.makefile().readline())["exit_code"] == -signal.SIGTERM
-    assert termination.GRACE_S - 1 < time.monotonic() - started < termination.GRACE_S + 4
+    assert time.monotonic() - started >= 2.0
     assert not psutil.pid_exists(pid)
+    server.stop()
 
 
-def test_stopping_both_servers_takes_one_grace(tmp_path: Path) -> None:
-    (tmp_path / "deaf.py").write_text(DEAF)
+def test_both_servers_are_told_to_stop_before_one_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that stopping them takes one grace, and not two."""
+    set_grace(monkeypatch, tmp_path, 100)
+    (tmp_path / "meets.py").write_text(MEETS)
     servers = ForkServers(tmp_path, ["xmlrpc.client"])
     connections = []
     for number, address in enumerate(servers.addresses()):
         with socket.socket(socket.AF_UNIX) as connection, open(tmp_path / f"out{number}", "w") as out:
             connection.connect(address)
-            line = f"echo $$ > pid{number}; exec {sys.executable} deaf.py"
+            line = f"echo $$ > pid{number}; exec {sys.executable} meets.py {number} {1 - number}"
             socket.send_fds(connection, [json.dumps(request(tmp_path, line)).encode() + b"\n"], [out.fileno()])
             connections.append(connection.dup())
-    wait_until(lambda: all((tmp_path / f"out{number}").read_text() for number in range(2)), limit_s=30)
-    started = time.monotonic()
+    wait_until(lambda: all((tmp_path / f"out{number}").read_text() for number in range(2)))
     servers.stop()
-    assert time.monotonic() - started < termination.GRACE_S + 4
     for number, connection in enumerate(connections):
+        assert (tmp_path / f"met{number}").exists()
         assert connection.recv(1) == b""
         connection.close()
         assert not psutil.pid_exists(int((tmp_path / f"pid{number}").read_text()))
 
 
-def test_nothing_survives_the_death_of_the_process_that_started_the_server(tmp_path: Path) -> None:
+def test_nothing_survives_the_death_of_the_process_that_started_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_grace(monkeypatch, tmp_path, 600)  # nor has it that time
     (tmp_path / "deaf.py").write_text(DEAF)
     owner = f"""
 import sys, time
@@ -199,14 +237,14 @@ server = ForkServer(Path.cwd())
 connection = asked(server, Path.cwd(), "{sys.executable} deaf.py > out & echo $! > pid; wait")
 while "deaf" not in (open("out").read() if os.path.exists("out") else ""): time.sleep(0.05)
 print(server._process.pid, server.address, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", owner], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         pid, address = process.stdout.readline().split()
         process.kill()
     pids = [int(pid), int((tmp_path / "pid").read_text())]
-    wait_until(lambda: not any(map(psutil.pid_exists, pids)), limit_s=termination.GRACE_S - 1)
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)))
     assert not os.path.exists(address)
 
 

@@ -26,7 +26,7 @@ STATE_FOLDER = ".dvcfleet"
 RUN_LOCK = "lock"
 _LOOK_AGAIN_S = 1.0
 # Seconds within which a run that took the lock writes its name into it: a few system calls, on a busy machine.
-_NAMELESS_S = 5.0
+NAMELESS_S = 5.0
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def _lock_or_name(file: TextIO) -> None:
     Just after locking and just before unlocking, the file is empty or names an earlier run that was killed: read it
     again until that moment has passed.
     """
-    end = time.monotonic() + _NAMELESS_S
+    end = time.monotonic() + NAMELESS_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

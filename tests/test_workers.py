@@ -23,7 +23,7 @@ def test_results_come_in_the_items_order_whoever_is_done_first() -> None:
 
 
 def test_as_many_are_in_work_as_there_are_threads_and_no_more() -> None:
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=240)
     inside = []
 
     def meet(number: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.harness import MB, Measured, Run, alternate, as_table, as_text, machine, measure, ratio, spread
 
-HOLD = "held = bytearray(200_000_000); held[::4096] = b'x' * len(held[::4096]); import time; time.sleep(0.2)"
+HOLD = "held = bytearray(200_000_000); held[::4096] = b'x' * len(held[::4096]); import time; time.sleep(1)"
 
 
 def python(code: str) -> Run:
@@ -19,7 +19,7 @@ def python(code: str) -> Run:
 def test_memory_that_a_process_holds_is_seen() -> None:
     found = measure(python(HOLD))
     assert 200 * MB <= found.peak_anonymous_bytes <= found.peak_rss_bytes <= 300 * MB
-    assert found.wall_s >= 0.2
+    assert found.wall_s >= 1
 
 
 def test_memory_of_a_process_and_what_it_starts_is_added_up() -> None:
@@ -53,9 +53,12 @@ def test_a_failure_says_what_the_command_said() -> None:
 
 
 def test_a_process_is_ended_when_asked_for_and_what_it_held_is_known() -> None:
-    found = measure(replace(python(f"{HOLD}; time.sleep(600)"), until_s=3.0))
+    for until_s in (2.0, 20.0, 100.0):  # a busy machine takes its time to start one
+        found = measure(replace(python(f"{HOLD}; time.sleep(600)"), until_s=until_s))
+        if found.peak_anonymous_bytes >= 200 * MB:
+            break
     assert found.peak_anonymous_bytes >= 200 * MB
-    assert 3.0 <= found.wall_s < 60
+    assert until_s <= found.wall_s < 500
 
 
 def test_the_end_of_a_process_is_noticed_at_once() -> None:

@@ -1,6 +1,7 @@
 """Real clusters on this machine's loopback, of one node."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
-START_LIMIT_S = 90
 
 
 def free_port() -> int:
@@ -32,12 +32,18 @@ def answers(port: int) -> bool:
         return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
+def address_in(log: Path) -> str:
+    """Return where a Dask scheduler listens, when it has written that into its log."""
+    wait_until(lambda: re.search(r"Scheduler at: .*\n", log.read_text()))
+    return re.findall(r"Scheduler at: +(\S+)\n", log.read_text())[0]
+
+
 @dataclass
 class Cluster:
     """A cluster: its runner's name, its address, and its processes, the head's first; each leads a group."""
 
     runner: str
-    address: str
+    address: str = ""
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def kill(self) -> None:
@@ -53,44 +59,48 @@ def started(runner: str, prefect_api: str, threads: int = 2, gpus: int = 0) -> I
     """Start a cluster, and end it; Dask takes its GPUs from CUDA_VISIBLE_DEVICES."""
     pytest.importorskip("prefect_ray" if runner == "ray" else "prefect_dask")
     # The paths of Ray's sockets are long.
-    folder, port = Path(tempfile.mkdtemp(prefix="mc-", dir="/tmp")), free_port()
+    folder = Path(tempfile.mkdtemp(prefix="mc-", dir="/tmp"))
     code = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": code, "RAY_USAGE_STATS_ENABLED": "0"}
     environment |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PREFECT_API_URL": prefect_api}
     environment.pop("PREFECT_API_AUTH_STRING", None)  # the run itself brings it
-    cluster = Cluster(runner, f"127.0.0.1:{port}" if runner == "ray" else f"tcp://127.0.0.1:{port}")
-    try:
-        for number, command in enumerate(_commands(runner, port, folder, threads, gpus)):
-            with open(folder / f"log{number}", "wb") as log:
-                cluster.processes.append(
-                    subprocess.Popen(
-                        command.split(), cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
-                    )
+    cluster = Cluster(runner)
+
+    def start(command: str) -> Path:
+        path = folder / f"log{len(cluster.processes)}"
+        with open(path, "wb") as log:
+            cluster.processes.append(
+                subprocess.Popen(
+                    f"{Path(sys.executable).parent}/{command}".split(),
+                    cwd=folder,
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                 )
-            wait_until(lambda: answers(port), START_LIMIT_S)
-        if runner == "dask":
+            )
+        return path
+
+    try:
+        if runner == "ray":
+            port = free_port()
+            cluster.address = f"127.0.0.1:{port}"
+            start(
+                f"ray start --head --block --node-ip-address 127.0.0.1 --port {port} --num-cpus {threads}"
+                f" --num-gpus {gpus} --include-dashboard=false --temp-dir {folder}"
+            )
+            wait_until(lambda: answers(port))
+        else:
             from distributed import Client
 
+            cluster.address = address_in(start("dask scheduler --host 127.0.0.1 --port 0 --no-dashboard"))
+            start(f"dask worker {cluster.address} --nthreads {threads} --no-dashboard --local-directory {folder}")
+
             with Client(cluster.address, set_as_default=False) as client:
-                client.wait_for_workers(1, timeout=START_LIMIT_S)
+                client.wait_for_workers(1, timeout=LIMIT_S)
         yield cluster
     finally:
         for process in reversed(cluster.processes):
             process.terminate()
-            process.wait(60)
+            process.wait(LIMIT_S)
         shutil.rmtree(folder)
-
-
-def _commands(runner: str, port: int, folder: Path, threads: int, gpus: int) -> list[str]:
-    tools = Path(sys.executable).parent
-    return {
-        "ray": [
-            f"{tools}/ray start --head --block --node-ip-address 127.0.0.1 --port {port} --num-cpus {threads}"
-            f" --num-gpus {gpus} --include-dashboard=false --temp-dir {folder}"
-        ],
-        "dask": [
-            f"{tools}/dask scheduler --host 127.0.0.1 --port {port} --no-dashboard",
-            f"{tools}/dask worker tcp://127.0.0.1:{port} --nthreads {threads} --no-dashboard"
-            f" --local-directory {folder}",
-        ],
-    }[runner]

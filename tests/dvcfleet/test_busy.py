@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -15,9 +14,11 @@ from typing import TextIO
 import pytest
 from dvc.repo import Repo
 
+from dvcfleet import repository
 from dvcfleet.errors import BusyError, SkippedError
 from dvcfleet.repository import opened, write_lock
-from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Said
+from tests.waiting import LIMIT_S, wait_for
 
 ROOT = Path(__file__).parents[2]
 SLOW = "stages: {a: {cmd: 'touch started; while test ! -e go; do sleep 0.05; done; echo 1 > x', outs: [x]}}"
@@ -36,12 +37,10 @@ def start(folder: Path, *options: str) -> "subprocess.Popen[str]":
 def test_a_run_that_waits_begins_when_the_other_has_ended(toy: Make) -> None:
     slow = toy(SLOW, {})
     with start(slow.path) as other:
-        while other.poll() is None and not (slow.path / "started").exists():
-            time.sleep(0.05)
+        wait_for(slow.path / "started", other)
         # The other can end only after this one has begun to wait.
-        threading.Timer(2, (slow.path / "go").touch).start()
-        code, text = slow.run(busy="wait")
-        assert other.wait(timeout=60) == 0
+        code, text = slow.run(busy="wait", said=Said("waiting", (slow.path / "go").touch))
+        assert other.wait(LIMIT_S) == 0
     assert text.startswith(f"waiting: another run is at work in this repository (process {other.pid}, since ")
     assert text.count("waiting") == 1
     assert (code, text.splitlines()[-1]) == (0, "nothing to do: 1 stages are up to date")
@@ -59,7 +58,7 @@ def test_a_run_that_skips_ends_at_once_and_ran_nothing(toy: Make) -> None:
 def test_a_skipped_run_is_no_failure_on_the_command_line(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     with opened(chain.path) as repo, write_lock(repo), start(chain.path, "--busy", "skip") as other:
-        printed, _ = other.communicate(timeout=60)
+        printed, _ = other.communicate(timeout=LIMIT_S)
     assert other.returncode == 0
     assert re.fullmatch(
         rf"skipped: another run is at work in this repository \(process {os.getpid()}, since .+\)\n", printed
@@ -70,8 +69,7 @@ def test_a_run_waits_for_a_dvc_command_too(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     with opened(chain.path) as repo:
         repo.lock.lock()
-        threading.Timer(5, repo.lock.unlock).start()
-        code, text = chain.run(busy="wait")
+        code, text = chain.run(busy="wait", said=Said("waiting", repo.lock.unlock))
     assert text.startswith("waiting: a dvc command is at work in this repository")
     assert (code, chain.ran()) == (0, ["cut", "turn", "end"])
 
@@ -91,8 +89,9 @@ def locked(toy: Make) -> Iterator[tuple[Repo, TextIO]]:
     "before", ["", '{"pid": 4194305, "since": "long ago"}'], ids=["no name", "a killed run's name"]
 )
 def test_a_run_that_has_the_lock_and_not_yet_written_its_name_is_named(
-    locked: tuple[Repo, TextIO], before: str
+    locked: tuple[Repo, TextIO], before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(repository, "NAMELESS_S", LIMIT_S)
     repo, file = locked
     lock = Path(file.name)
     lock.write_text(before)
@@ -101,13 +100,19 @@ def test_a_run_that_has_the_lock_and_not_yet_written_its_name_is_named(
         pass
 
 
-def test_a_lock_let_go_just_after_its_name_was_removed_is_taken(locked: tuple[Repo, TextIO]) -> None:
+def test_a_lock_let_go_just_after_its_name_was_removed_is_taken(
+    locked: tuple[Repo, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "NAMELESS_S", LIMIT_S)
     repo, file = locked
     threading.Timer(0.5, fcntl.flock, [file, fcntl.LOCK_UN]).start()
     with write_lock(repo):
         assert json.loads(Path(file.name).read_text())["pid"] == os.getpid()
 
 
-def test_a_lock_whose_holder_is_never_named_is_not_waited_for(locked: tuple[Repo, TextIO]) -> None:
+def test_a_lock_whose_holder_is_never_named_is_not_waited_for(
+    locked: tuple[Repo, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "NAMELESS_S", 0.1)
     with pytest.raises(BusyError, match="process unknown"), write_lock(locked[0]):
         pass

@@ -22,7 +22,7 @@ from tests.dvcfleet.cluster import ROOT, free_port, started
 from tests.dvcfleet.test_gpus import GPU_STAGES, GPUS, check_gpus
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make, Toy
-from tests.waiting import wait_for, wait_until
+from tests.waiting import LIMIT_S, wait_for, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -163,15 +163,16 @@ def test_gpu_stages_on_a_cluster_at_an_address_have_gpus_of_their_own(toy: Make,
 
 def test_an_interrupted_run_ends_its_commands_on_the_workers(toy: Make, cluster: tuple[str, str]) -> None:
     runner, address = cluster
+    lasting = f"sleep 611.{os.getpid()}"
     slow = toy(
-        'stages: {slow: {cmd: "touch started; [ -e hurry ] || sleep 611; echo 2 > x", deps: [source], outs: [x]}}',
+        f'stages: {{slow: {{cmd: "touch started; [ -e hurry ] || {lasting}; echo 2 > x", deps: [source], outs: [x]}}}}',
         {"source": ""},
     )
     threading.Thread(target=interrupt_when, args=[slow.path / "started"]).start()
     code, text = slow.run(runner=runner, address=address)
     assert code == 128 + signal.SIGINT
     assert "1 stopped" in text
-    wait_until(lambda: not is_running("sleep 611"), 30)
+    wait_until(lambda: not is_running(lasting))
     (slow.path / "hurry").touch()
     assert slow.run(runner=runner, address=address)[0] == 0
     assert slow.settled()
@@ -181,7 +182,8 @@ def test_an_interrupted_run_ends_its_commands_on_the_workers(toy: Make, cluster:
 @pytest.mark.parametrize("runner", ["ray", "dask"])
 def test_ctrl_c_at_a_terminal_ends_a_cluster_of_the_runs_own(toy: Make, runner: str) -> None:
     pytest.importorskip(f"prefect_{runner}")
-    slow = toy("stages: {slow: {cmd: 'touch started; sleep 613', deps: [source], outs: [x]}}", {"source": ""})
+    lasting = f"sleep 613.{os.getpid()}"
+    slow = toy(f"stages: {{slow: {{cmd: 'touch started; {lasting}', deps: [source], outs: [x]}}}}", {"source": ""})
     # A terminal sends the signal to all processes of the group, those of the cluster too.
     command = [sys.executable, "-m", "flows", "run", "--runner", runner, "--workers", "1", "--repo", str(slow.path)]
     process = subprocess.Popen(
@@ -190,11 +192,11 @@ def test_ctrl_c_at_a_terminal_ends_a_cluster_of_the_runs_own(toy: Make, runner: 
     wait_for(slow.path / "started", process)
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
-    text, _ = process.communicate(timeout=60)
+    text, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 128 + signal.SIGINT
     assert "1 stopped" in text
     assert "Traceback" not in text
-    assert not is_running("sleep 613")
+    assert not is_running(lasting)
 
 
 def interrupt_when(path: Path) -> None:
@@ -205,7 +207,8 @@ def interrupt_when(path: Path) -> None:
 
 def test_commands_end_on_the_workers_when_the_run_is_killed(toy: Make, cluster: tuple[str, str]) -> None:
     runner, address = cluster
-    slow = toy("stages: {slow: {cmd: 'touch started; sleep 612', deps: [source], outs: [slow]}}", {"source": ""})
+    lasting = f"sleep 612.{os.getpid()}"
+    slow = toy(f"stages: {{slow: {{cmd: 'touch started; {lasting}', deps: [source], outs: [slow]}}}}", {"source": ""})
     code = f"from dvcfleet.run import run; from pathlib import Path; run(repo=Path(), runner={runner!r}, "
     process = subprocess.Popen(
         [sys.executable, "-c", f"{code} address={address!r})"],
@@ -216,7 +219,7 @@ def test_commands_end_on_the_workers_when_the_run_is_killed(toy: Make, cluster: 
     wait_for(slow.path / "started", process)
     process.kill()
     process.wait()
-    wait_until(lambda: not is_running("sleep 612"), 60)
+    wait_until(lambda: not is_running(lasting))
 
 
 def is_running(command: str) -> bool:

@@ -10,12 +10,13 @@ import pytest
 from dvcfleet.command_line import complete_stage, new_app
 from flows.cli import app
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.waiting import LIMIT_S
 
 
 def dvcfleet(folder: Path, *words: str, code: int = 0, program: tuple[str, ...] = ("-m", "dvcfleet")) -> str:
     """Run the command line in a folder; return what it printed."""
     done = subprocess.run(
-        [sys.executable, *program, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *program, *words], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr

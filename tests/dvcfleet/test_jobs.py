@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from dvcfleet.worker.fork_client import ForkServers
 from dvcfleet.worker.jobs import run_job, warm_command
 from dvcfleet.worker.output import log_path
 from dvcfleet.worker.termination import LEAVE, STOP
-from tests.dvcfleet.cluster import wait_until
+from tests.waiting import wait_until
 
 MODULE = """
 import sys, os, pathlib
@@ -108,6 +108,17 @@ def run(job: Job, *commands: Command) -> tuple[Outcome, list[str]]:
     lines: list[str] = []
     outcome = run_job(replace(job, commands=commands), lambda text: lines.extend(text.splitlines()))
     return outcome, lines
+
+
+def run_to_its_timeout(
+    job: Job, *commands: Command, on_text: Callable[[str], object] = lambda text: None
+) -> tuple[Outcome, float]:
+    """Run commands that do not end, with a timeout; a longer one if a busy machine had not begun them."""
+    for timeout_s in (1.0, 10.0, 100.0):
+        outcome = run_job(replace(job, commands=commands, resources=Resources(timeout_s=timeout_s)), on_text)
+        if outcome.tail:
+            break
+    return outcome, timeout_s
 
 
 def shell(line: str) -> Command:
@@ -275,9 +286,9 @@ def test_a_progress_bar_counts_as_what_it_showed_last(job: Job) -> None:
 
 
 def test_a_child_left_behind_is_not_waited_for(job: Job) -> None:
-    outcome, lines = run(job, shell("sleep 30 & echo gone"))
+    outcome, lines = run(job, shell("sleep 600 & echo gone"))
     assert (outcome.exit_code, lines[1:]) == (0, ["gone"])
-    assert outcome.seconds < 10
+    assert outcome.seconds < 300
 
 
 @pytest.mark.parametrize(
@@ -304,15 +315,15 @@ def test_what_a_stage_left_behind_lives_on_after_the_run_unless_that_is_stopped(
 
 def test_a_command_that_never_stops_printing_is_ended_at_its_timeout(job: Job) -> None:
     heard: list[int] = []
-    limited = replace(job, commands=(shell("exec yes"),), resources=Resources(timeout_s=1.5))
-    outcome = run_job(limited, lambda text: heard.append(len(text)))
+    outcome, _ = run_to_its_timeout(job, shell("exec yes"), on_text=lambda text: heard.append(len(text)))
     assert (outcome.exit_code, outcome.tail[-1]) == (124, "y")
     assert max(heard) < 300_000
 
 
-def test_a_child_that_never_stops_printing_does_not_hold_the_stage(job: Job) -> None:
-    outcome, _ = run(replace(job, resources=Resources(timeout_s=60)), shell("timeout 5 yes & sleep 0.2"))
-    assert (outcome.exit_code, outcome.seconds < 5) == (0, True)
+def test_a_child_that_never_stops_printing_does_not_hold_the_stage(root: Path, job: Job) -> None:
+    limited = replace(job, commands=(shell("yes & echo $! > pid; sleep 0.2"),), resources=Resources(timeout_s=100))
+    assert run_job(limited, lambda text: None).exit_code == 0  # and not that of the timeout
+    os.kill(int((root / "pid").read_text()), signal.SIGKILL)
 
 
 def test_much_output_comes_whole(job: Job) -> None:
@@ -378,27 +389,24 @@ def kill_server(address: str) -> None:
 
 
 def assert_ends(pid: int) -> None:
-    """Fail unless a process that was killed is gone, or waits for its parent to notice, within some seconds."""
-    deadline = time.monotonic() + 10
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    """Fail unless a process that was killed is gone, or waits for its parent to notice."""
+    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_timeout_ends_a_command_and_all_below_it(root: Path, job: Job) -> None:
-    limited = replace(job, resources=Resources(timeout_s=0.3))
-    outcome, lines = run(limited, shell("sh -c 'echo $$; exec sleep 60' & wait"), shell("echo never"))
-    assert (outcome.exit_code, outcome.why) == (124, "took longer than the 0.3 s of its timeout")
-    assert len(lines) == 2
-    assert_ends(int(lines[1]))
-    assert outcome.seconds < 10
+def test_a_timeout_ends_a_command_and_all_below_it(job: Job) -> None:
+    lasting = shell("sh -c 'echo $$; exec sleep 600' & wait")
+    outcome, timeout_s = run_to_its_timeout(job, lasting, shell("echo never"))
+    assert (outcome.exit_code, outcome.why) == (124, f"took longer than the {timeout_s:g} s of its timeout")
+    (pid,) = outcome.tail
+    assert_ends(int(pid))
+    assert outcome.seconds < 300
 
 
 def test_what_ends_well_when_told_to_end_is_no_success(root: Path, job: Job) -> None:
-    obliging = shell("trap 'exit 0' TERM; touch begun; sleep 60 & wait")
-    assert run(replace(job, resources=Resources(timeout_s=1)), obliging)[0].exit_code == 124
+    obliging = shell("trap 'exit 0' TERM; echo begun; touch begun; sleep 600 & wait")
+    assert run_to_its_timeout(job, obliging)[0].exit_code == 124
     servers = ForkServers(root, ["xmlrpc.client"])
-    (root / "begun").unlink()
+    (root / "begun").unlink(missing_ok=True)
     stop = threading.Thread(target=lambda: (wait_until((root / "begun").exists), servers.stop()))
     stop.start()
     outcome, _ = run(replace(job, fork_servers=servers.addresses()), obliging)
@@ -407,7 +415,7 @@ def test_what_ends_well_when_told_to_end_is_no_success(root: Path, job: Job) -> 
 
 
 def test_a_command_within_its_timeout_ends_as_it_ends(job: Job) -> None:
-    limited = replace(job, resources=Resources(timeout_s=30))
+    limited = replace(job, resources=Resources(timeout_s=300))
     assert run(limited, shell("sleep 0.8; exit 3"))[0].exit_code == 3
 
 

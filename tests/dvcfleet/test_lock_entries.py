@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from dvc.utils.serialize import YAMLFileCorruptedError, dumps_yaml, parse_yaml_for_update
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dvcfleet.dvc_adapter import lock_entries as entries
@@ -19,6 +19,7 @@ from dvcfleet.dvc_adapter.lock_entries import (
     split_lock_file,
     write_yaml,
 )
+from tests.steady import steady
 
 # Whatever could be taken for something else: numbers, booleans, comments, quotes, indicators, long lines.
 ODD = ["yes", "NO", "null", "~", "1e3", "0b1", "e1", "=", "<<", ".inf", "a: b", "a #b", "a  b", "a ", "- a", "true", ""]
@@ -36,14 +37,14 @@ def mappings(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]
     return st.dictionaries(words, values, min_size=1, max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
+@steady(80)
 @given(mappings(plain | st.lists(plain | mappings(plain), min_size=1, max_size=3) | mappings(plain)))
 def test_what_is_nearly_always_in_an_entry_is_written_as_dvc_writes_it(data: dict[str, Any]) -> None:
     assert entries._text(data, "") == dumps_yaml(data)
     assert "stages:\n" + entries._text(data, "  ") == dumps_yaml({"stages": data})
 
 
-@settings(max_examples=300, deadline=None)
+@steady(80)
 @given(st.recursive(scalars, lambda values: st.lists(values, max_size=3) | mappings(values), max_leaves=8))
 def test_so_is_anything_else(value: Any) -> None:
     data = {"key": value}
@@ -75,7 +76,7 @@ holders: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@steady(80)
 @given(st.lists(st.tuples(st.sampled_from(sorted(holders)), shared, shared), min_size=1, max_size=4))
 def test_lists_that_stand_twice_are_numbered_through_the_file_as_dvc_numbers_them(drawn: list[Any]) -> None:
     stages = {
@@ -170,7 +171,7 @@ lock_entries = st.fixed_dictionaries(
 ).map(lambda entry: {key: entry[key] for key in ("cmd", "deps", "params", "outs") if key in entry})
 
 
-@settings(max_examples=60, deadline=None)
+@steady(40)
 @given(st.lists(lock_entries, min_size=1, max_size=2), st.integers(0), st.sampled_from(EDITS))
 @example([{"cmd": ["a"]}], 1, EDITS[0])
 def test_a_file_that_is_taken_for_dvcs_own_is_one_that_dvc_leaves_as_it_is(

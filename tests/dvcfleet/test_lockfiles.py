@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from dvc.repo import Repo
 from dvc.utils.serialize import load_yaml, modify_yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml.representer import RepresenterError
 
 from dvcfleet.disk import sync_then_write
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.steady import steady
 from tests.tiny import dvc
 
 
@@ -170,7 +171,7 @@ ENTRIES = [
 ORDER = ("a", "b", "c", "d")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@steady(30)
 @given(
     found=st.sampled_from(FOUND),
     entries=st.dictionaries(st.sampled_from(ORDER), st.sampled_from(ENTRIES), min_size=1),

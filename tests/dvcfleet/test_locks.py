@@ -13,6 +13,7 @@ from dvcfleet.errors import BUSY_EXIT_CODE
 from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.test_busy import start
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.waiting import LIMIT_S, wait_for
 
 STAGES = """
 stages:
@@ -30,25 +31,17 @@ def dvc(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def wait_for(path: Path) -> None:
-    """Wait until a file is there."""
-    end = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def at_work(toy: Make) -> Iterator[Toy]:
     """A repository in which a run waits for its stage `slow`."""
     repository = toy(STAGES, {"source": "s", "params.yaml": "x: 1\n"})
     with start(repository.path) as run:
-        wait_for(repository.path / "started")
+        wait_for(repository.path / "started", run)
         # As soon as nothing else is to be done, what has ended is in dvc.lock.
-        wait_for(repository.path / "dvc.lock")
+        wait_for(repository.path / "dvc.lock", run)
         yield repository
         (repository.path / "go").touch()
-        said, _ = run.communicate(timeout=120)
+        said, _ = run.communicate(timeout=LIMIT_S)
         assert run.returncode == 0, said
     assert repository.settled()
 
@@ -74,8 +67,8 @@ def test_no_other_writer_mixes_in_while_a_stage_runs(at_work: Toy) -> None:
     assert (code, "another run is at work" in text) == (BUSY_EXIT_CODE, True)
     # A command that has the lock when the stage ends, for longer than DVC itself would wait, is waited for.
     hold = "from dvc.repo import Repo; import time; r = Repo(); r.lock.lock(); open('held', 'w'); time.sleep(5)"
-    with subprocess.Popen([sys.executable, "-c", hold], cwd=at_work.path):
-        wait_for(at_work.path / "held")
+    with subprocess.Popen([sys.executable, "-c", hold], cwd=at_work.path) as holder:
+        wait_for(at_work.path / "held", holder)
         (at_work.path / "go").touch()
 
 
@@ -122,12 +115,12 @@ def test_a_stage_that_a_dvc_command_began_meanwhile_is_waited_for(toy: Make) -> 
         stages = {stage.addressing: stage for stage in repo.index.stages}
         with lock.released():
             other = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q", "-s", "slow"], cwd=slow.path)
-            wait_for(slow.path / "started")
+            wait_for(slow.path / "started", other)
         can_start = {name: lock.lock_paths(stages[name]) for name in ("slow", "other", "quick", "slow")}
         (slow.path / "go").touch()
         while not lock.lock_paths(stages["slow"]):
             lock.give_a_turn()
-        assert other.wait(timeout=60) == 0
+        assert other.wait(LIMIT_S) == 0
     assert can_start == {"slow": False, "other": False, "quick": False}
     assert said
     assert f"(PID {other.pid})" in said[0]

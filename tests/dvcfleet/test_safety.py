@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.dvcfleet.toy import Make, Toy
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 SLOW = "stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}"
@@ -37,7 +37,7 @@ def at_work(folder: Path, *args: str) -> Iterator["subprocess.Popen[str]"]:
         try:
             yield process
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
+            process.wait(LIMIT_S)
         finally:
             process.kill()
 
@@ -86,7 +86,7 @@ def test_no_credential_reaches_what_a_run_prints_and_keeps(toy: Make, monkeypatc
     monkeypatch.setenv("STORE_TOKEN", SECRET)
     telling = toy(TELLING, {})
     with at_work(telling.path, "run") as process:
-        said = process.communicate(timeout=120)[0]
+        said = process.communicate(timeout=LIMIT_S)[0]
     assert process.returncode == 1
     assert "token is ***" in said
     assert "https://***@host/x" in said

@@ -13,6 +13,7 @@ import pytest
 
 from dvcfleet.prefect_adapter.server import Server, StartError
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = "stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}"
@@ -76,7 +77,7 @@ def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
         while process.poll() is None and not (slow.path / "started").exists():
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
-        printed, errors = process.communicate(timeout=60)
+        printed, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, errors) == (128 + signal.SIGINT, "")
     assert "a stopped: stopped before it ended" in printed
     assert "server was lost" not in printed
@@ -117,7 +118,7 @@ def terminated(slow: Toy, kill: Callable[[int, int], None], command: list[str]) 
             while process.poll() is None and not (slow.path / "started").exists():
                 time.sleep(0.1)
             kill(process.pid, signal.SIGTERM)
-            printed, errors = process.communicate(timeout=100)
+            printed, errors = process.communicate(timeout=LIMIT_S)
         finally:
             process.kill()
     return process.returncode, printed, errors

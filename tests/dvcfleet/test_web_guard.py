@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -40,19 +41,15 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Start an application by uvicorn's command, as MLflow starts its own."""
     folder = tmp_path_factory.mktemp("app")
     (folder / "hello.py").write_text(APP)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        found = int(free.getsockname()[1])
     environment = os.environ | {"UVICORN_HTTP": NAME, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "uvicorn", "hello:app", "--port", str(found), "--log-level", "critical"]
-    with subprocess.Popen(command, cwd=folder, env=environment) as process:
-
-        def answers() -> bool:
-            with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", found)) == 0
-
-        wait_until(answers)
-        yield found
+    command = [sys.executable, "-m", "uvicorn", "hello:app", "--port", "0", "--no-access-log"]
+    with (
+        (folder / "log").open("w") as log,
+        subprocess.Popen(command, cwd=folder, env=environment, stderr=log) as process,
+    ):
+        running = re.compile(r"running on http://127\.0\.0\.1:(\d+) ")
+        wait_until(lambda: running.search((folder / "log").read_text()))
+        yield int(running.findall((folder / "log").read_text())[0])
         process.terminate()
 
 

@@ -21,6 +21,21 @@ from dvcfleet.run import run as run_stages
 from tests.shared import copy_repository
 
 
+class Said(io.StringIO):
+    """What a run prints; as soon as it has printed some words, `then` is called, once."""
+
+    def __init__(self, words: str = "", then: Callable[[], object] | None = None) -> None:
+        super().__init__()
+        self._words, self._then = words, then
+
+    def write(self, text: str) -> int:
+        length = super().write(text)
+        if self._then and self._words in self.getvalue():
+            then, self._then = self._then, None
+            then()
+        return length
+
+
 class Toy:
     """A DVC repository whose stages are shell commands; `log` in it says which ran, in their order."""
 
@@ -52,9 +67,9 @@ class Toy:
         log.unlink(missing_ok=True)
         return names
 
-    def run(self, *targets: str, **options: Any) -> tuple[int, str]:
+    def run(self, *targets: str, said: Said | None = None, **options: Any) -> tuple[int, str]:
         """Run; return the exit code and what was printed."""
-        text = io.StringIO()
+        text = said or Said()
         console = Console(file=text, highlight=False, width=1000)
         asked = {each.name: options.pop(each.name) for each in fields(Options) if each.name in options}
         request = Options(targets, **asked)

@@ -25,7 +25,7 @@ import yaml
 from dvc.repo import Repo
 
 from dvcfleet.workspaces.nodes.clone import make_node
-from tests.dvcfleet.cluster import free_port
+from tests.dvcfleet.cluster import address_in, free_port
 from tests.dvcfleet.toy import Toy
 from tests.tiny import ROOT, dvc, environment, make_repository
 from tests.waiting import wait_until
@@ -77,18 +77,18 @@ class Cluster:
 
     def start_head(self) -> None:
         """Start what the nodes and the run connect to; it runs no stage itself."""
-        port = free_port()
         if self.kind == "dask":
-            command = ["-m", "distributed.cli.dask_scheduler", "--host", self.host, "--port", str(port)]
-            command += ["--no-dashboard"]
-            self.address = f"tcp://{self.host}:{port}"
+            command = ["-m", "distributed.cli.dask_scheduler", "--host", self.host, "--port", "0", "--no-dashboard"]
         else:
+            port = free_port()
             command = ["-m", "ray.scripts.scripts", "start", "--head", "--port", str(port), "--num-cpus", "0"]
             command += ["--node-ip-address", self.host, "--include-dashboard=false", "--disable-usage-stats"]
             command += ["--block", "--temp-dir", self._sockets]
             self.address = f"{self.host}:{port}"
         self._others.append(self._start(command, self.folder, "head", self.prefix))
         self._wait_for("head", _HEAD_READY[self.kind])
+        if self.kind == "dask":
+            self.address = address_in(self.folder / "head.log")
 
     def stop(self) -> None:
         """End everything that was started."""
@@ -101,7 +101,7 @@ class Cluster:
 
     def _wait_for(self, name: str, words: str) -> None:
         log = self.folder / f"{name}.log"
-        wait_until(lambda: words in log.read_text(errors="replace"), 60)
+        wait_until(lambda: words in log.read_text(errors="replace"))
 
     def _start(self, command: list[str], cwd: Path, name: str, prefix: tuple[str, ...]) -> "subprocess.Popen[bytes]":
         variables = environment() | {"PYTHONPATH": str(ROOT), "DVCFLEET_NODE": str(cwd)} | _TOKEN

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.faults.injection import ROOT
 from tests.faults.whole import content
+from tests.waiting import LIMIT_S, wait_until
 
 RUN = "from flows.__main__ import start; start()"
 DAY = 86_400
@@ -51,11 +51,10 @@ def test_a_clock_that_jumps_during_a_run_changes_nothing(
         text=True,
     ) as run:
         log = jumping.path / "log"
-        while run.poll() is None and not (log.exists() and "second" in log.read_text()):
-            time.sleep(0.1)
+        wait_until(lambda: run.poll() is not None or (log.exists() and "second" in log.read_text()))
         shift.write_text(str(jump))
         (jumping.path / "jumped").touch()
-        said, _ = run.communicate(timeout=120)
+        said, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, said
     assert "Traceback" not in said
     assert jumping.ran() == ["first", "second", "second", "third"]

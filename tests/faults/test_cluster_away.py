@@ -5,7 +5,7 @@ import pytest
 from tests.dvcfleet.cluster import started
 from tests.dvcfleet.toy import SLOW, Make, slow_files
 from tests.faults.nodes import run
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 NAMES = "abcdef"
 
@@ -17,7 +17,7 @@ def test_a_cluster_that_goes_away_costs_the_stages_it_had_in_work(toy: Make, pre
         process = run(slow.path, "--runner", "dask", "--address", cluster.address)
         wait_until(lambda: len(list(slow.path.glob("*.part"))) >= 2)
         cluster.kill()
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1, said
     assert "no worker is left to run it" in said
     assert "Traceback" not in said

@@ -13,7 +13,7 @@ from tests.faults import nodes
 from tests.faults.nodes import Cluster
 from tests.faults.test_nodes import ALL, FILES, Field, field
 from tests.tiny import environment
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 __all__ = ["field"]
 HEAD, FAR = "198.18.77.1", "198.18.77.2"  # addresses that are for tests (RFC 2544)
@@ -95,10 +95,10 @@ def test_a_node_that_is_cut_off_is_done_without(
         cluster.add(field.clones[0], "near", HEAD, within(head))
         cluster.add(field.clones[1], "far", FAR, within(far))
         process = nodes.run(flow.path, "--runner", "dask", "--address", cluster.address, prefix=within(head))
-        wait_until(lambda: process.poll() is not None or len(nodes.left(field.clones[1])) >= 2, 90)
+        wait_until(lambda: process.poll() is not None or len(nodes.left(field.clones[1])) >= 2)
         ip("-n", far, "link", "set", far, "down")
         done = set(nodes.left(field.clones[0]))
-        text, _ = process.communicate(timeout=240)
+        text, _ = process.communicate(timeout=LIMIT_S)
     finally:
         cluster.stop()
     assert process.returncode == 0, text

@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from tests.dvcfleet.toy import SLOW, Make, Toy, slow_files
 from tests.faults.injection import ROOT
+from tests.waiting import LIMIT_S, wait_for
 
 RUN = "from flows.__main__ import start; start()"
 NAMES = "abcd"
@@ -28,13 +28,12 @@ def run_and_kill(toy: Toy, words: str, *options: str) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    while run.poll() is None and not (toy.path / "log").exists():
-        time.sleep(0.05)
+    wait_for(toy.path / "log", run)
     victims = [child for child in psutil.Process(run.pid).children() if words in " ".join(child.cmdline())]
     assert victims
     for victim in victims:
         victim.kill()
-    said, _ = run.communicate(timeout=120)
+    said, _ = run.communicate(timeout=LIMIT_S)
     return run.returncode, said
 
 

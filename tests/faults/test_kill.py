@@ -13,6 +13,7 @@ import pytest
 
 from dvcfleet.dvc_adapter.run_cache import run_cache_folder, temporary_mark
 from dvcfleet.repository import opened
+from tests.dvcfleet.test_run import commands_in
 from tests.dvcfleet.toy import Make, Toy
 from tests.faults.whole import assert_cache_is_whole, content
 from tests.waiting import wait_until
@@ -113,13 +114,16 @@ def wait_for_work(folder: Path, process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.slow
 def test_what_ended_before_a_kill_is_not_run_again(toy: Make) -> None:
-    counted = toy(SLOWLY.replace("cmd: mkdir part", "cmd: echo ${key} >> log; mkdir part"), FILES)
+    noted = SLOWLY.replace("cmd: mkdir part", "cmd: echo ${key} >> log; mkdir part")
+    # Its last stage waits until it has been killed.
+    counted = toy(noted.replace("cmd: cat kept", "cmd: while [ ! -e go ]; do sleep 0.05; done; cat kept"), FILES)
     process = start(counted.path)
     journal = counted.path / ".dvcfleet/journal"
     wait_until(lambda: process.poll() is not None or (journal.exists() and journal.read_text().count("\n") >= 3))
     assert kill_all(process)
     ended = set(NAMES) & {line.split('"part@')[1][0] for line in journal.read_text().splitlines() if '"part@' in line}
     assert ended
+    (counted.path / "go").touch()
     counted.ran()
     assert counted.run()[0] == 0
     assert not ended & set(counted.ran())
@@ -133,13 +137,7 @@ def test_a_kill_of_the_run_alone_leaves_no_command_behind(toy: Make) -> None:
     wait_until((lasting.path / "started").exists)
     process.kill()
     process.wait()
-    wait_until(lambda: not members(process.pid), 60)
-
-
-def members(group: int) -> list[str]:
-    """The command lines of a process group's processes."""
-    found = subprocess.run(["ps", "-eo", "pgid=,args="], capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line for line in found if line.split()[0] == str(group) and "<defunct>" not in line]
+    wait_until(lambda: not commands_in(lasting.path))
 
 
 @pytest.mark.slow

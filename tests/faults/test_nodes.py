@@ -14,7 +14,7 @@ from tests.dvcfleet.toy import Toy
 from tests.faults import nodes
 from tests.faults.nodes import Cluster, cluster, git, share
 from tests.tiny import dvc
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 # A folder read whole, one of its outputs left out by git by name; outputs to persist; a metric that git keeps; a stage
 # that stays. Each command writes its name into a log outside of all clones.
@@ -170,9 +170,9 @@ def test_a_node_killed_in_the_middle_loses_nothing_that_had_ended(field: Field) 
     flow = field.share(2)
     with cluster("dask", field.folder / "cluster", field.clones) as made:
         process = nodes.run(flow.path, "--runner", "dask", "--address", made.address)
-        wait_until(lambda: process.poll() is not None or nodes.entries(flow.path) >= 2, 90)
+        wait_until(lambda: process.poll() is not None or nodes.entries(flow.path) >= 2)
         made.kill(0)
-        text, _ = process.communicate(timeout=180)
+        text, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, text
     assert "Traceback" not in text
     assert set(field.ran()) == set(ALL)
@@ -188,7 +188,7 @@ def test_what_ended_on_nodes_before_the_run_was_killed_is_not_run_again(field: F
     flow = field.share(1)
     with cluster("dask", field.folder / "cluster", field.clones) as dask:
         process = nodes.run(flow.path, "--runner", "dask", "--address", dask.address)
-        wait_until(lambda: process.poll() is not None or nodes.entries(flow.path) >= 3, 90)
+        wait_until(lambda: process.poll() is not None or nodes.entries(flow.path) >= 3)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         time.sleep(8)  # what was at work ends, and its result finds nobody
@@ -215,7 +215,7 @@ def test_a_remote_that_is_away_is_waited_for(field: Field) -> None:
         time.sleep(12)
         assert process.poll() is None
         away.rename(remote)
-        text, _ = process.communicate(timeout=90)
+        text, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, text
     assert "waiting for the DVC remote store" in text
     assert flow.read("bytes.json") != ""

@@ -16,6 +16,7 @@ import pytest
 
 from tests.dvcfleet.toy import SLOW, Make, Toy, slow_files
 from tests.faults.injection import ROOT
+from tests.waiting import LIMIT_S
 
 RUN = "from flows.__main__ import start; start()"
 NAMES = "abcdefgh"
@@ -92,7 +93,7 @@ def test_a_run_goes_on_while_its_server_is_restarted(toy: Make, server: PrefectS
     wait_for(slow, run, 3)
     server.kill()
     server.start()
-    said, _ = run.communicate(timeout=300)
+    said, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, said
     assert "Traceback" not in said
     assert sorted(slow.ran()) == list(NAMES)
@@ -107,7 +108,7 @@ def test_a_run_ends_well_when_its_own_server_is_killed(toy: Make) -> None:
     for child in psutil.Process(run.pid).children():
         if "dvcfleet.prefect_adapter.server" in child.cmdline():
             child.kill()
-    said, _ = run.communicate(timeout=300)
+    said, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, said
     assert "Traceback" not in said
     assert "Prefect's server was lost" in said

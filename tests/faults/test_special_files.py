@@ -29,7 +29,7 @@ from tests.shared import made_once
 from tests.tiny_clip import write_clip, write_data_set
 from tests.tiny_transformers import write_model
 
-WAIT_S = 20
+WAIT_S = 240  # a named pipe would be waited for without end
 
 
 def pipe(path: Path) -> None:

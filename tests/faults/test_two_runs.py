@@ -8,13 +8,15 @@ import pytest
 
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.faults.injection import ROOT
+from tests.waiting import wait_until
 
 RUN = "from flows.__main__ import start; start()"
 
 
 @pytest.mark.slow
 def test_of_runs_started_at_once_one_works_and_the_others_say_who(toy: Make) -> None:
-    chain = toy(CHAIN.replace("echo cut >> log;", "echo cut >> log; sleep 4;"), CHAIN_FILES)
+    waits = "echo cut >> log; while [ ! -e go ]; do sleep 0.05; done;"
+    chain = toy(CHAIN.replace("echo cut >> log;", waits), CHAIN_FILES)
     runs = [
         subprocess.Popen(
             [sys.executable, "-c", RUN, "run"],
@@ -26,6 +28,8 @@ def test_of_runs_started_at_once_one_works_and_the_others_say_who(toy: Make) -> 
         )
         for _ in range(4)
     ]
+    wait_until(lambda: [run.poll() for run in runs].count(None) <= 1)
+    (chain.path / "go").touch()
     said = {run.pid: run.communicate()[0] for run in runs}
     (winner,) = [run for run in runs if run.returncode == 0]
     for loser in runs:

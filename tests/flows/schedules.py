@@ -14,7 +14,7 @@ import httpx
 import yaml
 
 from dvcfleet.prefect_adapter.server import Server
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 POOL = "here"
@@ -41,10 +41,10 @@ class Schedules:
 
     def post(self, path: str, content: dict[str, Any]) -> Any:
         """Ask the server something; again where its database was busy, as Prefect's own clients do."""
-        answer = httpx.post(f"{self.api}/{path}", json=content, timeout=30, auth=self._auth)
+        answer = httpx.post(f"{self.api}/{path}", json=content, timeout=LIMIT_S, auth=self._auth)
         while answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
             time.sleep(1)
-            answer = httpx.post(f"{self.api}/{path}", json=content, timeout=30, auth=self._auth)
+            answer = httpx.post(f"{self.api}/{path}", json=content, timeout=LIMIT_S, auth=self._auth)
         answer.raise_for_status()
         return answer.json() if answer.content else None
 
@@ -59,7 +59,7 @@ class Schedules:
         """Let a deployment's schedule rest, and forget the runs that are due."""
         self.post(f"deployments/{self._id(deployment)}/pause_deployment", {})
 
-    def run_of(self, deployment: str, due_in_s: float = 0, within_s: float = 120) -> dict[str, Any]:
+    def run_of(self, deployment: str, due_in_s: float = 0, within_s: float = LIMIT_S) -> dict[str, Any]:
         """Have a deployment run once more, some seconds ahead; return the run when it has ended."""
         return self.end_of(self.start(deployment, due_in_s), within_s)
 
@@ -69,16 +69,16 @@ class Schedules:
         state = {"type": "SCHEDULED", "state_details": {"scheduled_time": due.isoformat()}}
         return str(self.post(f"deployments/{self._id(deployment)}/create_flow_run", {"state": state})["id"])
 
-    def end_of(self, run: str, within_s: float = 120) -> dict[str, Any]:
+    def end_of(self, run: str, within_s: float = LIMIT_S) -> dict[str, Any]:
         """Wait until a run has ended; return it."""
         return self._ended({"flow_runs": {"id": {"any_": [run]}}}, within_s)
 
-    def first_run_of(self, deployment: str, within_s: float = 120) -> dict[str, Any]:
+    def first_run_of(self, deployment: str, within_s: float = LIMIT_S) -> dict[str, Any]:
         """Wait for the first run that a deployment's schedule starts; return it when it has ended."""
         return self._ended({"deployments": {"name": {"any_": [deployment]}}}, within_s)
 
     def _id(self, deployment: str) -> str:
-        found = httpx.get(f"{self.api}/deployments/name/merganser/{deployment}", timeout=30, auth=self._auth)
+        found = httpx.get(f"{self.api}/deployments/name/merganser/{deployment}", timeout=LIMIT_S, auth=self._auth)
         return str(found.json()["id"])
 
     def _ended(self, filters: dict[str, Any], within_s: float) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Schedules:
         finally:
             process.terminate()
             try:
-                process.wait(timeout=60)
+                process.wait(LIMIT_S)
             finally:
                 process.kill()
 

@@ -19,7 +19,7 @@ from tests.dvcfleet.test_run import commands_in
 from tests.dvcfleet.test_server import servers_of
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.flows.schedules import Schedules, deployment, serving_schedules, write_deployments
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,7 +134,7 @@ def test_serve_runs_the_schedules_of_prefect_yaml_until_it_is_told_to_stop(toy: 
             assert process.stdout.readline().startswith("Prefect  http://127.0.0.1:")
             wait_until(lambda: (chain.path / "end.txt").exists())
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=60) == 0
+            assert process.wait(LIMIT_S) == 0
         finally:
             process.kill()
     assert chain.ran() == ["cut", "turn", "end"]

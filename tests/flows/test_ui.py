@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import pytest
 
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.tiny import ROOT
+from tests.waiting import LIMIT_S, wait_until
 
 ELSEWHERE = {"PREFECT_API_URL": "http://prefect.example/api", "MLFLOW_TRACKING_URI": "http://mlflow.example"}
 
@@ -50,7 +50,7 @@ def addresses(process: "subprocess.Popen[str]") -> dict[str, str]:
 
 
 def read(address: str) -> str:
-    with urllib.request.urlopen(address, timeout=20) as page:
+    with urllib.request.urlopen(address, timeout=LIMIT_S) as page:
         return page.read().decode()
 
 
@@ -61,7 +61,7 @@ def test_the_start_page_links_to_servers_elsewhere_and_ends_with_its_terminal(to
         page = read(found["Start"])
         assert {"http://prefect.example", "http://mlflow.example"} <= set(re.findall(r'href="([^"]+)"', page))
         process.send_signal(signal.SIGHUP)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(LIMIT_S) == 0
     with pytest.raises(OSError, match="refused"):
         read(found["Start"])
 
@@ -79,7 +79,7 @@ def test_a_port_in_use_is_said_and_another_taken(toy: Make) -> None:
             assert not start.endswith(f":{port}")
             assert "<html" in read(start)
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 0
+            assert process.wait(LIMIT_S) == 0
 
 
 @pytest.mark.drill
@@ -91,10 +91,8 @@ def test_all_pages_are_served_until_it_is_told_to_stop(toy: Make) -> None:
         assert all("<html" in read(address).lower() for address in found.values())
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 0
-    time.sleep(0.5)
-    alive = [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
-    assert alive == []  # what nobody has waited for yet is no longer a process
+        assert process.wait(LIMIT_S) == 0
+    wait_until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family))
     for address in found.values():
         with pytest.raises(OSError, match="refused"):
             read(address)

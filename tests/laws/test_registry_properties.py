@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -25,6 +25,7 @@ from merganser.merging.method import Method
 from merganser.overlays.parts import Parts
 from tests.each import each
 from tests.laws.layers import delta_of, factored, made_layer, matrices, merged, norms_of, taken_by, vectors
+from tests.steady import steady
 
 # fmt: off
 VOCABULARY = {
@@ -97,20 +98,13 @@ def suites(dtype: torch.dtype = torch.float32) -> st.SearchStrategy[Suite]:
     return st.builds(lambda kinds, seed: suite_of(kinds, seed, dtype), kinds, st.integers(0, 2**32 - 1))
 
 
-def holds(dtype: torch.dtype = torch.float32, drawn: int = 1) -> Any:
+def holds(dtype: torch.dtype = torch.float32, examples: int = 1) -> Any:
     """Check a property on a suite of every kind of task and on drawn ones, the same in every run.
 
     Where more than one is drawn, on one task, and on more tasks than a matrix has rows, too.
     """
-    options = settings(
-        max_examples=drawn,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
     checked = [suite_of(["full", "low_rank", "frozen", "same"], 0, dtype)]
-    if drawn > 1:
+    if examples > 1:
         checked += [suite_of(["full"], 0, dtype), suite_of(["full"] * 8, 0, dtype)]
     given_drawn = given(suite=suites(dtype))
 
@@ -118,7 +112,7 @@ def holds(dtype: torch.dtype = torch.float32, drawn: int = 1) -> Any:
         test = given_drawn(test)
         for suite in checked:
             test = example(suite=suite)(test)
-        return options(test)
+        return steady(examples)(test)
 
     return checks
 
@@ -165,7 +159,7 @@ def _stacked(result: Tensor | Parts, layer: LayerDeltas) -> Tensor:
 
 
 @every_method
-@holds(drawn=2)
+@holds(examples=2)
 def test_layers_keep_their_shape_inputs_stay_as_they_were_and_merging_again_gives_the_same_bits(
     name: str, suite: Suite
 ) -> None:
@@ -204,7 +198,7 @@ def test_tasks_that_changed_nothing_leave_the_base(name: str, tasks: int) -> Non
 
 
 @every_method
-@holds(torch.float64, drawn=2)
+@holds(torch.float64, examples=2)
 def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite: Suite) -> None:
     suite = Suite(tuple(as_deltas(name, suite.layers)), suite.kinds[: registry.get(name).most_tasks])
     order = list(range(len(suite.kinds)))[::-1]

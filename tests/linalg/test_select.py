@@ -5,7 +5,7 @@ from math import floor
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -14,6 +14,7 @@ from merganser.linalg.counts import count_of
 from merganser.linalg.select import cut_at, cut_of, each_band, each_trimmed, kept
 from merganser.linalg.tally import share_of, tallied
 from merganser.linalg.thresholds import InMemory
+from tests.steady import steady
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -53,7 +54,7 @@ def largest(values: Tensor, count: int) -> list[int]:
     size=st.integers(1, 100),
     limit=st.sampled_from([0, 10, thresholds.LIMIT]),
 )
-@settings(deadline=None, max_examples=200)
+@steady(60)
 def test_the_streamed_cut_keeps_what_sorting_keeps(
     values: list[float], splits: list[int], density: float, dtype: torch.dtype, size: int, limit: int
 ) -> None:
@@ -99,7 +100,7 @@ def test_of_a_bfloat16_fine_tune_signs_and_copies_of_a_layer_are_kept_alike() ->
     above=st.integers(0, 30),
     wanted=st.integers(0, 30),
 )
-@settings(deadline=None, max_examples=200)
+@steady(60)
 def test_a_band_keeps_what_equals_one_of_its_entries(values: list[float], above: int, wanted: int) -> None:
     stack, n = torch.tensor([values, values[::-1]]), len(values)
     above = min(above, n)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from merganser.operators.elect import balance_of, cut_and_winner, elect_sign, wi
 from merganser.operators.trim import dense, trim, vector_cut
 from tests.laws.layers import Layers
 from tests.laws.samples import layer_of, network
+from tests.steady import steady
 
 DTYPES = [torch.float32, torch.float64]
 FEW = st.sampled_from([-2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0])  # so that draws and equal magnitudes are many
@@ -52,7 +53,7 @@ def cut_of(stack: Tensor, density: float) -> Cut:
     draw=st.sampled_from([-1, 0, 1]),
     block=st.integers(1, 40),
 )
-@settings(deadline=None, max_examples=200)
+@steady(60)
 def test_the_loops_and_torch_elect_and_average_the_same(
     values: list[float], dtype: torch.dtype, density: float, draw: int, block: int
 ) -> None:
@@ -83,7 +84,7 @@ def test_the_loops_take_any_number_of_columns(width: int) -> None:
     loops=st.booleans(),
     size=st.integers(1, 40),
 )
-@settings(deadline=None, max_examples=200)
+@steady(60)
 def test_the_sign_that_wins_is_that_of_the_trimmed_vectors(
     values: list[float], density: float, loops: bool, size: int
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -23,6 +23,7 @@ from merganser.overlays.parts import Dense, LowRank, Part, Parts, tensors_of
 from merganser.overlays.thresholded import threshold, threshold_factors
 from merganser.overlays.writer import FILE, UNIFIED, OverlayWriter
 from tests.laws.layers import delta_of
+from tests.steady import steady
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "conv.weight": (5, 3, 2, 2),
@@ -315,7 +316,7 @@ def test_a_parameters_name_may_have_any_letters(tmp_path: Path) -> None:
     assert torch.equal(delta, torch.ones(2))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@steady(100)
 @given(st.lists(st.booleans(), max_size=40))
 def test_bits_come_back_from_an_eighth_of_the_bytes(marks: list[bool]) -> None:
     packed = pack_bits(torch.tensor(marks, dtype=torch.bool))

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 
-def run_until(main: Callable[[list[str]], None], arguments: list[str], file: str, times: int = 1) -> None:
-    """Run a stage's command, and kill this process when a file is whole but has not yet the name, the n-th time."""
+def run_until(main: Callable[[list[str]], object], arguments: list[str], file: str = "", times: int = 1) -> None:
+    """Run a stage's command, and kill this process when a file is whole but has not yet its name, the n-th time.
+
+    Of all files whose path ends with `file`.
+    """
     seen = 0
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal seen
-        if event == "os.rename" and os.fspath(args[1]).endswith(f"/{file}"):
+        if event == "os.rename" and os.fspath(args[1]).endswith(file):
             seen += 1
             if seen == times:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -271,7 +271,7 @@ def test_what_is_trained_beside_a_merge_loses_one_task_at_most_to_a_kill(stage: 
 
 def kill(main: Callable[[list[str]], None], name: str, file: str, times: int = 1) -> None:
     """Run a stage in a process of its own, which is killed when it is about to give a file its name the n-th time."""
-    process = FORKSERVER.Process(target=run_until, args=(main, [name], file, times))
+    process = FORKSERVER.Process(target=run_until, args=(main, [name], f"/{file}", times))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

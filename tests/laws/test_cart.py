@@ -6,7 +6,7 @@ import torch
 
 from tests.laws.layers import matrices, merged, vectors
 from tests.laws.references import Array, Given, counted
-from tests.laws.spectra import assert_close, both_dtypes, cut, drawn, every_number, every_shape, numpy_of
+from tests.laws.spectra import assert_close, cut, drawn, every_number, every_shape, numpy_of
 
 
 def centred(deltas: Array, rank: int, scaling: float, centre: bool = True) -> Array:
@@ -23,18 +23,6 @@ def reference(layers: Sequence[Given], *, rank_fraction: float, scaling: float, 
         else layer.deltas.mean(0)
         for layer in layers
     ]
-
-
-@every_shape
-@every_number
-@both_dtypes
-@pytest.mark.parametrize("rank_fraction", [0.08, 0.5])
-def test_cart_equals_the_printed_formula(
-    shape: tuple[int, int], tasks: int, dtype: torch.dtype, rank_fraction: float
-) -> None:
-    deltas = drawn(tasks, shape, dtype)
-    (found,) = merged("cart", matrices(list(deltas)), rank_fraction=rank_fraction, scaling=1.7)
-    assert_close(found, centred(numpy_of(deltas), int(rank_fraction * min(shape)), 1.7))
 
 
 @every_shape

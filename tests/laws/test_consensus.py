@@ -9,6 +9,8 @@ from tests.laws.references import Array, Given, PerTask, flat, given, laid_out, 
 from tests.laws.samples import assert_same, in_pieces, merged_vector, network
 from tests.laws.test_ties import reference as ties
 
+CASES = [{"k": 3, "tall_lambda": 0.6}]
+
 
 def reference(
     layers: Sequence[Given], inner: str, density: PerTask, tall_lambda: float, k: int, scaling: float | None
@@ -19,15 +21,6 @@ def reference(
     wanted = (np.abs(tau) >= tall_lambda * np.abs(merged - tau)).sum(0)
     factor = {"task_arithmetic": 0.4, "ties": 1.0}[inner] if scaling is None else scaling
     return unflat(factor * np.where(wanted >= k, merged, 0), layers)
-
-
-@pytest.mark.parametrize("k", [1, 2, 3])
-@pytest.mark.parametrize("tasks", [1, 2, 8])
-def test_consensus_equals_the_printed_formula(tasks: int, k: int) -> None:
-    layers = network(tasks)
-    merged = merged_vector("consensus", layers, k=k, tall_lambda=0.6)
-    expected = reference(given(layers), "task_arithmetic", 0.2, 0.6, k, None)
-    assert_same(merged, torch.from_numpy(laid_out(expected)))
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 8])

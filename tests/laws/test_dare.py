@@ -9,8 +9,8 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
 from tests.laws.layers import uniforms
-from tests.laws.references import Array, Given, PerTask, each_task, elected_mean, flat, given, laid_out, unflat
-from tests.laws.samples import SHAPES, assert_same, joined, merged_vector, network
+from tests.laws.references import Array, Given, PerTask, each_task, elected_mean, flat, unflat
+from tests.laws.samples import SHAPES, joined, merged_vector, network
 
 
 def dropped(layer: Given, rate: PerTask) -> Given:
@@ -29,15 +29,6 @@ def reference(layers: Sequence[Given], combine: str, drop_rate: PerTask, scaling
     if combine == "ties":
         return unflat((1.0 if scaling is None else scaling) * elected_mean(flat(left)), layers)
     return [(0.4 if scaling is None else scaling) * layer.deltas.sum(0) for layer in left]
-
-
-@pytest.mark.parametrize("combine", ["task_arithmetic", "ties"])
-@pytest.mark.parametrize("drop_rate", [0.5, 0.8])
-@pytest.mark.parametrize("tasks", [1, 2, 8])
-def test_dare_equals_the_printed_formula(tasks: int, drop_rate: float, combine: str) -> None:
-    layers = network(tasks)
-    merged = merged_vector("dare", layers, combine=combine, drop_rate=drop_rate)
-    assert_same(merged, torch.from_numpy(laid_out(reference(given(layers), combine, drop_rate, None))))
 
 
 @pytest.mark.parametrize("tasks", [1, 3])

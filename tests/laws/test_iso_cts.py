@@ -52,19 +52,6 @@ CASES = [{"common_fraction": fraction} for fraction in (0.0, 0.25, 1.0)]
 
 
 @every_shape
-@every_number
-@both_dtypes
-@pytest.mark.parametrize("common_fraction", [0.0, 0.5, 0.8, 1.0])
-def test_iso_cts_equals_the_printed_formula(
-    shape: tuple[int, int], tasks: int, dtype: torch.dtype, common_fraction: float
-) -> None:
-    deltas = drawn(tasks, shape, dtype)
-    (found,) = merged("iso_cts", matrices(list(deltas)), common_fraction=common_fraction, scaling=1.3)
-    given = Given("w", "matrix", tuple("t" * tasks), numpy_of(deltas), ())
-    assert_close(found, reference([given], common_fraction=common_fraction, scaling=1.3)[0])
-
-
-@every_shape
 @both_dtypes
 @pytest.mark.parametrize("rank", [None, 3])
 @pytest.mark.parametrize("common_fraction", [0.0, 0.3, 0.8])

@@ -24,7 +24,7 @@ from tests.laws.references import Array, Given
 from tests.laws.test_registry_properties import choices, every_method, methods_that
 
 TOLERANCE = 1e-5  # of a merged delta's norm, as a whole and of each parameter
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OTHER: dict[str, Any] = {
     "scaling": 0.7,
     "density": 0.45,
@@ -83,7 +83,7 @@ def models_of(tmp_path_factory: pytest.TempPathFactory) -> ModelsOf:
 
 # Each dtype, and each number of tasks; the tests below try 2 and 8 tasks in float32 and in bfloat16.
 @every_method
-@each("drawn", [("float32", 1), ("bfloat16", 2), ("float16", 8)])
+@each("drawn", [("float32", 1), ("bfloat16", 2), ("float64", 3), ("float16", 8)])
 def test_a_method_computes_its_formula(name: str, drawn: tuple[str, int], models_of: ModelsOf) -> None:
     agree(name, {}, models_of(*drawn))
 

@@ -10,7 +10,6 @@ from tests.laws.layers import merged, vectors
 from tests.laws.references import Array, Given
 from tests.laws.spectra import (
     assert_close,
-    both_dtypes,
     decomposed,
     drawn,
     every_number,
@@ -38,16 +37,6 @@ def reference(layers: Sequence[Given], *, eta: float, scaling: float) -> list[Ar
         scaling * (truncate_and_rescale(layer.deltas, eta) if layer.kind == "matrix" else layer.deltas.mean(0))
         for layer in layers
     ]
-
-
-@every_shape
-@every_number
-@both_dtypes
-@pytest.mark.parametrize("eta", [0.1, 0.4, 0.8])
-def test_star_equals_the_printed_formula(shape: tuple[int, int], tasks: int, dtype: torch.dtype, eta: float) -> None:
-    deltas = drawn(tasks, shape, dtype)
-    (found,) = merged("star", decomposed(deltas), eta=eta, scaling=0.9)
-    assert_close(found, 0.9 * truncate_and_rescale(numpy_of(deltas), eta))
 
 
 @every_shape

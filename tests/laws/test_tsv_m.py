@@ -55,16 +55,6 @@ def reference(
 @every_shape
 @every_number
 @both_dtypes
-def test_tsv_m_equals_the_printed_algorithm(shape: tuple[int, int], tasks: int, dtype: torch.dtype) -> None:
-    deltas = drawn(tasks, shape, dtype)
-    exact, k = numpy_of(deltas), min(shape) // tasks
-    reference = tsv_merge(exact, k) if k else exact.mean(0)
-    assert_close(merged("tsv_m", decomposed(deltas), scaling=0.7)[0], 0.7 * reference)
-
-
-@every_shape
-@every_number
-@both_dtypes
 def test_full_rank_without_whitening_is_task_arithmetic(shape: tuple[int, int], tasks: int, dtype: torch.dtype) -> None:
     deltas = drawn(tasks, shape, dtype)
     (found,) = merged("tsv_m", decomposed(deltas), rank_fraction=1, orthogonalise=False, scaling=0.3)

@@ -51,6 +51,8 @@ def live_apart() -> None:
         # What DVC keeps outside the home, and would read there.
         "DVC_SITE_CACHE_DIR": str(home / "dvc"),
         "DVC_SYSTEM_CONFIG_DIR": str(home / "dvc-system"),
+        # What asks Prefect without a server's address is refused: it would start one of its own, which may live on.
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
     }
 
 

@@ -17,7 +17,7 @@ from dvc.repo import Repo
 from dvcfleet import repository
 from dvcfleet.errors import BusyError, SkippedError
 from dvcfleet.repository import opened, write_lock
-from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Said
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Printed
 from tests.waiting import LIMIT_S, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def test_a_run_that_waits_begins_when_the_other_has_ended(toy: Make) -> None:
     with start(slow.path) as other:
         wait_for(slow.path / "started", other)
         # The other can end only after this one has begun to wait.
-        code, text = slow.run(busy="wait", said=Said("waiting", (slow.path / "go").touch))
+        code, text = slow.run(busy="wait", printed=Printed("waiting", (slow.path / "go").touch))
         assert other.wait(LIMIT_S) == 0
     assert text.startswith(f"waiting: another run is at work in this repository (process {other.pid}, since ")
     assert text.count("waiting") == 1
@@ -69,7 +69,7 @@ def test_a_run_waits_for_a_dvc_command_too(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     with opened(chain.path) as repo:
         repo.lock.lock()
-        code, text = chain.run(busy="wait", said=Said("waiting", repo.lock.unlock))
+        code, text = chain.run(busy="wait", printed=Printed("waiting", repo.lock.unlock))
     assert text.startswith("waiting: a dvc command is at work in this repository")
     assert (code, chain.ran()) == (0, ["cut", "turn", "end"])
 

@@ -14,7 +14,7 @@ from dvcfleet.heartbeat import Heartbeat, signs
 from dvcfleet.logs import output_of
 from dvcfleet.worker import output
 from dvcfleet.worker.output import Lines, log_path, logged
-from tests.dvcfleet.toy import Make, Said
+from tests.dvcfleet.toy import Make, Printed
 from tests.waiting import LIMIT_S, wait_until
 
 TALKS = """
@@ -182,6 +182,6 @@ def test_a_long_quiet_run_shows_what_its_stage_printed_last(toy: Make, monkeypat
     monkeypatch.setattr(heartbeat, "FIRST_S", 0.1)
     waits = "echo epoch 3; while [ ! -e go ]; do sleep 0.1; done; touch out"
     talking = toy(f"stages: {{a: {{cmd: '{waits}', deps: [source], outs: [out]}}}}", {"source": ""})
-    code, text = talking.run(said=Said(": epoch 3\n", (talking.path / "go").touch))
+    code, text = talking.run(printed=Printed(": epoch 3\n", (talking.path / "go").touch))
     assert code == 0
     assert re.search("a has run for .*: epoch 3\n", text)

@@ -574,7 +574,7 @@ def test_a_stage_whose_host_is_killed_is_started_again(toy: Make, runner: str) -
             outs: [out]
           each:
             foreach: [a, b]
-            do: {cmd: echo 2 > each-${item}, deps: [source], outs: ["each-${item}"]}
+            do: {cmd: "echo 2 > each-${item}", deps: [source], outs: ["each-${item}"]}
         """,
         {"source": ""},
     )

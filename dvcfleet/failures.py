@@ -90,7 +90,7 @@ def failure_of(
     """Return how a command ends by an error.
 
     `mistakes` are further exceptions that mean a mistake of the user's; `known` returns what further libraries' errors
-    mean. The traceback of an error that nobody foresaw is kept in the folder that `state_folder` returns, else in the
+    mean. The traceback of an unexpected error is kept in the folder that `state_folder` returns, else in the
     system's temporary folder.
     """
     while isinstance(error, BaseExceptionGroup):

@@ -81,8 +81,8 @@ def _check(module: str, digest: str, text: Callable[[CodeTree], str]) -> None:
     file = CODE / digest
     if "DVC_STAGE" not in os.environ or not file.is_file():
         return
-    noted, here = set(file.read_text(encoding="utf-8").splitlines()), text(_code(Path.cwd())).splitlines()
-    differing = sorted({line.split()[0] for line in noted.symmetric_difference(here)})
+    recorded, here = set(file.read_text(encoding="utf-8").splitlines()), text(_code(Path.cwd())).splitlines()
+    differing = sorted({line.split()[0] for line in recorded.symmetric_difference(here)})
     if differing:
         reason = f"edited since {file} was written: {', '.join(differing)}"
         raise InputError(f"{module}: {reason}; run again, all of it: `merganser run` or `dvc repro`")

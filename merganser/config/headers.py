@@ -37,7 +37,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         sources |= {f"tasks.{name}.source": task.source, f"tasks.{name}.data.source": task.data.source}
     here, remote = {}, {}
     for place, source in sources.items():
-        with _noted(mistakes, place):
+        with _caught(mistakes, place):
             if _lies_here(folder / source, made):
                 here[place] = folder / source
             elif (folder / source).exists():
@@ -45,11 +45,11 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     models: dict[str, Checkpoint | Adapter] = {}
     for name in params.tasks:
         if f"tasks.{name}.source" in here:
-            with _noted(mistakes, f"tasks.{name}.source"):
+            with _caught(mistakes, f"tasks.{name}.source"):
                 models[name] = open_model(here[f"tasks.{name}.source"])
                 refuse_code(here[f"tasks.{name}.source"])
     base: Checkpoint | None = None
-    with _noted(mistakes, "base.source"):
+    with _caught(mistakes, "base.source"):
         if params.base.is_mean:
             base = _mean(models, params.base.heads)
         elif path := here.get("base.source"):
@@ -58,29 +58,29 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
             if path.is_dir():
                 get_family(params.base.family).check(path, base)
     for name, model in models.items():
-        with _noted(mistakes, f"tasks.{name}.source"):
+        with _caught(mistakes, f"tasks.{name}.source"):
             if base is not None:
                 if "base.source" in here:
                     check_vocabulary(here["base.source"], here[f"tasks.{name}.source"], (base, model), name)
                 check_pair(base, model, rules, name)
     if base is not None:
-        _check_layers(params, base, rules, partial(_noted, mistakes))
+        _check_layers(params, base, rules, partial(_caught, mistakes))
     for name in params.measured:
         place = f"tasks.{name}.data.source"
         if place in here:
-            _check_data(params, name, here[place], partial(_noted, mistakes))
+            _check_data(params, name, here[place], partial(_caught, mistakes))
         elif place in remote:
-            with _noted(mistakes, f"tasks.{name}"):
+            with _caught(mistakes, f"tasks.{name}"):
                 check_group(params.tasks[name], remote[place], read_pointer(remote[place]))
     if params.published is not None:
-        with _noted(mistakes, "published.source"):
+        with _caught(mistakes, "published.source"):
             read_published(folder / params.published.source)
     if mistakes:
         raise InputError("\n".join(dict.fromkeys(mistakes)))
 
 
 def _check_layers(
-    params: Params, base: Checkpoint, rules: ParameterRules, noted: Callable[[str], AbstractContextManager[None]]
+    params: Params, base: Checkpoint, rules: ParameterRules, caught: Callable[[str], AbstractContextManager[None]]
 ) -> None:
     """Check that each pattern of an entry's `layers` matches a parameter that is merged."""
     names = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
@@ -88,14 +88,14 @@ def _check_layers(
     values |= {place: entry.values for each in INPUTS.values() for place, entry in each.entries(params)}
     values |= {f"studies.tasks.methods.{name}": entry.values for name, entry in params.studies.tasks.methods.items()}
     for place, each in values.items():
-        with noted(place):
+        with caught(place):
             check_patterns(each, names)
 
 
-def _check_data(params: Params, name: str, source: Path, noted: Callable[[str], AbstractContextManager[None]]) -> None:
-    """Check the columns of a task's data set and the splits that are read of it; all mistakes are noted."""
+def _check_data(params: Params, name: str, source: Path, caught: Callable[[str], AbstractContextManager[None]]) -> None:
+    """Check the columns of a task's data set and the splits that are read of it; all mistakes are caught."""
     task = params.tasks[name]
-    with noted(f"tasks.{name}.data"):
+    with caught(f"tasks.{name}.data"):
         found = rename_columns(read_headers(source), task.data.columns, source)
         for place, split in _splits_read(params, name).items():
             if split not in found:
@@ -130,7 +130,7 @@ def _lies_here(source: Path, made: Callable[[Path], bool]) -> bool:
 
 
 @contextmanager
-def _noted(mistakes: list[str], place: str) -> Iterator[None]:
+def _caught(mistakes: list[str], place: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:

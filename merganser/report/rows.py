@@ -72,8 +72,8 @@ class Row:
     @property
     def spent(self) -> dict[str, int]:
         """Return the examples that went forwards and backwards through a network before the merge."""
-        noted = [each for each in self.scores.profile.values() if isinstance(each, Mapping)]  # of what it reads
-        return {word: sum(each.get(word, 0) for each in noted) for word in ("forwards", "backwards")}
+        stages = [each for each in self.scores.profile.values() if isinstance(each, Mapping)]  # of what it reads
+        return {word: sum(each.get(word, 0) for each in stages) for word in ("forwards", "backwards")}
 
     @property
     def wording(self) -> Wording:

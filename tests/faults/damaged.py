@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.faults.whole import entries, is_pure
+
 COMMANDS = (("status",), ("run", "--workers", "2"), ("lineage", "verify"))
 CODES = (0, 1, 2, 75)
 # Files that are there only at times: while a run is at work, or after one that was killed.
 AT_TIMES = ("journal", "at-work", "run.json")
-OF_A_RUN = ("data/records", "report", ".dvc/tmp", "output.txt")  # other bytes after each run
 
 
 def _write(content: bytes) -> Callable[[Path], None]:
@@ -188,15 +189,18 @@ def is_named(path: str, text: str) -> bool:
 
 
 def contents(repo: Path) -> dict[str, str]:
-    """Return the digest of each file that holds a result or evidence of one, by its path."""
+    """Return the digest of each file that holds a result or evidence of one, by its path.
+
+    Of dvc.lock only the outputs count that are pure functions of their stages' inputs, where others are among them.
+    """
     folders = ("data", "mlartifacts", ".dvc/cache/files")
     files = [file for folder in folders for file in (repo / folder).rglob("*") if file.is_file()]
     names = {str(file.relative_to(repo)): file for file in (*files, repo / "dvc.lock") if file.is_file()}
-    return {
-        name: hashlib.sha256(file.read_bytes()).hexdigest()
-        for name, file in names.items()
-        if not name.startswith(OF_A_RUN)
-    }
+    found = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in names.items() if is_pure(name)}
+    outs = [(stage, out) for stage, entry in entries(repo).items() for out in entry.get("outs", ())]
+    if any(not is_pure(out["path"]) for _, out in outs):
+        found.pop("dvc.lock", None)
+    return found | {f"dvc.lock {stage}: {out['path']}": out["md5"] for stage, out in outs if is_pure(out["path"])}
 
 
 def prepare(repository: Path, folder: Path) -> tuple[Path, Path]:

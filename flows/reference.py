@@ -19,7 +19,7 @@ import merganser
 import merganser.api
 from merganser.config.params import Params
 from merganser.evaluation import get_kind, kind_names
-from merganser.learning import get_learner, learner_names
+from merganser.registry import get_learner, learner_names
 
 _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -35,7 +35,7 @@ def keys_page(model: type[BaseModel] = Params) -> str:
     """Return a Markdown page with every key of params.yaml: its type, bounds and default, section by section."""
     found = list(_sections("", model))
     found += [(f"tasks.NAME.data, {name}", get_kind(name).Settings) for name in kind_names()]
-    found += [(f"learned.NAME, {name}", get_learner(name).Settings) for name in learner_names()]
+    found += [(f"learned.NAME, {name}", get_learner(name).settings) for name in learner_names()]
     parts = [
         "# Keys of params.yaml",
         "Every key, as the checks before a run know them; [params.yaml](params.md) explains them. You choose NAME.",

@@ -13,7 +13,6 @@ from tasks.stage import TEXTS, card_line, end_well
 _PACKAGES = {
     "families": "models.families",
     "kinds": "evaluation.kinds",
-    "learners": "learning.learners",
     "methods": "methods",
 }
 CARDS = "cards"  # of families
@@ -45,7 +44,7 @@ def main(argv: list[str]) -> None:
         for name, text in found.items():
             (folder / name).write_text(text, encoding="utf-8")
         (folder / TEXTS).write_text(texts_as_json(code.texts), encoding="utf-8")
-    print(f"{CODE}: digests of the code of {len(found)} stages, methods, families, kinds of task and learners")
+    print(f"{CODE}: digests of the code of {len(found)} stages, methods, families and kinds of task")
 
 
 if __name__ == "__main__":

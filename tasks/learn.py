@@ -25,7 +25,7 @@ from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.heads import read_head
 from merganser.inputs.layers import LayerSource, Learned, MappedLayers, ThreadedLayers, dense_layer
 from merganser.inputs.learned import RESULT, TRACE, write_learned
-from merganser.learning import FormsWeights, Learner, RoutesBlocks, get_learner
+from merganser.learning import Learner
 from merganser.learning.apart import Apart
 from merganser.learning.batches import Batches
 from merganser.learning.block_routing import open_routing
@@ -36,9 +36,10 @@ from merganser.learning.state import State
 from merganser.learning.task_losses import open_losses
 from merganser.models.device import usable
 from merganser.outputs import fresh_folder, write_json
+from merganser.registry import get, get_learner
 from merganser.workers import one_blas_thread, threads_wanted
 from tasks.paths import BASE, DATA, HEADS, LEARNED, PROFILES, VALIDATION, remove_other_seeds, seed_folders
-from tasks.stage import check_code, check_family, check_kind, only_name, run, timed
+from tasks.stage import check_family, check_kind, check_method, only_name, run, timed
 
 STATE = "state"
 SECONDS = 10  # between two lines on the terminal
@@ -59,9 +60,9 @@ def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
     """Learn with one seed; write the values and the losses by step."""
     entry = declared(params.learned, name, "learned")
     check_family(params.base.family)
-    check_code(f"merganser.learning.learners.{entry.learner}", f"learners/{entry.learner}.txt")
+    check_method(entry.learner)
     learner, tasks = get_learner(entry.learner), sorted(params.tasks)
-    settings = learner.Settings.model_validate(entry.values)
+    settings = learner.settings.model_validate(entry.values)
     problem = open_problem(params, entry, learner, settings, tasks)
     with one_blas_thread():
         found = learn(
@@ -76,7 +77,7 @@ def open_problem(
     params: Params, entry: LearnedEntry, learner: Learner, settings: LearnerSettings, tasks: list[str]
 ) -> Learnable:
     """Open what is learned: the layers and their form, and each task's network, head and examples."""
-    layers = open_layers(entry, learner, tasks)
+    layers = open_layers(entry, tasks)
     folder, device = base_of(entry), usable(settings.device, "learned.*.device")
     data = {task: Prepared(VALIDATION / task) for task in tasks}
     for prepared in data.values():
@@ -88,26 +89,26 @@ def open_problem(
         for task in tasks
     ]
     base, place = open_for_merging(folder), torch.device(device)
-    if isinstance(learner, RoutesBlocks):
+    if learner.routers:
         assert isinstance(settings, RoutingSettings)
-        return open_routing(learner, settings, params.first_seed, layers, base, losses, batches, place)
-    assert isinstance(learner, FormsWeights)
+        return open_routing(learner.routers, settings, params.first_seed, layers, base, losses, batches, place)
 
     def problem(layers: LayerSource, seen: Sequence[tuple[Loss, Batches]]) -> Problem:
-        form = learner.bind(layers, settings, params.first_seed)
+        assert learner.form is not None
+        form = learner.form(layers, settings, params.first_seed)
         return Problem(form, layers, base, [loss for loss, _ in seen], [of for _, of in seen], place)
 
     seen = [looked_at(*each, settings) for each in zip(losses, batches, strict=True)]
     if not settings.apart:
         return problem(layers, seen)
-    alone = [open_layers(entry, learner, tasks, task) for task in tasks]
+    alone = [open_layers(entry, tasks, task) for task in tasks]
     return Apart([problem(own, [one]) for own, one in zip(alone, seen, strict=True)], layers)
 
 
-def open_layers(entry: LearnedEntry, learner: Learner, tasks: list[str], alone: str | None = None) -> LayerSource:
+def open_layers(entry: LearnedEntry, tasks: list[str], alone: str | None = None) -> LayerSource:
     """Open what a learner reads: factors, or deltas with adapters multiplied out, which may be those of one task."""
     folder = DATA / entry.of
-    if learner.READS == "deltas":
+    if get(entry.learner).reads == "deltas":
         deltas = open_deltas(folder, tasks)
         return ThreadedLayers(MappedLayers(deltas.alone(alone) if alone else deltas, dense_layer), threads_wanted())
     if entry.of == "svd":
@@ -127,7 +128,7 @@ def fingerprint(params: Params, entry: LearnedEntry, settings: LearnerSettings, 
     code = code_digest(
         "merganser.learning.apart",
         "merganser.learning.labelled",
-        f"merganser.learning.learners.{entry.learner}",
+        f"merganser.methods.{entry.learner}",
         f"merganser.models.families.{params.base.family}",
         *(f"merganser.evaluation.kinds.{kind}" for kind in kinds),
     )

@@ -26,8 +26,7 @@ STAGES: dict[str, dict[str, Any]] = {name: stage.get("do", stage) for name, stag
 CODE = STAGES.pop("code")
 # What finds modules by names that are made up while it runs: all that they find have digests of their own.
 FINDERS = {
-    *("merganser/evaluation/__init__.py", "merganser/learning/__init__.py"),
-    *("merganser/models/__init__.py", "merganser/registry.py"),
+    *("merganser/evaluation/__init__.py", "merganser/models/__init__.py", "merganser/registry.py"),
     "merganser/plugins.py",  # which lists modules and imports none
 }
 FOUND = [f"{package}.{name}" for package in FOUND_BY_NAME.values() for name in CodeTree(ROOT).names(package)]
@@ -132,7 +131,7 @@ def test_all_that_python_loads_for_a_stage_is_in_its_digest(
     assert loaded[module] - brought - followed(code, module) == set()
 
 
-def test_only_methods_families_kinds_and_learners_are_found_by_name() -> None:
+def test_only_methods_families_and_kinds_are_found_by_name() -> None:
     """Anything else that makes up a module's name while it runs would be outside the digests.
 
     No stage imports the command line.

@@ -157,7 +157,7 @@ def test_an_edited_method_reruns_its_entry_and_nothing_else(tiny_copy: Path) -> 
 
 
 def test_an_edited_learner_learns_its_entries_again_and_nothing_else(tiny_copy: Path) -> None:
-    edit(tiny_copy, "merganser/learning/learners/adamerging.py", "EDITED = 1")
+    edit(tiny_copy, "merganser/methods/adamerging.py", "EDITED = 1")
     assert stale(tiny_copy) == OF_ADA | {"code"}
 
 

@@ -117,7 +117,7 @@ class Learned:
     settings: Mapping[str, Any]
     tasks: Sequence[str]
     names: Sequence[str]  # of the parameters
-    values: Mapping[str, Tensor]
+    values: dict[str, Tensor]
     blocks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # parameters that a router mixes, by its block
 
 

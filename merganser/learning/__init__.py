@@ -1,92 +1,90 @@
 """Learning: values that form a merged model are changed step by step, so that a loss on the tasks' data falls.
 
-A learner is a module of `merganser/learning/learners/`, found by its file name; params.yaml names it as `learner` of an
-entry of `learned`. One loop serves all of them. They differ in how values form a parameter's merged delta, and in how
-the gradient of the loss with respect to the merged weights is pulled back to the values; or their values are routers in
-a network's blocks, which mix the tasks' weights for each example.
+A method whose values are learned says how by `learner=Learner(...)`; params.yaml names it as `learner` of an entry of
+`learned`. One loop serves all of them. They differ in how values form a parameter's merged delta, and in how the
+gradient of the loss with respect to the merged weights is pulled back to the values; or their values are routers in a
+network's blocks, which mix the tasks' weights for each example.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
 
-from merganser.errors import InputError, did_you_mean
-from merganser.learning import learners
-from merganser.plugins import module_names
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from merganser.errors import InputError
+from merganser.inputs.layers import LayerSource, Learned
+from merganser.learning.settings import LearnerSettings
 
-    from merganser.inputs.layers import Layer, LayerSource
-    from merganser.learning.settings import LearnerSettings
-
-Values = dict[str, "Tensor"]  # what is learned, by names of the learner's own
+Values = dict[str, Tensor]  # what is learned, by names of the learner's own
 
 
-class Form(Protocol):
-    """How values form the merged deltas of some layers. `step` numbers the noise; None for none."""
+@dataclass(frozen=True)
+class Form(ABC):
+    """How values form the merged deltas of some layers, which are read again and again.
 
+    `step` numbers the noise; None for none. Where tasks are learned apart the layers are one task's, and its values
+    have a first dimension of one.
+    """
+
+    layers: LayerSource
+    settings: Any  # an instance of the learner's
+    seed: int = 0
+
+    @abstractmethod
     def start(self) -> Values:
         """Return the values to begin with."""
 
-    def form(self, values: Values, step: int | None = None) -> "Callable[[Layer], Tensor]":
+    @abstractmethod
+    def form(self, values: Values, step: int | None = None) -> Callable[[Any], Tensor]:
         """Return a function that gives one layer's merged delta."""
 
-    def pull(self, values: Values, step: int | None, gradients: "Mapping[str, Tensor]") -> Values:
+    @abstractmethod
+    def pull(self, values: Values, step: int | None, gradients: Mapping[str, Tensor]) -> Values:
         """Return the gradient with respect to the values that a step moves, of those with respect to merged weights."""
 
+    def ahead(self, values: Values, step: int, gradients: Mapping[str, Tensor]) -> Values | None:
+        """Return the values after an inner step, at which the gradient is taken; None for no such step.
 
-@runtime_checkable
-class LooksAhead(Protocol):
-    """A form whose gradient is taken where an inner step leads, without a derivative of that step."""
-
-    def ahead(self, values: Values, step: int, gradients: "Mapping[str, Tensor]") -> Values | None:
-        """Return the values after the inner step, by gradients with respect to merged weights; None for no step."""
-
-
-@runtime_checkable
-class Penalises(Protocol):
-    """A form whose loss has a term of the values alone, whose gradient `pull` adds."""
+        No derivative of the inner step is taken.
+        """
+        return None
 
     def penalty(self, values: Values, step: int | None) -> float:
-        """Return what is added to the loss."""
+        """Return what is added to the loss for the values alone; `pull` adds its gradient."""
+        return 0.0
+
+    @property
+    def count(self) -> int:
+        """Count the entries of the whole vector."""
+        return sum(map(prod, self.layers.shapes.values()))
 
 
-class Learner(Protocol):
-    """What the module of a learner holds, beside one of the two functions below."""
+@dataclass(frozen=True)
+class Learner:
+    """What is learned for a method: values that form merged weights, or routers inside the network.
 
-    Settings: type["LearnerSettings"]  # the keys of its entries
-    READS: Literal["deltas", "svd"]
+    `routers`, given the widths of the inputs of the blocks' MLPs, the number of tasks, settings and seed, returns those
+    to begin with, which mix the tasks' vectors of each block's MLP.
+    """
 
-
-@runtime_checkable
-class FormsWeights(Learner, Protocol):
-    """A learner whose values form merged weights."""
-
-    def bind(self, layers: "LayerSource", settings: Any, seed: int) -> Form:
-        """Return how values form merged deltas of these layers, which are read again and again.
-
-        Where tasks are learned apart the layers are one task's, and its values have a first dimension of one.
-        """
+    settings: type[LearnerSettings]  # the keys of its entries
+    form: type[Form] | None = None
+    routers: Callable[[Mapping[str, int], int, Any, int], Values] | None = None
 
 
-@runtime_checkable
-class RoutesBlocks(Learner, Protocol):
-    """A learner whose values are routers inside the network: in each block they mix the tasks' vectors of its MLP."""
+def learned_by(layers: LayerSource, name: str) -> Learned:
+    """Return what was learned of these layers for a method.
 
-    def routers(self, widths: Mapping[str, int], tasks: int, settings: Any, seed: int) -> Values:
-        """Return the routers to begin with, of blocks whose MLPs' inputs have these widths."""
-
-
-def learner_names() -> list[str]:
-    """List the learners, by their files."""
-    return module_names(learners.__path__)
-
-
-def get_learner(name: str) -> Learner:
-    """Return a learner's module; raise InputError with the nearest name when there is none of this one."""
-    if name not in learner_names():
-        known = f"known: {', '.join(learner_names())}"
-        raise InputError(f"{name!r} is not a learner; {known}{did_you_mean(name, learner_names())}")
-    learner: Learner = import_module(f"{learners.__name__}.{name}")
-    return learner
+    Raises InputError where nothing was learned, for another method, or of other parameters.
+    """
+    learned = layers.learned
+    if learned is None:
+        raise InputError(f"{name}: applies learned values; declare them under learned in params.yaml, and run it")
+    if learned.learner != name:
+        raise InputError(f"{name}: the values were learned by {learned.learner}; merge by the method of that name")
+    if list(learned.names) != list(layers.names):
+        raise InputError(f"{name}: the values were learned of other parameters; learn them again")
+    return learned

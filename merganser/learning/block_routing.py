@@ -3,9 +3,10 @@
 Memory: the tasks' vectors of the MLPs, whole, and one model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.inputs.layers import Layer, LayerDeltas, LayerSource
-from merganser.learning import RoutesBlocks, Values
+from merganser.learning import Values
 from merganser.learning.batches import Batches
 from merganser.learning.loop import fixed_loss, merged_weights
 from merganser.learning.settings import RoutingSettings
@@ -68,7 +69,7 @@ class BlockRouting:
 
 
 def open_routing(
-    learner: RoutesBlocks,
+    first_routers: Callable[[Mapping[str, int], int, Any, int], Values],
     settings: RoutingSettings,
     seed: int,
     layers: LayerSource,
@@ -98,7 +99,7 @@ def open_routing(
     found = dict(zip(layers.names, layers.map(read), strict=True))
     widths = {block: base.spec(network.blocks()[block][0]).shape[1] for block in blocks}
     return BlockRouting(
-        first=learner.routers(widths, len(layers.tasks), settings, seed),
+        first=first_routers(widths, len(layers.tasks), settings, seed),
         layers=layers,
         losses=losses,
         batches=batches,

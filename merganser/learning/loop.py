@@ -17,7 +17,7 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.checkpoints.views import as_stored
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerSource
-from merganser.learning import Form, LooksAhead, Penalises, Values
+from merganser.learning import Form, Values
 from merganser.learning.adam import adam, no_moments
 from merganser.learning.batches import Batches
 from merganser.learning.settings import LearnerSettings
@@ -84,10 +84,10 @@ class Problem:
     def slope(self, values: Values, step: int) -> tuple[float, Values]:
         """Return the loss on a step's batches, added over the tasks, and its gradient with respect to the values."""
         total, gradients = self._gradients(values, step)
-        ahead = self.form.ahead(values, step, gradients) if isinstance(self.form, LooksAhead) else None
+        ahead = self.form.ahead(values, step, gradients)
         if ahead is not None:
             _, gradients = self._gradients(ahead, step)
-        return total + self._penalty(values, step), self.form.pull(ahead or values, step, gradients)
+        return total + self.form.penalty(values, step), self.form.pull(ahead or values, step, gradients)
 
     def _gradients(self, values: Values, step: int) -> tuple[float, dict[str, Tensor]]:
         """Return the loss on a step's batches, and its gradient with respect to each layer's merged weights."""
@@ -105,10 +105,7 @@ class Problem:
 
     def check(self, values: Values) -> float:
         """Return the loss on the fixed examples, without noise; on the same path through the network as `slope`."""
-        return fixed_loss(self.losses, self.batches, self.weights(values, None)) + self._penalty(values, None)
-
-    def _penalty(self, values: Values, step: int | None) -> float:
-        return self.form.penalty(values, step) if isinstance(self.form, Penalises) else 0.0
+        return fixed_loss(self.losses, self.batches, self.weights(values, None)) + self.form.penalty(values, None)
 
 
 def merged_weights(base: Checkpoint, name: str, delta: Tensor) -> Tensor:

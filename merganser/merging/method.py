@@ -15,6 +15,7 @@ from torch import Tensor
 from merganser.checkpoints.kinds import Kind
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import Layer, LayerSource, Side
+from merganser.learning import Learner
 from merganser.merging.binding import bound
 from merganser.merging.by_layer import LAYERS, pattern_mistake, variants
 from merganser.operators.coefficients import INVERSE_NORM
@@ -87,7 +88,7 @@ class Declaration:
     ours: Collection[str] = ()  # parameters whose default comes from no paper
     statistics: tuple[str, ...] = ()  # fields of a layer's statistics that it needs
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
-    learned: bool = False  # applies values that the learner of the same name found
+    learner: Learner | None = None  # how the values are learned that it applies
     overlay: bool = False  # stores parts per task
     gated: bool = False  # its parts are experts of linear maps, of which each token takes one at evaluation
     blended: bool = False  # its parts are mixed in each block of a network at evaluation, by routers that were learned
@@ -96,7 +97,7 @@ class Declaration:
     on_models: bool = False  # works on the models' own weights: its layers have the base's beside the deltas
     most_tasks: int | None = None  # that it merges; None: any number
     low_rank: bool = False  # also accepts a LayerLowRank; otherwise adapters are multiplied out first
-    weighted: bool = True  # accepts `coefficients` and a `scaling` per task, if it stores no parts per task
+    weighted: bool = True  # accepts `coefficients` and a `scaling` per task, if it stores no parts and learns no values
     by_rows: bool = False  # merges each row by itself, given the first pass: a piece as it merges the whole
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
     draws: Callable[..., bool] | None = None  # (**values): whether it draws at random, so that the seed matters
@@ -104,7 +105,7 @@ class Declaration:
 
     def __call__(self, function: F) -> F:
         """Register a pure function as the method of its name."""
-        about = vars(self) | {"weighted": self.weighted and not self.overlay}
+        about = vars(self) | {"weighted": self.weighted and not self.overlay and self.learner is None}
         REGISTERED[function.__name__] = Method(function=function, **about)
         return function
 
@@ -142,7 +143,7 @@ class Method(Declaration):
     def needs(self) -> list[str]:
         """List the inputs that the method reads."""
         reads = ["deltas", *self.statistics] if self.reads == "statistics" else [self.reads]
-        more = {"embeddings": self.embeddings, "learned": self.learned}
+        more = {"embeddings": self.embeddings, "learned": self.learner}
         return [*reads, *(name for name, is_read in more.items() if is_read), *filter(None, [self.beside])]
 
     @property

@@ -1,13 +1,85 @@
-"""AdaMerging: a weighted sum of task vectors whose coefficients were learned from unlabelled data."""
+"""AdaMerging: a weighted sum of task vectors whose coefficients were learned from unlabelled data.
 
-from collections.abc import Callable
+A coefficient per task, or per task and parameter. AdaMerging++ merges trimmed deltas, without the entries whose sign is
+not the elected one. Legend: T tasks, L parameters.
+"""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.learning.applying import applied
-from merganser.learning.learners import adamerging as learner
+from merganser.learning import Form, Learner, Values, learned_by
+from merganser.learning.settings import LearnerSettings
 from merganser.merging.method import method
+from merganser.operators.elect import cut_and_winner, elect_sign
+from merganser.operators.passes import over_deltas
+from merganser.operators.sums import inner_products, scaled_sum
+from merganser.operators.trim import dense, trim
+
+COEFFICIENTS = "coefficients"
+
+
+class Settings(LearnerSettings):
+    """Whether each parameter has coefficients of its own, where they start, and what `plus_plus` keeps of a task."""
+
+    granularity: Literal["layer", "task"] = "layer"
+    scaling: float = 0.3
+    plus_plus: bool = False
+    density: Annotated[float, Field(gt=0, le=1)] = 0.2
+
+
+@dataclass(frozen=True)
+class WeightedSum(Form):
+    """The sum of the tasks' prepared deltas, each times its coefficient: (L, T) of them, or (1, T) for all layers."""
+
+    settings: Settings
+
+    @cached_property
+    def prepared(self) -> Callable[[LayerDeltas], Tensor]:
+        """Return what is added up of a layer; for `plus_plus` this reads all layers to find what is kept."""
+        if self.settings.plus_plus:
+            return agreeing(self.layers, self.settings.density)
+        return lambda layer: layer.deltas
+
+    def start(self) -> Values:
+        """Give every task the starting coefficient."""
+        rows = len(self.layers.names) if self.settings.granularity == "layer" else 1
+        return {COEFFICIENTS: torch.full((rows, len(self.layers.tasks)), self.settings.scaling, dtype=torch.float64)}
+
+    def form(self, values: Values, step: int | None = None) -> Callable[[LayerDeltas], Tensor]:
+        """Return the weighted sum of one layer's deltas."""
+        prepared = self.prepared
+        return lambda layer: scaled_sum(prepared(layer), 1, values[COEFFICIENTS][self.row(layer.name)].tolist())
+
+    def pull(self, values: Values, step: int | None, gradients: Mapping[str, Tensor]) -> Values:
+        """Return the inner products of a layer's gradient and deltas; those of all layers are added for one row."""
+        pulled, prepared = torch.zeros_like(values[COEFFICIENTS]), self.prepared
+        found = over_deltas(self.layers, lambda layer: inner_products(prepared(layer), gradients[layer.name]))
+        for name, products in zip(self.layers.names, found, strict=True):
+            pulled[self.row(name)] += products
+        return {COEFFICIENTS: pulled}
+
+    def row(self, name: str) -> int:
+        """Return the number of a layer's row of coefficients."""
+        return self.layers.names.index(name) if self.settings.granularity == "layer" else 0
+
+
+def agreeing(layers: LayerSource, density: float) -> Callable[[LayerDeltas], Tensor]:
+    """Return a function that keeps each task's largest entries where they have the elected sign."""
+    cut, winner = cut_and_winner(layers, density)
+
+    def prepared(layer: LayerDeltas) -> Tensor:
+        trimmed = trim(layer.deltas, cut)
+        kept, sign = dense(trimmed), elect_sign(trimmed, winner)
+        return kept.mul_(kept * sign > 0)
+
+    return prepared
 
 
 @method(
@@ -18,7 +90,7 @@ from merganser.merging.method import method
     law="before the first step it is task arithmetic at the starting coefficient",
     involvement="TTA",
     efficiency="Low",
-    learned=True,
+    learner=Learner(Settings, WeightedSum),
     weighted=False,
 )
 def adamerging(layers: LayerSource) -> Callable[[LayerDeltas], Tensor]:
@@ -27,4 +99,5 @@ def adamerging(layers: LayerSource) -> Callable[[LayerDeltas], Tensor]:
     They are learned by the stage `learn`: a coefficient per task (`granularity: task`) or per task and parameter
     (`layer`). With `plus_plus` the deltas are trimmed first, and entries without the elected sign are zero.
     """
-    return applied(layers, learner)
+    learned = learned_by(layers, "adamerging")
+    return WeightedSum(layers, Settings(**learned.settings)).form(learned.values)

@@ -1,14 +1,24 @@
 """WEMoE: task arithmetic, but for the MLPs, in which each example takes as much of each task as a router says."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.learning.applying import learned_by
+from merganser.learning import Learner, Values, learned_by
+from merganser.learning.settings import RoutingSettings
 from merganser.merging.method import method
 from merganser.operators.sums import scaled_sum
+from merganser.operators.weight_ensembling import first_router, named
 from merganser.overlays.parts import Dense, Parts
+
+
+def first_routers(widths: Mapping[str, int], tasks: int, settings: RoutingSettings, seed: int) -> Values:
+    """Return routers that give every example `scaling` of every task: together that is task arithmetic."""
+    values: Values = {}
+    for block, width in widths.items():
+        values |= named(block, first_router(width, tasks, settings.scaling, seed, block))
+    return values
 
 
 @method(
@@ -21,7 +31,7 @@ from merganser.overlays.parts import Dense, Parts
     paper="WEMoE, ICML 2024, arXiv:2402.00433",
     law="before the first step it is task arithmetic; an example's scores do not depend on its batch",
     overlay=True,
-    learned=True,
+    learner=Learner(RoutingSettings, routers=first_routers),
     blended=True,
 )
 def wemoe(layers: LayerSource) -> Callable[[LayerDeltas], Tensor | Parts]:

@@ -24,7 +24,6 @@ from merganser.inputs.layers import (
     dense_layer,
 )
 from merganser.inputs.learned import LearnedLayers
-from merganser.learning import FormsWeights, RoutesBlocks, get_learner
 from merganser.linalg.decompositions import Factors
 from merganser.merging.method import Method
 from merganser.operators.drop import generator_of
@@ -171,15 +170,15 @@ def with_start(method: Method, source: LayerSource) -> LayerSource:
     """
     if method.most_tasks:
         return FirstTasks(source, partial(taken_by, method), method.most_tasks)
-    if not method.learned:
+    learner = method.learner
+    if not learner:
         return source
-    learner = get_learner(method.name)
-    settings, blocks = learner.Settings(), dict[str, list[str]]()
-    if isinstance(learner, RoutesBlocks):
+    settings, blocks = learner.settings(), dict[str, list[str]]()
+    if learner.routers:
         values, blocks = learner.routers({"block": 4}, len(source.tasks), settings, 0), {"block": [source.names[0]]}
     else:
-        assert isinstance(learner, FormsWeights)
-        values = learner.bind(MappedLayers(source, dense_layer), settings, 0).start()
+        assert learner.form
+        values = learner.form(MappedLayers(source, dense_layer), settings).start()
     about = (method.name, settings.model_dump(), source.tasks, source.names)
     return LearnedLayers(source, Learned(*about, values, blocks))
 

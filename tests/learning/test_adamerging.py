@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
-from merganser.learning.learners import adamerging
-from merganser.learning.learners.adamerging import COEFFICIENTS, Settings, WeightedSum
+from merganser.methods.adamerging import COEFFICIENTS, Settings, WeightedSum
 from tests.laws.layers import Layers
 from tests.laws.samples import network
 from tests.learning.derivatives import as_function, pulled, smooth_loss
@@ -23,7 +22,7 @@ def layers() -> Layers:
 
 
 def bound(**settings: Any) -> WeightedSum:
-    return adamerging.bind(layers(), Settings(**settings), seed=0)
+    return WeightedSum(layers(), Settings(**settings))
 
 
 def plain_agreeing(deltas: list[Tensor], density: float) -> list[Tensor]:

@@ -9,8 +9,7 @@ from torch.distributions import RelaxedBernoulli
 
 from merganser.inputs.layers import LayerDeltas
 from merganser.learning import Values
-from merganser.learning.learners import concrete
-from merganser.learning.learners.concrete import COEFFICIENTS, MaskedSum, Settings, relaxed
+from merganser.methods.concrete import COEFFICIENTS, MaskedSum, Settings, relaxed
 from merganser.operators.drop import generator_of
 from tests.laws.layers import Layers
 from tests.laws.samples import network
@@ -24,7 +23,7 @@ COUNT = sum(total.numel() for total in SUMS.values())
 
 @pytest.fixture
 def form() -> MaskedSum:
-    return concrete.bind(LAYERS, Settings(), SEED)
+    return MaskedSum(LAYERS, Settings(), SEED)
 
 
 def drawn() -> Values:
@@ -127,7 +126,7 @@ def inside(values: Values, noise: bool) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("mask_steps", [STEP, STEP + 1])
 def test_with_adamerging_inside_a_step_moves_the_mask_or_the_coefficients(mask_steps: int) -> None:
-    form = concrete.bind(LAYERS, Settings(inner="adamerging", mask_steps=mask_steps), SEED)
+    form = MaskedSum(LAYERS, Settings(inner="adamerging", mask_steps=mask_steps), SEED)
     leaves = {name: value.requires_grad_() for name, value in (drawn() | {COEFFICIENTS: coefficients()}).items()}
     masking = mask_steps > STEP
     merged = inside(leaves, masking)
@@ -143,7 +142,7 @@ def test_with_adamerging_inside_a_step_moves_the_mask_or_the_coefficients(mask_s
 
 
 def test_the_mask_is_learned_for_coefficients_one_step_of_gradient_descent_ahead() -> None:
-    form = concrete.bind(LAYERS, Settings(inner="adamerging", lr=0.01), SEED)
+    form = MaskedSum(LAYERS, Settings(inner="adamerging", lr=0.01), SEED)
     values = drawn() | {COEFFICIENTS: coefficients().requires_grad_()}
     merged = inside(values, noise=True)
     slope = torch.autograd.grad(smooth_loss(merged), values[COEFFICIENTS], retain_graph=True)[0]
@@ -154,13 +153,13 @@ def test_the_mask_is_learned_for_coefficients_one_step_of_gradient_descent_ahead
     torch.testing.assert_close(ahead[COEFFICIENTS], values[COEFFICIENTS] - 0.01 * slope)
     assert all(ahead[name] is values[name] for name in SUMS)
     assert form.ahead(values, 1000, {}) is None
-    assert concrete.bind(LAYERS, Settings(), SEED).ahead(drawn(), STEP, {}) is None
+    assert MaskedSum(LAYERS, Settings(), SEED).ahead(drawn(), STEP, {}) is None
 
 
 def test_noise_is_of_the_step_the_seed_and_the_parameter(form: MaskedSum) -> None:
     values = {name: torch.zeros(8, 8) for name in ("a", "b")}
     first = form.mask(values, "a", 1)
     assert torch.equal(first, form.mask(values, "a", 1))
-    other = concrete.bind(LAYERS, Settings(), SEED + 1)
+    other = MaskedSum(LAYERS, Settings(), SEED + 1)
     for changed in (form.mask(values, "a", 2), form.mask(values, "b", 1), other.mask(values, "a", 1)):
         assert not torch.equal(first, changed)

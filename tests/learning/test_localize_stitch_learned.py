@@ -11,9 +11,8 @@ from torch import Tensor
 from merganser.learning import Values
 from merganser.learning.apart import Apart
 from merganser.learning.batches import Batches
-from merganser.learning.learners import localize_stitch_learned as learner
-from merganser.learning.learners.localize_stitch_learned import Regions, Settings
 from merganser.learning.loop import Loss, Problem
+from merganser.methods.localize_stitch_learned import Regions, Settings
 from tests.laws.layers import Layers
 from tests.laws.samples import assert_same, joined, merged_vector, network
 from tests.learning.derivatives import STEP, as_function, smooth_loss
@@ -25,7 +24,7 @@ COUNT = joined(ALONE).shape[1]
 
 
 def bound(layers: Sequence[Any] = LAYERS, **settings: Any) -> Regions:
-    return learner.bind(Layers(layers), Settings(**settings), seed=0)
+    return Regions(Layers(layers), Settings(**settings))
 
 
 def stitched(on: Sequence[bool]) -> Tensor:
@@ -110,7 +109,7 @@ def problem(tmp_path: Any, tasks: Sequence[int]) -> Problem:
     layers = Layers([replace(x, tasks=tuple(x.tasks[t] for t in tasks), deltas=x.deltas[list(tasks)]) for x in whole])
     losses: list[Loss] = [loss_of(task) for task in tasks]
     batches = [Batches(0, task, "validation", 9, 2) for task in layers.tasks]
-    form = learner.bind(layers, Settings(density=0.3), 0)
+    form = Regions(layers, Settings(density=0.3))
     return Problem(form, layers, base_of(tmp_path), losses, batches, torch.device("cpu"))
 
 

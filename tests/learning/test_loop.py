@@ -13,10 +13,9 @@ from merganser.checkpoints.views import View
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.learning.batches import Batches
-from merganser.learning.learners import adamerging
-from merganser.learning.learners.adamerging import Settings
 from merganser.learning.loop import Loss, Problem, learn
 from merganser.learning.state import FILE, State
+from merganser.methods.adamerging import Settings
 from tests.laws.layers import Layers
 from tests.laws.samples import joined, network
 
@@ -50,7 +49,7 @@ def make(tmp_path: Path) -> Make:
 
     def made(folder: str, *, losses: Sequence[Loss] = (), said: list[State] | None = None, **settings: Any) -> State:
         chosen = Settings(**{"lr": 0.05, "every": 3} | settings)
-        form, these = adamerging.bind(layers, chosen, 0), losses or [loss_of(task) for task in range(2)]
+        form, these = WeightedSum(layers, chosen), losses or [loss_of(task) for task in range(2)]
         problem = Problem(form, layers, base, these, batches, torch.device("cpu"))
         known = chosen.model_dump_json(exclude={"steps"})
         return learn(problem, chosen, tmp_path / folder, known, ([] if said is None else said).append)
@@ -157,7 +156,7 @@ def test_linear_maps_that_are_stored_in_by_out_are_formed_and_pulled_that_way(tm
     save_tensors(tmp_path / "turned.safetensors", shapes | {"tall": shapes["tall"].mT.contiguous()})
     plain, turned = (open_checkpoint(tmp_path / f"{name}.safetensors") for name in ("plain", "turned"))
     shown = View(turned, {name: name for name in turned.names}, frozenset({"tall"}))
-    batches, form = [Batches(0, "a", "validation", 9, 2)], adamerging.bind(layers, Settings(), 0)
+    batches, form = [Batches(0, "a", "validation", 9, 2)], WeightedSum(layers, Settings())
 
     def loss(weights: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
         assert weights["tall"].shape == (4, 9)

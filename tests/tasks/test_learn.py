@@ -2,8 +2,11 @@
 
 import json
 import multiprocessing
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
@@ -37,6 +40,51 @@ LEARNED: dict[str, dict[str, Any]] = {
     "regions": {**STEPS, "learner": "localize_stitch_learned", "lr": 2.5, "examples": 2, "density": 0.3},
 }
 METHODS = {name: {"method": about["learner"], "reads": f"learned/{name}"} for name, about in LEARNED.items()}
+ROOT = Path(__file__).parents[2]
+GAIN = '''
+"""One learned factor for the sum of all deltas."""
+from dataclasses import dataclass
+
+import torch
+
+from merganser.inputs.layers import LayerSource
+from merganser.learning import Form, Learner, learned_by
+from merganser.learning.settings import LearnerSettings
+from merganser.merging.method import method
+from merganser.operators.sums import inner_products, scaled_sum
+
+
+class Settings(LearnerSettings):
+    first: float = 0.3
+
+
+@dataclass(frozen=True)
+class Gain(Form):
+    def start(self):
+        return {"gain": torch.tensor([self.settings.first], dtype=torch.float64)}
+
+    def form(self, values, step=None):
+        return lambda layer: scaled_sum(layer.deltas, float(values["gain"]))
+
+    def pull(self, values, step, gradients):
+        products = self.layers.map(lambda layer: inner_products(layer.deltas, gradients[layer.name]).sum())
+        return {"gain": sum(products).reshape(1)}
+
+
+@method(
+    family="learned",
+    formula=r"g \\sum_t \\Delta_t",
+    paper="none",
+    law="before the first step it is task arithmetic",
+    involvement="TTA",
+    efficiency="Low",
+    learner=Learner(Settings, Gain),
+)
+def gain(layers: LayerSource):
+    """Add the tasks' deltas with one learned factor."""
+    learned = learned_by(layers, "gain")
+    return Gain(layers, Settings(**learned.settings)).form(learned.values)
+'''
 # A fork of this process could not run backward: autograd's threads are not in it.
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(["tasks.learn", "merganser.models.families.open_clip", "open_clip"])
@@ -293,3 +341,31 @@ def test_a_merge_refuses_what_was_learned_for_other_tasks(folder: Path) -> None:
 def test_a_merge_of_what_was_never_learned_says_what_to_run(folder: Path) -> None:
     with pytest.raises(InputError, match=r"nothing learned; run the stage learn first"):
         merge.main(["ada"])
+
+
+def test_a_learner_is_one_module_that_nothing_else_names(folder: Path, tmp_path: Path) -> None:
+    for package in ("merganser", "dvcfleet", "tasks"):
+        shutil.copytree(ROOT / package, tmp_path / "code" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "code/merganser/methods/gain.py").write_text(GAIN)
+    sections: dict[str, Any] = {
+        "learned": {"g": {**STEPS, "learner": "gain"}},
+        "methods": {"g": {"method": "gain", "reads": "learned/g"}},
+    }
+    change(**sections)
+    run = "from tasks import learn, merge; learn.main(['g']); merge.main(['g'])"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "code")}
+    subprocess.run([sys.executable, "-c", run], env=environment, check=True)
+    checks = {check["step"]: check["loss"] for check in trace("g")["checks"]}
+    assert checks[trace("g")["best_step"]] < checks[0]
+    assert checks[0] == pytest.approx(mean_entropy(merged(torch.full((1, 3), 0.3))), rel=1e-5)
+    gain = read_learned(Path("data/learned/g/result"), sorted(TASKS)).values["gain"]
+    found, expected = open_checkpoint(Path("data/merged/g")), merged(gain.reshape(1, 1).expand(1, 3))
+    for name in found.names:
+        torch.testing.assert_close(found.read(name), expected[name], msg=name)
+    sections["learned"]["g"]["firts"] = 0.5
+    change(**sections)
+    check = (
+        "from merganser.config.loading import load_params; from pathlib import Path; load_params(Path('params.yaml'))"
+    )
+    refused = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, text=True)
+    assert 'learned.g.firts: unknown key; did you mean "first"?' in refused.stderr

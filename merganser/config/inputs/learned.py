@@ -10,7 +10,6 @@ from merganser.config.inputs.base import PASSES, OfAnother, Work, difference_in
 from merganser.config.params import Entry, LearnedEntry, Params
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import GivesClasses, get_kind, kind_names
-from merganser.learning import RoutesBlocks, get_learner
 
 if TYPE_CHECKING:
     from merganser.merging.method import Method
@@ -32,10 +31,10 @@ class LearnedValues(OfAnother):
 
     def of_by_default(self, about: Mapping[str, Any]) -> str | None:
         """Return what the learner reads."""
-        try:
-            return get_learner(str(about.get("learner"))).READS
-        except InputError:
-            return None
+        from merganser import registry  # imports torch
+
+        learner = about.get("learner")
+        return registry.get(learner).reads if learner in registry.names() else None
 
     def applied_by(self, one: Any) -> str | None:
         """Return the method of the learner's name."""
@@ -55,37 +54,40 @@ class LearnedValues(OfAnother):
         """Check that the values are those of the method's own learner too."""
         yield from super().reading_mistakes(params, entry, method)
         found = params.learned.get(entry.named(self.name) or "")
-        if found is not None and method.learned and found.learner != method.name:
+        if found is not None and method.learner and found.learner != method.name:
             reason = f"which the method {method.name} does not apply"
             yield f"{entry.reads} is learned by {found.learner}, {reason}; name {found.learner}"
 
     def work(self, params: Params) -> Iterator[Work]:
         """Each step runs a batch of every task through the network, and forms the merged weights."""
+        from merganser.registry import get_learner  # imports torch
+
         for name, learned in params.learned.items():
-            settings = get_learner(learned.learner).Settings.model_validate(learned.values)
+            settings = get_learner(learned.learner).settings.model_validate(learned.values)
             batches = dict.fromkeys(params.measured, settings.batch_size)
             yield Work(f"learn@{name}", "network", None, batches, PASSES * settings.steps, forms=True)
 
 
 def _learner_mistakes(params: Params, where: str, learned: LearnedEntry) -> Iterator[str]:
-    from merganser.models import HasBlocks, families_with, has_ability  # imports torch
+    from merganser import registry  # imports torch, as the next does
+    from merganser.models import HasBlocks, families_with, has_ability
 
     try:
-        learner = get_learner(learned.learner)
+        learner, reads = registry.get_learner(learned.learner), registry.get(learned.learner).reads
     except InputError as error:
         yield f"{where}.learner: {error}"
         return
-    if isinstance(learner, RoutesBlocks) and not has_ability(params.base.family, HasBlocks):
+    if learner.routers and not has_ability(params.base.family, HasBlocks):
         reason = f"{learned.learner} mixes the MLPs of blocks, which {params.base.family} does not name"
         yield f"{where}.learner: {reason}; the families that do are {', '.join(families_with(HasBlocks))}"
     if difference := difference_in(learned.of):
         if difference not in params.differences:
             near = did_you_mean(difference, params.differences)
             yield f"{where}.of: no {difference!r} under differences, got {learned.of!r}{near}"
-    elif learned.of != learner.READS:
-        yield f"{where}.of: {learned.learner} reads {learner.READS}, or differences/NAME, got {learned.of!r}"
+    elif learned.of != reads:
+        yield f"{where}.of: {learned.learner} reads {reads}, or differences/NAME, got {learned.of!r}"
     try:
-        learner.Settings.model_validate(learned.values)
+        learner.settings.model_validate(learned.values)
     except ValidationError as error:
         for mistake in error.errors():
-            yield explain(mistake, learner.Settings, tuple(where.split(".")), tuple(LearnedEntry.model_fields))
+            yield explain(mistake, learner.settings, tuple(where.split(".")), tuple(LearnedEntry.model_fields))

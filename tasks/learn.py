@@ -8,6 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -113,7 +114,8 @@ def open_layers(entry: LearnedEntry, tasks: list[str], alone: str | None = None)
         return ThreadedLayers(MappedLayers(deltas.alone(alone) if alone else deltas, dense_layer), threads_wanted())
     if entry.of == "svd":
         return ThreadedLayers(open_factors(folder, tasks), threads_wanted())
-    return ThreadedLayers(factorised(open_deltas(folder, tasks), FactorSettings(1.0)), threads_wanted())
+    whole = partial(factorised, settings=FactorSettings(1.0))
+    return ThreadedLayers(MappedLayers(open_deltas(folder, tasks), whole), threads_wanted())
 
 
 def base_of(entry: LearnedEntry) -> Path:

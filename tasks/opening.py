@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from merganser import registry
 from merganser.config.params import Entry
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.embeddings import READ, read_embeddings
 from merganser.inputs.factors import open_factors
 from merganser.inputs.joints import open_joint
-from merganser.inputs.layers import LayerSource
-from merganser.inputs.learned import RESULT, LearnedLayers, read_learned, read_trace
+from merganser.inputs.layers import GivenLayers, LayerSource
+from merganser.inputs.learned import RESULT, read_learned, read_trace
 from merganser.inputs.searches import read_search
 from merganser.inputs.statistics import open_statistics, passes_of
 from merganser.limits import parse_json
-from merganser.merging.entry import as_taken
 from merganser.routed import BOTTLENECKS, ROUTER
 from tasks.beside import COST
 from tasks.paths import DATA
@@ -62,21 +59,19 @@ class Opening:
     noted: Callable[[Path, list[str]], dict[str, Any]] = _nothing
 
 
-def _as_taken(read: Reading, embeddings: Mapping[str, Tensor] | None = None) -> LayerSource:
-    """Open deltas or factors as the entry's method takes them: difference vectors are decomposed on the fly."""
-    method = registry.get(read.entry.method)
-    if read.entry.difference is None:
-        return (open_factors if method.factored else open_deltas)(read.start, read.tasks, read.seed, embeddings)
-    deltas = open_deltas(read.start, read.tasks, read.seed, embeddings)
-    return as_taken(method, method.validate("", read.entry.values), deltas)
+def _models(read: Reading) -> LayerSource:
+    """Open deltas, or factors for a method that takes them; a merge decomposes difference vectors itself."""
+    factored = registry.get(read.entry.method).factored and read.entry.difference is None
+    return (open_factors if factored else open_deltas)(read.start, read.tasks, read.seed)
 
 
 def _with_embeddings(read: Reading) -> LayerSource:
-    return _as_taken(read, read_embeddings(read.folder, sorted(read.tasks)))
+    return GivenLayers(_models(read), {"embeddings": read_embeddings(read.folder, sorted(read.tasks))})
 
 
 def _with_learned(read: Reading) -> LayerSource:
-    return LearnedLayers(_as_taken(read), read_learned(read.folder / RESULT / read.part, sorted(read.tasks)))
+    learned = read_learned(read.folder / RESULT / read.part, sorted(read.tasks))
+    return GivenLayers(_models(read), {"learned": learned})
 
 
 def _cost(folder: Path, tasks: list[str]) -> dict[str, Any]:
@@ -91,20 +86,20 @@ def _choice(folder: Path, tasks: list[str]) -> dict[str, Any]:
 
 
 OPENINGS: Mapping[str, Opening] = {
-    "deltas": Opening(_as_taken),
-    "svd": Opening(_as_taken),
+    "deltas": Opening(_models),
+    "svd": Opening(_models),
     "joints": Opening(lambda read: open_joint(read.start, read.tasks, read.seed)),
-    "differences": Opening(_as_taken),
+    "differences": Opening(_models),
     "embeddings": Opening(_with_embeddings),
-    "routers": Opening(_as_taken, kept=ROUTER, noted=_cost),
-    "surgery": Opening(_as_taken, drawn=True, kept=BOTTLENECKS, noted=_cost),
+    "routers": Opening(_models, kept=ROUTER, noted=_cost),
+    "surgery": Opening(_models, drawn=True, kept=BOTTLENECKS, noted=_cost),
     "learned": Opening(_with_learned, drawn=True, noted=lambda folder, _: {"learned": read_trace(folder / RESULT)}),
     "statistics": Opening(
         lambda read: open_statistics(read.start, read.tasks, read.seed, read.part),
         drawn=True,
         noted=lambda folder, tasks: {"statistics": passes_of(folder, tasks)},
     ),
-    "searches": Opening(_as_taken, noted=_choice),
+    "searches": Opening(_models, noted=_choice),
 }
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, prod
 from pathlib import Path
@@ -22,8 +22,8 @@ from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import Rows, Spec, spec_of
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError, refusing
-from merganser.inputs.layers import LayerDeltas, LayerLowRank, SequentialSource
-from merganser.inputs.pieces import PIECE, PiecedLayers
+from merganser.inputs.layers import LayerDeltas, LayerLowRank, Table
+from merganser.inputs.pieces import PIECE, DivisibleSource
 from merganser.limits import parse_json
 from merganser.workers import BufferPool
 
@@ -234,40 +234,27 @@ class DeltaFile(SafetensorsFile):
 
 
 @dataclass(frozen=True)
-class Deltas(SequentialSource):
+class Deltas(DivisibleSource):
     """The deltas of T tasks, read one layer at a time; a parameter that no task changes is not a layer."""
 
     files: Mapping[str, DeltaFile]
     seed: int = 0
-    embeddings: Mapping[str, Tensor] = field(default_factory=dict)
+    known: Table | None = None  # of these layers, where it does not follow from the files
     buffers: BufferPool = field(default_factory=BufferPool)
 
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Return the tasks' names."""
-        return tuple(self.files)
-
     @cached_property
-    def kinds(self) -> dict[str, Kind]:
-        """Return each parameter's kind."""
+    def table(self) -> Table:
+        """Return what the files' headers say."""
+        if self.known:
+            return self.known
         files = self.files.values()
         kinds = {name: kind for file in files for name, kind in file.kinds.items() if file.is_touched(name)}
-        return dict(sorted(kinds.items()))
+        kinds, first = dict(sorted(kinds.items())), next(iter(files))
+        return Table(tuple(self.files), kinds, {n: delta_shape(first.shape(n), kind) for n, kind in kinds.items()})
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the merged parameters' names."""
-        return tuple(self.kinds)
-
-    @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
-        first = next(iter(self.files.values()))
-        return {name: delta_shape(first.shape(name), kind) for name, kind in self.kinds.items()}
-
-    def alone(self, task: str) -> "OneTask":
-        """Return the same layers of one task."""
-        return OneTask({task: self.files[task]}, self.seed, self.embeddings, changed=self.kinds)
+    def alone(self, task: str) -> "Deltas":
+        """Return the same layers of one task: zeros where only others change them."""
+        return Deltas({task: self.files[task]}, self.seed, replace(self.table, tasks=(task,)))
 
     def is_low_rank(self, name: str) -> bool:
         """Tell whether a parameter is read as factors: no task stores it dense."""
@@ -276,10 +263,6 @@ class Deltas(SequentialSource):
     def is_divisible(self, name: str) -> bool:
         """Tell whether rows of this parameter can be read alone: every task stores it dense."""
         return all(name in file for file in self.files.values())
-
-    def in_pieces(self, kinds: frozenset[Kind]) -> PiecedLayers:
-        """Divide large parameters of these kinds into layers of some rows each."""
-        return PiecedLayers(self, kinds)
 
     def rows(self, rows: Rows) -> LayerDeltas:
         """Read some rows of a parameter of all tasks."""
@@ -306,20 +289,6 @@ class Deltas(SequentialSource):
         return LayerDeltas(name, kind, self.tasks, deltas, self.seed, norms=norms)
 
 
-@dataclass(frozen=True)
-class OneTask(Deltas):
-    """One task's deltas of all layers that some task changes: zeros where only others do."""
-
-    changed: Mapping[str, Kind] = field(default_factory=dict)
-
-    @property
-    def kinds(self) -> dict[str, Kind]:
-        """Return each parameter's kind."""
-        return dict(self.changed)
-
-
-def open_deltas(
-    folder: Path, tasks: list[str], seed: int = 0, embeddings: Mapping[str, Tensor] | None = None
-) -> Deltas:
+def open_deltas(folder: Path, tasks: list[str], seed: int = 0) -> Deltas:
     """Open `<folder>/<task>.safetensors` of each task, sorted by name."""
-    return Deltas({task: DeltaFile(folder / f"{task}.safetensors") for task in sorted(tasks)}, seed, embeddings or {})
+    return Deltas({task: DeltaFile(folder / f"{task}.safetensors") for task in sorted(tasks)}, seed)

@@ -1,27 +1,16 @@
 """Factors computed on the fly, for methods that need factors of deltas whose factors are not on disk."""
 
-from functools import partial
-
 from torch.nn.functional import pad
 
 from merganser.inputs.factors import FactorSettings
-from merganser.inputs.layers import Layer, LayerFactors, LayerLowRank, LayerSource, MappedLayers
+from merganser.inputs.layers import Layer, LayerFactors, LayerLowRank
 from merganser.linalg.batched import factorise_all
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise_low_rank
 
 
-class FactorisedLayers(MappedLayers):
-    """Deltas whose matrices are decomposed each time they are read, on their own device."""
-
-
-def factorised(source: LayerSource, settings: FactorSettings) -> LayerSource:
-    """Wrap a source of deltas so that its matrices are read as factors."""
-    return FactorisedLayers(source, partial(_factors_of, settings=settings))
-
-
-def _factors_of(layer: Layer, settings: FactorSettings) -> Layer:
-    """Decompose a matrix of all tasks, adapters from their factors and at their full rank; return vectors unchanged."""
+def factorised(layer: Layer, settings: FactorSettings) -> Layer:
+    """Decompose a matrix of all tasks, adapters from their factors at full rank; return all else unchanged."""
     if isinstance(layer, LayerFactors) or layer.kind == "vector":
         return layer
     if isinstance(layer, LayerLowRank):

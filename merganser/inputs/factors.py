@@ -8,7 +8,7 @@ that it was computing.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -24,7 +24,7 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import code_digest
 from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile
-from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, SequentialSource
+from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, LayerSource, Table
 from merganser.linalg import svd
 from merganser.linalg.counts import count_of
 from merganser.linalg.decompositions import Factors
@@ -148,34 +148,19 @@ class FactorFolder:
 
 
 @dataclass(frozen=True)
-class FactorSource(SequentialSource):
+class FactorSource(LayerSource):
     """The factors of T tasks as layers; vectors are read as deltas."""
 
     folders: Mapping[str, FactorFolder]
     seed: int = 0
-    embeddings: Mapping[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Return the tasks' names."""
-        return tuple(self.folders)
 
     @cached_property
-    def kinds(self) -> dict[str, Kind]:
-        """Return each parameter's kind."""
-        kinds = {name: kind for folder in self.folders.values() for name, kind in folder.kinds.items()}
-        return dict(sorted(kinds.items()))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the merged parameters' names."""
-        return tuple(self.kinds)
-
-    @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
-        first = next(iter(self.folders.values())).vectors
-        return {name: delta_shape(first.shape(name), kind) for name, kind in self.kinds.items()}
+    def table(self) -> Table:
+        """Return what the files' headers say."""
+        folders = self.folders.values()
+        kinds = dict(sorted((name, kind) for folder in folders for name, kind in folder.kinds.items()))
+        first = next(iter(folders)).vectors
+        return Table(tuple(self.folders), kinds, {n: delta_shape(first.shape(n), kind) for n, kind in kinds.items()})
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks."""
@@ -189,8 +174,6 @@ class FactorSource(SequentialSource):
         return LayerFactors(name, self.tasks, factors, self.seed, norms=norms, stored=dtype)
 
 
-def open_factors(
-    folder: Path, tasks: list[str], seed: int = 0, embeddings: Mapping[str, Tensor] | None = None
-) -> FactorSource:
+def open_factors(folder: Path, tasks: list[str], seed: int = 0) -> FactorSource:
     """Open `<folder>/<task>/` of each task, sorted by name."""
-    return FactorSource({task: FactorFolder(folder / task) for task in sorted(tasks)}, seed, embeddings or {})
+    return FactorSource({task: FactorFolder(folder / task) for task in sorted(tasks)}, seed)

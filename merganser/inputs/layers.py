@@ -3,16 +3,18 @@
 Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vectors (K <= R), Q rank of an adapter.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind
-from merganser.checkpoints.tensors import Part, Rows
+from merganser.checkpoints.tensors import Part, Rows, name_of
 from merganser.linalg.decompositions import Basis, Factors
 from merganser.progress import Progress, watched
 from merganser.workers import in_order
@@ -121,33 +123,31 @@ class Learned:
     blocks: Mapping[str, Sequence[str]] = field(default_factory=dict)  # parameters that a router mixes, by its block
 
 
-class LayerSource(Protocol):
+@dataclass(frozen=True)
+class Table:
+    """What is known of layers before they are read, and what one method in fifty is given beside them."""
+
+    tasks: tuple[str, ...]
+    kinds: Mapping[str, Kind]  # by the layers' names, in their order
+    shapes: Mapping[str, tuple[int, ...]]  # of one task's delta, (M, N) for a matrix
+    embeddings: Mapping[str, Tensor] = field(default_factory=dict)  # of each task's class names (D,)
+    learned: Learned | None = None  # of these layers
+    rows: Mapping[str, Rows] = field(default_factory=dict)  # what a layer is that is not a whole parameter
+
+    def parameter(self, name: str) -> str:
+        """Return the parameter that a layer is, or of which it is some rows."""
+        return name_of(self.rows.get(name, name))
+
+
+class LayerSource(ABC):
     """Layers that can be read repeatedly, one at a time or a few in threads: memory holds only those being read."""
 
     @property
-    def tasks(self) -> tuple[str, ...]:
-        """Return the tasks' names."""
+    @abstractmethod
+    def table(self) -> Table:
+        """Return what is known of the layers from headers alone."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the merged parameters' names."""
-
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Return the shape of one task's delta of each parameter, (M, N) for a matrix; from headers alone."""
-
-    @property
-    def kinds(self) -> Mapping[str, Kind]:
-        """Return each parameter's kind."""
-
-    @property
-    def embeddings(self) -> Mapping[str, Tensor]:
-        """Return the text embedding of each task's class names (D,), for methods that need embeddings."""
-
-    @property
-    def learned(self) -> Learned | None:
-        """Return what was learned of these layers, for methods that apply it."""
-
+    @abstractmethod
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks; may be called from several threads."""
 
@@ -156,86 +156,46 @@ class LayerSource(Protocol):
 
         Results come in the names' order, with their tensors on the CPU.
         """
+        return self.spread(lambda name: function(self.layer(name)))
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to each name, in the threads of `map`: for layers that are read from another place."""
-
-    def parameter(self, name: str) -> str:
-        """Return the parameter that a layer is, or of which it is some rows."""
-
-    def in_pieces(self, kinds: frozenset[Kind]) -> "LayerSource":
-        """Divide large parameters of these kinds into layers of some rows each, where they can be read so."""
-
-    def __iter__(self) -> Iterator[Layer]:
-        """Read all layers in turn; may be called again for a second pass."""
-
-
-class SequentialSource:
-    """A base of sources: reads one layer after another."""
-
-    names: Any
-    layer: Any
-
-    @property
-    def learned(self) -> Learned | None:
-        """Return None: nothing was learned of these layers."""
-        return None
-
-    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Read each layer in turn and apply a function to it."""
-        return (function(self.layer(name)) for name in self.names)
-
-    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
-        """Apply a function to each name in turn."""
         return map(function, self.names)
 
-    def parameter(self, name: str) -> str:
-        """Return the name itself: layers are whole parameters."""
-        return name
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks' names."""
+        return self.table.tasks
 
-    def in_pieces(self, kinds: frozenset[Kind]) -> LayerSource:
-        """Return the source itself: its layers are read whole."""
-        return cast(LayerSource, self)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the merged parameters' names."""
+        return tuple(self.table.kinds)
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Return each parameter's kind."""
+        return self.table.kinds
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
+        return self.table.shapes
 
     def __iter__(self) -> Iterator[Layer]:
         return map(self.layer, self.names)
 
 
 @dataclass(frozen=True)
-class WrappedSource:
-    """A base of sources that wrap another source."""
+class WrappedSource(LayerSource):
+    """A base of sources that wrap another source, and read its layers in another way."""
 
     source: LayerSource
 
     @property
-    def tasks(self) -> tuple[str, ...]:
-        """Return the tasks' names."""
-        return self.source.tasks
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the merged parameters' names."""
-        return self.source.names
-
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Return the shape of one task's delta of each parameter."""
-        return self.source.shapes
-
-    @property
-    def kinds(self) -> Mapping[str, Kind]:
-        """Return each parameter's kind."""
-        return self.source.kinds
-
-    @property
-    def embeddings(self) -> Mapping[str, Tensor]:
-        """Return the text embedding of each task's class names."""
-        return self.source.embeddings
-
-    @property
-    def learned(self) -> Learned | None:
-        """Return what was learned of these layers."""
-        return self.source.learned
+    def table(self) -> Table:
+        """Return the source's table."""
+        return self.source.table
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks."""
@@ -244,17 +204,6 @@ class WrappedSource:
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to each name, in as many threads as the source."""
         return self.source.spread(function)
-
-    def parameter(self, name: str) -> str:
-        """Return the parameter that a layer is, or of which it is some rows."""
-        return self.source.parameter(name)
-
-    def in_pieces(self, kinds: frozenset[Kind]) -> LayerSource:
-        """Divide the source's large parameters of these kinds."""
-        return cast(LayerSource, replace(self, source=self.source.in_pieces(kinds)))
-
-    def __iter__(self) -> Iterator[Layer]:
-        return map(self.layer, self.names)
 
 
 @dataclass(frozen=True)
@@ -273,40 +222,41 @@ class MappedLayers(WrappedSource):
 
 
 @dataclass(frozen=True)
-class SomeLayers(WrappedSource):
-    """Some layers of a source, read one after another."""
+class GivenLayers(WrappedSource):
+    """A source with more in its table: `embeddings`, or what was `learned` of its layers."""
 
-    chosen: tuple[str, ...]
+    about: Mapping[str, Any]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the chosen parameters' names."""
-        return self.chosen
-
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Return the shape of one task's delta of each of them."""
-        return {name: self.source.shapes[name] for name in self.chosen}
-
-    @property
-    def kinds(self) -> Mapping[str, Kind]:
-        """Return the kind of each of them."""
-        return {name: self.source.kinds[name] for name in self.chosen}
-
-    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Read each of them in turn and apply a function to it."""
-        return (function(self.layer(name)) for name in self.chosen)
-
-    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
-        """Apply a function to each name in turn."""
-        return map(function, self.chosen)
+    @cached_property
+    def table(self) -> Table:
+        """Return the source's table with what is given."""
+        return replace(self.source.table, **self.about)
 
 
-def only(source: LayerSource, names: Sequence[str]) -> LayerSource:
-    """Return some layers of a source, read as it reads them: in threads, or on a GPU."""
+@dataclass(frozen=True)
+class SomeLayers(LayerSource):
+    """Some layers of a source."""
+
+    source: LayerSource
+    chosen: Sequence[str]
+
+    @cached_property
+    def table(self) -> Table:
+        """Return the source's table without the other layers."""
+        table = self.source.table
+        kinds = {name: table.kinds[name] for name in self.chosen}
+        return replace(table, kinds=kinds, shapes={name: table.shapes[name] for name in kinds})
+
+    def layer(self, name: str) -> Layer:
+        """Read one parameter of all tasks."""
+        return self.source.layer(name)
+
+
+def beneath(source: LayerSource, change: Callable[[LayerSource], LayerSource]) -> LayerSource:
+    """Change the source beneath all that wrap it: its layers are then read as before, in threads or on a GPU."""
     if isinstance(source, WrappedSource):
-        return replace(source, source=only(source.source, names))
-    return SomeLayers(source, tuple(names))
+        return replace(source, source=beneath(source.source, change))
+    return change(source)
 
 
 @dataclass(frozen=True)
@@ -314,10 +264,6 @@ class ThreadedLayers(WrappedSource):
     """A source that processes several layers in parallel threads."""
 
     threads: int
-
-    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Process as many layers at a time as there are threads, fewer if memory is short."""
-        return self.spread(lambda name: function(self.layer(name)))
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to as many names at a time as there are threads, fewer if memory is short."""
@@ -339,9 +285,6 @@ class WatchedLayers(WrappedSource):
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to each name in the source's way."""
         return self._watched(self.source.spread(function))
-
-    def __iter__(self) -> Iterator[Layer]:
-        return self._watched(iter(self.source))
 
     def _watched(self, results: Iterator[R]) -> Iterator[R]:
         sizes = [prod(self.shapes[name]) for name in self.names]

@@ -4,18 +4,16 @@ A folder of an entry of `learned` holds it in `result`, and in `read` what the m
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError, refusing
-from merganser.inputs.layers import Layer, Learned, WrappedSource
+from merganser.inputs.layers import Learned
 from merganser.limits import parse_json
 
-R = TypeVar("R")
 RESULT, VALUES, TRACE = "result", "values.safetensors", "trace.json"
 
 
@@ -46,23 +44,3 @@ def read_trace(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path}: nothing learned; run the stage learn first (`merganser run` does)")
     trace: dict[str, Any] = parse_json(path.read_bytes())
     return trace
-
-
-@dataclass(frozen=True)
-class LearnedLayers(WrappedSource):
-    """A source with what was learned of its layers."""
-
-    found: Learned
-
-    @property
-    def learned(self) -> Learned:
-        """Return what was learned."""
-        return self.found
-
-    def layer(self, name: str) -> Layer:
-        """Read one parameter of all tasks."""
-        return self.source.layer(name)
-
-    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Apply a function to each layer, as the source does."""
-        return self.source.map(function)

@@ -16,8 +16,8 @@ from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, place_of, read_into, read_part
 from merganser.checkpoints.tensors import Part, Rows
 from merganser.inputs.deltas import check_pair, checked_norm, stored_norm
-from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, SequentialSource
-from merganser.inputs.pieces import PIECE, PiecedLayers, pieces_of
+from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, Table
+from merganser.inputs.pieces import PIECE, DivisibleSource, pieces_of
 from merganser.workers import BufferPool
 
 
@@ -35,7 +35,7 @@ class WholeNorms(Sequence[float]):
 
 
 @dataclass(frozen=True)
-class ModelDeltas(SequentialSource):
+class ModelDeltas(DivisibleSource):
     """The deltas of T models from a base as layers; a parameter that no model changes is not a layer.
 
     Adapters are bound to the base. Reading a layer for the first time raises InputError at a NaN or infinity.
@@ -45,32 +45,18 @@ class ModelDeltas(SequentialSource):
     models: Mapping[str, Checkpoint | Adapter]
     all_kinds: Mapping[str, Kind]  # of every parameter that may be merged
     seed: int = 0
-    embeddings: Mapping[str, Tensor] = field(default_factory=dict)
     norms: dict[tuple[str | None, str], float] = field(default_factory=dict)  # known, by task (None: the base) and name
     buffers: BufferPool = field(default_factory=BufferPool)
 
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Return the tasks' names."""
-        return tuple(self.models)
-
     @cached_property
-    def kinds(self) -> dict[str, Kind]:
-        """Return each parameter's kind."""
+    def table(self) -> Table:
+        """Return what the models' headers say."""
         models = self.models.values()
         touched = {name for model in models if isinstance(model, Adapter) for name in model.updates}
         every = not all(isinstance(model, Adapter) for model in models)
-        return {name: kind for name, kind in sorted(self.all_kinds.items()) if every or name in touched}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the merged parameters' names."""
-        return tuple(self.kinds)
-
-    @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
-        return {name: delta_shape(self.base.spec(name).shape, kind) for name, kind in self.kinds.items()}
+        kinds = {name: kind for name, kind in sorted(self.all_kinds.items()) if every or name in touched}
+        shapes = {name: delta_shape(self.base.spec(name).shape, kind) for name, kind in kinds.items()}
+        return Table(tuple(self.models), kinds, shapes)
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of the base and all tasks: as factors where every task's model is an adapter's."""
@@ -87,10 +73,6 @@ class ModelDeltas(SequentialSource):
         """Tell whether rows of this parameter can be read alone: every model has it in a file as the base does."""
         models = (self.base, *self.models.values())
         return not any(isinstance(model, Adapter) or place_of(model, name) is None for model in models)
-
-    def in_pieces(self, kinds: frozenset[Kind]) -> PiecedLayers:
-        """Divide large parameters of these kinds into layers of some rows each."""
-        return PiecedLayers(self, kinds)
 
     def rows(self, rows: Rows) -> LayerDeltas:
         """Read some rows of a parameter of the base and all tasks."""
@@ -176,7 +158,6 @@ def open_models(
     models: Mapping[str, Checkpoint | Adapter],
     rules: ParameterRules,
     seed: int = 0,
-    embeddings: Mapping[str, Tensor] | None = None,
 ) -> ModelDeltas:
     """Check every model against the base, from headers alone, and open their deltas, sorted by name.
 
@@ -189,4 +170,4 @@ def open_models(
         task: bind(model, base, rules, task) if isinstance(model, Adapter) else matched(base, model, rules, task)
         for task, model in sorted(models.items())
     }
-    return ModelDeltas(base, bound, kinds, seed, embeddings or {})
+    return ModelDeltas(base, bound, kinds, seed)

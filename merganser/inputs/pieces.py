@@ -3,93 +3,68 @@
 Each piece is a layer of its own. A merge that treats entry by entry, or row by row, gives the same bytes in pieces.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Protocol
-
-from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind
-from merganser.checkpoints.tensors import Part, Rows, name_of
-from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, Learned, SequentialSource
+from merganser.checkpoints.tensors import Part, Rows
+from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, Table, beneath
 
 PIECE = 1 << 20  # values of all tasks together: 4 MiB in float32, of which malloc reuses what it frees
 
 
-class Divisible(LayerSource, Protocol):
+class DivisibleSource(LayerSource):
     """A source that can read some rows of a layer."""
 
+    @abstractmethod
     def is_divisible(self, name: str) -> bool:
         """Tell whether rows of this parameter can be read alone."""
 
+    @abstractmethod
     def rows(self, rows: Rows) -> LayerDeltas:
         """Read some rows of a parameter of all tasks, as a layer named by them."""
 
 
 @dataclass(frozen=True)
-class PiecedLayers(SequentialSource):
-    """A source whose large parameters are read in pieces, each under a name of its own."""
+class PiecedLayers(LayerSource):
+    """A source whose large parameters of some kinds are read in pieces, each under a name of its own."""
 
-    source: Divisible
+    source: DivisibleSource
     divided: frozenset[Kind]
     size: int = PIECE  # values of all tasks in a piece
 
     @cached_property
-    def places(self) -> dict[str, Part]:
-        """Return, by the layers' names, the parameter that each is, or the rows of one."""
-        return {str(part): part for name in self.source.names for part in self._parts(name)}
+    def table(self) -> Table:
+        """Return the source's table by pieces."""
+        table, kinds, shapes, rows = self.source.table, dict[str, Kind](), dict[str, tuple[int, ...]](), {}
+        for name, shape in table.shapes.items():
+            for part in self._parts(name, shape):
+                kinds[str(part)], shapes[str(part)] = table.kinds[name], shape
+                if not isinstance(part, str):
+                    shapes[str(part)], rows[str(part)] = (part.stop - part.start, *shape[1:]), part
+        return replace(table, kinds=kinds, shapes=shapes, rows=rows)
 
-    def _parts(self, name: str) -> list[Part]:
-        shape = self.source.shapes[name]
+    def _parts(self, name: str, shape: tuple[int, ...]) -> Iterable[Part]:
         if self.source.kinds[name] not in self.divided or len(shape) < 2 or not self.source.is_divisible(name):
             return [name]  # a vector is one row
-        return list(pieces_of(name, shape, self.size // len(self.tasks)))
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Return the tasks' names."""
-        return self.source.tasks
-
-    @property
-    def embeddings(self) -> Mapping[str, Tensor]:
-        """Return the text embedding of each task's class names."""
-        return self.source.embeddings
-
-    @property
-    def learned(self) -> Learned | None:
-        """Return what was learned of the source's layers."""
-        return self.source.learned
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the layers' names."""
-        return tuple(self.places)
-
-    @cached_property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Return the shape of one task's delta of each layer."""
-        shapes = self.source.shapes
-        return {
-            name: shapes[part] if isinstance(part, str) else (part.stop - part.start, *shapes[part.name][1:])
-            for name, part in self.places.items()
-        }
-
-    @cached_property
-    def kinds(self) -> Mapping[str, Kind]:
-        """Return each layer's kind."""
-        kinds = self.source.kinds
-        return {name: kinds[name_of(part)] for name, part in self.places.items()}
+        return pieces_of(name, shape, self.size // len(self.source.tasks))
 
     def layer(self, name: str) -> Layer:
         """Read one parameter, or a piece of one, of all tasks."""
-        part = self.places[name]
-        return self.source.layer(part) if isinstance(part, str) else self.source.rows(part)
+        rows = self.table.rows.get(name)
+        return self.source.rows(rows) if rows else self.source.layer(name)
 
-    def parameter(self, name: str) -> str:
-        """Return the parameter that a layer is, or of which it is some rows."""
-        return name_of(self.places[name])
+
+def in_pieces(source: LayerSource, kinds: frozenset[Kind], size: int = PIECE) -> LayerSource:
+    """Divide large parameters of these kinds into layers of some rows each, where they can be read so."""
+
+    def divided(source: LayerSource) -> LayerSource:
+        return PiecedLayers(source, kinds, size) if isinstance(source, DivisibleSource) else source
+
+    return beneath(source, divided)
 
 
 def pieces_of(name: str, shape: tuple[int, ...], size: int) -> Iterator[Part]:

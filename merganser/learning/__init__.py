@@ -80,7 +80,7 @@ def learned_by(layers: LayerSource, name: str) -> Learned:
 
     Raises InputError where nothing was learned, for another method, or of other parameters.
     """
-    learned = layers.learned
+    learned = layers.table.learned
     if learned is None:
         raise InputError(f"{name}: applies learned values; declare them under learned in params.yaml, and run it")
     if learned.learner != name:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
-from merganser.inputs.layers import Layer, LayerSource, MappedLayers, dense_layer, only, weighted
+from merganser.inputs.factorised import factorised
+from merganser.inputs.factors import FactorSettings
+from merganser.inputs.layers import Layer, LayerSource, MappedLayers, SomeLayers, beneath, dense_layer, weighted
 from merganser.merging.by_layer import Values, by_values, check_tasks
 from merganser.operators.coefficients import task_weights
 from merganser.overlays.parts import Parts
@@ -27,13 +29,17 @@ SCALING = "scaling"
 def bound(method: "Method", values: Mapping[str, Any], layers: LayerSource) -> Merge:
     """Return a function that merges one layer; see `Method.bind`."""
     check_tasks(values, layers.tasks)
-    groups = by_values(values, layers.names, layers.parameter)
+    groups = by_values(values, layers.names, layers.table.parameter)
+    share = method.share_needed(len(layers.tasks), values)
+    settings = FactorSettings(1.0 if share is None else share)
     weigh = {
         name: task_weights(own, layers.tasks) if method.weighted else None for own, names in groups for name in names
     }
 
     def taken(layer: Layer) -> Layer:
         """Convert a layer to the form that the function takes."""
+        if method.factored:
+            layer = factorised(layer, settings)
         layer = layer if method.low_rank else dense_layer(layer)
         weights = weigh[layer.name]
         return weighted(layer, weights(layer.norms)) if weights else layer
@@ -41,7 +47,8 @@ def bound(method: "Method", values: Mapping[str, Any], layers: LayerSource) -> M
     unweighted = [(_unweighted(method, own), names) for own, names in groups]
     merges: dict[str, Merge] = {}
     for vector in _vectors(method, unweighted):
-        source = layers if len(vector) == len(groups) else only(layers, [name for _, names in vector for name in names])
+        chosen = [name for _, names in vector for name in names]
+        source = layers if len(vector) == len(groups) else beneath(layers, partial(SomeLayers, chosen=chosen))
         merges |= _merges(method, vector, MappedLayers(source, taken))
     return lambda layer: merges[layer.name](taken(layer))
 

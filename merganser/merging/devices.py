@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.inputs.factorised import FactorisedLayers
-from merganser.inputs.layers import Layer, LayerSource, WrappedSource
+from merganser.inputs.layers import Layer, WrappedSource
 
 R = TypeVar("R")
 
@@ -143,10 +142,3 @@ class DeviceLayers(WrappedSource):
                 before = running.result()
             if before:
                 yield before()
-
-
-def on_device(source: LayerSource, streams: CudaStreams) -> LayerSource:
-    """Return a source whose layers are on a GPU: decomposed there, if they are to be."""
-    if isinstance(source, FactorisedLayers):
-        return replace(source, source=DeviceLayers(source.source, streams))
-    return DeviceLayers(source, streams)

@@ -22,9 +22,9 @@ from merganser.checkpoints.writing import Tensors, write_model
 from merganser.errors import InputError
 from merganser.inputs.base_weights import with_base
 from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers, WatchedLayers, part_of
-from merganser.inputs.pieces import PIECE, pieces_of
+from merganser.inputs.pieces import PIECE, in_pieces, pieces_of
 from merganser.merging.by_layer import check_patterns
-from merganser.merging.devices import CudaStreams, full_precision, on_device
+from merganser.merging.devices import CudaStreams, DeviceLayers, full_precision
 from merganser.merging.method import Method, Result
 from merganser.overlays import OverlayWriter, Parts
 from merganser.progress import Progress, unwatched, watched
@@ -57,10 +57,10 @@ def merge(
     is told the bytes that are written, and before that the bytes of the layers of a first pass.
     """
     source = with_base(source, base) if method.on_models else source
-    on_cpu = device.type == "cpu"
-    layers = (
-        ThreadedLayers(source.in_pieces(method.divided), threads) if on_cpu else on_device(source, CudaStreams(device))
-    )
+    if device.type == "cpu":
+        layers: LayerSource = ThreadedLayers(in_pieces(source, method.divided), threads)
+    else:
+        layers = DeviceLayers(source, CudaStreams(device))
     check_patterns(values, base.names)
     with one_blas_thread(), full_precision(), torch.inference_mode():
         merge_layer = method.bind(values, WatchedLayers(layers, f"{method.name}: first pass", progress))

@@ -14,8 +14,6 @@ import torch
 from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.output import AS_THE_BASE, Output
 from merganser.checkpoints.reading import Checkpoint, open_for_merging
-from merganser.inputs.factorised import factorised
-from merganser.inputs.factors import FactorSettings
 from merganser.inputs.layers import LayerSource
 from merganser.linalg.tally import share_of, tallied
 from merganser.merging.driver import choose_device, merge
@@ -60,8 +58,8 @@ def merge_entry(
         shutil.copyfile(path, folder / path.name)
     if method.gated:
         write_gates(folder, values["k_gate"])
-    if method.blended and source.learned:
-        write_block_routers(folder, source.learned.values, source.tasks)
+    if method.blended and source.table.learned:
+        write_block_routers(folder, source.table.learned.values, source.tasks)
     for name, text in texts().items():
         (folder / name).write_text(text, encoding="utf-8")
     if profile:
@@ -70,14 +68,6 @@ def merge_entry(
         share = share_of(tally)
         kept = {} if share is None else {"kept_share": share}
         write_json(profile, times | _usage() | rate | kept | {"device": _device_name(device)} | dict(noted or {}))
-
-
-def as_taken(method: Method, values: dict[str, Any], deltas: LayerSource) -> LayerSource:
-    """Return a source as the method takes it: decomposed as it is read, for one that reads factors."""
-    if not method.factored:
-        return deltas
-    share = method.share_needed(len(deltas.tasks), values)
-    return factorised(deltas, FactorSettings(1.0 if share is None else share))
 
 
 def additional_memory_rate(merged: Path, base: Checkpoint, source: LayerSource) -> float:

@@ -55,7 +55,7 @@ def dts_unseen(
     share of all the others' (DTS, equation 8). `rank_fraction` and `ratio` are those of dts_t.
     """
     share = THRESHOLDED.share(layers, rank_fraction, ratio)
-    embeddings = {task: layers.embeddings[task] for task in layers.tasks}
+    embeddings = {task: layers.table.embeddings[task] for task in layers.tasks}
     mixtures = {task: similarities(task, embeddings) for task in embeddings}
 
     def merge(layer: LayerFactors | LayerDeltas) -> Parts:

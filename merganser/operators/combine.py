@@ -6,11 +6,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from merganser.inputs.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.operators.coefficients import PerTask
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import cut_and_winner, elect_sign
-from merganser.operators.passes import Layers
 from merganser.operators.sums import total
 from merganser.operators.trim import trim
 
@@ -27,7 +26,7 @@ def scaling_of(combine: Combine, scaling: float | None) -> float:
     return SCALINGS[combine] if scaling is None else scaling
 
 
-def unscaled_merge(layers: Layers, combine: Combine, density: PerTask) -> Callable[[LayerDeltas], Tensor]:
+def unscaled_merge(layers: LayerSource, combine: Combine, density: PerTask) -> Callable[[LayerDeltas], Tensor]:
     """Return a function that merges a layer for its masks: by task arithmetic or TIES, unscaled and in float64.
 
     A mask compares a delta with the merge minus that delta, which rounding the merge would change.

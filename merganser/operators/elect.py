@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from merganser.inputs.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import joined
 from merganser.linalg.select import Cut
 from merganser.operators.coefficients import PerTask
-from merganser.operators.passes import Layers, over_deltas
+from merganser.operators.passes import over_deltas
 from merganser.operators.sums import total
 from merganser.operators.trim import Sparse, blocks_of, loop_arguments, trim, vector_cut
 
@@ -34,7 +34,7 @@ def _sign(block: Tensor, draw: int) -> Tensor:
     return sign.masked_fill_(sign == 0, draw) if draw else sign
 
 
-def winning_sign(layers: Layers, sparse: Callable[[LayerDeltas], Sparse]) -> int:
+def winning_sign(layers: LayerSource, sparse: Callable[[LayerDeltas], Sparse]) -> int:
     """Elect signs in all layers, on the deltas as `sparse` returns them; return the sign that wins more entries.
 
     1 on a draw.
@@ -42,7 +42,7 @@ def winning_sign(layers: Layers, sparse: Callable[[LayerDeltas], Sparse]) -> int
     return _winner(sum(over_deltas(layers, lambda layer: balance_of(elect_sign(sparse(layer))))))
 
 
-def cut_and_winner(layers: Layers, density: PerTask) -> tuple[Cut, int]:
+def cut_and_winner(layers: LayerSource, density: PerTask) -> tuple[Cut, int]:
     """Find the cut of each task's whole vector, and the sign that wins more entries."""
     cut = vector_cut(layers, density)
     return cut, winning_sign(layers, lambda layer: trim(layer.deltas, cut))

@@ -5,13 +5,14 @@ Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices sid
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, LayerSource, SequentialSource
+from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, LayerSource, Table
 from merganser.linalg.joint import JointFactors, joint, joint_low_rank
 from merganser.linalg.svd import orientation
 from merganser.operators.spool import Spool
@@ -22,7 +23,7 @@ NOTHING = 1e-12  # of a unit row: a smaller entry is rounding error, in a column
 
 
 @dataclass(frozen=True)
-class JointLayers(SequentialSource):
+class JointLayers(LayerSource):
     """The layers with the tasks' matrices in joint coordinates S V_t (T, K, N); vectors are unchanged.
 
     The coordinates and the bases U^T (K, M) are on disk: memory holds only the layers being processed. The sign of each
@@ -34,15 +35,12 @@ class JointLayers(SequentialSource):
     coordinates: Spool = field(default_factory=Spool)
     seeds: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Return the tasks' names."""
-        return self.layers.tasks
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the merged parameters' names."""
-        return self.layers.names
+    @cached_property
+    def table(self) -> Table:
+        """Return the layers' table with the shapes of the coordinates."""
+        table = self.layers.table
+        shapes = {n: self.coordinates.shape(n)[1:] if n in self.coordinates else s for n, s in table.shapes.items()}
+        return replace(table, shapes=shapes)
 
     def add(self, layer: Layer) -> None:
         """Decompose the tasks' matrices of one layer and write the result to disk."""
@@ -57,9 +55,9 @@ class JointLayers(SequentialSource):
         self.coordinates.put_stack(layer.name, rows, tasks)
         self.seeds[layer.name] = layer.seed
 
-    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Read each layer and apply a function to it, in as many threads as the source."""
-        return self.layers.spread(lambda name: function(self.layer(name)))
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to each name, in as many threads as the source."""
+        return self.layers.spread(function)
 
     def layer(self, name: str) -> LayerDeltas:
         """Read one parameter of all tasks."""

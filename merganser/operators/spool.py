@@ -83,5 +83,9 @@ class Spool:
             left, offset = left[count:], offset + count
         return read.view(dtype).view(shape).to(device)
 
+    def shape(self, name: str) -> torch.Size:
+        """Return the shape of a tensor."""
+        return self._stored[name].shape
+
     def __contains__(self, name: str) -> bool:
         return name in self._stored

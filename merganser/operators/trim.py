@@ -10,12 +10,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from merganser.inputs.layers import LayerSource
 from merganser.linalg.blocks import blocks, is_looped
 from merganser.linalg.counts import counts_of
 from merganser.linalg.select import Cut, cut_of, each_trimmed
 from merganser.linalg.thresholds import Change
 from merganser.operators.coefficients import PerTask, each_of
-from merganser.operators.passes import Layers, Stacks
+from merganser.operators.passes import Stacks
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,6 @@ def loop_arguments(sparse: Sparse) -> tuple[Tensor, Tensor] | None:
     return (values.reshape(len(values), -1).contiguous(), values.new_tensor(cut)) if is_looped(values) else None
 
 
-def vector_cut(layers: Layers, density: PerTask, change: Change | None = None) -> Cut:
+def vector_cut(layers: LayerSource, density: PerTask, change: Change | None = None) -> Cut:
     """Find the cut of each task's whole vector; `change` maps blocks to the values that are compared."""
     return cut_of(Stacks(layers), partial(counts_of, each_of(density, layers.tasks)), change)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
 from merganser import registry
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.adapters.files import Adapter, open_model
@@ -20,12 +18,12 @@ from merganser.checkpoints.reading import Checkpoint, open_checkpoint, open_for_
 from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, source_of
 from merganser.errors import InputError
-from merganser.inputs.layers import LayerSource
+from merganser.inputs.layers import GivenLayers, LayerSource
 from merganser.inputs.model_deltas import open_models, unchanged
 from merganser.merging.by_layer import check_tasks
 from merganser.merging.cards import CARD, model_card
 from merganser.merging.driver import choose_device
-from merganser.merging.entry import as_taken, merge_entry
+from merganser.merging.entry import merge_entry
 from merganser.merging.method import Method
 from merganser.models import embed_classes, text_family_of
 from merganser.outputs import new_folder
@@ -56,24 +54,22 @@ class _Merge:
     threads: int
     progress: Progress
 
-    def opened(
-        self, method: Method, values: dict[str, Any], base: Path, start: Path, embeddings: Mapping[str, Tensor]
-    ) -> tuple[LayerSource, list[str]]:
-        """Open models as a method takes them, and say what a user should know of them; refuse those that do not fit."""
+    def opened(self, base: Path, start: Path) -> tuple[LayerSource, list[str]]:
+        """Open the models' deltas, and say what a user should know of them; refuse those that do not fit."""
         rules = self.recipe.rules
         opened = {task: _opened(path, base, start, rules, task) for task, path in self.models.items()}
         checkpoint = open_for_merging(start)
         pairs = ((task, path, (checkpoint, opened[task])) for task, path in self.models.items())
         notes = [note for task, path, pair in pairs for note in check_vocabulary(base, path, pair, task, rules)]
-        deltas = open_models(checkpoint, opened, rules, self.seed, embeddings)
+        deltas = open_models(checkpoint, opened, rules, self.seed)
         others = {task for task, path in self.models.items() if path.resolve() != base.resolve()}  # than the base
         notes += [f"{task}: {EQUAL}" for task in unchanged(deltas) if task in others]
-        return as_taken(method, values, deltas), notes
+        return deltas, notes
 
     def start_by(self, method: Method, base: Path, out: Path) -> Path:
         """Merge the models by a method with its defaults, for difference vectors to start from."""
         values = method.validate(method.name, {})
-        source, _ = self.opened(method, values, base, base, {})
+        source, _ = self.opened(base, base)
         out.mkdir()
         how = self.recipe.device, self.threads
         merge_entry(method, values, source, base, out, None, dict, *how, progress=self.progress)
@@ -122,7 +118,8 @@ def merge_by(
         if merged:
             start = merge.start_by(registry.get(merged), base, folder / "merged")
         embeddings = embed_classes(text_family_of(base), base, recipe.classes) if method.embeddings else {}
-        source, more = merge.opened(method, values, base, start, embeddings)
+        deltas, more = merge.opened(base, start)
+        source = GivenLayers(deltas, {"embeddings": embeddings})
         described = reader.submit(_sources, given, out, pointers)  # hashed while the models are merged
 
         def texts() -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Large parameters merged in pieces: the same values as whole, to the last bit."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.deltas import checked_norm, extract, open_deltas, stored_norm
 from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, ThreadedLayers, part_of
 from merganser.inputs.model_deltas import ModelDeltas, open_models, unchanged
-from merganser.inputs.pieces import PIECE, PiecedLayers
-from merganser.merging.entry import as_taken
+from merganser.inputs.pieces import PIECE, in_pieces
 from merganser.merging.method import Method
 from tests.laws.test_references import by_task
 from tests.laws.test_registry_properties import choices
@@ -52,13 +50,6 @@ def merged(method: Method, values: dict[str, Any], source: LayerSource) -> Itera
         yield from source.map(merge)
 
 
-def in_pieces(source: LayerSource, method: Method, size: int) -> LayerSource:
-    divided = source.in_pieces(method.divided)
-    pieced = divided if isinstance(divided, PiecedLayers) else divided.source  # type: ignore[attr-defined]
-    small = replace(pieced, size=size)
-    return small if divided is pieced else replace(divided, source=small)  # type: ignore[type-var]
-
-
 @pytest.mark.parametrize("kind", ["models", "deltas"])
 @pytest.mark.parametrize("name", DIVIDED)
 def test_pieces_merge_as_the_whole_does(name: str, kind: str, sources: dict[str, LayerSource]) -> None:
@@ -72,10 +63,10 @@ def test_pieces_merge_as_the_whole_does(name: str, kind: str, sources: dict[str,
         more += [dict.fromkeys(own, shares) | {"layers": {"*in_proj*": dict.fromkeys(own, 0.4)}}]
     for given in (*choices(name), *more):
         values = method.validate(name, given)
-        source = as_taken(method, values, sources[kind])
+        source = sources[kind]
         whole = dict(merged(method, values, source))
         pieces: dict[str, list[Tensor]] = {}
-        for part, result in merged(method, values, ThreadedLayers(in_pieces(source, method, SIZE), 3)):
+        for part, result in merged(method, values, ThreadedLayers(in_pieces(source, method.divided, SIZE), 3)):
             pieces.setdefault(part if isinstance(part, str) else part.name, []).append(result)
         assert max(map(len, pieces.values())) > 1
         assert pieces.keys() == whole.keys()
@@ -86,7 +77,7 @@ def test_pieces_merge_as_the_whole_does(name: str, kind: str, sources: dict[str,
 
 def test_pieces_are_whole_rows_of_a_bounded_size(sources: dict[str, LayerSource]) -> None:
     source = sources["models"]
-    pieced = in_pieces(source, registry.get("average"), SIZE)
+    pieced = in_pieces(source, registry.get("average").divided, SIZE)
     first = ("blocks.0.attn.in_proj_bias", "blocks.0.attn.in_proj_weight[0:2]", "blocks.0.attn.in_proj_weight[2:4]")
     assert pieced.names[:3] == first
     for layer in pieced:

@@ -14,7 +14,7 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.base_weights import with_base
 from merganser.inputs.deltas import extract, open_deltas
 from merganser.inputs.factors import FactorSettings, decompose, open_factors
-from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, MappedLayers
+from merganser.inputs.layers import GivenLayers, Layer, LayerDeltas, LayerSource, MappedLayers
 from merganser.merging.method import Method
 from tests.laws.layers import embeddings_of, statistics_of, with_start
 from tests.laws.references import Given
@@ -54,7 +54,8 @@ class Models:
         if method.reads == "statistics":
             return MappedLayers(open_deltas(self.folder / "deltas", list(self.tasks), SEED), with_statistics)
         open_, read = (open_factors, "svd") if method.factored else (open_deltas, "deltas")
-        source = open_(self.folder / read, list(self.tasks), SEED, embeddings_of(self.tasks))
+        read_ = open_(self.folder / read, list(self.tasks), SEED)
+        source = GivenLayers(read_, {"embeddings": embeddings_of(self.tasks)})
         base = open_checkpoint(self.folder / "base.safetensors")
         return with_start(method, with_base(source, base) if method.on_models else source)
 

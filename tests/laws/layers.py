@@ -1,8 +1,8 @@
 """Layers in memory, for laws: what a method would be given by the pipeline."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any
 
@@ -12,18 +12,18 @@ from torch import Tensor
 from merganser import registry
 from merganser.checkpoints.kinds import Kind
 from merganser.inputs.layers import (
+    GivenLayers,
     Layer,
     LayerDeltas,
     LayerFactors,
     LayerSource,
     Learned,
     MappedLayers,
-    SequentialSource,
     Side,
     Statistics,
+    Table,
     dense_layer,
 )
-from merganser.inputs.learned import LearnedLayers
 from merganser.linalg.decompositions import Factors
 from merganser.merging.method import Method
 from merganser.operators.drop import generator_of
@@ -88,41 +88,19 @@ def task_names(deltas: Sequence[Tensor]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Layers(SequentialSource):
+class Layers(LayerSource):
     """A LayerSource in memory."""
 
     layers: Sequence[Layer]
 
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        return self.layers[0].tasks
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(layer.name for layer in self.layers)
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {layer.name: shape_of(layer) for layer in self.layers}
-
-    @property
-    def kinds(self) -> dict[str, Kind]:
-        return {layer.name: layer.kind for layer in self.layers}
-
-    @property
-    def embeddings(self) -> dict[str, Tensor]:
-        return embeddings_of(self.tasks)
+    @cached_property
+    def table(self) -> Table:
+        tasks = self.layers[0].tasks if self.layers else ()
+        kinds, shapes = {x.name: x.kind for x in self.layers}, {x.name: x.shape for x in self.layers}
+        return Table(tasks, kinds, shapes, embeddings_of(tasks))
 
     def layer(self, name: str) -> Layer:
         return self.layers[self.names.index(name)]
-
-    def __iter__(self) -> Iterator[Layer]:
-        return iter(self.layers)
-
-
-def shape_of(layer: Layer) -> tuple[int, ...]:
-    """Return the shape of one task's delta."""
-    return tuple(layer.deltas.shape[1:]) if isinstance(layer, LayerDeltas) else layer.shape
 
 
 def embeddings_of(tasks: Sequence[str]) -> dict[str, Tensor]:
@@ -149,8 +127,8 @@ class FirstTasks(MappedLayers):
     count: int
 
     @property
-    def tasks(self) -> tuple[str, ...]:
-        return self.source.tasks[: self.count]
+    def table(self) -> Table:
+        return replace(self.source.table, tasks=self.source.tasks[: self.count])
 
 
 def taken_by(method: Method, layer: Layer) -> Layer:
@@ -180,7 +158,7 @@ def with_start(method: Method, source: LayerSource) -> LayerSource:
         assert learner.form
         values = learner.form(MappedLayers(source, dense_layer), settings).start()
     about = (method.name, settings.model_dump(), source.tasks, source.names)
-    return LearnedLayers(source, Learned(*about, values, blocks))
+    return GivenLayers(source, {"learned": Learned(*about, values, blocks)})
 
 
 def uniforms(shape: Sequence[int], *, seed: int, task: str, parameter: str) -> Tensor:

@@ -6,8 +6,7 @@ import pytest
 
 from merganser import registry
 from merganser.errors import InputError
-from merganser.inputs.layers import Learned
-from merganser.inputs.learned import LearnedLayers
+from merganser.inputs.layers import GivenLayers, Learned
 from tests.laws.layers import Layers
 from tests.laws.references import Array, Given
 from tests.laws.samples import assert_same, joined, merged_vector, network
@@ -37,4 +36,4 @@ def test_values_that_are_not_of_this_learner_and_these_parameters_are_refused(
 ) -> None:
     layers = Layers(network(2))
     with pytest.raises(InputError, match=message):
-        registry.get("adamerging").bind({}, LearnedLayers(layers, learned) if learned else layers)
+        registry.get("adamerging").bind({}, GivenLayers(layers, {"learned": learned}))

@@ -15,7 +15,7 @@ from merganser.errors import InputError
 from merganser.learning.batches import Batches
 from merganser.learning.loop import Loss, Problem, learn
 from merganser.learning.state import FILE, State
-from merganser.methods.adamerging import Settings
+from merganser.methods.adamerging import Settings, WeightedSum
 from tests.laws.layers import Layers
 from tests.laws.samples import joined, network
 

@@ -21,7 +21,6 @@ from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, LayerLowRa
 from merganser.linalg.decompositions import Basis, Factors
 from merganser.merging import driver
 from merganser.merging.devices import CudaStreams, DeviceLayers, each_tensor, full_precision
-from merganser.merging.entry import as_taken
 from merganser.overlays import task_model
 from merganser.overlays.parts import Dense, LowRank, Parts
 from tests.gpu import OnGpu, every_gpu, pretended, pretended_gpu, real_gpu, real_gpu_first
@@ -45,7 +44,7 @@ def merge(name: str, values: dict[str, Any], layers: LayerSource, folder: Path, 
     method = registry.get(name)
     filled = method.validate(name, values)
     save_tensors(folder / "base.safetensors", {each: torch.zeros(shape) for each, shape in layers.shapes.items()})
-    base, source = open_checkpoint(folder / "base.safetensors"), as_taken(method, filled, with_start(method, layers))
+    base, source = open_checkpoint(folder / "base.safetensors"), with_start(method, layers)
     driver.merge(method, filled, source, base, folder, driver.choose_device(device))
 
 

@@ -6,6 +6,7 @@ Legend: T tasks, G groups (the vectors of one task), C entries of a vector.
 """
 
 from collections.abc import Iterator
+from itertools import combinations, combinations_with_replacement
 from math import prod
 from typing import Literal
 
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import BLOCK
-from merganser.operators.competition import pairs_of
 
 Granularity = Literal["parameter", "row", "column"]
 TILE = 1 << 14  # entries summed at once: torch sums more in several threads, in an order that depends on their number
@@ -79,9 +79,9 @@ def products(vectors: Tensor, start: Tensor | None = None) -> Tensor:
     found = torch.zeros(tasks, tasks, groups, dtype=torch.float64, device=vectors.device)
     for rows, columns in tiles(vectors):
         tile = _tile(vectors, start, rows, columns)
-        for i, j in pairs_of(tasks):
+        for i, j in combinations_with_replacement(range(tasks), 2):
             found[i, j, rows] += (tile[i] * tile[j]).sum(-1)
-    for i, j in pairs_of(tasks):
+    for i, j in combinations_with_replacement(range(tasks), 2):
         found[j, i] = found[i, j]
     return found
 
@@ -110,7 +110,7 @@ def mean_cosine(vectors: Tensor) -> Tensor:
     [0.6]
     """
     found = cosines(products(vectors))
-    pairs = [found[i, j] for i, j in pairs_of(len(found)) if i != j]
+    pairs = [found[i, j] for i, j in combinations(range(len(found)), 2)]
     return torch.stack(pairs).mean(0) if pairs else torch.ones_like(found[0, 0])
 
 

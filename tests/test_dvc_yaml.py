@@ -164,6 +164,7 @@ def test_stages_that_merge_depend_on_their_own_method_and_the_report_on_all() ->
     of_methods = {name: [dep for dep in stage["deps"] if "methods" in dep] for name, stage in STAGES.items()}
     own = [f"{DIGESTS}methods/${{item.method}}.txt"]
     assert {name: deps for name, deps in of_methods.items() if deps} == {
+        "learn": [f"{DIGESTS}methods/${{item.learner}}.txt"],
         "merge": own,
         "study_tasks": own,
         "search": [*own, f"{DIGESTS}methods/individual.txt"],

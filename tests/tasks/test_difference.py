@@ -144,7 +144,7 @@ def test_tasks_are_described_by_the_mean_embedding_of_their_class_names(carried:
         assert linked.read_bytes() == Path("data/differences/x/red.safetensors").read_bytes()
         unseen = open_source(Entry(method="dts_unseen", reads="embeddings/of_x"), "differences/x", list(TASKS), 0)
         plain = open_source(Entry(method="dts_d", reads="differences/x"), "differences/x", list(TASKS), 0)
-        assert list(unseen.embeddings) == sorted(TASKS)
-        assert not plain.embeddings
+        assert list(unseen.table.embeddings) == sorted(TASKS)
+        assert not plain.table.embeddings
         merge.main(["unseen"])
         assert Path("data/merged/unseen/overlays.safetensors").is_file()

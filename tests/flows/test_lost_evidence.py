@@ -10,7 +10,8 @@ import pytest
 
 from dvcfleet.errors import DamagedError
 from dvcfleet.planning.plan import PlannedStage, State, plan
-from tests.tiny import dvc, merganser
+from tests.flows.conftest import Done
+from tests.tiny import is_clean, merganser
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def delete_run(run: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_receipt_there", [True, False])
 def test_the_run_of_a_receipt_that_is_gone_is_recorded_again(
-    project: Path, prefect_api: str, is_receipt_there: bool
+    project: Path, prefect_api: str, is_receipt_there: bool, done: Done
 ) -> None:
     before = receipts()
     entry = next(iter(before))
@@ -61,8 +62,8 @@ def test_the_run_of_a_receipt_that_is_gone_is_recorded_again(
     assert after[entry] != before[entry]
     assert after | {entry: ""} == before | {entry: ""}
     assert work() == {}
-    assert merganser(project, "lineage", "verify").stdout == ""
-    assert dvc(project, "status").strip() == "Data and pipelines are up to date."
+    assert done(project, "lineage", "verify") == ""
+    assert is_clean(project)
 
 
 def test_without_a_store_all_is_recorded_again(project: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import torch
@@ -69,6 +70,12 @@ def dvc(folder: Path, *args: str) -> str:
     """Run DVC's own command line and return what it printed."""
     command = [sys.executable, "-m", "dvc", *args]
     return subprocess.run(command, cwd=folder, env=environment(), check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def is_clean(folder: Path) -> bool:
+    """Tell whether `dvc status` finds nothing changed."""
+    with chdir(folder), Repo() as repo:
+        return bool(repo.status() == {})
 
 
 def merganser(folder: Path, *args: str, check: bool = True, **variables: str) -> "subprocess.CompletedProcess[str]":

@@ -16,7 +16,7 @@ from dvcfleet.options import Options
 from tests.dvcfleet.repositories import Change, Repository, changes, make, repositories
 from tests.dvcfleet.twins import OURS, THEIRS, Twins
 
-REPOSITORIES, SAMPLE, TOGETHER = 500, 10, 10
+REPOSITORIES, SAMPLE, TOGETHER = 500, 20, 10
 ALL = Options(all_pipelines=True)
 
 

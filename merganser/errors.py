@@ -41,6 +41,18 @@ def refusing(
         raise InputError(f"{what} ({str(error) or type(error).__name__}); {remedy}") from error
 
 
+@contextmanager
+def quoting(what: str) -> Iterator[None]:
+    """Raise InputError with the first line of whatever a library raises in the block: some messages fill pages.
+
+    What a file may lack, and sizes that do not fit, libraries say in many ways.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise InputError(f"{what}: {next(iter(str(error).splitlines()), type(error).__name__)}") from error
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Suggest the nearest known word, as the end of a message; nothing when none is near."""
     near = get_close_matches(word, list(known), n=1)

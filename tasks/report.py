@@ -5,17 +5,18 @@ from pathlib import Path
 
 from merganser.config.loading import load_params
 from merganser.config.params import Params
+from merganser.config.published import Published
 from merganser.errors import InputError
 from merganser.outputs import fresh_folder, write_json
 from merganser.report import tables
 from merganser.report.changes import read_changes
 from merganser.report.choices import make_choices
-from merganser.report.measured import read_measures
+from merganser.report.measured import Measured
 from merganser.report.page import render_page
 from merganser.report.plots import make_plots
-from merganser.report.published import read_reproduced
+from merganser.report.published import reproduce
 from merganser.report.rows import make_rows
-from merganser.report.scores import read_scores
+from merganser.report.scores import read_json, read_scores
 from merganser.report.significance import MEAN, read_significance
 from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
@@ -42,14 +43,15 @@ def write_report(params: Params) -> None:
     """Compare every declared entry on every declared task; write `report/` and `metrics.json`."""
     scores = read_scores(params, METRICS, MERGE_PROFILES)
     rows = make_rows(params, scores, METRICS, RECORDS, PROFILES)
-    measured = read_measures(TASK_MEASURES, MERGE_MEASURES, [row.entry for row in rows])
+    of_merges = {row.entry: read_json(MERGE_MEASURES / f"{row.entry}.json") for row in rows}
+    measured = Measured(read_json(TASK_MEASURES), of_merges)
     tasks = params.measured
     studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)
     significance = read_significance(rows, EXAMPLES)
     choices = make_choices(rows, significance.pairs[MEAN])
     plots = make_plots(rows, measured, tasks) | draw_studies(studies, rows[0].wording)
     numbers = tables.summary(rows)
-    reproduced = read_reproduced(PUBLISHED, rows, tasks) if params.published else []
+    reproduced = reproduce(Published.model_validate(read_json(PUBLISHED)), rows, tasks) if params.published else []
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), numbers)
     with fresh_folder(REPORT) as folder:
         (folder / "plots").mkdir()

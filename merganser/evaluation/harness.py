@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from merganser.errors import InputError, did_you_mean
+from merganser.errors import InputError, did_you_mean, quoting
 
 MISSING = "language_model: needs lm-eval: pip install 'merganser[lm]'"
 SEED = 1234  # of the examples in front of a question; lm-eval's own
@@ -130,11 +130,9 @@ def open_task(task: Mapping[str, Any], metric: str, documents: Sequence[Mapping[
         made: dict[str, Any] = {"task": "task", "test_split": SPLIT, "num_fewshot": task.get("num_fewshot") or 0}
         made["metric_list"] = metrics or [{"metric": metric}]
         rows = Dataset.from_list([dict(document) for document in documents])
-        try:
+        with quoting("data.task: lm-eval cannot make this task of the data"):
             opened = ConfigurableTask(config=own | made | {"custom_dataset": lambda **_: {SPLIT: rows}})
             opened.set_fewshot_seed(seed=SEED)
-        except Exception as error:  # templates and settings go wrong in many ways
-            raise InputError(f"data.task: lm-eval cannot make this task of the data: {_told(error)}") from error
     return opened
 
 
@@ -146,10 +144,8 @@ def samples_of(task: Any, network: Any, batch_size: int) -> list[dict[str, Any]]
 
         with _ties_kept(network.module):
             model = HFLM(pretrained=network.module, tokenizer=network.tokenizer, batch_size=batch_size)
-        try:
+        with quoting("data.task: lm-eval cannot run this task"):
             found = evaluate(lm=model, task_dict={"tasks": {"task": task}}, bootstrap_iters=0, log_samples=True)
-        except Exception as error:  # as above
-            raise InputError(f"data.task: lm-eval cannot run this task: {_told(error)}") from error
     samples = found["samples"]["task"]
     kept = [sample for sample in samples if sample["filter"] == samples[0]["filter"]]
     return sorted(kept, key=lambda sample: int(sample["doc_id"]))
@@ -183,7 +179,3 @@ def _sandbox(plain: Any) -> ImmutableSandboxedEnvironment:
     sandbox = ImmutableSandboxedEnvironment(undefined=plain.undefined, keep_trailing_newline=True)
     sandbox.filters |= {name: how for name, how in plain.filters.items() if name not in sandbox.filters}
     return sandbox
-
-
-def _told(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

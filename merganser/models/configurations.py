@@ -17,7 +17,7 @@ from merganser.checkpoints import architecture
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
-from merganser.errors import InputError
+from merganser.errors import InputError, quoting
 from merganser.limits import check_files
 from merganser.models import DeviceName, Precision, family_names, get_family
 from merganser.models.bounded import bounded
@@ -43,7 +43,7 @@ def read_config(family: str, folder: Path) -> Any:
     check_files(folder)
     for file in sorted(folder.glob("*config.json")):
         _refuse_code(file)
-    with asking_transformers(f"{folder / CONFIG}: transformers cannot read it"), _in_silence():
+    with quoting(f"{folder / CONFIG}: transformers cannot read it"), _in_silence():
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if config.model_type not in get_family(family).MODEL_TYPES:
         fitting = [name for name in family_names() if config.model_type in get_family(name).MODEL_TYPES]
@@ -90,7 +90,7 @@ def build(
     is of a model that its checkpoint cannot hold.
     """
     what = f"{folder / CONFIG}: transformers cannot build this model"
-    with asking_transformers(what), no_init_weights(), bounded(folder, tensors):
+    with quoting(what), no_init_weights(), bounded(folder, tensors):
         module = make(config, dtype=TORCH[precision])
     module.tie_weights()
     return module.eval() if device == "cpu" else module.eval().to(device)
@@ -113,15 +113,3 @@ def check_names(
     ties = tied_names(module)
     own = {naming.own(name, checkpoint.spec(name).shape) for name in checkpoint.names}
     naming.check_missing([*ties, *(ties.get(name, name) for name in own if name), *filter(None, own)], may_lack)
-
-
-@contextmanager
-def asking_transformers(what: str) -> Iterator[None]:
-    """Raise InputError with the first line of whatever transformers raises in the block: its messages fill pages.
-
-    What a file may lack, and sizes that do not fit, it says in many ways.
-    """
-    try:
-        yield
-    except Exception as error:
-        raise InputError(f"{what}: {next(iter(str(error).splitlines()), type(error).__name__)}") from error

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.reading import Checkpoint
-from merganser.errors import InputError
+from merganser.errors import InputError, quoting
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.blocks import WithBlocks
-from merganser.models.configurations import asking_transformers, build, check_names, read_config
+from merganser.models.configurations import build, check_names, read_config
 from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, picture, text_digest
 from merganser.models.named_module import NamedModule
 from merganser.models.naming import naming_of
@@ -102,7 +102,7 @@ class DualEncoderModule(NamedModule, DualEncoder, WithBlocks):
 
         The one over torchvision, the default of transformers 5, resizes to levels that are one higher or lower.
         """
-        with asking_transformers(f"{self.folder}: transformers cannot make the image processor"):
+        with quoting(f"{self.folder}: transformers cannot make the image processor"):
             made = transformers.AutoImageProcessor.from_pretrained(
                 self.folder, backend="pil", local_files_only=True, trust_remote_code=False
             )

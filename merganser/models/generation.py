@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import GenerationConfig
 
-from merganser.models.configurations import asking_transformers
+from merganser.errors import quoting
 
 GENERATION_CONFIG = "generation_config.json"
 # What a folder's generation_config.json may say: where a text starts and ends. How to sample is not its business.
@@ -16,7 +16,7 @@ TOKENS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_
 
 def greedy(folder: Path, config: Any) -> GenerationConfig:
     """Return the settings of greedy decoding, with the tokens that a folder names."""
-    with asking_transformers(f"{folder / GENERATION_CONFIG}: transformers cannot read it"):
+    with quoting(f"{folder / GENERATION_CONFIG}: transformers cannot read it"):
         named: Any = config
         if (folder / GENERATION_CONFIG).is_file():
             named = GenerationConfig.from_pretrained(folder, local_files_only=True)

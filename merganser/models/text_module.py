@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from merganser.errors import InputError
+from merganser.errors import InputError, quoting
 from merganser.models import Inputs
-from merganser.models.configurations import asking_transformers
 from merganser.models.named_module import NamedModule
 from merganser.models.naming import Naming
 
@@ -57,7 +56,7 @@ def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "
     """
     if not any(file for pattern in VOCABULARIES for file in folder.glob(pattern)):
         raise InputError(f"{folder}: no tokenizer.json nor another vocabulary; the checkpoint's folder must hold one")
-    with asking_transformers(f"{folder}: transformers cannot make the tokenizer"):
+    with quoting(f"{folder}: transformers cannot make the tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _padding(tokenizer, config.pad_token_id)

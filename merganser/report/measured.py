@@ -1,16 +1,14 @@
 """The measures of a comparison, read back: of the tasks, and of each entry's merge."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from merganser.report.layers import by_depth
-from merganser.report.scores import read_json
 
 Grid = NDArray[np.float64]  # NaN where a number is not defined
 # what is shown of each matrix, and where it stands in the file; numbers per task or pair of tasks as their mean
@@ -88,11 +86,6 @@ class Measured:
     def as_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
         return {"tasks": self.of_tasks, "entries": self.of_merges}
-
-
-def read_measures(tasks: Path, merges: Path, entries: Sequence[str]) -> Measured:
-    """Read the measures of the tasks and of these entries' merges; raise InputError naming a file that is missing."""
-    return Measured(read_json(tasks), {entry: read_json(merges / f"{entry}.json") for entry in entries})
 
 
 def grid(values: Any) -> Grid:

@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 from merganser.config.published import MEAN, MEANS, NORMALISED, Published, Table
 from merganser.measures.significance import LEVEL
 from merganser.report.rows import Row
-from merganser.report.scores import read_json
 
 ERRORS = NormalDist().inv_cdf(1 - LEVEL / 2)  # so many standard errors hold 95 % of what other examples would give
 
@@ -52,11 +50,6 @@ class Reproduced:
     def beyond(self) -> int:
         """Count those that differ by more than our sampling error."""
         return sum(figure.beyond is True for figure in self.compared)
-
-
-def read_reproduced(path: Path, rows: Sequence[Row], tasks: Sequence[str]) -> list[Reproduced]:
-    """Compare the entries with what the stage `publish` read."""
-    return reproduce(Published.model_validate(read_json(path)), rows, tasks)
 
 
 def reproduce(published: Published, rows: Sequence[Row], tasks: Sequence[str]) -> list[Reproduced]:

@@ -23,7 +23,7 @@ from merganser.checkpoints.architecture import read_config, read_object
 from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
-from merganser.errors import InputError, refusing
+from merganser.errors import InputError, quoting, refusing
 from merganser.inputs.layers import Side
 from merganser.limits import SMALL, check_files, parse_json, read_small
 from merganser.models import DeviceName, Extra, Inputs, Precision
@@ -133,10 +133,8 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
         if not text.get("hf_tokenizer_name") and not text.get("tokenizer_kwargs"):
             # Its vocabulary was built as open_clip was imported; to build another takes 0.1 s.
             return partial(open_clip.tokenize, context_length=text.get("context_length", DEFAULT_CONTEXT_LENGTH))
-        try:
+        with quoting(f"{self.folder}: open_clip cannot make the tokenizer"):
             return open_clip.get_tokenizer(f"local-dir:{self.folder}")
-        except Exception as error:  # what a tokenizer's files may lack is told in many ways
-            raise InputError(f"{self.folder}: open_clip cannot make the tokenizer: {error}") from error
 
 
 def _load_strictly(module: Module, parameters: Iterable[tuple[str, Tensor]], where: Path) -> None:
@@ -180,10 +178,8 @@ def _build(folder: Path) -> Any:
     level = logging.getLogger().level
     logging.getLogger().setLevel(logging.ERROR)
     try:
-        with bounded(folder):
+        with quoting(f"{folder / CONFIG}: open_clip cannot build this model"), bounded(folder):
             return open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False).eval()
-    except Exception as error:  # sizes that do not fit are told in many ways
-        raise InputError(f"{folder / CONFIG}: open_clip cannot build this model: {error}") from error
     finally:
         logging.getLogger().setLevel(level)
 

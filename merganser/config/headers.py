@@ -1,6 +1,6 @@
 """Compare the declared models before any work, from headers alone."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,8 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     base: Checkpoint | None = None
     with _caught(mistakes, "base.source"):
         if params.base.is_mean:
-            base = _mean(models, params.base.heads)
+            mean = MeanCheckpoint({name: whole(models[name], name) for name in sorted(models)}, params.base.heads)
+            base = mean if mean.specs else None  # while the models are not here
         elif path := here.get("base.source"):
             refuse_code(path)
             base = open_checkpoint(path)
@@ -112,12 +113,6 @@ def _splits_read(params: Params, name: str) -> dict[str, str]:
     if params.validation:
         read[f"{own}.validation" if data.validation else "validation.split"] = params.validation_split_of(name)
     return read
-
-
-def _mean(models: Mapping[str, Checkpoint | Adapter], heads: Sequence[str]) -> Checkpoint | None:
-    """Return what fetch_base will make of the models; None while they are not here."""
-    found = MeanCheckpoint({name: whole(models[name], name) for name in sorted(models)}, heads)
-    return found if found.specs else None
 
 
 def _lies_here(source: Path, made: Callable[[Path], bool]) -> bool:

@@ -11,7 +11,6 @@ from merganser import registry
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.companions import companion_names, left_out, names_in, other_folders, refuse_code
-from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import Origin
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint, open_for_merging
@@ -48,7 +47,6 @@ class _Merge:
     """The models of a recipe where they lie, and how they are merged, whatever the method."""
 
     recipe: Recipe
-    base: Path | None
     models: Mapping[str, Path]
     seed: int
     threads: int
@@ -57,7 +55,10 @@ class _Merge:
     def opened(self, base: Path, start: Path) -> tuple[LayerSource, list[str]]:
         """Open the models' deltas, and say what a user should know of them; refuse those that do not fit."""
         rules = self.recipe.rules
-        opened = {task: _opened(path, base, start, rules, task) for task, path in self.models.items()}
+        opened: dict[str, Checkpoint | Adapter] = {  # an adapter stays one where its base is what the deltas start from
+            task: open_model(path) if start == base else open_whole(path, base, rules, task)
+            for task, path in self.models.items()
+        }
         checkpoint = open_for_merging(start)
         pairs = ((task, path, (checkpoint, opened[task])) for task, path in self.models.items())
         notes = [note for task, path, pair in pairs for note in check_vocabulary(base, path, pair, task, rules)]
@@ -107,14 +108,17 @@ def merge_by(
     device = choose_device(recipe.device)
     for path in given.values():
         refuse_code(path)
-    merge = _Merge(recipe, given.get(BASE), models, seed, threads, progress)
+    merge = _Merge(recipe, models, seed, threads, progress)
     with (
         new_folder(out) as written,
         tempfile.TemporaryDirectory(prefix=".made-", dir=written) as made,
         ThreadPoolExecutor(1) as reader,
     ):
         folder = Path(made)
-        base = start = merge.base or _mean_of(models, folder / "base", progress)
+        base = start = given.get(BASE) or folder / "base"
+        if BASE not in given:
+            base.mkdir()
+            write_mean(models, base, progress=progress)
         if merged:
             start = merge.start_by(registry.get(merged), base, folder / "merged")
         embeddings = embed_classes(text_family_of(base), base, recipe.classes) if method.embeddings else {}
@@ -209,12 +213,6 @@ def _check_classes(method: Method, models: Mapping[str, Path], classes: Mapping[
         raise InputError(f"--classes {strange[0]}: there is no --model {strange[0]}")
 
 
-def _mean_of(models: Mapping[str, Path], folder: Path, progress: Progress) -> Path:
-    folder.mkdir()
-    write_mean(models, folder, progress=progress)
-    return folder
-
-
 def _notes(base: Path) -> list[str]:
     """Say what of the base's folder the merge does not have."""
     if not base.is_dir():
@@ -226,8 +224,3 @@ def _notes(base: Path) -> list[str]:
         "second names of tied weights and constants, left out": sorted(open_checkpoint(base).dropped),
     }
     return [f"{base}: {note}: {', '.join(found)}" for note, found in notes.items() if found]
-
-
-def _opened(path: Path, base: Path, start: Path, rules: ParameterRules, task: str) -> Checkpoint | Adapter:
-    """Open a task's model: an adapter stays one where its base is what the deltas start from."""
-    return open_model(path) if start == base else open_whole(path, base, rules, task)

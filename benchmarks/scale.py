@@ -23,11 +23,12 @@ from typing import Any
 import yaml
 
 from benchmarks.harness import RESULTS, ROOT, Measured, Run, as_table, described, machine, measure, write_results
+from dvcfleet.dvc_adapter.stages import kind_of
 from dvcfleet.planning.plan import plan
 from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import executions
 from dvcfleet.repository import STATE_FOLDER
-from dvcfleet.scheduling.durations import Durations, kind_of
+from dvcfleet.scheduling.durations import Durations
 from dvcfleet.scheduling.order import ReadyStages, paths
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 from flows import cost_model

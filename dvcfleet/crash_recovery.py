@@ -18,13 +18,12 @@ from pathlib import Path
 
 from dvcfleet.disk import sync_names, sync_then_write, write_durably
 from dvcfleet.dvc_adapter.listings import forget_hashes
-from dvcfleet.dvc_adapter.lockfiles import LockFiles, lock_file_of
+from dvcfleet.dvc_adapter.lockfiles import LockFiles, names_by_lock_file
 from dvcfleet.dvc_adapter.objects import is_torn, listing_at
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.run_cache import entry_at, run_cache_folder, temporary_mark
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
-from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.options import Options
 
 _TEMPORARY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names them
@@ -89,21 +88,15 @@ def crash_recovery(repo: Repo, state: Path) -> Iterator[None]:
 
 def recovered_lock_files(repo: Repo, state: Path) -> LockFiles:
     """Return the repository's dvc.lock files, after writing into them what a killed run had left in its journal."""
-    locks = LockFiles(
-        state / "journal", lambda: _lock_file_order(repo), repo.scm_context.track_file, partial(sync, repo, state)
-    )
+
+    def order() -> dict[str, list[str]]:
+        # That of `dvc repro --all-pipelines`.
+        return names_by_lock_file(stage_graph(repo, Options(all_pipelines=True))[1])
+
+    locks = LockFiles(state / "journal", order, repo.scm_context.track_file, partial(sync, repo, state))
     if locks.recover():
         forget_index(repo)
     return locks
-
-
-def _lock_file_order(repo: Repo) -> dict[str, list[str]]:
-    """Return, per dvc.lock, its stages in the order in which `dvc repro --all-pipelines` would run them."""
-    order: dict[str, list[str]] = {}
-    for stage in stage_graph(repo, Options(all_pipelines=True))[1]:
-        if in_dvc_yaml(stage):
-            order.setdefault(lock_file_of(stage), []).append(stage.name)
-    return order
 
 
 def _last_sync(state: Path) -> _Sync | None:

@@ -44,6 +44,10 @@ class DamagedError(FailedError):
     """A file is damaged, and nothing can make it anew by itself; the message names it and says what to do."""
 
 
+class ExecutorLostError(Exception):
+    """No worker is left to run a job."""
+
+
 class SkippedError(Exception):
     """The run was skipped, as `busy` says, because another process writes to the repository."""
 

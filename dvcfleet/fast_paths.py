@@ -4,9 +4,11 @@ A fast path is a function that uses internals of a library; a slower function th
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from importlib import import_module, metadata
 from operator import attrgetter
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -75,3 +77,19 @@ def missing(internals: Iterable[str], opened: Mapping[str, Any]) -> Iterator[str
             attrgetter(path)(opened[where] if where in opened else import_module(where))
         except (ImportError, AttributeError):
             yield f"{where}.{path}"
+
+
+def no_shortcut() -> AbstractContextManager[None]:
+    """Replace nothing within the block."""
+    return nullcontext()
+
+
+@contextmanager
+def replaced(owner: ModuleType | type, name: str, shortcut: Any) -> Iterator[None]:
+    """Put another object in the place of a module's or a class's within the block."""
+    before = vars(owner)[name]
+    setattr(owner, name, shortcut)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -102,20 +102,15 @@ def write_lock(
     with ExitStack() as locks:
         while True:
             try:
-                lock = _lock_all(repo, locks, say)
+                locks.enter_context(_run_lock(state_folder(repo) / RUN_LOCK))
+                lock = locks.enter_context(closing(DvcLock(repo, say)))
+                refuse_busy_paths(repo)
                 break
             except BusyError as busy:
                 locks.close()
                 on_busy(busy)
         with crash_recovery(repo, state_folder(repo)), links_open(repo):
             yield lock
-
-
-def _lock_all(repo: Repo, locks: ExitStack, say: Callable[[str], None]) -> DvcLock:
-    locks.enter_context(_run_lock(state_folder(repo) / RUN_LOCK))
-    lock = locks.enter_context(closing(DvcLock(repo, say)))
-    refuse_busy_paths(repo)
-    return lock
 
 
 def is_at_work(folder: Path) -> bool:
@@ -159,11 +154,7 @@ def _lock_or_name(file: TextIO) -> None:
             holder = {"pid": "unknown", "since": "just now"}
             with suppress(ValueError, TypeError):
                 holder |= json.loads(file.read())
-        if time.monotonic() > end or _alive(holder["pid"]):
+        if time.monotonic() > end or (isinstance(holder["pid"], int) and psutil.pid_exists(holder["pid"])):
             who = f"another run is at work in this repository (process {holder['pid']}, since {holder['since']})"
             raise BusyError(who, "wait for it to end, or stop it and run again")
         time.sleep(0.01)
-
-
-def _alive(pid: int | str) -> bool:
-    return isinstance(pid, int) and psutil.pid_exists(pid)

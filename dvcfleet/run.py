@@ -18,6 +18,7 @@ from dvcfleet.dvc_adapter.pulling import pull_run_cache
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.errors import FailedError, SkippedError, UserError
 from dvcfleet.failures import failure_of
+from dvcfleet.loop import Run
 from dvcfleet.messages import Ending, Result
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.placement import Placement, check_stages, choose_placement
@@ -32,8 +33,6 @@ from dvcfleet.repository import existing_state_folder, opened, state_folder, whe
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
 from dvcfleet.runners import open_runner
 from dvcfleet.scheduling.durations import Durations, seconds_before
-from dvcfleet.scheduling.loop import Run
-from dvcfleet.scheduling.protocols import Workspace
 from dvcfleet.services import Services
 from dvcfleet.stop_signals import Stop
 from dvcfleet.worker.output import LOGS
@@ -106,7 +105,7 @@ class RepositoryRun:
     lock_files: LockFiles = field(init=False)
     recorded: RecordedHashes | None = field(init=False)
     plan: Plan = field(init=False)
-    workspace: Workspace = field(init=False)
+    workspace: LocalWorkspace | NodeWorkspace = field(init=False)
 
     def __post_init__(self) -> None:
         self.root = Path(self.repo.root_dir)

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from types import ModuleType
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.errors import in_one_line
+from dvcfleet.fast_paths import no_shortcut, replaced
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -24,11 +24,7 @@ def fast_index() -> Iterator[None]:
         yield
 
 
-def _without() -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-@otherwise("local_paths", _without)
+@otherwise("local_paths", no_shortcut)
 def _local_paths() -> AbstractContextManager[None]:
     """Resolve plain paths alike: DVC validates each as the configuration of a remote."""
     from dvc import output
@@ -51,7 +47,7 @@ def _local_paths() -> AbstractContextManager[None]:
     return replaced(output, "get_cloud_fs", resolve_once)
 
 
-@otherwise("acyclic", _without)
+@otherwise("acyclic", no_shortcut)
 def _acyclic() -> AbstractContextManager[None]:
     """Sort the graph to see that it has no cycle; DVC looks for one edge by edge, and only that names it."""
     from dvc.repo import graph
@@ -67,7 +63,7 @@ def _acyclic() -> AbstractContextManager[None]:
     return replaced(graph, "check_acyclic", check_by_sorting)
 
 
-@otherwise("params_once", _without)
+@otherwise("params_once", no_shortcut)
 def _params_once() -> AbstractContextManager[None]:
     """Parse a parameters file once; DVC does it twice for each stage, and the file has a line for all of them."""
     from dvc.dependency import param
@@ -104,14 +100,3 @@ def _named_errors() -> AbstractContextManager[None]:
             raise DvcException(f"{os.path.relpath(path)}: {in_one_line(error)}") from error
 
     return replaced(Index, "from_file", staticmethod(load_or_name))
-
-
-@contextmanager
-def replaced(module: ModuleType | type, name: str, shortcut: Any) -> Iterator[None]:
-    """Put another object in the place of a module's or a class's within the block."""
-    before = vars(module)[name]
-    setattr(module, name, shortcut)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)

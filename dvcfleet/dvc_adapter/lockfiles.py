@@ -66,10 +66,7 @@ class LockFiles:
 
     def order_as(self, stages: Iterable[Stage]) -> None:
         """Put new entries in the order of these stages, those of the run."""
-        order: dict[str, list[str]] = defaultdict(list)
-        for stage in stages:
-            if in_dvc_yaml(stage):
-                order[lock_file_of(stage)].append(stage.name)
+        order = names_by_lock_file(stages)
         self._order = lambda: order
 
     def settle(self) -> None:
@@ -296,6 +293,15 @@ def _entry_in(lines: str, name: str) -> dict[str, Any] | None:
 def lock_file_of(stage: Stage) -> str:
     """Return the path of the dvc.lock that holds the stage's entry."""
     return os.path.splitext(stage.path)[0] + ".lock"
+
+
+def names_by_lock_file(stages: Iterable[Stage]) -> dict[str, list[str]]:
+    """Return the names of stages by the dvc.lock that holds their entries, in the order of the stages."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for stage in stages:
+        if in_dvc_yaml(stage):
+            names[lock_file_of(stage)].append(stage.name)
+    return names
 
 
 def read_lock_file(path: str | Path) -> dict[str, Any]:

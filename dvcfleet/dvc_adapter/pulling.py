@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dvcfleet.dvc_adapter.listings import outputs_near
-from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
+from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 
 
 def pull_run_cache(repo: Repo, say: Callable[[str], object]) -> None:
@@ -33,7 +33,8 @@ def pull_missing_inputs(stage: Stage) -> None:
     """Pull a stage's missing inputs that other stages write; raises DvcException if the remote lacks them."""
     for dep in stage.deps:
         if dep.protocol == "local" and not dep.exists:
-            for out, inside in _writers(dep):
+            for out in outputs_near(dep.repo.index.outs_trie, dep):
+                inside = dep.fs_path if dep.fs.isin(dep.fs_path, out.fs_path) else None
                 _pull(out, inside)
                 out.checkout(force=True, filter_info=inside)
 
@@ -44,9 +45,3 @@ def _pull(out: Output, inside: str | None = None) -> None:
         return
     for remote, objects in out.get_used_objs(filter_info=inside).items():
         out.repo.cloud.pull(objects, odb=remote)
-
-
-def _writers(dep: Dependency) -> list[tuple[Output, str | None]]:
-    """Return the outputs at, in or above a dependency, each with the path inside it that is needed."""
-    outs = outputs_near(dep.repo.index.outs_trie, dep)
-    return [(out, dep.fs_path if dep.fs.isin(dep.fs_path, out.fs_path) else None) for out in outs]

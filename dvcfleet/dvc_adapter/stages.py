@@ -103,15 +103,8 @@ def _flag(meta: Mapping[str, Any], key: str, default: bool, where: str) -> bool:
     return value
 
 
-def shell_commands(stage: Stage) -> list[tuple[str, list[str]]]:
-    """Return each command line of a stage with the argv by which DVC would run it in a shell."""
-    lines = stage.cmd if isinstance(stage.cmd, list) else stage.cmd.splitlines()
-    shell = os.environ.get("SHELL") or "/bin/sh"
-    return [(line, _shell_command(shell, line)) for line in lines]
-
-
 @otherwise("shell_command", lambda shell, line: [shell, "-c", line])
-def _shell_command(shell: str, line: str) -> list[str]:
+def shell_command(shell: str, line: str) -> list[str]:
     """Return a shell's argv for one command line; for shells it knows, DVC skips the user's startup files."""
     from dvc.stage.run import _make_cmd
 

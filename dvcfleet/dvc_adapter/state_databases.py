@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.dvc_adapter.index_loading import replaced
+from dvcfleet.fast_paths import replaced
 from dvcfleet.sqlite_files import is_damaged
 
 _DATABASES = ("links/cache.db", "hashes/local/cache.db")

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from dvcfleet.dvc_adapter.listings import is_near_output
-from dvcfleet.dvc_adapter.lockfiles import LockFiles, read_lock_file
+from dvcfleet.dvc_adapter.lockfiles import LockFiles, names_by_lock_file, read_lock_file
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.protocols import Output, Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
-from dvcfleet.dvc_adapter.stages import in_dvc_yaml, locked_stage
+from dvcfleet.dvc_adapter.stages import locked_stage
 from dvcfleet.errors import some
 
 _MOST_NAMES = 10
@@ -32,23 +31,19 @@ class Orphan:
     name: str
     outs: tuple[str, ...]
     readers: tuple[str, ...]
-    dvc_yaml: str = field(repr=False)
+    lock_file: str = field(repr=False)
     entry: dict[str, Any] = field(repr=False, compare=False)
 
 
 def find_orphans(repo: Repo) -> Iterator[Orphan]:
     """Find the entries of dvc.lock files whose stage is no longer in dvc.yaml."""
-    declared = defaultdict(set)
-    for stage in repo.index.stages:
-        if in_dvc_yaml(stage):
-            declared[stage.path].add(stage.name)
-    for dvc_yaml, names in declared.items():
-        lock_file = Path(dvc_yaml).with_suffix(".lock")
-        entries = read_lock_file(lock_file) if lock_file.exists() and _may_hold_others(lock_file, names) else {}
+    for lock_file, declared in names_by_lock_file(repo.index.stages).items():
+        names = set(declared)
+        entries = read_lock_file(lock_file) if os.path.exists(lock_file) and _may_hold_others(Path(lock_file), names) else {}
         for name, entry in entries.items():
             if name not in names:
-                outs = [out for out in _lone_outs(repo, dvc_yaml, entry) if out.exists]
-                yield Orphan(name, tuple(map(str, outs)), _readers(repo, outs), dvc_yaml, entry)
+                outs = [out for out in _lone_outs(repo, lock_file, entry) if out.exists]
+                yield Orphan(name, tuple(map(str, outs)), _readers(repo, outs), lock_file, entry)
 
 
 def orphan_lines(orphans: Sequence[Orphan]) -> Iterator[str]:
@@ -92,7 +87,7 @@ def prune_orphans(repo: Repo, lock_files: LockFiles, console: Console) -> None:
         console.print(f"{orphan.name}: no longer in dvc.yaml, removed (its outputs stay in DVC's cache)", markup=False)
         for path in left:
             console.print(f"  {path} was changed, or is not in the cache: not removed", markup=False)
-        lock_files.forget(os.path.splitext(orphan.dvc_yaml)[0] + ".lock", [orphan.name])
+        lock_files.forget(orphan.lock_file, [orphan.name])
     if orphans:
         forget_index(repo)
 
@@ -103,7 +98,7 @@ def remove_outputs(repo: Repo, orphan: Orphan) -> list[str]:
     An output that was edited, or that the cache does not hold, stays: it may be the only copy.
     """
     left = []
-    for out in _lone_outs(repo, orphan.dvc_yaml, orphan.entry):
+    for out in _lone_outs(repo, orphan.lock_file, orphan.entry):
         if not out.exists:
             continue
         if not in_cache(out) or out.workspace_status():
@@ -114,10 +109,10 @@ def remove_outputs(repo: Repo, orphan: Orphan) -> list[str]:
     return left
 
 
-def _lone_outs(repo: Repo, dvc_yaml: str, entry: dict[str, Any]) -> list[Output]:
+def _lone_outs(repo: Repo, lock_file: str, entry: dict[str, Any]) -> list[Output]:
     """Return the entry's outputs that do not overlap with an output of a declared stage."""
     # dvc.lock does not hold a stage's working folder: outputs of a stage with another `wdir` are not found, and stay.
-    outs = locked_stage(repo, dvc_yaml, entry, os.path.dirname(dvc_yaml)).outs
+    outs = locked_stage(repo, os.path.splitext(lock_file)[0] + ".yaml", entry, os.path.dirname(lock_file)).outs
     return [out for out in outs if not is_near_output(repo, out.fs_path)]
 
 

@@ -22,6 +22,7 @@ from prefect.states import Completed, Failed, State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
 
+from dvcfleet.errors import ExecutorLostError
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.prefect_adapter.internals import (
     count_lost_logs,
@@ -32,7 +33,6 @@ from dvcfleet.prefect_adapter.internals import (
 )
 from dvcfleet.record.ledger import begin
 from dvcfleet.runners import Runner
-from dvcfleet.scheduling.protocols import ExecutorLostError
 from dvcfleet.secrets import masked
 from dvcfleet.worker.fork_client import ForkServers
 from dvcfleet.worker.jobs import run_job
@@ -54,14 +54,12 @@ class StageFailedError(Exception):
         return f"{self.outcome.name}: exit code {self.outcome.exit_code}"
 
 
-class _OwnWords(logging.Filter):
-    """Drops Prefect's log line about each task run's end: the state shows it, and the line costs time."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno > logging.INFO or not record.getMessage().startswith("Finished in state")
+def _is_told(record: logging.LogRecord) -> bool:
+    """Tell whether to keep a log line of Prefect's: not that of each task run's end, which its state shows."""
+    return record.levelno > logging.INFO or not record.getMessage().startswith("Finished in state")
 
 
-logging.getLogger("prefect.task_runs").addFilter(_OwnWords())
+logging.getLogger("prefect.task_runs").addFilter(_is_told)
 share_tls_context()
 count_lost_logs()
 

@@ -8,13 +8,13 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
-from dvcfleet.fast_paths import FastPaths
+from dvcfleet.fast_paths import FastPaths, no_shortcut, replaced
 
 PREFECT = FastPaths(
     "Prefect",
@@ -121,11 +121,7 @@ def _received(data: bytes) -> Any:
     return pickle.loads(data)
 
 
-def _without() -> AbstractContextManager[Any]:
-    return nullcontext()
-
-
-@PREFECT.otherwise("settings_once", _without)
+@PREFECT.otherwise("settings_once", no_shortcut)
 def settings_sent_once() -> AbstractContextManager[Any]:
     """Send all tasks the same settings within the block: Prefect describes, sends and checks them for each task."""
     from prefect.context import SettingsContext
@@ -140,7 +136,7 @@ def settings_sent_once() -> AbstractContextManager[Any]:
         known[id(self)] = self  # kept, so that no other context gets its number
         return sent(id(self))
 
-    return _replaced(SettingsContext, "serialize", serialize)
+    return replaced(SettingsContext, "serialize", serialize)
 
 
 @PREFECT.otherwise("tls_once", lambda: None)
@@ -153,21 +149,7 @@ def share_tls_context() -> None:
         owner.ssl = SimpleNamespace(**(vars(ssl) | {"create_default_context": cache(ssl.create_default_context)}))
 
 
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-def _no_app() -> Any:
-    return None
-
-
-@SERVER.otherwise("server_in_process", _no_app)
+@SERVER.otherwise("server_in_process", lambda: None)
 def server_app() -> Any:
     """Return the server as an ASGI application; None if only `prefect server start` can start it."""
     from prefect.server.api.server import create_app

@@ -171,7 +171,8 @@ def _first_after(path: Path, key: str) -> str | None:
 
 def keep_environment(folder: Path, described: Mapping[str, Any]) -> str:
     """Write an environment's description under its digest, unless the disk is full; return the digest."""
-    text, digest = _as_text(described)
+    text = json.dumps(described, indent=2, sort_keys=True) + "\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()
     path = environment_file(folder, digest)
     if not _is_whole(path, digest):
         with suppress(OSError):
@@ -195,11 +196,6 @@ def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
 def environment_file(folder: Path, digest: str) -> Path:
     """Return the path of an environment's description."""
     return folder / ENVIRONMENTS / f"{digest}.json"
-
-
-def _as_text(described: Mapping[str, Any]) -> tuple[str, str]:
-    text = json.dumps(described, indent=2, sort_keys=True) + "\n"
-    return text, hashlib.sha256(text.encode()).hexdigest()
 
 
 def _is_whole(path: Path, digest: str) -> bool:

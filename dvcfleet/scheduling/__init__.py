@@ -1,1 +1,1 @@
-"""Scheduling: submit ready stages, process their outcomes, and account for resources."""
+"""Scheduling: which ready stages start next, how long they are expected to take, and the resources that they share."""

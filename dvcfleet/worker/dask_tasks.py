@@ -10,14 +10,20 @@ _AT_WORK: set[str] = set()
 @contextmanager
 def as_task() -> Iterator[Callable[[], bool] | None]:
     """Yield a function that tells whether this thread's Dask task is still wanted; None outside a Dask task."""
-    task = _task_of_dask()
-    if task is None:
+    if "distributed" not in sys.modules:
         yield None
         return
-    key, is_wanted = task
+    from distributed import get_worker
+
+    try:
+        worker = get_worker()
+        key, tasks = str(worker.get_current_task()), worker.state.tasks
+    except ValueError:
+        yield None
+        return
     _AT_WORK.add(key)
     try:
-        yield is_wanted
+        yield lambda: key in tasks and tasks[key].state == "executing"
     finally:
         _AT_WORK.discard(key)
 
@@ -25,17 +31,3 @@ def as_task() -> Iterator[Callable[[], bool] | None]:
 def keys_at_work() -> set[str]:
     """Return the keys of the Dask tasks whose commands run below this worker."""
     return set(_AT_WORK)
-
-
-def _task_of_dask() -> tuple[str, Callable[[], bool]] | None:
-    if "distributed" not in sys.modules:
-        return None
-    from distributed import get_worker
-
-    try:
-        worker = get_worker()
-        key = str(worker.get_current_task())
-    except ValueError:
-        return None
-    tasks = worker.state.tasks
-    return key, lambda: key in tasks and tasks[key].state == "executing"

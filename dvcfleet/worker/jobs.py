@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from dvcfleet.dvc_adapter.protocols import Stage
-from dvcfleet.dvc_adapter.stages import command_environment, shell_commands
+from dvcfleet.dvc_adapter.stages import command_environment, shell_command
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import THREAD_VARIABLES, Resources, thread_variables
 from dvcfleet.project import project_of
@@ -47,9 +47,10 @@ def commands_of(stage: Stage) -> tuple[Command, ...]:
     """Return the stage's commands as DVC would run them, with those marked that can run warm."""
     root = Path(stage.repo.root_dir)
     commands = []
-    for line, by_shell in shell_commands(stage):
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    for line in stage.cmd if isinstance(stage.cmd, list) else stage.cmd.splitlines():
         module, arguments = (warm_command(line, root) if stage.wdir == str(root) else None) or (None, ())
-        commands.append(Command(line, tuple(by_shell), module, arguments))
+        commands.append(Command(line, tuple(shell_command(shell, line)), module, arguments))
     return tuple(commands)
 
 

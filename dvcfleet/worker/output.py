@@ -142,20 +142,14 @@ def logged(path: Path, on_text: Callable[[str], None]) -> Iterator[Callable[[str
     try:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            log = _opened(path)
+            log = FileIO(path, "a")
+            with suppress(OSError):  # without file locks, readers do not wait for more
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield write
     finally:
         if log:
             with suppress(OSError):
                 log.close()
-
-
-def _opened(path: Path) -> FileIO:
-    """Open a log for appending, and lock it."""
-    log = FileIO(path, "a")
-    with suppress(OSError):  # without file locks, readers do not wait for more
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return log
 
 
 def is_written(log: FileIO) -> bool:

@@ -7,10 +7,10 @@ stored.
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
-from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
+from dvcfleet.dvc_adapter.protocols import Output, Stage
 from dvcfleet.dvc_adapter.repositories import is_committed
 from dvcfleet.dvc_adapter.storing import is_edited
 from dvcfleet.repository import state_folder
@@ -20,46 +20,35 @@ FOLDER = "kept-aside"
 _ATTEMPTS = "attempts"
 
 
-@dataclass
-class KeptAside:
-    """The folder of what is kept of a repository's outputs."""
+def keep_aside(stage: Stage) -> Iterator[str]:
+    """Move the stage's outputs aside that are not what it wrote, and in no cache; give lines that name them.
 
-    repo: Repo
+    Outputs that persist stay: the command goes on with them.
+    """
+    if not attempt(stage).exists():
+        for out in filter(_is_lone, stage.outs):
+            yield f"{out} was not what {stage.addressing} wrote, and in no cache: kept as {_moved(out)}"
 
-    def keep(self, stage: Stage) -> list[str]:
-        """Move the stage's outputs aside that are not what it wrote, and in no cache; return lines that name them.
 
-        Outputs that persist stay: the command goes on with them.
-        """
-        if self._note(stage).exists():
-            return []
-        return [self._moved(Path(out.fs_path), f"{out}", stage.addressing) for out in stage.outs if self._is_lone(out)]
+def attempt(stage: Stage) -> Path:
+    """Return the note that is there while the stage's command is at work, until what it wrote is stored."""
+    return state_folder(stage.repo) / _ATTEMPTS / log_path(Path(), stage.addressing).stem
 
-    def began(self, stage: Stage) -> None:
-        """Note that the stage's command is at work on its outputs."""
-        note = self._note(stage)
-        note.parent.mkdir(exist_ok=True)
-        note.touch()
 
-    def ended(self, stage: Stage) -> None:
-        """Note that what the stage wrote is stored."""
-        self._note(stage).unlink(missing_ok=True)
+def _is_lone(out: Output) -> bool:
+    if out.persist or not is_edited(out):
+        return False
+    return out.use_cache or not is_committed(out.repo, out.fs_path)
 
-    def _note(self, stage: Stage) -> Path:
-        return state_folder(self.repo) / _ATTEMPTS / log_path(Path(), stage.addressing).stem
 
-    def _is_lone(self, out: Output) -> bool:
-        if out.persist or not is_edited(out):
-            return False
-        return out.use_cache or not is_committed(self.repo, out.fs_path)
-
-    def _moved(self, path: Path, name: str, stage: str) -> str:
-        folder = state_folder(self.repo) / FOLDER / time.strftime("%Y-%m-%d-%H-%M-%S")
-        target, number = folder / os.path.relpath(path, self.repo.root_dir), 1
-        while target.exists():
-            number += 1
-            target = Path(f"{folder}-{number}", os.path.relpath(path, self.repo.root_dir))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(path, target)
-        kept = os.path.relpath(target, self.repo.root_dir)
-        return f"{name} was not what {stage} wrote, and in no cache: kept as {kept}"
+def _moved(out: Output) -> str:
+    """Move an output aside; return where it is then, from the repository's root."""
+    root = out.repo.root_dir
+    folder = state_folder(out.repo) / FOLDER / time.strftime("%Y-%m-%d-%H-%M-%S")
+    target, number = folder / os.path.relpath(out.fs_path, root), 1
+    while target.exists():
+        number += 1
+        target = Path(f"{folder}-{number}", os.path.relpath(out.fs_path, root))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(out.fs_path, target)
+    return os.path.relpath(target, root)

@@ -20,7 +20,7 @@ from dvcfleet.planning.plan import FORCED, Plan, PlannedStage, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.worker.jobs import make_job
 from dvcfleet.worker.output import log_path
-from dvcfleet.workspaces.kept_aside import KeptAside
+from dvcfleet.workspaces.kept_aside import attempt, keep_aside
 
 # From this size (bytes), outputs are hashed and copied in a thread, not in the event loop.
 LARGE_BYTES = 16_000_000
@@ -41,7 +41,6 @@ class LocalWorkspace:
     _renewed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._aside = KeptAside(self.repo)
         for stage in self.plan.stages.values():
             for out in stage.outs:
                 if out.use_scm_ignore:
@@ -85,12 +84,13 @@ class LocalWorkspace:
                 return Result.RESTORED, why
         self._seen[stage.addressing] = inputs_seen(stage)
         save_inputs(stage)
-        self._aside.began(stage)
+        attempt(stage).parent.mkdir(exist_ok=True)
+        attempt(stage).touch()
         return None, why
 
     def keep_edited(self, stage: Stage) -> None:
         """Move aside what a user put in the place of the stage's outputs, if there is no other copy, and say so."""
-        for line in self._aside.keep(stage):
+        for line in keep_aside(stage):
             self.say(line)
 
     @property
@@ -110,7 +110,7 @@ class LocalWorkspace:
         if not self.options.pull:
             self.keep_edited(stage)
             check_out(stage)
-            self._aside.ended(stage)
+            attempt(stage).unlink(missing_ok=True)
             self._renewed.add(stage.addressing)
         self.hide_from_git(stage)
         return True
@@ -153,7 +153,7 @@ class LocalWorkspace:
         if not in_dvc_yaml(stage):
             stage.md5 = stage.compute_md5()
         self._renewed.add(stage.addressing)
-        self._aside.ended(stage)
+        attempt(stage).unlink(missing_ok=True)
         entry = lock_entry_of(stage) if stage.cmd else None
         if (
             entry

@@ -95,7 +95,7 @@ def test_a_run_that_is_terminated_stops_in_order(toy: Make, kill: Callable[[int,
 
 @pytest.mark.slow
 def test_a_stage_of_which_nothing_more_is_heard_is_said_to_be_stopped(toy: Make) -> None:
-    impatient = "from dvcfleet.scheduling import loop; loop.STOP_LIMIT_S = 0; from flows.__main__ import start; start()"
+    impatient = "from dvcfleet import loop; loop.STOP_LIMIT_S = 0; from flows.__main__ import start; start()"
     code, printed, errors = terminated(toy(ENDLESS, {}), os.killpg, ["-c", impatient, "run"])
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert "a stopped" in printed

@@ -54,7 +54,8 @@ def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
         with opened_clone(root) as repo:
             check_commit(repo, job.node.commit)
             with parameter_files(root, job.node.texts):
-                return NodeStage(repo, job, ObjectStore(repo, lambda line: tell(f"{line}\n")), tell).run()
+                store = ObjectStore(repo, lambda line: tell(f"{line}\n"))
+                return NodeStage(repo, root, job, job.node, store, tell).run()
     except UserError as error:
         return Outcome(job.name, 2, tail=(str(error),), why=f"refused by {where}: {error}")
     except (DvcException, OSError, sqlite3.Error) as error:
@@ -77,10 +78,12 @@ def run_key(stage: Stage, persisted: Sequence[dict[str, Any]]) -> str | None:
 
 @dataclass
 class NodeStage:
-    """One stage on this node, from its inputs to its pushed outputs."""
+    """One stage on this node, from its inputs to its pushed outputs; `work` is what the run sent, `root` the clone."""
 
     repo: Repo
+    root: Path
     job: Job
+    work: NodeWork
     store: ObjectStore
     tell: Callable[[str], None]
 
@@ -107,17 +110,6 @@ class NodeStage:
         """Add the stage to the node's log of completed stages."""
         with open(node_folder(self.root) / "log", "a") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {self.job.name}\n")
-
-    @property
-    def work(self) -> NodeWork:
-        """The stage's work as the run sent it."""
-        assert self.job.node
-        return self.job.node
-
-    @property
-    def root(self) -> Path:
-        """The node's clone."""
-        return Path(self.repo.root_dir)
 
     def _loaded(self) -> PipelineStage:
         stage = load_stage(self.repo, str(self.root / self.work.dvc_yaml), self.work.stage)
@@ -148,7 +140,8 @@ class NodeStage:
     def _fetch(self, outs: list[Output]) -> None:
         lacking = [out for out in outs if not in_cache(out)]
         if lacking:
-            self.tell(f"fetching {', '.join(map(_path_of, lacking))}\n")
+            paths = ", ".join(os.path.relpath(out.fs_path, self.root) for out in lacking)
+            self.tell(f"fetching {paths}\n")
             self.store.fetch(lacking)
         for out in outs:
             out.checkout(force=True)
@@ -212,7 +205,3 @@ class NodeStage:
             self.store.save_run(key, entry)
         self._started.unlink(missing_ok=True)
         return entry
-
-
-def _path_of(out: Output) -> str:
-    return os.path.relpath(out.fs_path, out.repo.root_dir)

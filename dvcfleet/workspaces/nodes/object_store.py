@@ -9,7 +9,8 @@ import logging
 import re
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -158,7 +159,7 @@ class ObjectStore:
         return str(self._remote.fs.join(self._remote.path, "runs", key[:2], key))
 
     def _transfer(self, done: str, move: Callable[..., Any], objects: set[HashInfo]) -> None:
-        with _LoggedErrors() as errors:
+        with _logged_errors() as errors:
             failed = move(objects).failed if objects else ()
         if failed:
             raise errors[0] if errors else AwayError(f"{len(failed)} files could not be {done}")
@@ -218,23 +219,19 @@ def _objects(outs: Iterable[Output]) -> set[HashInfo]:
     return used
 
 
-class _LoggedErrors(logging.Handler):
-    """Collects the errors that DVC only logs if single files cannot be copied."""
+@contextmanager
+def _logged_errors() -> Iterator[list[Exception]]:
+    """Collect the errors that DVC only logs if single files cannot be copied, in the place of its tracebacks."""
+    errors: list[Exception] = []
 
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self._errors: list[Exception] = []
-        self._logger = logging.getLogger("dvc_data.hashfile.transfer")
-        # Suppress DVC's traceback for each file: our own message reports the errors.
-        self._logger.propagate = False
-
-    def emit(self, record: logging.LogRecord) -> None:
+    def collect(record: logging.LogRecord) -> bool:
         if record.exc_info and isinstance(record.exc_info[1], Exception):
-            self._errors.append(record.exc_info[1])
+            errors.append(record.exc_info[1])
+        return False
 
-    def __enter__(self) -> list[Exception]:
-        self._logger.addHandler(self)
-        return self._errors
-
-    def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self)
+    logger = logging.getLogger("dvc_data.hashfile.transfer")
+    logger.addFilter(collect)
+    try:
+        yield errors
+    finally:
+        logger.removeFilter(collect)

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from dvcfleet.dvc_adapter.objects import in_cache
-from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
+from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import as_copies
 from dvcfleet.dvc_adapter.stages import fill_from_lock, in_dvc_yaml, is_params, locked_stage, own_meta
 from dvcfleet.errors import UserError
@@ -91,7 +91,7 @@ class NodeWorkspace:
             stage=stage.name,
             commit=self._commit,
             texts=self._texts,
-            expected={dep.def_path: self.recorded.hash_of(dep) for dep in _data_dependencies(stage)},
+            expected={dep.def_path: self.recorded.hash_of(dep) for dep in stage.deps if not is_params(dep)},
             inputs=tuple(self._entry(out) for out in self.recorded.inputs(stage)),
             gitignores={self._from_root(path): text for path, text in gitignores.items()},
             persisted=tuple(self._entry(out) for out in stage.outs if out.persist and out.hash_info),
@@ -185,7 +185,3 @@ class NodeWorkspace:
                 with open(path, encoding="utf-8") as file:
                     texts[self._from_root(path)] = file.read()
         return texts
-
-
-def _data_dependencies(stage: Stage) -> list[Dependency]:
-    return [dep for dep in stage.deps if not is_params(dep)]

@@ -4,23 +4,28 @@ import signal
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dvcfleet.console import Progress
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
-from dvcfleet.errors import in_one_line
+from dvcfleet.errors import ExecutorLostError, in_one_line
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.scheduling.durations import Durations
 from dvcfleet.scheduling.order import ReadyStages
-from dvcfleet.scheduling.protocols import Executor, ExecutorLostError, Watcher, Workspace
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
 from dvcfleet.scheduling.retries import Retries
 from dvcfleet.secrets import masked
+from dvcfleet.workspaces.local import LocalWorkspace
+from dvcfleet.workspaces.nodes.workspace import NodeWorkspace
+
+if TYPE_CHECKING:
+    from dvcfleet.prefect_adapter.flow import PrefectExecutor
 
 # The number of stages whose large outputs are hashed and copied in parallel.
 _STORING_THREADS = 4
@@ -42,11 +47,11 @@ class Run:
     plan: Plan
     lock: DvcLock
     lock_files: LockFiles
-    workspace: Workspace
-    executor: Executor
+    workspace: LocalWorkspace | NodeWorkspace
+    executor: "PrefectExecutor"
     pool: ResourcePool
     resources: dict[str, Resources]
-    watcher: Watcher
+    progress: Progress
     ledger: Ledger
     durations: Durations
     in_order: bool = False
@@ -149,7 +154,7 @@ class Run:
                 self.lock.unlock_paths(name)
                 self._end(Ending(name, result, why))
                 return
-            self.watcher.began(name)
+            self.progress.began(name)
         job = self._jobs[name]
         try:
             gpus = None if self.pool.gpus is None else share.gpus
@@ -169,7 +174,7 @@ class Run:
     def _finish(self, outcome: Outcome) -> None:
         if not self.stopping and self._retries.take(outcome):
             self._ready.add(outcome.name)
-            self.watcher.again(outcome.name, masked(_why(outcome)))
+            self.progress.again(outcome.name, masked(_why(outcome)))
             return
         store = None
         if outcome.exit_code == 0 and not outcome.lost:
@@ -231,7 +236,7 @@ class Run:
     def _note(self, ending: Ending) -> list[Ending]:
         """Record how one stage ended; return the endings of the stages that this blocks."""
         self.endings[ending.name] = ending
-        self.watcher.ended(ending)
+        self.progress.ended(ending)
         if ending.result is Result.DONE:
             self._ready.note(ending.name, ending.outcome.seconds)
         if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):

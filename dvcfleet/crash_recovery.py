@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -33,14 +32,6 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MARGIN_S = 1.0
 
 
-@dataclass(frozen=True)
-class _Sync:
-    """The last moment (seconds since the epoch) before which all that was written is on the disk, in which boot."""
-
-    boot: str
-    moment: float
-
-
 def sync(repo: Repo, state: Path, texts: Mapping[Path, str] | None = None) -> None:
     """Wait until all that was written to the repository's file systems is on the disk; note it in the folder `state`.
 
@@ -50,7 +41,7 @@ def sync(repo: Repo, state: Path, texts: Mapping[Path, str] | None = None) -> No
 
 
 def _sync(repo: Repo, state: Path, folders: Collection[str] = (), texts: Mapping[Path, str] | None = None) -> None:
-    note = json.dumps(asdict(_Sync(_boot(), time.time() - _MARGIN_S)))
+    note = json.dumps({"boot": _boot(), "moment": time.time() - _MARGIN_S})
     places = {repo.root_dir, repo.scm.root_dir, repo.cache.local.path, *folders}
     sync_then_write(places, {**(texts or {}), state / "synced": note})
 
@@ -67,10 +58,10 @@ def crash_recovery(repo: Repo, state: Path) -> Iterator[None]:
     if is_unsure:
         _remove_own_temporaries(repo)
         _remove_temporaries_beside_outputs(repo)
-    last = _last_sync(state)
-    if is_unsure or (last and last.boot != _boot()):
-        _check_since(repo, state, last.moment if last else 0.0)
-    elif not last:
+    boot, moment = _last_sync(state)
+    if is_unsure or (boot is not None and boot != _boot()):
+        _check_since(repo, state, moment)
+    elif boot is None:
         _sync(repo, state)
     write_durably(note, _boot())
     sync_names(state)
@@ -99,17 +90,20 @@ def recovered_lock_files(repo: Repo, state: Path) -> LockFiles:
     return locks
 
 
-def _last_sync(state: Path) -> _Sync | None:
-    """Return the last sync that was noted; None if there was none. Of a damaged note, nothing counts as synced."""
+def _last_sync(state: Path) -> tuple[str | None, float]:
+    """Return the boot of the last sync, None if none is noted, and until when (seconds since the epoch) all is synced.
+
+    Of a damaged note, nothing counts as synced.
+    """
     try:
         kept = json.loads((state / "synced").read_bytes())
         moment = float(kept["moment"])
         # In the future: the clock was set back since then, and does not tell what was written later.
-        return _Sync(str(kept["boot"]), moment if 0 < moment <= time.time() else 0.0)
+        return str(kept["boot"]), moment if 0 < moment <= time.time() else 0.0
     except FileNotFoundError:
-        return None
+        return None, 0.0
     except (ValueError, TypeError, KeyError):
-        return _Sync("", 0.0)
+        return "", 0.0
 
 
 def _remove_own_temporaries(repo: Repo) -> None:

@@ -32,12 +32,6 @@ class _NotPlainError(Exception):
     """A value that YAML may not write verbatim."""
 
 
-def write_yaml(path: str, data: dict[str, Any]) -> None:
-    """Write the same file as DVC's `dump_yaml`."""
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(yaml_text(data))
-
-
 def yaml_text(data: dict[str, Any]) -> str:
     """Return what DVC's `dump_yaml` writes."""
     return _text(data, "")

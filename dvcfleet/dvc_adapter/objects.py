@@ -85,14 +85,14 @@ def remove_torn_of(out: Output) -> None:
     if not out.hash_info or out.files or is_whole(out):
         return
     value, is_folder = out.hash_info.value, out.hash_info.isdir
-    listing = (cached_listing(out, value) if is_folder else None) or {}
+    listing = (cached_listing(out) if is_folder else None) or {}
     remove_torn(out.cache, dict.fromkeys(listing.values()))
     remove_torn(out.cache, {value: None if is_folder else out.meta.size})
 
 
-def cached_listing(out: Output, value: str) -> dict[str, str] | None:
+def cached_listing(out: Output) -> dict[str, str] | None:
     """Return a folder's recorded listing from DVC's cache; None if it is missing or damaged."""
-    return listing_at(Path(out.cache.oid_to_path(value)))
+    return listing_at(Path(out.cache.oid_to_path(out.hash_info.value)))
 
 
 def listing_at(path: Path) -> dict[str, str] | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
-from dvcfleet.dvc_adapter.lock_entries import write_yaml, yaml_text
+from dvcfleet.dvc_adapter.lock_entries import yaml_text
 from dvcfleet.dvc_adapter.objects import has_whole, is_whole
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.stages import lock_entry_of, may_restore
@@ -146,14 +146,14 @@ def _write_entry(stage: Stage, entry: dict[str, Any]) -> None:
     if not _fits(stage):
         return
     cache = stage.repo.cache.legacy
-    folder = _folder(stage, entry)
+    folder, text = _folder(stage, entry), yaml_text(entry)
     path = Path(folder, entry_hash(entry))
-    if path.exists() and path.read_bytes() == yaml_text(entry).encode():
+    if path.exists() and path.read_bytes() == text.encode():
         return
     cache.makedirs(folder)
     # Not in that folder: another user of a shared cache would take it for the newest entry.
     temporary = os.path.join(run_cache_folder(stage.repo), f"{temporary_mark(stage.repo)}{os.getpid()}.tmp")
-    write_yaml(temporary, entry)
+    Path(temporary).write_text(text, encoding="utf-8")
     cache.move(temporary, str(path))
 
 

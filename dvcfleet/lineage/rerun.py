@@ -1,6 +1,5 @@
 """Run a chain of stages again in a scratch copy that shares nothing with the repository, and compare the results."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ from typing import Any
 
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_file_of, read_lock_file
-from dvcfleet.dvc_adapter.objects import cached_listing
+from dvcfleet.dvc_adapter.objects import cached_listing, listing_at
 from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.stages import set_params, varies
 from dvcfleet.errors import UserError, some
@@ -162,9 +161,8 @@ def _compare_metric(hooks: LineageHooks, out: Output, scratch: Path, how: Rerun)
 
 def _where(out: Output, value: str, scratch: Path) -> str:
     """Say which files of a folder differ, if both listings are known."""
-    before = cached_listing(out, out.hash_info.value) if out.hash_info.isdir else None
-    listing = scratch / ".dvc/cache/files/md5" / value[:2] / value[2:]
-    if before is None or not listing.is_file():
+    before = cached_listing(out) if out.hash_info.isdir else None
+    now = listing_at(scratch / ".dvc/cache/files/md5" / value[:2] / value[2:])
+    if before is None or now is None:
         return ""
-    now = {entry["relpath"]: entry["md5"] for entry in json.loads(listing.read_text())}
     return f": {some(sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)))}"

@@ -42,8 +42,7 @@ def _all_files(stages: Sequence[Stage], contents: Contents) -> Iterator[str]:
 
 def _recorded_files(out: Output) -> dict[str, str] | None:
     """Return the recorded md5 of each file of an output by its relative path; None if a folder's listing is lost."""
-    value = out.hash_info.value
-    return cached_listing(out, value) if out.hash_info.isdir else {"": value}
+    return cached_listing(out) if out.hash_info.isdir else {"": out.hash_info.value}
 
 
 def _check_output(stage: Stage, out: Output, contents: Contents) -> Iterator[Finding]:

@@ -52,18 +52,22 @@ class StageChecks:
     """The checks that give a stage's state: why a dependency or an output changed, and which outputs are available.
 
     `ran_before` tells whether the outputs for its present inputs are known, `cached` whether those of dvc.lock are, and
-    may take the place of what is in the workspace.
+    may take the place of what is in the workspace. `predicted` returns the hash that a dependency will have once these
+    stages have run, None if that cannot be told.
     """
 
     dependency: Callable[[Dependency], list[str]] = dependency_reasons
     output: Callable[[Output], list[str]] = output_reasons
     ran_before: Callable[[Stage], bool] = in_run_cache
     cached: Callable[[Stage], bool] = may_check_out
+    predicted: Callable[[Dependency, Sequence[str]], str | None] = lambda dep, writers: None
 
 
+IN_WORKSPACE = StageChecks()
 _MISSING = frozenset({"deleted", "not in cache"})  # DVC's words
 
 ChecksFor = Callable[[Sequence[Stage]], StageChecks]
+Upstream = Sequence[tuple[PlannedStage, Stage]]  # the stages that a stage reads from
 
 
 def workspace_checks(steps: Sequence[Stage]) -> StageChecks:
@@ -140,13 +144,13 @@ def make_plan(
     """
     graph, steps = stage_graph(repo, options)
     judge = Judge(options, {} if options.single_item else {o.fs_path: o for each in graph for o in each.outs})
-    checks = checks_for(steps)
     project = project_of(Path(repo.root_dir))
     predicted, distrusted = PredictedOutputs(repo.root_dir, project.predict_outputs), project.distrusted(steps)
+    checks = replace(checks_for(steps), predicted=predicted.hash_of)
     planned: dict[str, PlannedStage] = {}
     for stage in steps:
         upstream = [(planned[up.addressing], up) for up in graph.successors(stage) if up.addressing in planned]
-        one = _judged(judge, stage, upstream, checks, predicted)
+        one = _judged(judge, stage, upstream, checks)
         if one.name in distrusted:
             one = _distrusted(one, distrusted[one.name])
         if one.state is not State.UP_TO_DATE:
@@ -155,16 +159,10 @@ def make_plan(
     return Plan(planned, (), {stage.addressing: stage for stage in steps}, judge)
 
 
-def _judged(
-    judge: "Judge",
-    stage: Stage,
-    upstream: list[tuple[PlannedStage, Stage]],
-    checks: StageChecks,
-    predicted: PredictedOutputs,
-) -> PlannedStage:
+def _judged(judge: "Judge", stage: Stage, upstream: Upstream, checks: StageChecks) -> PlannedStage:
     """Judge a stage; what DVC cannot read of it is that stage's failure, when its turn comes, and no other's."""
     try:
-        return judge(stage, upstream, checks, predicted)
+        return judge(stage, upstream, checks)
     except UserError:
         raise
     except Exception as error:
@@ -180,13 +178,7 @@ def _distrusted(planned: PlannedStage, why: str) -> PlannedStage:
     return replace(planned, state=State.STALE, reasons=(*planned.reasons, why), outputs_known=False, must_run=True)
 
 
-def _judge(
-    stage: Stage,
-    upstream: list[tuple[PlannedStage, Stage]],
-    options: Options,
-    checks: StageChecks,
-    predicted: PredictedOutputs | None = None,
-) -> PlannedStage:
+def _judge(stage: Stage, upstream: Upstream, options: Options, checks: StageChecks) -> PlannedStage:
     def planned(state: State, reasons: list[str], outputs_known: bool = False, must_run: bool = False) -> PlannedStage:
         needs = tuple(need.name for need, _ in upstream)
         return PlannedStage(stage.addressing, state, tuple(reasons), needs, outputs_known, must_run)
@@ -198,7 +190,7 @@ def _judge(
         return planned(State.BLOCKED, blocked)
     if options.force:
         return planned(State.STALE, list(FORCED), must_run=True)
-    changed, waits = _input_changes(stage, upstream, checks, predicted)
+    changed, waits = _input_changes(stage, upstream, checks)
     if changed and not waits and not stage.frozen and checks.ran_before(stage):
         return planned(State.RESTORABLE, changed)
     if changed:
@@ -213,9 +205,7 @@ def _judge(
     return planned(State.STALE, lost, must_run=True)
 
 
-def _input_changes(
-    stage: Stage, upstream: list[tuple[PlannedStage, Stage]], checks: StageChecks, predicted: PredictedOutputs | None
-) -> tuple[list[str], list[str]]:
+def _input_changes(stage: Stage, upstream: Upstream, checks: StageChecks) -> tuple[list[str], list[str]]:
     """Return the reasons to run that are already known, and the stages that must end before the others are known."""
     reasons = stage_reasons(stage)
     if stage.frozen:  # DVC looks at nothing but its command and its outputs, also where it never ran
@@ -229,7 +219,7 @@ def _input_changes(
             reasons += checks.dependency(dep)
             continue
         names = [need.name for need, _ in writers]
-        expected = predicted.hash_of(dep, names) if predicted else None
+        expected = checks.predicted(dep, names)
         if expected and expected != dep.hash_info.value:
             reasons.append(f"dep {dep} will change")
             waits += names
@@ -244,7 +234,7 @@ def _writes(stage: Stage, dep: Dependency) -> bool:
     return any(dep.fs.overlaps(dep.fs_path, out.fs_path) for out in stage.outs)
 
 
-def _will_be_restored(dep: Dependency, writers: list[tuple[PlannedStage, Stage]]) -> bool:
+def _will_be_restored(dep: Dependency, writers: Upstream) -> bool:
     """Tell whether the dependency will be restored from the cache with the bytes that the stage last read."""
     recorded = {out.fs_path: out.hash_info for need, up in writers if need.outputs_known for out in up.outs}
     return bool(dep.hash_info) and recorded.get(dep.fs_path) == dep.hash_info
@@ -257,35 +247,25 @@ class Judge:
     options: Options = EVERYTHING
     outs: Mapping[str, Output] = field(default_factory=dict, repr=False)
 
-    def __call__(
-        self,
-        stage: Stage,
-        upstream: list[tuple[PlannedStage, Stage]],
-        checks: StageChecks,
-        predicted: PredictedOutputs | None = None,
-    ) -> PlannedStage:
-        """Judge a stage, given the stages that it reads from and their states."""
+    def __call__(self, stage: Stage, upstream: Upstream = (), checks: StageChecks = IN_WORKSPACE) -> PlannedStage:
+        """Judge a stage, given the stages that it reads from and their states, unless these have ended.
+
+        Raises what DVC raises for what it cannot read of the stage.
+        """
         options = self.options
         if options.no_run_cache:
             checks = replace(checks, ran_before=lambda stage: False)
         tolerant = self._tolerant(checks)
-        planned = _judge(stage, upstream, options, tolerant if options.allow_missing else checks, predicted)
+        planned = _judge(stage, upstream, options, tolerant if options.allow_missing else checks)
         if options.force_downstream and any(need.state is not State.UP_TO_DATE for need, _ in upstream):
             names = [need.name for need, _ in upstream if need.state is not State.UP_TO_DATE]
             waiting = replace(planned, state=State.WAITING, reasons=tuple(f"reads from {name}" for name in names))
             is_decided = planned.must_run or planned.state is State.BLOCKED
             return planned if is_decided else replace(waiting, outputs_known=False)
         is_pulled = options.pull and planned.state in (State.STALE, State.RESTORABLE) and not options.force
-        if is_pulled and _judge(stage, upstream, options, tolerant, predicted).state is State.UP_TO_DATE:
+        if is_pulled and _judge(stage, upstream, options, tolerant).state is State.UP_TO_DATE:
             return replace(planned, state=State.RESTORABLE, outputs_known=True, must_run=False)
         return planned
-
-    def now(self, stage: Stage, checks: StageChecks | None = None) -> PlannedStage:
-        """Judge a stage whose upstream stages have ended, by the workspace unless other checks are given.
-
-        Raises what DVC raises for what it cannot read of the stage.
-        """
-        return self(stage, [], checks or StageChecks())
 
     def _tolerant(self, checks: StageChecks) -> StageChecks:
         """Return checks that take missing data for unchanged, as DVC's `allow_missing`.

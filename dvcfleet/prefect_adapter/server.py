@@ -79,7 +79,9 @@ class Server:
             password = f"dvcfleet:{secrets.token_urlsafe(32)}"  # user and password, as HTTP's basic authentication has
             self.environment = {"PREFECT_API_URL": self.api, "PREFECT_API_AUTH_STRING": password}
             self.secret = _secret_file(home, port)
-            _write_secret(self.secret, password)
+            self.secret.unlink(missing_ok=True)  # of a server that was killed
+            with open(os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(password)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dvcfleet.prefect_adapter.server", str(listener.fileno())],
                 stdin=subprocess.PIPE,
@@ -139,12 +141,6 @@ class Server:
 
 def _secret_file(home: Path, port: int) -> Path:
     return home / f"secret-{port}"
-
-
-def _write_secret(path: Path, password: str) -> None:
-    path.unlink(missing_ok=True)  # of a server that was killed
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(password)
 
 
 def main() -> None:

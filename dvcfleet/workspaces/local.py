@@ -101,7 +101,7 @@ class LocalWorkspace:
     def _judge_now(self, stage: Stage, planned: PlannedStage) -> PlannedStage:
         if self.options.force_downstream and self._renewed.intersection(planned.needs):
             return replace(planned, state=State.STALE, reasons=FORCED, must_run=True, outputs_known=False)
-        return self.plan.judge.now(stage)
+        return self.plan.judge(stage)
 
     def _checked_out(self, stage: Stage) -> bool:
         """Put a stage's recorded outputs into the workspace, pulled if asked for; tell whether all are there."""

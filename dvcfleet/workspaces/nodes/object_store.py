@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dvcfleet.dvc_adapter.lock_entries import write_yaml
+from dvcfleet.dvc_adapter.lock_entries import yaml_text
 from dvcfleet.dvc_adapter.objects import in_cache, remove_torn, remove_torn_of
 from dvcfleet.dvc_adapter.protocols import HashInfo, Output, Repo
 from dvcfleet.dvc_adapter.run_cache import entry_hash, parse_entry
@@ -130,7 +130,7 @@ class ObjectStore:
         def save() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 text = Path(folder) / "entry"
-                write_yaml(str(text), entry)
+                text.write_text(yaml_text(entry), encoding="utf-8")
                 fs.makedirs(fs.parent(path), exist_ok=True)
                 fs.put_file(str(text), path)
             self._check_mark()

@@ -12,6 +12,7 @@ from dvcfleet.dvc_adapter.repositories import as_copies
 from dvcfleet.dvc_adapter.stages import fill_from_lock, in_dvc_yaml, is_params, locked_stage, own_meta
 from dvcfleet.errors import UserError
 from dvcfleet.messages import Job, NodeWork, Outcome, Result
+from dvcfleet.paths import from_root
 from dvcfleet.planning.plan import PlannedStage, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.worker.jobs import make_job
@@ -61,7 +62,7 @@ class NodeWorkspace:
                 return Result.FAILED, f"{', '.join(planned.reasons)}; `dvc push` it where it was added"
             return self.local.prepare(stage, planned)
         if not planned.must_run:
-            planned = self.local.plan.judge.now(stage, self.recorded.checks)
+            planned = self.local.plan.judge(stage, checks=self.recorded.checks)
         why = ", ".join(planned.reasons)
         if planned.state is State.UP_TO_DATE:
             return Result.UP_TO_DATE, ""
@@ -87,13 +88,13 @@ class NodeWorkspace:
             raise UserError(f"{stage.addressing}: nodes run only stages of a dvc.yaml; move it into one")
         gitignores = {path: text for dep in stage.deps for path, text in self.recorded.gitignores(dep).items()}
         work = NodeWork(
-            dvc_yaml=self._from_root(stage.path),
+            dvc_yaml=from_root(self._repo.root_dir, stage.path),
             stage=stage.name,
             commit=self._commit,
             texts=self._texts,
             expected={dep.def_path: self.recorded.hash_of(dep) for dep in stage.deps if not is_params(dep)},
             inputs=tuple(self._entry(out) for out in self.recorded.inputs(stage)),
-            gitignores={self._from_root(path): text for path, text in gitignores.items()},
+            gitignores={from_root(self._repo.root_dir, path): text for path, text in gitignores.items()},
             persisted=tuple(self._entry(out) for out in stage.outs if out.persist and out.hash_info),
             forced=self.forced,
         )
@@ -162,10 +163,7 @@ class NodeWorkspace:
     def _entry(self, out: Output) -> dict[str, Any]:
         """Return an output's part of an entry in dvc.lock, its path from the repository's root."""
         meta = {key: value for key, value in out.meta.to_dict().items() if key != "isdir"}
-        return {"path": self._from_root(out.fs_path), "hash": "md5", **meta, "md5": out.hash_info.value}
-
-    def _from_root(self, path: str) -> str:
-        return os.path.relpath(path, self._repo.root_dir)
+        return {"path": from_root(self._repo.root_dir, out.fs_path), "hash": "md5", **meta, "md5": out.hash_info.value}
 
     @cached_property
     def _texts(self) -> dict[str, str]:
@@ -183,5 +181,5 @@ class NodeWorkspace:
         for path in paths:
             if path.startswith(root) and os.path.isfile(path):
                 with open(path, encoding="utf-8") as file:
-                    texts[self._from_root(path)] = file.read()
+                    texts[from_root(self._repo.root_dir, path)] = file.read()
         return texts

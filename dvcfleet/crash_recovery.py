@@ -56,7 +56,8 @@ def crash_recovery(repo: Repo, state: Path) -> Iterator[None]:
     note = state / "at-work"
     is_unsure = note.exists()
     if is_unsure:
-        _remove_own_temporaries(repo)
+        for path in Path(run_cache_folder(repo)).glob(f"{temporary_mark(repo)}*.tmp"):
+            path.unlink(missing_ok=True)
         _remove_temporaries_beside_outputs(repo)
     boot, moment = _last_sync(state)
     if is_unsure or (boot is not None and boot != _boot()):
@@ -104,12 +105,6 @@ def _last_sync(state: Path) -> tuple[str | None, float]:
         return None, 0.0
     except (ValueError, TypeError, KeyError):
         return "", 0.0
-
-
-def _remove_own_temporaries(repo: Repo) -> None:
-    """Remove this workspace's temporary files from DVC's run cache."""
-    for path in Path(run_cache_folder(repo)).glob(f"{temporary_mark(repo)}*.tmp"):
-        path.unlink(missing_ok=True)
 
 
 def _remove_temporaries_beside_outputs(repo: Repo) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, Target
@@ -14,7 +15,12 @@ _SHORT = 10  # digits of a hash that are shown; --json has them all
 def as_json(target: Target, lineage: Lineage) -> dict[str, Any]:
     """Return the target and its lineage as plain data; the keys are stable."""
     asked = {"text": target.text, "stages": list(target.stages), "files": list(target.files), "value": target.value}
-    return {"target": asked, **lineage.as_json()}
+    return {
+        "target": asked,
+        "steps": [asdict(step) for step in lineage.steps.values()],
+        "environments": lineage.environments,
+        "never_ran": list(lineage.never_ran),
+    }
 
 
 def as_lines(target: Target, lineage: Lineage) -> Iterator[str]:

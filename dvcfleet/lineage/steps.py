@@ -1,6 +1,6 @@
 """What lineage tells: the steps that made results, their inputs, outputs and sources; and the target that was asked."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dvcfleet.dvc_adapter.protocols import Stage
@@ -67,11 +67,6 @@ class Lineage:
     environments: dict[str, dict[str, Any]]
     never_ran: tuple[str, ...] = ()
     stages: dict[str, Stage] = field(default_factory=dict, repr=False, compare=False)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the lineage as plain data; its keys are stable."""
-        steps = [asdict(step) for step in self.steps.values()]
-        return {"steps": steps, "environments": self.environments, "never_ran": list(self.never_ran)}
 
 
 @dataclass(frozen=True)

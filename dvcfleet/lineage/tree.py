@@ -7,14 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from dvcfleet.dvc_adapter.lockfiles import lock_file_of, read_lock_file
+from dvcfleet.dvc_adapter.lockfiles import lock_file_of, names_by_lock_file, read_lock_file
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.hooks import hooks_of
-from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, TrackingRun
+from dvcfleet.lineage.steps import Item, Lineage, Origin, Step
 from dvcfleet.options import Options
 from dvcfleet.paths import from_root, overlap
 from dvcfleet.record.ledger import Execution, entry_digest, executions, read_environment
@@ -82,13 +82,12 @@ class _Reader:
             needs=tuple(makers),
             execution=self._executions.get((_bare(stage.addressing), entry_digest(entry))),
             origins=tuple(self._origins(outputs)),
-            tracking_run=self._tracking_run(outputs),
+            tracking_run=next((run for item in outputs if (run := self._hooks.tracking_run(Path(item.path)))), None),
         )
 
     @cached_property
     def _locks(self) -> dict[str, Mapping[str, Any]]:
-        paths = {lock_file_of(stage) for stage in self._repo.index.stages if in_dvc_yaml(stage)}
-        return {path: read_lock_file(path) for path in paths}
+        return {path: read_lock_file(path) for path in names_by_lock_file(self._repo.index.stages)}
 
     @cached_property
     def _executions(self) -> dict[tuple[str, str], Execution]:
@@ -123,9 +122,6 @@ class _Reader:
             origin = self._hooks.origin(Path(item.path)) if (item.hash or "").endswith(".dir") else None
             if origin:
                 yield origin
-
-    def _tracking_run(self, outputs: Iterable[Item]) -> TrackingRun | None:
-        return next((run for item in outputs if (run := self._hooks.tracking_run(Path(item.path)))), None)
 
 
 def _joined(folder: str, path: str) -> str:

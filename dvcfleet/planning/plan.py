@@ -14,7 +14,7 @@ from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.errors import UserError, in_one_line
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.planning.orphans import Orphan, find_orphans
-from dvcfleet.planning.predicted_outputs import PredictedOutputs
+from dvcfleet.planning.predicted_outputs import hash_predictor
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons, reasons_once, stage_reasons
 from dvcfleet.planning.validation import is_validated, validate
 from dvcfleet.project import project_of
@@ -145,8 +145,8 @@ def make_plan(
     graph, steps = stage_graph(repo, options)
     judge = Judge(options, {} if options.single_item else {o.fs_path: o for each in graph for o in each.outs})
     project = project_of(Path(repo.root_dir))
-    predicted, distrusted = PredictedOutputs(repo.root_dir, project.predict_outputs), project.distrusted(steps)
-    checks = replace(checks_for(steps), predicted=predicted.hash_of)
+    distrusted = project.distrusted(steps)
+    checks = replace(checks_for(steps), predicted=hash_predictor(repo.root_dir, project.predict_outputs))
     planned: dict[str, PlannedStage] = {}
     for stage in steps:
         upstream = [(planned[up.addressing], up) for up in graph.successors(stage) if up.addressing in planned]

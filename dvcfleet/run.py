@@ -114,22 +114,26 @@ class RepositoryRun:
 
     def execute(self) -> int:
         """Bring the stages up to date; return the exit code."""
+        endings: dict[str, Ending] = {}
         with ExitStack() as stack:
             self.services = Services(self.repo, stack)
             self._plan()
-            if not self.plan.work:
-                return self._nothing_to_do()
-            resources = self._resources()
-            with self.lock.released():
-                endings = self._run_flow(resources)
+            if self.plan.work:
+                resources = self._resources()
+                with self.lock.released():
+                    endings = self._run_flow(resources)
             if not any(ending.result is Result.STOPPED for ending in endings.values()):
-                self._settle()
+                self.lock_files.settle()
+                self.workspace.finish(self.options.fetch_results)
         code = self.stop.exit_code or exit_code(endings.values())
         if code == 0:
-            keep_experiment(self.repo, run_name(self.repo), self.console)
+            if endings or is_begun(self.repo):  # the run of this name may have been killed after its last stage
+                keep_experiment(self.repo, run_name(self.repo), self.console)
             forget_run_name(self.repo)
         sync(self.repo, state_folder(self.repo))
-        if code == 0:
+        if not endings:
+            self.console.print(f"nothing to do: {len(self.plan.nodes)} stages are up to date")
+        elif code == 0:
             self.project.after_running(endings.keys(), partial(self.console.print, markup=False))
         return code
 
@@ -161,16 +165,6 @@ class RepositoryRun:
         if validated and self.plan.work:
             validate(self.repo)
         note_validated(self.repo)
-
-    def _nothing_to_do(self) -> int:
-        self._settle()
-        if is_begun(self.repo):
-            # The run of this name was killed after its last stage.
-            keep_experiment(self.repo, run_name(self.repo), self.console)
-        forget_run_name(self.repo)
-        sync(self.repo, state_folder(self.repo))
-        self.console.print(f"nothing to do: {len(self.plan.planned)} stages are up to date")
-        return 0
 
     def _resources(self) -> dict[str, Resources]:
         """Return what each stage that may run requests; check all stages' meta before anything runs."""
@@ -220,11 +214,6 @@ class RepositoryRun:
             if not received:
                 self._warn(f"Prefect's server did not receive all of this run; {LOGS} has all output.")
             return run.endings
-
-    def _settle(self) -> None:
-        """Write what is left to write of dvc.lock, and push or fetch outputs."""
-        self.lock_files.settle()
-        self.workspace.finish(self.options.fetch_results)
 
 
 def _check_options(options: Options, on_nodes: bool) -> None:

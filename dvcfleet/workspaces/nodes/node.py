@@ -90,7 +90,9 @@ class NodeStage:
     def run(self) -> Outcome:
         """Run the stage unless the remote's run cache knows its outputs."""
         with locked(self.repo):
-            stage = self._loaded()
+            stage = load_stage(self.repo, str(self.root / self.work.dvc_yaml), self.work.stage)
+            if stage is None:
+                raise UserError(f"it has no stage {self.work.stage} in {self.work.dvc_yaml}")
             self._place_inputs(stage)
             self._check_inputs(stage)
             key = run_key(stage, self.work.persisted)
@@ -110,12 +112,6 @@ class NodeStage:
         """Add the stage to the node's log of completed stages."""
         with open(node_folder(self.root) / "log", "a") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {self.job.name}\n")
-
-    def _loaded(self) -> PipelineStage:
-        stage = load_stage(self.repo, str(self.root / self.work.dvc_yaml), self.work.stage)
-        if stage is None:
-            raise UserError(f"it has no stage {self.work.stage} in {self.work.dvc_yaml}")
-        return stage
 
     def _place_inputs(self, stage: Stage) -> None:
         """Fetch and place the other stages' outputs that this one reads; clean folders that it reads as a whole."""

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import chdir
 from pathlib import Path
 
@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from dvcfleet.dvc_adapter.stages import kind_of
 from dvcfleet.estimate import estimate
-from dvcfleet.heartbeat import Heartbeat, signs
+from dvcfleet.heartbeat import Heartbeat, in_words, signs
 from dvcfleet.messages import Ending, Result
-from dvcfleet.overview import overview
 from dvcfleet.placement import Placement
 from dvcfleet.planning.orphans import Orphan, orphan_lines
-from dvcfleet.planning.plan import Plan, State
+from dvcfleet.planning.plan import Plan, PlannedStage, State
 from dvcfleet.project import project_of
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.scheduling.durations import seconds_before
@@ -72,7 +72,7 @@ class Progress:
         self._ended += 1
         self._show()
         width = len(str(self._total))
-        line = f"[{self._ended:>{width}}/{self._total}] {ending.name} {_in_words(ending)}"
+        line = f"[{self._ended:>{width}}/{self._total}] {ending.name} {_result_in_words(ending)}"
         self._say(line, _STYLES.get(ending.result))
         if ending.result is Result.FAILED:
             for text in ending.outcome.tail:
@@ -97,7 +97,7 @@ class Progress:
         self._bar.update(self._row, completed=self._ended, running=", ".join(list(self._running)[:4]))
 
 
-def _in_words(ending: Ending) -> str:
+def _result_in_words(ending: Ending) -> str:
     if ending.result is Result.DONE:
         return f"done in {ending.outcome.seconds:.1f} s{f'; {ending.why}' if ending.why else ''}"
     return f"{ending.result}: {ending.why}" if ending.why else str(ending.result)
@@ -137,6 +137,35 @@ def show_plan(plan: Plan, place: Placement, root: Path, console: Console) -> Non
     with chdir(root):
         for line in estimate(plan, seconds, place.resources, place.workers, project.is_download, project.expect):
             console.print(line, markup=False)
+
+
+def overview(work: Iterable[PlannedStage], seconds: Mapping[str, float]) -> Iterator[str]:
+    """List the stages that a run would run, kind by kind; names of one kind and reason share a line.
+
+    `seconds`: how long a stage took before, where it ran.
+    """
+    stages = list(work)
+    for kind in dict.fromkeys(kind_of(stage.name) for stage in stages):
+        of_kind = [stage for stage in stages if kind_of(stage.name) == kind]
+        if len(of_kind) == 1:
+            (stage,) = of_kind
+            yield f"{stage.name}: {stage.state} ({'; '.join(stage.reasons)})"
+            continue
+        counts = Counter(stage.state for stage in of_kind)
+        took = sum(seconds.get(stage.name, 0.0) for stage in of_kind)
+        spent = f"; took {in_words(took)} before" if took else ""
+        yield f"{kind}: {', '.join(f'{count} {state}' for state, count in counts.items())}{spent}"
+        for (state, why), names in _by_reason(of_kind).items():
+            yield f"    {state}{f' ({why})' if why else ''}: {', '.join(names)}"
+
+
+def _by_reason(stages: Iterable[PlannedStage]) -> dict[tuple[State, str], list[str]]:
+    """Group stages of a kind by state and reasons; which others a stage waits for is left out."""
+    found: dict[tuple[State, str], list[str]] = {}
+    for stage in stages:
+        why = "" if stage.state is State.WAITING else "; ".join(stage.reasons)
+        found.setdefault((stage.state, why), []).append(stage.name.partition("@")[2] or stage.name)
+    return found
 
 
 def show_orphans(orphans: Iterable[Orphan], console: Console) -> None:

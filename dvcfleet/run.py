@@ -132,7 +132,7 @@ class RepositoryRun:
             forget_run_name(self.repo)
         sync(self.repo, state_folder(self.repo))
         if not endings:
-            self.console.print(f"nothing to do: {len(self.plan.nodes)} stages are up to date")
+            self.console.print(f"nothing to do: {len(self.plan.planned)} stages are up to date")
         elif code == 0:
             self.project.after_running(endings.keys(), partial(self.console.print, markup=False))
         return code

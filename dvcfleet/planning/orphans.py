@@ -39,7 +39,8 @@ def find_orphans(repo: Repo) -> Iterator[Orphan]:
     """Find the entries of dvc.lock files whose stage is no longer in dvc.yaml."""
     for lock_file, declared in names_by_lock_file(repo.index.stages).items():
         names = set(declared)
-        entries = read_lock_file(lock_file) if os.path.exists(lock_file) and _may_hold_others(Path(lock_file), names) else {}
+        has_others = os.path.exists(lock_file) and _may_hold_others(Path(lock_file), names)
+        entries = read_lock_file(lock_file) if has_others else {}
         for name, entry in entries.items():
             if name not in names:
                 outs = [out for out in _lone_outs(repo, lock_file, entry) if out.exists]

@@ -54,12 +54,12 @@ class StageFailedError(Exception):
         return f"{self.outcome.name}: exit code {self.outcome.exit_code}"
 
 
-def _is_told(record: logging.LogRecord) -> bool:
+def _is_kept(record: logging.LogRecord) -> bool:
     """Tell whether to keep a log line of Prefect's: not that of each task run's end, which its state shows."""
     return record.levelno > logging.INFO or not record.getMessage().startswith("Finished in state")
 
 
-logging.getLogger("prefect.task_runs").addFilter(_is_told)
+logging.getLogger("prefect.task_runs").addFilter(_is_kept)
 share_tls_context()
 count_lost_logs()
 

@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,9 +19,8 @@ from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import THREAD_VARIABLES, Resources, thread_variables
 from dvcfleet.project import project_of
 from dvcfleet.worker.dask_tasks import as_task
-from dvcfleet.worker.environment import stage_environment
 from dvcfleet.worker.fork_client import is_own_python, keep_reading, own_fork_servers, run_command
-from dvcfleet.worker.gpus import own_gpus
+from dvcfleet.worker.gpus import GPUS_VARIABLE, own_gpus
 from dvcfleet.worker.output import Lines, log_path, logged
 
 # A word that a shell passes on unchanged.
@@ -84,6 +83,18 @@ def run_job(job: Job, on_text: Callable[[str], None]) -> Outcome:
             environment = stage_environment(job, project, gpus)
             servers = _fitting(environment, project, own_fork_servers(job.root))
             return _run_commands(job, environment, servers, write, is_wanted)
+
+
+def stage_environment(job: Job, project: Mapping[str, str], gpus: Sequence[str] | None) -> dict[str, str]:
+    """Return the variables that a job's commands get besides those of the process that starts them.
+
+    That process's are the user's (`command_environment`). These win over them, and of these the later: what the
+    `project` says; what DVC says; the limits of numerical libraries, if the stage asks for a number of threads; the
+    `gpus` that the stage was given, if anybody counts them.
+    """
+    dvc = {"DVC_ROOT": os.environ.get("DVC_ROOT", job.root), "DVC_STAGE": job.name}
+    named = {} if gpus is None else {GPUS_VARIABLE: ",".join(gpus)}
+    return {**project, **dvc, **job.limits, **named}
 
 
 def _fitting(

@@ -1,7 +1,7 @@
 from pathlib import Path
 
+from dvcfleet.console import overview
 from dvcfleet.messages import Ending, Outcome, Result
-from dvcfleet.overview import overview
 from dvcfleet.planning.plan import PlannedStage, State
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.scheduling.durations import seconds_before

@@ -141,6 +141,6 @@ def local(threads: int) -> Iterator[LocalRunner]:
         "threads_per_worker": threads,
         "host": "127.0.0.1",
         "dashboard_address": "127.0.0.1:0",
-        "preload": ["dvcfleet.runners.dask.preload"],
+        "preload": ["dvcfleet.runners.dask.frames"],
     }
     yield LocalRunner(DaskTaskRunner(cluster_kwargs=options), threads, losses=LOSSES)

@@ -8,6 +8,8 @@ import gc
 import sys
 from types import FrameType
 
+from dvcfleet.stop_signals import ignore_interrupts
+
 MENDED = (3, 11, 9)
 
 
@@ -27,3 +29,9 @@ def collect_no_garbage_while_listing_frames() -> None:
             gc.enable()
 
     sys._current_frames = current_frames
+
+
+def dask_setup(worker: object) -> None:
+    """Have the worker of a run's own cluster ignore Ctrl-C, which the run handles; Dask calls this as a preload."""
+    ignore_interrupts()
+    collect_no_garbage_while_listing_frames()

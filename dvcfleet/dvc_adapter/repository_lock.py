@@ -150,7 +150,7 @@ class _Opened:
 
 def refuse_busy_paths(repo: Repo) -> None:
     """Raise BusyError while a `dvc repro` runs a stage: it then holds locks on the stage's paths only."""
-    with _refusing(repo), _marked(repo, [], [repo.root_dir]):
+    with _marked(repo, [], [repo.root_dir]):
         pass
 
 
@@ -178,7 +178,7 @@ class PathLocks:
         read, write = _paths(stage.deps), _paths(stage.outs)
         if self._state() != self._as_seen:
             # Others have written the list, which they do only while they hold DVC's own lock.
-            with _refusing(self._repo), _marked(self._repo, read, write):
+            with _marked(self._repo, read, write):
                 pass
             self._as_seen = self._state()
         self._wanted[stage.addressing] = [*read, *write, *(path for each in readers for path in _paths(each.outs))]
@@ -194,8 +194,7 @@ class PathLocks:
         self._hide()
         if self._wanted:
             paths = sorted({path for paths in self._wanted.values() for path in paths})
-            with _refusing(self._repo):
-                self._marks.enter_context(_marked(self._repo, paths, []))
+            self._marks.enter_context(_marked(self._repo, paths, []))
             self._shown = set(self._wanted)
         self._as_seen = self._state()
 
@@ -209,11 +208,9 @@ class PathLocks:
         self.show()
 
     def _hide(self) -> None:
-        from dvc.lock import LockError
-
         self._shown = set()
         # A user may have removed the list, as DVC advises, or a writer of it was killed.
-        with suppress(LockError, AssertionError, KeyError, *_damage()):
+        with suppress(BusyError, AssertionError, KeyError, *_damage()):
             self._marks.close()
 
     def _state(self) -> tuple[int, ...]:
@@ -236,28 +233,22 @@ def _damage() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def _refusing(repo: Repo) -> Iterator[None]:
-    """Raise BusyError if a `dvc` command holds locks on the paths that are locked within the block."""
-    from dvc.lock import LockError
-
-    try:
-        yield
-    except LockError as error:
-        raise BusyError(f"a dvc command is running a stage of this repository: {error}", _ADVICE) from None
-
-
-@contextmanager
 def _marked(repo: Repo, read: list[str], write: list[str]) -> Iterator[None]:
+    """Lock paths in DVC's list within the block; raise BusyError if a `dvc` command has locked them."""
+    from dvc.lock import LockError
     from dvc.rwlock import RWLOCK_FILE, rwlock
 
     # The name under which DVC's decorators look for this process's locks: its own calls pass.
     command = " ".join(sys.argv)
     hardlink = repo.config["core"].get("hardlink_lock", False)
-    with ExitStack() as marks:
-        try:
-            marks.enter_context(rwlock(repo.tmp_dir, repo.fs, command, read, write, hardlink))
-        except _damage():
-            # Its writer was killed meanwhile; DVC's message would only say to remove it.
-            Path(repo.tmp_dir, RWLOCK_FILE).unlink()
-            marks.enter_context(rwlock(repo.tmp_dir, repo.fs, command, read, write, hardlink))
-        yield
+    try:
+        with ExitStack() as marks:
+            try:
+                marks.enter_context(rwlock(repo.tmp_dir, repo.fs, command, read, write, hardlink))
+            except _damage():
+                # Its writer was killed meanwhile; DVC's message would only say to remove it.
+                Path(repo.tmp_dir, RWLOCK_FILE).unlink()
+                marks.enter_context(rwlock(repo.tmp_dir, repo.fs, command, read, write, hardlink))
+            yield
+    except LockError as error:
+        raise BusyError(f"a dvc command is running a stage of this repository: {error}", _ADVICE) from None

@@ -22,7 +22,7 @@ def describe_method(method: Method) -> dict[str, Any]:
         "needs": method.needs,
         "reads": method.reads,
         "joint": method.joint,
-        "beside": method.beside,
+        "beside": method.trained,
         "class": method.involvement,
         "efficiency": method.efficiency,
         "cost": method.cost,

@@ -11,6 +11,7 @@ from tasks.stage import TEXTS, card_line, end_well
 
 # By their folder in data/code, the packages of what is found by its name; a whole name would count as an import.
 _PACKAGES = {
+    "additions": "at_run_time.additions",
     "families": "models.families",
     "kinds": "evaluation.kinds",
     "methods": "methods",
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> None:
         for name, text in found.items():
             (folder / name).write_text(text, encoding="utf-8")
         (folder / TEXTS).write_text(texts_as_json(code.texts), encoding="utf-8")
-    print(f"{CODE}: digests of the code of {len(found)} stages, methods, families and kinds of task")
+    print(f"{CODE}: digests of the code of {len(found)} stages and of what is found by its name")
 
 
 if __name__ == "__main__":

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
+from merganser.at_run_time import addition_of
+from merganser.at_run_time.measuring import score_merges
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.evaluation.examples import Results, write_results
 from merganser.outputs import write_json
-from merganser.routed.measuring import score_merges
 from tasks.paths import EXAMPLES, MERGED, METRICS, PREPARED, SEEDS
 from tasks.scoring import open_task
-from tasks.stage import check_family, run, two_names
+from tasks.stage import check_addition, check_family, run, two_names
 
 
 def evaluate_task(params: Params, entry: str, task: str) -> None:
@@ -28,6 +29,8 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
     setup = open_task(params, task, PREPARED, MERGED / entry)
     seeds = sorted((MERGED / entry / SEEDS).glob("*"), key=lambda folder: int(folder.name))
     folders, size = [MERGED / entry, *seeds], params.evaluation.batch_size
+    if addition := addition_of(folders[0]):
+        check_addition(Path(addition.FILE).stem)
     score, results = score_merges(setup.network, setup.head, setup.evaluator, setup.prepared, folders, task, size)
     write_results(EXAMPLES / entry / f"{task}.safetensors", results)
     write_json(METRICS / entry / f"{task}.json", score)

@@ -49,7 +49,6 @@ def main(argv: list[str]) -> None:
     for seed, out in seed_folders(MERGED / key, seeds).items():
         first = seed == params.first_seed
         part = str(out.relative_to(MERGED / key)) if opening.drawn else ""
-        additions = [DATA / entry.reads / part / opening.kept] if opening.kept else []
         source = open_source(chosen, inner.reads, tasks, seed, part)
         with fresh_folder(out) as folder:
             merge_entry(
@@ -62,7 +61,7 @@ def main(argv: list[str]) -> None:
                 partial(card_of, key, params, method, values, seed),
                 device,
                 threads_wanted(),
-                additions=additions,
+                read=DATA / entry.reads / part,
                 noted=noted,
             )
 

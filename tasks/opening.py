@@ -19,7 +19,6 @@ from merganser.inputs.learned import RESULT, read_learned, read_trace
 from merganser.inputs.searches import read_search
 from merganser.inputs.statistics import open_statistics, passes_of
 from merganser.limits import parse_json
-from merganser.routed import BOTTLENECKS, ROUTER
 from tasks.beside import COST
 from tasks.paths import DATA
 
@@ -49,13 +48,12 @@ def _nothing(folder: Path, tasks: list[str]) -> dict[str, Any]:
 class Opening:
     """How an input is opened.
 
-    `drawn`: there is one for each seed. `kept`: its file that a merge has too. `noted`, given its folder and the tasks:
-    how it was made, or what that cost, for the profile of a merge, under the word for it.
+    `drawn`: there is one for each seed. `noted`, given its folder and the tasks: how it was made, or what that cost,
+    for the profile of a merge, under the word for it.
     """
 
     source: Callable[[Reading], LayerSource]
     drawn: bool = False
-    kept: str | None = None
     noted: Callable[[Path, list[str]], dict[str, Any]] = _nothing
 
 
@@ -91,8 +89,8 @@ OPENINGS: Mapping[str, Opening] = {
     "joints": Opening(lambda read: open_joint(read.start, read.tasks, read.seed)),
     "differences": Opening(_models),
     "embeddings": Opening(_with_embeddings),
-    "routers": Opening(_models, kept=ROUTER, noted=_cost),
-    "surgery": Opening(_models, drawn=True, kept=BOTTLENECKS, noted=_cost),
+    "routers": Opening(_models, noted=_cost),
+    "surgery": Opening(_models, drawn=True, noted=_cost),
     "learned": Opening(_with_learned, drawn=True, noted=lambda folder, _: {"learned": read_trace(folder / RESULT)}),
     "statistics": Opening(
         lambda read: open_statistics(read.start, read.tasks, read.seed, read.part),

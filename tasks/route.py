@@ -8,16 +8,15 @@ from pathlib import Path
 
 from torch import Tensor
 
+from merganser.at_run_time.additions.router import check_scores, write_router
+from merganser.at_run_time.features import features_of
+from merganser.at_run_time.fitting import fit
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
-from merganser.routed.experts import check_scores
-from merganser.routed.features import features_of
-from merganser.routed.fitting import fit
-from merganser.routed.router import write_router
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
 from tasks.paths import BASE, DATA, PROFILES, ROUTERS, VALIDATION
 from tasks.scoring import open_task

@@ -103,6 +103,11 @@ def check_family(name: str) -> None:
     check_code(f"merganser.models.families.{name}", f"families/{name}.txt")
 
 
+def check_addition(name: str) -> None:
+    """Refuse to run what is put into a network whose code DVC has another digest of."""
+    check_code(f"merganser.at_run_time.additions.{name}", f"additions/{name}.txt")
+
+
 def check_kind(name: str) -> None:
     """Refuse to run a kind of task whose code DVC has another digest of."""
     check_code(f"merganser.evaluation.kinds.{name}", f"kinds/{name}.txt")

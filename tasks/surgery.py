@@ -8,6 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from merganser.at_run_time.additions.bottlenecks import Bottleneck, Training, can_change, train, write_bottlenecks
+from merganser.at_run_time.features import features_of
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Surgery, declared
@@ -15,8 +17,6 @@ from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
-from merganser.routed.features import features_of
-from merganser.routed.surgery import Bottleneck, Training, can_change, train, write_bottlenecks
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
 from tasks.paths import DATA, PROFILES, SURGERY, VALIDATION, remove_other_seeds, seed_folders
 from tasks.scoring import open_task

@@ -26,7 +26,8 @@ STAGES: dict[str, dict[str, Any]] = {name: stage.get("do", stage) for name, stag
 CODE = STAGES.pop("code")
 # What finds modules by names that are made up while it runs: all that they find have digests of their own.
 FINDERS = {
-    *("merganser/evaluation/__init__.py", "merganser/models/__init__.py", "merganser/registry.py"),
+    *("merganser/at_run_time/__init__.py", "merganser/evaluation/__init__.py", "merganser/models/__init__.py"),
+    "merganser/registry.py",
     "merganser/plugins.py",  # which lists modules and imports none
 }
 FOUND = [f"{package}.{name}" for package in FOUND_BY_NAME.values() for name in CodeTree(ROOT).names(package)]

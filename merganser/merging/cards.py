@@ -131,17 +131,8 @@ def _files(method: Method) -> str:
         "- `overlays.safetensors`, beside `unified.safetensors` where tasks share a delta: each task's part; "
         "`merganser reconstruct DIR --task NAME --out FILE` adds it"
     )
-    beside = (
-        "- `bottlenecks.safetensors`: what each task's features pass through before its head; no parameters of a model"
-    )
-    router = (
-        "- `router.safetensors`: how much of each task's part an input takes, by the features of `model.safetensors`"
-    )
-    blocks = "- `block_routers.safetensors`: how much of each task's part an example takes, block by block"
     lines = [weights, *([part] if method.overlay else [])]
-    lines += ["- `gates.json`: how each token's expert is chosen"] if method.gated else []
-    lines += [blocks] if method.blended else []
-    lines += {"surgery": [beside], "routers": [router], None: []}[method.beside]
+    lines += [f"- `{added.FILE}`: {added.HOLDS}"] if (added := method.at_run_time) else []
     return "\n".join(lines)
 
 

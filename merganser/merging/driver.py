@@ -66,7 +66,7 @@ def merge(
         merge_layer = method.bind(values, WatchedLayers(layers, f"{method.name}: first pass", progress))
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
             linear = {name for name in source.names if len(base.spec(name).shape) == 2}
-            kept = linear if method.gated else set(source.names)
+            kept = linear if method.linear_maps else set(source.names)
             others = _others(base, set(base.names) - set(source.names))
             specs, tensors = output.specs(base), _merged(merge_layer, layers, base, overlay, kept, output, others)
             total = sum(spec.nbytes for spec in specs.values())

@@ -2,9 +2,8 @@
 
 import platform
 import resource
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,8 @@ from merganser.merging.method import Method
 from merganser.outputs import write_json
 from merganser.overlays import FILE
 from merganser.progress import Progress, unwatched
-from merganser.routed import BLOCK_ROUTERS, BOTTLENECKS, GATES, ROUTER
-from merganser.routed.blocks import write_block_routers
-from merganser.routed.gates import write_gates
+
+NOWHERE = Path()
 
 
 def merge_entry(
@@ -37,14 +35,14 @@ def merge_entry(
     device: str = "cpu",
     threads: int = 1,
     output: Output = AS_THE_BASE,
-    additions: Sequence[Path] = (),
+    read: Path = NOWHERE,
     noted: Mapping[str, Any] | None = None,
     progress: Progress = unwatched,
 ) -> None:
     """Merge a source's layers onto the base into an empty folder, with its card and what stands beside the base.
 
-    `texts`: makes the text files beside the weights, such as the card, once these are written. `additions`: small files
-    of the tasks' own that are kept with it. `noted`: more for the profile: the losses by step of the values that the
+    `texts`: makes the text files beside the weights, such as the card, once these are written. `read`: the
+    folder of what the entry reads. `noted`: more for the profile: the losses by step of the values that the
     method applies, its search, or what the statistics cost that it reads. Of a method that keeps the largest entries,
     the profile says which share of them it kept.
     """
@@ -54,25 +52,22 @@ def merge_entry(
         merge(method, values, source, checkpoint, folder, choose_device(device), threads, output, progress)
     copy_companions(base, folder)
     output.declare(folder)
-    for path in additions:
-        shutil.copyfile(path, folder / path.name)
-    if method.gated:
-        write_gates(folder, values["k_gate"])
-    if method.blended and source.table.learned:
-        write_block_routers(folder, source.table.learned.values, source.tasks)
+    if method.at_run_time:
+        method.at_run_time.write(folder, values, source, read)
     for name, text in texts().items():
         (folder / name).write_text(text, encoding="utf-8")
     if profile:
         times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
-        rate = {"amr": additional_memory_rate(folder, checkpoint, source)}
+        rate = {"amr": additional_memory_rate(method, folder, checkpoint, source)}
         share = share_of(tally)
         kept = {} if share is None else {"kept_share": share}
         write_json(profile, times | _usage() | rate | kept | {"device": _device_name(device)} | dict(noted or {}))
 
 
-def additional_memory_rate(merged: Path, base: Checkpoint, source: LayerSource) -> float:
+def additional_memory_rate(method: Method, merged: Path, base: Checkpoint, source: LayerSource) -> float:
     """Return the bytes of the tasks' own files per task over the bytes of the merged parameters in float32."""
-    own = [merged / name for name in (FILE, BOTTLENECKS, BLOCK_ROUTERS, GATES, ROUTER) if (merged / name).is_file()]
+    own = [merged / FILE] if method.overlay else []
+    own += [merged / method.at_run_time.FILE] if method.at_run_time else []
     values = sum(prod(base.spec(name).shape) for name in source.names)
     return sum(path.stat().st_size for path in own) / len(source.tasks) / (4 * values)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from torch import Tensor
 
+from merganser.at_run_time import Addition, Section
 from merganser.checkpoints.kinds import Kind
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import Layer, LayerSource, Side
@@ -36,7 +37,6 @@ Family = Literal[
     "learned",
     "routed",
 ]
-Section = Literal["routers", "surgery"]  # of params.yaml: what is trained beside a merged model
 Cost = Literal["elementwise", "fourier transform", "svd", "joint svd", "linear system"]
 Involvement = Literal["NDI", "VDI", "TTA"]  # no data, validation data, test-time adaptation
 Efficiency = Literal["High", "Medium", "Low"]
@@ -90,9 +90,8 @@ class Declaration:
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
     learner: Learner | None = None  # how the values are learned that it applies
     overlay: bool = False  # stores parts per task
-    gated: bool = False  # its parts are experts of linear maps, of which each token takes one at evaluation
-    blended: bool = False  # its parts are mixed in each block of a network at evaluation, by routers that were learned
-    beside: Section | None = None  # what was trained for its merge, which its entry reads and its merge keeps
+    linear_maps: bool = False  # keeps parts of linear maps alone, not of convolutions
+    at_run_time: Addition | None = None  # what is put into a network at evaluation, beside its parameters
     joint: Side | None = None  # the joint decomposition it starts from, read from `layer.basis` if cached
     on_models: bool = False  # works on the models' own weights: its layers have the base's beside the deltas
     most_tasks: int | None = None  # that it merges; None: any number
@@ -144,7 +143,7 @@ class Method(Declaration):
         """List the inputs that the method reads."""
         reads = ["deltas", *self.statistics] if self.reads == "statistics" else [self.reads]
         more = {"embeddings": self.embeddings, "learned": self.learner}
-        return [*reads, *(name for name, is_read in more.items() if is_read), *filter(None, [self.beside])]
+        return [*reads, *(name for name, is_read in more.items() if is_read), *filter(None, [self.trained])]
 
     @property
     def divided(self) -> frozenset[Kind]:
@@ -155,9 +154,14 @@ class Method(Declaration):
         return frozenset({"vector"} if averages else {})
 
     @property
+    def trained(self) -> Section | None:
+        """Return the section of params.yaml of what is trained for a merge, which its entry reads."""
+        return self.at_run_time.TRAINED if self.at_run_time else None
+
+    @property
     def one_model(self) -> bool:
         """Tell whether a merge is one model for all tasks, with nothing of a task's own."""
-        return not self.overlay and self.beside is None
+        return not self.overlay and self.at_run_time is None
 
     @cached_property
     def parameters(self) -> type[BaseModel]:

@@ -7,6 +7,7 @@ from math import log
 import torch
 from torch import Tensor
 
+from merganser.at_run_time.additions import router
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks
 from merganser.linalg.frequencies import high_pass
@@ -51,7 +52,7 @@ def factors(layers: LayerSource, cut: Cut, density: PerTask) -> tuple[list[float
     cost="fourier transform",
     ours=("cutoff",),
     overlay=True,
-    beside="routers",
+    at_run_time=router,
 )
 def free(
     layers: LayerSource, *, cutoff: NonNegative = 0.1, density: Densities = 0.01

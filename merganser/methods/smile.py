@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from merganser.at_run_time.additions import gates
 from merganser.inputs.layers import LayerDeltas, LayerFactors
 from merganser.merging.method import method
 from merganser.overlays.low_rank import low_rank_parts
@@ -29,7 +30,8 @@ def nothing(layer: LayerDeltas, **_: object) -> Parts:
     cost="svd",
     ours=("k", "k_gate"),
     overlay=True,
-    gated=True,
+    linear_maps=True,
+    at_run_time=gates,
     not_by_layer=("k_gate",),
     vectors=nothing,
 )

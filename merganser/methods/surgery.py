@@ -3,18 +3,19 @@
 import torch
 from torch import Tensor
 
+from merganser.at_run_time.additions import bottlenecks
 from merganser.inputs.layers import LayerDeltas
 from merganser.merging.method import method
 
 
 @method(
-    family="routed",
+    family="learned",
     formula=r"0, \quad h \mapsto h - W_t^{up}\,\mathrm{relu}(W_t^{down} h)",
     involvement="TTA",
     efficiency="High",
     paper="Representation Surgery for Multi-Task Model Merging, ICML 2024, arXiv:2402.02705",
     law="without a step nothing changes; the distance to the task's own features never ends above where it began",
-    beside="surgery",
+    at_run_time=bottlenecks,
     weighted=False,
 )
 def surgery(layer: LayerDeltas) -> Tensor:

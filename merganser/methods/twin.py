@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from merganser.at_run_time.additions import router
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
@@ -21,7 +22,7 @@ from merganser.overlays.parts import Parts
     cost="svd",
     ours=("rank_fraction",),
     overlay=True,
-    beside="routers",
+    at_run_time=router,
     rank_fraction=lambda tasks, *, rank_fraction: rank_fraction,
     vectors=whole,
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from merganser.at_run_time.additions import block_routers
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.learning import Learner, Values, learned_by
 from merganser.learning.settings import RoutingSettings
@@ -32,7 +33,7 @@ def first_routers(widths: Mapping[str, int], tasks: int, settings: RoutingSettin
     law="before the first step it is task arithmetic; an example's scores do not depend on its batch",
     overlay=True,
     learner=Learner(RoutingSettings, routers=first_routers),
-    blended=True,
+    at_run_time=block_routers,
 )
 def wemoe(layers: LayerSource) -> Callable[[LayerDeltas], Tensor | Parts]:
     """Keep the tasks' vectors of the blocks' MLPs, and a learned router a block; merge the rest by task arithmetic.

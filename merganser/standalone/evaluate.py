@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from merganser.at_run_time.measuring import score_merges
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.explaining import explain
@@ -22,7 +23,6 @@ from merganser.inputs.heads import Head, read_head, write_head
 from merganser.models import Precision, get_family
 from merganser.models.device import usable
 from merganser.overlays import open_overlays
-from merganser.routed.measuring import score_merges
 from merganser.sources.fetching import fetch_checkpoint, fetch_data_set
 from merganser.sources.pointers import read_pointer
 

@@ -101,8 +101,8 @@ def merge_by(
     check_tasks(values, list(models), f"{recipe.method}.")
     method.check_count(len(models), "--model")
     _check_classes(method, models, recipe.classes)
-    if method.beside or method.reads == "statistics":
-        made = f"{method.beside}, which is trained" if method.beside else "statistics, which are measured"
+    if method.trained or method.reads == "statistics":
+        made = f"{method.trained}, which is trained" if method.trained else "statistics, which are measured"
         reason = f"needs {made} on the tasks' data"
         raise InputError(f"{recipe.method}: {reason}; declare it in params.yaml, and run `merganser run`")
     device = choose_device(recipe.device)

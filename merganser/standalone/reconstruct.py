@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from merganser.at_run_time import addition_of
 from merganser.checkpoints.adapters.adapted import Adapted
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter, open_model
@@ -24,7 +25,6 @@ from merganser.config.recipes import RECIPE, check_unchanged, path_of, read_reci
 from merganser.errors import InputError, did_you_mean
 from merganser.outputs import new_folder, new_output
 from merganser.overlays import FILE, LowRank, OverlayFile, open_overlays, task_model, write_task_model
-from merganser.routed import GATES, check_one_model
 
 SINGLE = ".safetensors"
 
@@ -54,7 +54,8 @@ def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
     own = _own(merged, task)
     with new_folder(out) as folder:
         copy_companions(merged, folder)
-        (folder / GATES).unlink(missing_ok=True)
+        if addition := addition_of(folder):  # what runs in one task's model is its parameters
+            (folder / addition.FILE).unlink()
         _write_weights(merged, task, own, folder)
         if own is not None:
             if own.folder:
@@ -65,9 +66,11 @@ def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
 
 def opened_parts(merged: Path, task: str) -> OverlayFile:
     """Open the parts of a merge; raise InputError where it has none, none of this task, or is not a model with them."""
-    check_one_model(merged, task)
     overlays = open_overlays(merged)
     if overlays is None:
+        if addition := addition_of(merged):
+            reason = f"{addition.FILE} has for {task} {addition.HOLDS}"
+            raise InputError(f"{merged}: {reason}; take its model.safetensors, and run it as its card says")
         open_checkpoint(merged)  # refuses what is not a model at all
         raise InputError(f"{merged}: has no {FILE}: it is one model for all tasks, {task} included")
     if task not in overlays.tasks:

@@ -12,7 +12,7 @@ from tests.laws.test_low_rank import parts_of
 def reference(layers: Sequence[Given], *, k: int, k_gate: int) -> list[Array]:
     """Each task's k leading triples of a linear map, nothing of anything else.
 
-    tests/routed/test_gates.py has the laws of the gates.
+    tests/at_run_time/test_gates.py has the laws of the gates.
     """
     return [np.stack([_leading(delta, layer, k) for delta in layer.deltas]) for layer in layers]
 

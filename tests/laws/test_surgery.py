@@ -7,7 +7,7 @@ from tests.laws.samples import merged_vector, network
 
 
 def reference(layers: Sequence[Given]) -> list[Array]:
-    """Change nothing of the merged model: tests/routed/test_surgery.py has the laws of its bottlenecks."""
+    """Change nothing of the merged model: tests/at_run_time/test_surgery.py has the laws of its bottlenecks."""
     return [np.zeros(layer.deltas.shape[1:]) for layer in layers]
 
 

@@ -37,7 +37,7 @@ def expected(name: str, models: Models, task: str | None) -> dict[str, Tensor]:
     base, found = open_checkpoint(models.folder / "base.safetensors"), {}
     for layer in source:
         merged, weights = merge_layer(layer), base.read(layer.name)
-        is_expert = method.gated and weights.dim() == 4  # which are of linear maps alone
+        is_expert = method.linear_maps and weights.dim() == 4  # which are of linear maps alone
         if isinstance(merged, Parts):
             parts = Parts() if is_expert or task is None else merged
             merged = delta_of(parts, task or "", tuple(weights.shape))

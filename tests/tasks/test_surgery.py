@@ -8,9 +8,9 @@ import pytest
 import torch
 import yaml
 
+from merganser.at_run_time.additions.bottlenecks import read_bottleneck
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
-from merganser.routed.surgery import read_bottleneck
 from tasks import evaluate, extract_difference, merge
 from tasks import surgery as stage
 from tests.tasks.comparison import TASKS, inside, run_to_difference, write_params, write_sources
@@ -77,7 +77,6 @@ def test_a_merge_keeps_the_model_and_the_bottlenecks_and_counts_their_bytes(carr
     assert profile["surgery"] == {"forwards": 2 * 3 * 6, "backwards": 0}
     assert "`bottlenecks.safetensors`" in (folder / "README.md").read_text()
     found = read_bottleneck(folder, "red")
-    assert found is not None
     assert found.down.shape == (4, 16)
 
 

@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from merganser.at_run_time import running
+from merganser.at_run_time.additions.router import Router, check_scores, read_router, shares, write_router
+from merganser.at_run_time.mixtures import BUDGET, open_mixtures
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.models import open_network
 from merganser.overlays import FILE, OverlayFile, task_model
-from merganser.routed.experts import check_scores, routed
-from merganser.routed.mixtures import BUDGET, open_mixtures
-from merganser.routed.router import Router, read_router, shares, write_router
 from tasks import evaluate, extract_difference, merge, route
 from tasks import surgery as operate
 from tests.tasks.comparison import TASKS, inside, run_to_difference, write_params, write_sources
@@ -90,11 +90,11 @@ def test_parts_are_read_once_for_all_examples(carried: Path, tmp_path: Path) -> 
     shutil.copytree(carried / "data/merged/twin", tmp_path, dirs_exist_ok=True)
     network: Any = open_network("open_clip", tmp_path)
     images = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    with routed(network, tmp_path):
+    with running(network, tmp_path) as (runner, _):
         network.head(PROMPTS)
-        expected = network.logits({"pixels": images})
+        expected = runner.logits({"pixels": images})
         (tmp_path / FILE).unlink()
-        assert torch.equal(network.logits({"pixels": images}), expected)
+        assert torch.equal(runner.logits({"pixels": images}), expected)
 
 
 def test_many_mixtures_at_once_are_those_one_by_one(carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_many_mixtures_at_once_are_those_one_by_one(carried: Path, monkeypatch: 
     mixtures = open_mixtures(open_checkpoint(merged), OverlayFile(merged / FILE))
     weights = torch.rand(5, 3, generator=torch.Generator().manual_seed(0))
     together = list(mixtures.models(weights))
-    monkeypatch.setattr("merganser.routed.mixtures.AT_ONCE", 2 * mixtures.size)
+    monkeypatch.setattr("merganser.at_run_time.mixtures.AT_ONCE", 2 * mixtures.size)
     for one, other in zip(mixtures.models(weights), together, strict=True):
         assert one.keys() == other.keys()
         for name, value in one.items():
@@ -145,10 +145,10 @@ def test_each_image_is_scored_by_the_mixture_that_the_router_gives_it(entry: str
     merged = carried / "data/merged" / entry
     network = open_network("open_clip", merged)
     images = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    with routed(network, merged):
+    with running(network, merged) as (runner, _):
         head = network.head(PROMPTS)  # type: ignore[attr-defined]
-        found = network.logits({"pixels": images})
-        alone = torch.cat([network.logits({"pixels": image[None]}) for image in images])
+        found = runner.logits({"pixels": images})
+        alone = torch.cat([runner.logits({"pixels": image[None]}) for image in images])
     torch.testing.assert_close(alone, found)
     shared = open_network("open_clip", carried / START[entry])
     shared.load(parameters(carried / START[entry]).items())
@@ -180,9 +180,10 @@ def test_a_router_that_is_always_right_scores_as_if_the_task_were_known(
     write_router(tmp_path, Router(tasks, torch.zeros(3, 16), 1e3 * torch.eye(3)[tasks.index("red")]))
     network = open_network("open_clip", merged)
     images = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
-    with routed(network, tmp_path) as seen:
+    with running(network, tmp_path) as (runner, seen):
         network.head(PROMPTS)  # type: ignore[attr-defined]
-        found = network.logits({"pixels": images})
+        found = runner.logits({"pixels": images})
+    assert seen is not None
     assert seen.accuracy("red") == 1
     assert seen.accuracy("dark") == 0
     network.load(task_model(merged, "red"))

@@ -13,13 +13,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from merganser.at_run_time import running
+from merganser.at_run_time.additions.block_routers import FILE as BLOCK_ROUTERS
+from merganser.at_run_time.additions.block_routers import read_block_routers, write_block_routers
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.inputs.learned import read_learned
 from merganser.models import open_network
 from merganser.overlays import FILE, task_model
-from merganser.routed import BLOCK_ROUTERS
-from merganser.routed.blocks import blended, read_block_routers, write_block_routers
 from tasks import evaluate, learn, merge, prepare_validation
 from tests.tasks.comparison import TASKS, inside
 from tests.tasks.test_learn import READ, change, content, merged, trace
@@ -67,7 +68,7 @@ def features(entry: str, *batches: Tensor) -> Tensor:
     """Give the unit features of pictures, routed, batch by batch."""
     folder = Path("data/merged") / entry
     network = open_network("open_clip", folder)
-    with blended(network, folder):
+    with running(network, folder):
         return torch.cat([network.features({"pixels": batch}) for batch in batches])
 
 
@@ -98,8 +99,9 @@ def test_routers_that_give_everything_to_one_task_give_what_the_task_has_with_it
         values |= {f"{block}/{k}": v for k, v in router._replace(out=0 * router.out, out_bias=one)._asdict().items()}
     write_block_routers(tmp_path, values, tasks)
     network = open_network("open_clip", folder)
-    with blended(network, tmp_path) as counts:
+    with running(network, tmp_path) as (_, counts):
         found = network.features({"pixels": pictures()})
+    assert counts is not None
     assert (counts.accuracy("red"), counts.accuracy("dark")) == (1, 0)
     torch.testing.assert_close(found, plain(dict(task_model(folder, "red"))), rtol=0, atol=2e-6)
 

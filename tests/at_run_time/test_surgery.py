@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from merganser.errors import InputError
-from merganser.models import open_network
-from merganser.routed import check_one_model
-from merganser.routed.surgery import (
+from merganser.at_run_time import running
+from merganser.at_run_time.additions.bottlenecks import (
     Bottleneck,
     Training,
     can_change,
     read_bottleneck,
     train,
-    with_bottleneck,
     write_bottlenecks,
 )
+from merganser.errors import InputError
+from merganser.models import open_network
+from merganser.standalone.reconstruct import opened_parts
 from tests.tiny_clip import write_clip
 from tests.tiny_transformers import FAMILIES, write_model
 
@@ -90,10 +90,8 @@ def test_features_that_are_no_numbers_are_refused() -> None:
 
 
 def test_bottlenecks_are_kept_in_a_file_and_missing_ones_named(tmp_path: Path) -> None:
-    assert read_bottleneck(tmp_path, "a") is None
     write_bottlenecks(tmp_path, {"a": bottleneck(4)})
     found = read_bottleneck(tmp_path, "a")
-    assert found is not None
     assert torch.equal(found.up, bottleneck(4).up)
     with pytest.raises(InputError, match="no bottleneck for the task 'b'"):
         read_bottleneck(tmp_path, "b")
@@ -108,7 +106,7 @@ def test_a_classifiers_head_is_given_changed_features(kind: str, tmp_path: Path)
     features, plain = network.features(inputs), network.logits(inputs)
     made = bottleneck(features.shape[1])
     write_bottlenecks(tmp_path, {"a": made})
-    with with_bottleneck(network, tmp_path, "a"):
+    with running(network, tmp_path, "a"):
         changed, differentiable = network.logits(inputs), network.forward({}, inputs)
     assert torch.equal(network.logits(inputs), plain)
     if kind != "roberta":  # whose head has a layer before the last one
@@ -124,11 +122,11 @@ def test_class_heads_of_prompts_are_given_changed_features(family: str, tmp_path
     network = open_network(family, tmp_path)
     network.load(parameters.items())
     inputs = {"pixels": torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)}
-    head = network.head([["a red image ."], ["a dark image ."]])  # type: ignore[attr-defined]
     features = network.features(inputs)
     made = bottleneck(features.shape[1])
     write_bottlenecks(tmp_path, {"a": made})
-    with with_bottleneck(network, tmp_path, "a"):
+    with running(network, tmp_path, "a"):
+        head = network.head([["a red image ."], ["a dark image ."]])  # type: ignore[attr-defined]
         torch.testing.assert_close(network.logits(inputs), made(features) @ head.T)
         torch.testing.assert_close(network.forward({}, inputs), made(features) @ head.T)
     torch.testing.assert_close(network.logits(inputs), features @ head.T)
@@ -143,5 +141,5 @@ def test_a_network_that_writes_text_is_refused(kind: str, tmp_path: Path) -> Non
 
 def test_reconstruct_says_why_it_cannot_give_one_model(tmp_path: Path) -> None:
     write_bottlenecks(tmp_path, {"a": bottleneck(4)})
-    with pytest.raises(InputError, match="the features of a pass through a bottleneck, which is not a parameter"):
-        check_one_model(tmp_path, "a")
+    with pytest.raises(InputError, match=r"bottlenecks\.safetensors has for a what .* take its model\.safetensors"):
+        opened_parts(tmp_path, "a")

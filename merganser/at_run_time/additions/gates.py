@@ -1,26 +1,35 @@
 """SMILE's gates: for each token and linear map, the expert whose right singular vectors its input lies along most.
 
+They need no bytes of their own but the number of those vectors.
+
 Legend: N rows (tokens), T tasks, K triples.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from merganser.at_run_time import Counts, Running, Section
 from merganser.checkpoints.reading import open_for_merging
 from merganser.errors import InputError
 from merganser.inputs.heads import Head
+from merganser.inputs.layers import LayerSource
 from merganser.inputs.task_models import own_model
 from merganser.limits import parse_json, read_small
 from merganser.models import Network
 from merganser.outputs import replacing
-from merganser.overlays import FILE, LowRank, OverlayFile
-from merganser.routed import GATES
-from merganser.routed.counting import Counts
+from merganser.overlays import FILE as OVERLAYS
+from merganser.overlays import LowRank, OverlayFile
+
+FILE = "gates.json"
+HOLDS = "how each token's expert is chosen"
+TRAINED: Section | None = None
+TASK_GIVEN = False
 
 
 def chosen(rows: Tensor, experts: Sequence[LowRank | None], k_gate: int) -> Tensor:
@@ -52,19 +61,15 @@ def applied(rows: Tensor, experts: Sequence[LowRank | None], choice: Tensor) -> 
 
 
 @contextmanager
-def gated(network: Network, merged: Path, head: Head | None = None) -> Iterator[Counts]:
-    """While the block runs, add to each linear map's output what each row's expert in a merged model's folder makes.
-
-    The shared model, with a head in place of its own where one is given, is loaded into the network and stays there.
-    """
-    shared, overlays, k_gate = open_for_merging(merged), OverlayFile(merged / FILE), read_gates(merged)
-    model = own_model(shared, None)
-    network.load(head.put_on(model) if head else model)
+def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Running]:
+    """Load the shared model; while the block runs, add to each linear map's output what each row's expert makes."""
+    overlays, k_gate = OverlayFile(merged / OVERLAYS), read_gates(merged)
+    network.load(head.put_on(own_model(open_for_merging(merged), None)))
     experts = {name: overlays.low_rank(name) for name in overlays.parameters}
     unknown = sorted(set(experts) - set(network.linear_maps()))
     if unknown:
         reason = f"{unknown[0]} has experts, and is not a linear map of the network"
-        raise InputError(f"{merged / FILE}: {reason}; leave it out of parameters.merged, and merge again")
+        raise InputError(f"{merged / OVERLAYS}: {reason}; leave it out of parameters.merged, and merge again")
     tokens = Counts(overlays.tasks)
 
     def extra(name: str, rows: Tensor) -> Tensor | None:
@@ -75,21 +80,21 @@ def gated(network: Network, merged: Path, head: Head | None = None) -> Iterator[
         return applied(rows, experts[name], choice)
 
     with network.watch(extra):
-        yield tokens
+        yield Running(network, tokens)
 
 
-def write_gates(folder: Path, k_gate: int) -> None:
+def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
     """Write what the gates of a merge are."""
-    with replacing(folder / GATES) as file:
-        file.write((json.dumps({"k_gate": k_gate}) + "\n").encode())
+    with replacing(folder / FILE) as file:
+        file.write((json.dumps({"k_gate": values["k_gate"]}) + "\n").encode())
 
 
 def read_gates(folder: Path) -> int:
     """Read how many right singular vectors a gate has."""
     try:
-        k_gate = parse_json(read_small(folder / GATES))["k_gate"]
+        k_gate = parse_json(read_small(folder / FILE))["k_gate"]
         if type(k_gate) is int and k_gate > 0:
             return k_gate
         raise ValueError(f"k_gate is {k_gate!r}")
     except (KeyError, ValueError, TypeError) as error:
-        raise InputError(f"{folder / GATES}: does not say what the gates are ({error}); merge again") from error
+        raise InputError(f"{folder / FILE}: does not say what the gates are ({error}); merge again") from error

@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from merganser.at_run_time import running
+from merganser.at_run_time.additions import gates
+from merganser.at_run_time.additions.gates import applied, chosen
 from merganser.checkpoints.reading import open_for_merging
 from merganser.errors import InputError
 from merganser.models import Network, open_network
 from merganser.overlays import LowRank, OverlayWriter, Parts, task_model
-from merganser.routed.gates import applied, chosen, gated, read_gates, write_gates
 from tests.laws.layers import factored, merged
 from tests.tiny_clip import write_clip
 from tests.tiny_transformers import FAMILIES, write_model
@@ -98,7 +100,7 @@ def written(folder: Path, network: Network, count: int) -> list[str]:
             )
             assert isinstance(parts, Parts)
             writer.add(name, parts, specs[name])
-    write_gates(folder, 2)
+    (folder / gates.FILE).write_text('{"k_gate": 2}')
     return names
 
 
@@ -121,7 +123,7 @@ def test_where_there_is_one_task_routing_gives_its_own_model(kind: str, tmp_path
     network.load(task_model(tmp_path, "task0"))  # no parts yet: the base
     assert written(tmp_path, network, 1)
     plain = network.logits(inputs := inputs_of(network, family))
-    with gated(network, tmp_path) as tokens:
+    with running(network, tmp_path) as (_, tokens):
         found = network.logits(_again(network, inputs))
     assert tokens.accuracy("task0") == 1
     network.load(task_model(tmp_path, "task0"))
@@ -143,7 +145,7 @@ def test_each_token_goes_its_own_way_whatever_is_beside_it(tmp_path: Path) -> No
     network.load(task_model(tmp_path, "task0"))
     names = written(tmp_path, network, 3)
     inputs = inputs_of(network, "open_clip")
-    with gated(network, tmp_path) as tokens:
+    with running(network, tmp_path) as (_, tokens):
         together = network.logits(_again(network, inputs))
         alone = torch.cat([network.logits({"pixels": image[None]}) for image in inputs["pixels"]])
     torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-4)
@@ -155,4 +157,4 @@ def test_each_token_goes_its_own_way_whatever_is_beside_it(tmp_path: Path) -> No
 def test_gates_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "gates.json").write_text('{"k_gate": 0}')
     with pytest.raises(InputError, match=r"gates\.json: does not say what the gates are \(k_gate is 0\); merge again"):
-        read_gates(tmp_path)
+        gates.read_gates(tmp_path)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from merganser.at_run_time import running
 from merganser.evaluation.evaluator import Evaluator
 from merganser.evaluation.examples import Results
 from merganser.evaluation.prepared import Prepared
@@ -11,8 +12,6 @@ from merganser.evaluation.scoring import Score, mean_of_seeds, score_of_data_set
 from merganser.inputs.heads import Head
 from merganser.models import Network
 from merganser.overlays import task_model
-from merganser.routed.finding import router_of
-from merganser.routed.surgery import with_bottleneck
 
 
 def score_merges(
@@ -26,23 +25,22 @@ def score_merges(
 ) -> tuple[Score, Results]:
     """Score one task with its own model out of a merge, or out of those with each seed, and say what each example gave.
 
-    `folders`: of the same merge with one seed each. Where the merge has a router, the value is that without the task's
-    label, and `known` the one with it. Of a group of data sets there is a value for each too.
+    `folders`: of the same merge with one seed each. Where the merge chooses the task, the value is that without the
+    task's label, and `known` the one with it. Of a group of data sets there is a value for each too.
     """
-    runs = []
+    runs, shares = [], []
     for merged in folders:
-        network.load(head.put_on(task_model(merged, task)))
-        with with_bottleneck(network, merged, task):
-            runs.append(evaluator.results(network, prepared, batch_size))
+        with running(network, merged, task, head) as (runner, counts):
+            runs.append(evaluator.results(runner, prepared, batch_size))
+        shares += [counts.accuracy(task)] if counts else []
     score, results = score_of_seeds(evaluator.metric, runs), mean_of_seeds(runs)
-    if without_label := router_of(folders[0]):
-        known, routers, runs = score["value"], [], []
+    if shares:
+        with_label = []
         for merged in folders:
-            with without_label(network, merged, head) as seen:
-                runs.append(evaluator.results(network, prepared, batch_size))
-            routers.append(seen.accuracy(task))
-        score, results = score_of_seeds(evaluator.metric, runs), mean_of_seeds(runs)
-        score |= {"known": known, "router": fmean(routers)}
+            network.load(head.put_on(task_model(merged, task)))
+            with_label.append(evaluator.results(network, prepared, batch_size))
+        known = score_of_seeds(evaluator.metric, with_label)["value"]
+        score |= {"known": known, "router": fmean(shares)}
     if members := evaluator.members(prepared):
         score |= {"data_sets": score_of_data_sets(evaluator.metric, runs, members)}
     score |= {"device": network.device.type}

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from merganser.routed.router import Router
+from merganser.at_run_time.additions.router import Router
 
 STEPS = 1000  # of LBFGS, at most
 

@@ -3,22 +3,30 @@
 Legend: N examples, D features, R rank.
 """
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from merganser.at_run_time import Running, Section
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
+from merganser.inputs.heads import Head
+from merganser.inputs.layers import LayerSource
 from merganser.models import ChangesFeatures, Network
 from merganser.operators.drop import generator_of
-from merganser.routed import BOTTLENECKS
+from merganser.overlays import task_model
 
-FILE = BOTTLENECKS
+FILE = "bottlenecks.safetensors"
+HOLDS = "what each task's features pass through before its head; no parameters of a model"
+TRAINED: Section | None = "surgery"
+TASK_GIVEN = True
 CHECK = 10  # steps between two looks at the whole loss
 DOWN, UP = "down", "up"
 
@@ -113,25 +121,26 @@ def write_bottlenecks(folder: Path, bottlenecks: Mapping[str, Bottleneck]) -> No
     save_tensors(folder / FILE, tensors | {f"{task}/{UP}": one.up for task, one in bottlenecks.items()})
 
 
-def read_bottleneck(folder: Path, task: str) -> Bottleneck | None:
-    """Read a task's bottleneck out of a merged model's folder; None where the merge has none."""
-    if not (folder / FILE).is_file():
-        return None
+def read_bottleneck(folder: Path, task: str) -> Bottleneck:
+    """Read a task's bottleneck out of a merged model's folder."""
     file = SafetensorsFile(folder / FILE)
     if f"{task}/{DOWN}" not in file:
         raise InputError(f"{file.path}: no bottleneck for the task {task!r}; merge again")
     return Bottleneck(file.read(f"{task}/{DOWN}"), file.read(f"{task}/{UP}"))
 
 
+def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
+    """Keep the bottlenecks that the stage `surgery` trained with a merge."""
+    shutil.copyfile(read / FILE, folder / FILE)
+
+
 @contextmanager
-def with_bottleneck(network: Network, folder: Path, task: str) -> Iterator[None]:
-    """While the block runs, apply a task's bottleneck in a merged model's folder, if there is one, to the features."""
-    bottleneck = read_bottleneck(folder, task)
-    if bottleneck is None:
-        yield
-        return
-    with can_change(network, f"{folder / FILE}").changing(bottleneck):
-        yield
+def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Running]:
+    """Load the task's model; while the block runs, its features pass through the task's bottleneck."""
+    bottleneck = read_bottleneck(merged, task)
+    network.load(head.put_on(task_model(merged, task)))
+    with can_change(network, f"{merged / FILE}").changing(bottleneck):
+        yield Running(network, None)
 
 
 def can_change(network: Network, where: str) -> ChangesFeatures:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from merganser.at_run_time.additions.router import Router, read_router, shares, write_router
+from merganser.at_run_time.fitting import fit
 from merganser.errors import InputError
-from merganser.routed.fitting import fit
-from merganser.routed.router import Router, read_router, shares, write_router
 
 
 def clouds(*sizes: int) -> dict[str, Tensor]:

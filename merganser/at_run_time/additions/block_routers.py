@@ -4,37 +4,42 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from merganser.at_run_time import Counts, Running, Section
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.inputs.heads import Head
+from merganser.inputs.layers import LayerSource
 from merganser.inputs.task_models import own_model
 from merganser.limits import parse_json
 from merganser.models import HasBlocks, Network
 from merganser.operators.weight_ensembling import BlockRouter, blend, routers_of
-from merganser.overlays import FILE, OverlayFile
-from merganser.routed import BLOCK_ROUTERS
-from merganser.routed.counting import Counts
+from merganser.overlays import FILE as OVERLAYS
+from merganser.overlays import OverlayFile
+
+FILE = "block_routers.safetensors"
+HOLDS = "how much of each task's part an example takes, block by block"
+TRAINED: Section | None = None
+TASK_GIVEN = False
 
 
 @contextmanager
-def blended(network: Network, merged: Path, head: Head | None = None) -> Iterator[Counts]:
-    """While the block runs, mix in each MLP the tasks' vectors of a merged model's folder as its routers say.
+def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Running]:
+    """Load the shared model; while the block runs, mix in each MLP the tasks' vectors as its router says.
 
-    The shared model, with a head in place of its own where one is given, is loaded into the network and stays there.
     What was chosen is each example's task of the largest weight, block by block.
     """
-    shared, overlays = open_for_merging(merged), OverlayFile(merged / FILE)
+    shared, overlays = open_for_merging(merged), OverlayFile(merged / OVERLAYS)
     routers = read_block_routers(merged, overlays.tasks)
-    model = own_model(shared, None)
-    network.load(head.put_on(model) if head else model)
+    network.load(head.put_on(own_model(shared, None)))
     if not isinstance(network, HasBlocks) or not set(routers) <= set(network.blocks()):
-        raise InputError(f"{merged / BLOCK_ROUTERS}: its blocks are none of the network's; merge again")
+        raise InputError(f"{merged / FILE}: its blocks are none of the network's; merge again")
     device, dtype = network.device, next(network.module.parameters()).dtype
     vectors = {}
     for name in overlays.parameters:
@@ -44,22 +49,28 @@ def blended(network: Network, merged: Path, head: Head | None = None) -> Iterato
     here = {block: BlockRouter(*(value.to(device) for value in router)) for block, router in routers.items()}
     counts = Counts(overlays.tasks)
     with network.blending(blend(here, vectors, lambda weights: counts.take(weights.argmax(dim=1)))):
-        yield counts
+        yield Running(network, counts)
+
+
+def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
+    """Write the routers that were learned for a merge."""
+    assert source.table.learned is not None, "a method with such routers is registered with a learner"
+    write_block_routers(folder, source.table.learned.values, source.tasks)
 
 
 def write_block_routers(folder: Path, values: Mapping[str, Tensor], tasks: tuple[str, ...]) -> None:
     """Write the routers of a merge."""
-    save_tensors(folder / BLOCK_ROUTERS, values, json.dumps({"tasks": tasks}))
+    save_tensors(folder / FILE, values, json.dumps({"tasks": tasks}))
 
 
 def read_block_routers(folder: Path, tasks: tuple[str, ...]) -> dict[str, BlockRouter]:
     """Read the routers of a merge of these tasks, by their blocks."""
-    file = SafetensorsFile(folder / BLOCK_ROUTERS)
+    file = SafetensorsFile(folder / FILE)
     try:
         routers = routers_of({name: file.read(name) for name in file.names})
         of = parse_json(file.metadata["merganser"])["tasks"]
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(f"{file.path}: not the routers of blocks ({error}); merge again") from error
     if list(of) != list(tasks) or any(router.out.shape[:1] != (len(tasks),) for router in routers.values()):
-        raise InputError(f"{file.path}: its tasks are not those of {FILE}; merge again")
+        raise InputError(f"{file.path}: its tasks are not those of {OVERLAYS}; merge again")
     return routers

@@ -1,0 +1,96 @@
+"""What is put into a network at evaluation, of a merge that is more than parameters.
+
+An addition is a module of `merganser/at_run_time/additions/` with what the protocol `Addition` lists. A method says
+which one its merges have; an evaluation finds it by its file in the merge's folder, which has the module's name.
+Legend: T tasks.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from merganser.at_run_time import additions
+from merganser.inputs.heads import Head
+from merganser.inputs.layers import LayerSource
+from merganser.models import Network
+from merganser.overlays import task_model
+from merganser.plugins import module_names
+
+Section = Literal["routers", "surgery"]  # of params.yaml: what is trained for a merge
+NO_HEAD = Head({}, [], [])
+
+
+@dataclass
+class Counts:
+    """How often each task was chosen: by tokens and layers, or by examples and blocks."""
+
+    tasks: tuple[str, ...]
+    counts: Tensor = field(init=False)  # (T,)
+
+    def __post_init__(self) -> None:
+        self.counts = torch.zeros(len(self.tasks), dtype=torch.int64)
+
+    def take(self, choice: Tensor) -> None:
+        """Count the tasks that were chosen, given by their numbers."""
+        self.counts += torch.bincount(choice.cpu(), minlength=len(self.tasks))
+
+    def accuracy(self, task: str) -> float:
+        """Return a task's share."""
+        return float(self.counts[self.tasks.index(task)] / self.counts.sum())
+
+
+class Running(NamedTuple):
+    """The network that computes as a merge says, and which tasks it chose for the inputs; None where they are given."""
+
+    network: Network
+    counts: Counts | None
+
+
+class Addition(Protocol):
+    """What an addition's module holds."""
+
+    FILE: str  # that a merge keeps for it; its name without the ending is the module's
+    HOLDS: str  # what is in that file, for the card of a merge
+    TRAINED: Section | None  # where the entry of a method with it reads the file; None: it follows from the merge
+    TASK_GIVEN: bool  # whether an input's task is given; else it is chosen by what the input looks like
+
+    def write(self, folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
+        """Write the file into a merge's folder; `read`: the folder of what the entry reads."""
+
+    def put_in(self, network: Network, merged: Path, task: str, head: Head) -> AbstractContextManager[Running]:
+        """Load a merge and a task's head into a network; while the block runs it computes as the merge says.
+
+        The task is of no use where it is chosen.
+        """
+
+
+def addition_of(merged: Path) -> Addition | None:
+    """Return what a merge's folder has for the network beside parameters; None for a merge of parameters alone."""
+    for name in module_names(additions.__path__):
+        if any(merged.glob(f"{name}.*")):
+            found: Addition = import_module(f"{additions.__name__}.{name}")
+            if (merged / found.FILE).is_file():
+                return found
+    return None
+
+
+@contextmanager
+def running(network: Network, merged: Path, task: str = "", head: Head = NO_HEAD) -> Iterator[Running]:
+    """While the block runs, compute as the merge in a folder says for inputs of a task.
+
+    The merge, with the head in place of its own, is loaded into the network and stays there. `task`: not needed where
+    it is chosen by the input.
+    """
+    addition = addition_of(merged)
+    if addition is None:
+        network.load(head.put_on(task_model(merged, task)))
+        yield Running(network, None)
+    else:
+        with addition.put_in(network, merged, task, head) as found:
+            yield found

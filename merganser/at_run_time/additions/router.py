@@ -1,0 +1,134 @@
+"""A router of examples: by the shared model's features, how much of each task's part an example takes.
+
+Legend: N examples, B of them in a batch, T tasks, C classes, D features.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from merganser.at_run_time import Counts, Running, Section
+from merganser.at_run_time.mixtures import Mixtures, open_mixtures
+from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.writing import save_tensors
+from merganser.errors import InputError
+from merganser.inputs.heads import Head
+from merganser.inputs.layers import LayerSource
+from merganser.inputs.task_models import own_model
+from merganser.limits import parse_json
+from merganser.models import Generates, Inputs, Network
+from merganser.overlays import FILE as OVERLAYS
+from merganser.overlays import OverlayFile
+
+FILE = "router.safetensors"
+HOLDS = "how much of each task's part an input takes, by the features of `model.safetensors`"
+TRAINED: Section | None = "routers"
+TASK_GIVEN = False
+GRID = 100  # shares are multiples of one hundredth
+
+
+@dataclass(frozen=True)
+class Router:
+    """A multinomial logistic regression."""
+
+    tasks: tuple[str, ...]
+    weight: Tensor  # (T, D)
+    bias: Tensor  # (T,)
+
+    def probabilities(self, features: Tensor) -> Tensor:
+        """Return each example's probability of each task, in float64: (N, T)."""
+        return torch.softmax(features.double() @ self.weight.double().T + self.bias.double(), dim=1)
+
+
+def shares(probabilities: Tensor) -> Tensor:
+    """Round each example's probabilities (N, T) to hundredths that add up to one: the likeliest task takes the rest.
+
+    So examples that are clearly of one task have that task's model alone, and run together.
+
+    >>> shares(torch.tensor([[0.996, 0.004], [0.333, 0.667]], dtype=torch.float64)).tolist()
+    [[1.0, 0.0], [0.33, 0.67]]
+    """
+    counts = (probabilities * GRID).round()
+    likeliest = probabilities.argmax(dim=1, keepdim=True)
+    rest = GRID - counts.sum(dim=1, keepdim=True)
+    return counts.scatter_add(1, likeliest, rest) / GRID
+
+
+def write_router(folder: Path, router: Router) -> None:
+    """Write a router into one file."""
+    tensors = {"weight": router.weight, "bias": router.bias}
+    save_tensors(folder / FILE, tensors, json.dumps({"tasks": router.tasks}))
+
+
+def read_router(folder: Path) -> Router:
+    """Read the router of a merged model's folder."""
+    file = SafetensorsFile(folder / FILE)
+    try:
+        tasks = tuple(str(task) for task in parse_json(file.metadata["merganser"])["tasks"])
+        router = Router(tasks, file.read("weight"), file.read("bias"))
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(f"{file.path}: not a router ({error}); merge again") from error
+    if router.weight.dim() != 2 or router.bias.shape != router.weight.shape[:1] or len(tasks) != len(router.bias):
+        raise InputError(f"{file.path}: its tensors are not of {len(tasks)} tasks; merge again")
+    return router
+
+
+def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
+    """Keep the router that the stage `route` fitted with a merge."""
+    shutil.copyfile(read / FILE, folder / FILE)
+
+
+@contextmanager
+def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Running]:
+    """Load the shared model; while the block runs, score each example by it and what it takes of each task's part."""
+    check_scores(network, f"{merged / FILE}")
+    shared, overlays, router = open_for_merging(merged), OverlayFile(merged / OVERLAYS), read_router(merged)
+    if set(router.tasks) != set(overlays.tasks):
+        raise InputError(f"{merged / FILE}: its tasks are not those of {OVERLAYS}; merge again")
+    network.load(head.put_on(own_model(shared, None)))
+    mixed = MixedNetwork(network, router, open_mixtures(shared, overlays), overlays.tasks)
+    yield Running(cast(Network, mixed), mixed.counts)
+
+
+class MixedNetwork:
+    """A network with the shared model, that scores each example by its mixture of the tasks' parts."""
+
+    def __init__(self, network: Network, router: Router, mixtures: Mixtures, order: tuple[str, ...]) -> None:
+        """Take the tasks in the order of the mixtures' weights."""
+        self.network, self.router, self.mixtures = network, router, mixtures
+        self.counts = Counts(router.tasks)
+        self.order = [router.tasks.index(task) for task in order]
+
+    def __getattr__(self, name: str) -> Any:
+        """Do all but scoring as the network does."""
+        return getattr(self.network, name)
+
+    @torch.inference_mode()
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every class, the examples of the same shares of the tasks (B, T) together: (B, C)."""
+        probabilities = self.router.probabilities(self.network.features(inputs).float().cpu())
+        self.counts.take(probabilities.argmax(dim=1))
+        kinds, kind_of = shares(probabilities)[:, self.order].unique(dim=0, return_inverse=True)
+        device, dtype = self.network.device, next(self.network.module.parameters()).dtype
+        found = list[tuple[Tensor, Tensor]]()
+        for number, model in enumerate(self.mixtures.models(kinds)):
+            places = (kind_of == number).nonzero()[:, 0]
+            parameters = {name: value.to(device, dtype) for name, value in model.items()}
+            batch = {name: values[places.to(values.device)] for name, values in inputs.items()}
+            found.append((places, self.network.forward(parameters, batch)))
+        order = torch.cat([places for places, _ in found]).argsort()
+        return torch.cat([scores for _, scores in found])[order.to(device)]
+
+
+def check_scores(network: Network, where: str) -> None:
+    """Refuse a network that writes text, naming the place: its answers are not scored example by example."""
+    if isinstance(network, Generates):
+        raise InputError(f"{where}: examples are routed where classes or numbers are scored, not where text is written")

@@ -1,10 +1,13 @@
 """DRM-H: Decom-Renorm-Merge of the deltas set side by side, with a shared left basis."""
 
+import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
+from merganser.linalg import lapack
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators.drm import Averaging, drm
+from merganser.operators.drm import Averaging, averaged, prune_, renormalised
+from merganser.operators.joint_layers import joint_factors
 from merganser.operators.vectors import scaled_mean
 
 
@@ -35,4 +38,15 @@ def drm_h(
     The paper's ablations leave one step out: `renormalise: false`, `density: 1` (no pruning), `elect: false`, or
     `averaging: simple` over all tasks in place of those that agree; `averaging: sum` divides by nothing.
     """
-    return scaling * drm(layer, density, renormalise, elect, averaging)
+    factors = joint_factors(layer)
+
+    def merged(dtype: torch.dtype) -> Tensor | None:
+        space = renormalised(factors, layer, dtype, renormalise)
+        return averaged(space, elect, averaging) if prune_(space, density) else None
+
+    # Without election no sign asks for exact entries again, so that the sum of all is exact in float64 only.
+    found = merged(torch.float32) if elect else None
+    if found is None:
+        found = merged(torch.float64)
+    assert found is not None, "nothing is in doubt in float64"
+    return scaling * lapack.product(factors.u, found.double(), layer.dtype)

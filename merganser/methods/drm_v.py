@@ -4,7 +4,8 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators.drm import Averaging, drm, transposed
+from merganser.methods.drm_h import drm_h
+from merganser.operators.drm import Averaging, transposed
 from merganser.operators.vectors import scaled_mean
 
 
@@ -33,4 +34,5 @@ def drm_v(
 
     Its ablations are drm_h's: `renormalise: false`, `density: 1`, `elect: false`, `averaging: simple` or sum.
     """
-    return scaling * drm(transposed(layer), density, renormalise, elect, averaging).mT
+    turned = transposed(layer)
+    return drm_h(turned, density=density, renormalise=renormalise, elect=elect, averaging=averaging, scaling=scaling).mT

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
-from merganser.linalg import lapack
 from merganser.linalg.counts import count_of
 from merganser.linalg.joint import JointFactors
 from merganser.linalg.tally import note_kept
@@ -175,27 +174,6 @@ def _divisor(counts: Tensor, tasks: int, averaging: Averaging) -> Tensor | int:
     if averaging == "disjoint":
         return counts.clamp_(min=1)
     return tasks if averaging == "simple" else 1
-
-
-def drm(
-    layer: LayerDeltas | LayerLowRank,
-    density: float,
-    renormalise: bool = True,
-    elect: bool = True,
-    averaging: Averaging = "disjoint",
-) -> Tensor:
-    """Merge T matrices in their joint space: prune, elect a sign per entry, average the entries that agree: (M, N)."""
-    factors = joint_factors(layer)
-
-    def merged(dtype: torch.dtype) -> Tensor | None:
-        space = renormalised(factors, layer, dtype, renormalise)
-        return averaged(space, elect, averaging) if prune_(space, density) else None
-
-    # Without election no sign asks for exact entries again, so that the sum of all is exact in float64 only.
-    found = merged(torch.float32) if elect else None
-    if found is None:
-        found = merged(torch.float64)
-    return lapack.product(factors.u, cast(Tensor, found).double(), layer.dtype)
 
 
 def transposed(layer: LayerDeltas | LayerLowRank) -> LayerDeltas | LayerLowRank:

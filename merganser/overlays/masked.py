@@ -12,21 +12,16 @@ from torch import Tensor
 
 from merganser.checkpoints.tensors import Spec
 from merganser.overlays.bits import bytes_of, pack_bits, unpack_bits
+from merganser.overlays.parts import Part
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(Part):
     """The shared delta where the task's mask is set, times the task's scale."""
 
     kind: ClassVar[str] = "masked"
-    factored: ClassVar[bool] = False
     mask: Tensor  # n packed bits
     scale: Tensor  # ()
-
-    @property
-    def count(self) -> int:
-        """Return 0: all tasks' parts have the same size."""
-        return 0
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
@@ -41,11 +36,10 @@ class Masked:
 
 
 @dataclass(frozen=True)
-class Sparse:
+class Sparse(Part):
     """The values of some entries; the others are those of the shared delta, or zero if there is none."""
 
     kind: ClassVar[str] = "sparse"
-    factored: ClassVar[bool] = False
     mask: Tensor  # n packed bits
     values: Tensor  # (k,)
 
@@ -68,11 +62,10 @@ class Sparse:
 
 
 @dataclass(frozen=True)
-class Signs:
+class Signs(Part):
     """The signs of some entries, with one scale for the positive and one for the negative; the others are 0."""
 
     kind: ClassVar[str] = "signs"
-    factored: ClassVar[bool] = False
     mask: Tensor  # n packed bits: kept?
     negative: Tensor  # k packed bits, of the kept entries only
     scales: Tensor  # (2,): of the positive, of the negative (signed)

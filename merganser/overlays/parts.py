@@ -5,9 +5,10 @@ A part is a frozen dataclass of tensors, with a kind, that computes the delta it
 Legend: M rows, N columns, n entries, K singular triples.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,20 +16,24 @@ from torch import Tensor
 from merganser.checkpoints.tensors import Spec
 
 
-class Part(Protocol):
+@dataclass(frozen=True)
+class Part(ABC):
     """What one task adds to one parameter."""
 
     kind: ClassVar[str]
-    factored: ClassVar[bool]  # encodes an M x N matrix by its factors, not n entries
+    factored: ClassVar[bool] = False  # encodes an M x N matrix by its factors, not n entries
 
     @property
     def count(self) -> int:
         """Return the number on which the part's size depends, triples or entries kept; 0 if all sizes are equal."""
+        return 0
 
     @staticmethod
+    @abstractmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
         """Return the shapes and dtypes of a part's tensors, from its dimensions (M, N) or (n,), its count and dtype."""
 
+    @abstractmethod
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
         """Return the delta of a parameter of this shape, in float32.
 
@@ -38,17 +43,11 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Part):
     """A delta stored whole."""
 
     kind: ClassVar[str] = "dense"
-    factored: ClassVar[bool] = False
     values: Tensor
-
-    @property
-    def count(self) -> int:
-        """Return 0: all tasks' parts have the same size."""
-        return 0
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
@@ -61,7 +60,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(Part):
     """A delta stored as U diag(S) Vh, the singular values separately, in float32."""
 
     kind: ClassVar[str] = "low_rank"
@@ -108,4 +107,4 @@ def mixed(deltas: Iterable[tuple[float, Tensor]], shape: tuple[int, ...]) -> Ten
 
 def tensors_of(part: Part) -> dict[str, Tensor]:
     """Return a part's tensors by field name."""
-    return {f.name: getattr(part, f.name) for f in fields(part)}  # type: ignore[arg-type]
+    return {f.name: getattr(part, f.name) for f in fields(part)}

@@ -18,7 +18,7 @@ from merganser.inputs.layers import LayerDeltas, LayerFactors
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import leading, oriented, rebuilt
 from merganser.overlays.low_rank import whole_factors
-from merganser.overlays.parts import Parts
+from merganser.overlays.parts import Part, Parts
 
 LARGE, NEGATIVE = 1, 2  # the two bits of a code
 SIGNS = (1, 1, -1, -1)  # of the scales, by code
@@ -27,18 +27,12 @@ ROUNDING = 4  # times eps: smaller entries of a unit vector are rounding errors
 
 
 @dataclass(frozen=True)
-class Thresholded:
+class Thresholded(Part):
     """A delta stored as packed codes and their signed scales."""
 
     kind: ClassVar[str] = "thresholded"
-    factored: ClassVar[bool] = False
     codes: Tensor  # uint8, four codes per byte
     scales: Tensor  # (4,), by code
-
-    @property
-    def count(self) -> int:
-        """Return 0: all tasks' parts have the same size."""
-        return 0
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
@@ -51,7 +45,7 @@ class Thresholded:
 
 
 @dataclass(frozen=True)
-class ThresholdedFactors:
+class ThresholdedFactors(Part):
     """A delta stored as U diag(S) Vh with U and Vh thresholded and the K singular values unchanged."""
 
     kind: ClassVar[str] = "thresholded_factors"

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from merganser.operators import drm as operator
 from merganser.operators.drm import JointSpace, joint_space, pruned
+from merganser.operators.joint_layers import joint_factors
 from tests.laws.layers import matrices, merged, vectors
 from tests.laws.references import Array, Given, counted
 from tests.laws.references import svd as known
@@ -144,10 +145,12 @@ def test_the_order_of_the_tasks_changes_nothing(name: str, dtype: torch.dtype) -
 def test_flipping_a_singular_vectors_sign_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     deltas = drawn(3, (8, 10))
     straight = merged("drm_h", matrices(list(deltas)))[0]
-    space = operator.joint_factors(matrices(list(deltas)))
+    space = joint_factors(matrices(list(deltas)))
     flips = torch.tensor([1.0, -1.0] * 4, dtype=torch.float64)
     rows = lambda task: space.coordinates(task) * flips.unsqueeze(1)  # noqa: E731
-    monkeypatch.setattr(operator, "joint_factors", lambda _: space._replace(u=space.u * flips, coordinates=rows))
+    monkeypatch.setattr(
+        "merganser.methods.drm_h.joint_factors", lambda _: space._replace(u=space.u * flips, coordinates=rows)
+    )
     assert_close(merged("drm_h", matrices(list(deltas)))[0], numpy_of(straight), 1e-12)  # type: ignore[arg-type]
 
 

@@ -1,6 +1,6 @@
 """Predict what the stages cost, measure whole processes, print the ratios: `python -m benchmarks.costs`.
 
-Then reckon what a model of 70 billion parameters would cost. The formulas are `flows.cost_model`'s, the rates
+Then reckon what a model of 70 billion parameters would cost. The formulas are `benchmarks.cost_model`'s, the rates
 `benchmarks.rates`'s: nothing is fitted to the processes that are measured. `--worked` prints the last part only, with
 the rates of the last run; `--short` varies the width alone, evaluates nothing and sends nothing to a remote.
 """
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import cost_model as costs
+from benchmarks.cost_model import Cost, Model, Rates
 from benchmarks.harness import MB, RESULTS, Run, as_table, described, machine, measure, write_results
 from benchmarks.llama import in_words
 from benchmarks.projects import IMAGES, TOKENS, called, environment, prepare, write_project
 from benchmarks.rates import as_text, measure_rates
-from flows import cost_model as costs
-from flows.cost_model import Cost, Model, Rates
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.safetensors_file import SafetensorsFile, read_header
 from merganser.inputs.factors import FactorSettings

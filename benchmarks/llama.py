@@ -5,9 +5,9 @@ The shapes are Llama 2 70B's (Touvron et al., 2023, arXiv:2307.09288), as the pu
 
 from dataclasses import dataclass
 
+from benchmarks import cost_model as costs
+from benchmarks.cost_model import Model, Rates
 from benchmarks.harness import as_table
-from flows import cost_model as costs
-from flows.cost_model import Model, Rates
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.tensors import Spec
 from merganser.inputs.factors import FactorSettings

@@ -1,4 +1,4 @@
-"""Measure the rates of one core that `flows.cost_model` uses."""
+"""Measure the rates of one core that `benchmarks.cost_model` uses."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ import torch
 from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor
 
+from benchmarks.cost_model import Rates, basis_s, drm_h_s
 from benchmarks.harness import Run, measure
 from benchmarks.projects import HEAD, IMAGES, TOKENS, environment
-from flows.cost_model import Rates, basis_s, drm_h_s
 from merganser import registry
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors

@@ -1,7 +1,7 @@
 """Plan and simulate a full sweep on a cluster: `python -m benchmarks.scale`.
 
 20 tasks, 45 entries and 3 seeds, an entry for each seed, as stages of the real dvc.yaml. In the simulation each stage
-sleeps what the cost model says (`flows.cost_model`), scaled down, on four Dask workers with two GPUs each, which
+sleeps what the cost model says (`benchmarks.cost_model`), scaled down, on four Dask workers with two GPUs each, which
 are made up. What is measured is the engine: the order in which it starts stages, and what it takes between them.
 """
 
@@ -22,6 +22,8 @@ from typing import Any
 
 import yaml
 
+from benchmarks import cost_model
+from benchmarks.cost_model import CORE, GPU, Model
 from benchmarks.harness import RESULTS, ROOT, Measured, Run, as_table, described, machine, measure, write_results
 from dvcfleet.dvc_adapter.stages import kind_of
 from dvcfleet.planning.plan import plan
@@ -31,8 +33,6 @@ from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.scheduling.durations import Durations
 from dvcfleet.scheduling.order import ReadyStages, paths
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
-from flows import cost_model
-from flows.cost_model import CORE, GPU, Model
 from merganser.inputs.factors import FactorSettings
 from tasks.stages import STAGES
 

@@ -47,7 +47,7 @@ def estimate(
     resources: Callable[[Stage], Resources],
     workers: int | None,
     is_download: Callable[[Path], bool],
-    expect: Callable[[], Expected],
+    expect: Callable[[Mapping[str, tuple[str, ...]]], Expected],
 ) -> Iterator[str]:
     """Say what the stages that a run would run will take; nothing if it would run none.
 
@@ -65,7 +65,8 @@ def estimate(
     fetched = {name: found for name in names if (found := list(filter(once, _sources(plan.stages[name]))))}
     new = list(dict.fromkeys(source for name in fetched if name not in ran for source in fetched[name]))
     of_kind = medians(seconds)
-    expected = expect() if new or any(kind_of(name) not in of_kind for name in names) else Expected()
+    asks = new or any(kind_of(name) not in of_kind for name in names)
+    expected = expect({name: plan.planned[name].needs for name in names}) if asks else Expected()
     before = {name: seconds[name] for name in names if name in seconds and (name in ran or not new)}
     time = Known(before, of_kind, expected.seconds, bool(new))
     took = time.among(names)
@@ -117,12 +118,10 @@ def _at_least(plan: Plan, took: Mapping[str, float], wanted: Mapping[str, Resour
 def _basis(time: Known, took: Mapping[str, float]) -> str:
     """Say what the time is reckoned from."""
     others = [name for name in took if name not in time.before]
-    by_model = [name for name in others if took[name] == time.expected.get(name)]
+    by_rule = [name for name in others if took[name] == time.expected.get(name)]
     parts = [f"what {len(took) - len(others)} stages took before"] if len(others) < len(took) else []
-    parts += [f"for {len(others) - len(by_model)} more the median of their kind"] if len(by_model) < len(others) else []
-    parts += (
-        [f"for {len(by_model)} that never ran a formula, which may be wrong by a factor of three"] if by_model else []
-    )
+    parts += [f"for {len(others) - len(by_rule)} more the median of their kind"] if len(by_rule) < len(others) else []
+    parts += [f"for {len(by_rule)} that never ran a rule, which may be wrong by a factor of three"] if by_rule else []
     return f"time: {', and '.join(parts)}; stages found up to date are not run"
 
 

@@ -6,7 +6,7 @@ hooks are called.
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -70,8 +70,11 @@ class Project:
         """Tell whether a file that a stage reads names what the stage downloads."""
         return False
 
-    def expect(self) -> Expected:
-        """Return what is expected of stages that never ran; it may ask where files that name downloads lead."""
+    def expect(self, needs: Mapping[str, Collection[str]]) -> Expected:
+        """Return what is expected of stages that never ran; it may ask where files that name downloads lead.
+
+        `needs`: by the name of each stage that will run, the stages that it reads from.
+        """
         return Expected()
 
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:

@@ -1,6 +1,7 @@
 """The command line."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -73,16 +74,16 @@ def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption
     """List the ready comparisons of suites/: family, tasks, entries, download, GPU; * is the one in use."""
     if context.invoked_subcommand:
         return
-    from flows import tables
     from flows.suite_files import suite_names
-    from flows.suites import describe, root_of
+    from flows.suites import ROW, describe, root_of, suite_row
+    from merganser.command_line.tables import print_table
 
     root = root_of(repo)
     found = [describe(root, name) for name in suite_names(root)]
     if as_json:
-        print(json.dumps([suite.as_json() for suite in found], indent=2))
+        print(json.dumps([asdict(suite) for suite in found], indent=2))
     else:
-        tables.print_suites(found)
+        print_table(ROW, map(suite_row, found))
 
 
 @suites_app.command("check", epilog=example("merganser suites check encoder", EXIT_CODES))
@@ -100,7 +101,7 @@ def suites_check(
     from flows.suites import root_of
 
     found = check(root_of(repo), name, online=not offline or pin, pin_them=pin)
-    print(json.dumps(found.as_json(), indent=2) if as_json else "\n".join(check_lines(found)))
+    print(json.dumps(asdict(found), indent=2) if as_json else "\n".join(check_lines(found)))
     raise typer.Exit(2 if found.mistakes else 0)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dvcfleet.command_line import JsonOption, RepoOption
 from dvcfleet.errors import UserError
 from dvcfleet.secrets import masked, printable
 from merganser.command_line.app import example
@@ -22,8 +23,6 @@ app = typer.Typer(
 _ABOUT_TARGET = (
     "A stage, one of its outputs or a file in one, an MLflow run's id, or a cell of the report: ENTRY/COLUMN."
 )
-RepoOption = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The DVC repository, or a folder in it.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 
 
 @app.command(epilog=example("merganser lineage show ties/digits"))

@@ -9,13 +9,13 @@ from dvcfleet.lineage.hooks import LineageHooks
 from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
 from dvcfleet.lineage.tree import read_json
 from merganser.errors import InputError
+from tasks.stages import RECORDS
 
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.protocols import Repo
     from dvcfleet.lineage.findings import Finding
 
 DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set
-RECORDS = Path("data/records")
 
 
 class MerganserLineage(LineageHooks):

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from dvcfleet.errors import DamagedError
 from dvcfleet.lineage.tree import read_json
-from tasks.paths import RECORDS, REPORT
+from tasks.stages import RECORDS, REPORT
 from tasks.tracking import STORE, store_words
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from flows.lost_evidence import local_folder
 from merganser.config.loading import load_params
 from merganser.config.params import Params
 from merganser.hashes import sha256_of
-from tasks.paths import REPORT
 from tasks.record import (
     COMPARISON,
     ENTRY,
@@ -33,6 +32,7 @@ from tasks.record import (
     score_hashes,
     score_metrics,
 )
+from tasks.stages import REPORT
 from tasks.tracking import STORE, store_words
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]
             return [
                 Finding(MlflowKind.NO_RUN, str(where), f"there is no store with the runs of {len(receipts)} receipts")
             ]
-        params = load_params(Path("params.yaml"))
+        params = load_params()
         findings = [one for stage, file in receipts.items() for one in _check_receipt(store, params, stage, file)]
         findings += _check_summaries(store, params, receipts)
         return [*findings, *_check_report(store, receipts, lineage, found)]

@@ -8,9 +8,9 @@ from typing import Any
 
 from dvcfleet.disk import write_durably
 from dvcfleet.lineage.tree import read_json
+from tasks.stages import PREVIOUS_METRICS
 
 _NUMBERS = Path("metrics.json")
-_NAME = "previous_metrics.json"  # tasks.report reads it
 
 
 def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
@@ -18,7 +18,7 @@ def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run
 
     A run that is continued after a failure or a kill keeps the metrics of its first start.
     """
-    path = folder / _NAME
+    path = folder / PREVIOUS_METRICS.name
     kept = _kept(path)
     if kept.get("run") != run:
         kept = {"run": run, "numbers": read_json(_NUMBERS) or {}, "causes": {}}
@@ -28,7 +28,7 @@ def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run
 
 def kept_metrics(folder: Path) -> dict[str, Any]:
     """Return the metrics before the run, by entry; empty if there were none."""
-    return dict(_kept(folder / _NAME).get("numbers", {}))
+    return dict(_kept(folder / PREVIOUS_METRICS.name).get("numbers", {}))
 
 
 def _kept(path: Path) -> dict[str, Any]:

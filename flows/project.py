@@ -3,7 +3,7 @@
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,14 +121,14 @@ class Merganser(MerganserLineage, Project):
         except InputError:  # said when params.yaml is checked
             return False
 
-    def expect(self) -> Expected:
+    def expect(self, needs: Mapping[str, Collection[str]]) -> Expected:
         """Return how much there is to download, by what the hubs say, what is made of it and how long that takes."""
-        from flows.expected_sizes import expect
+        from flows.expected import expect
         from merganser.config.loading import load_params
 
         root = Path.cwd()
         try:
-            found = expect(load_params(PARAMS))
+            found = expect(load_params(PARAMS), needs)
         except (InputError, ValueError):  # said when params.yaml is checked
             return Expected()
         return replace(found, downloads={root / source: size for source, size in found.downloads.items()})
@@ -139,8 +139,8 @@ class Merganser(MerganserLineage, Project):
             return None
         from merganser.code_digest import CodeTree, read_texts
         from tasks.code import digests
-        from tasks.paths import CODE
         from tasks.stage import TEXTS
+        from tasks.stages import CODE
 
         try:
             code = CodeTree(Path(), read_texts(CODE / TEXTS))

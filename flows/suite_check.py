@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows.suite_files import ABOUT, GRIDS, POINTERS, SUITES, pointers, read_suite
 from flows.suites import EXAMPLES, check_name, describe, is_the_tables, load_suite, sources_of
@@ -39,16 +38,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check found; `mistakes` keep the suite from running, `notes` do not."""
+    """What a check found; `mistakes` keep the suite from running, `notes` do not. Its keys are stable as JSON."""
 
     name: str
     mistakes: tuple[str, ...]
     notes: tuple[str, ...]
     sources: tuple[Source, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain data; its keys are stable."""
-        return asdict(self)
 
 
 def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False) -> Checked:
@@ -64,10 +59,10 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
     except InputError as error:
         return Checked(name, tuple(str(error).splitlines()), (), ())
     mistakes = [*_class_mistakes(params), *_group_mistakes(root, params)]
-    mistakes += [*_published_mistakes(root, params), *_about_mistakes(root, name)]
+    mistakes += [*_published_mistakes(root, params), *describe(root, name).mistake.splitlines()]
     notes = [] if ABOUT in content else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; say what it is and what it costs"]
     sources = []
-    for path, repo_type in repo_types(params).items():
+    for path, repo_type in sources_of(params).items():
         try:
             sources += _sources(root, path, repo_type, online=online, pin_them=pin_them)
         except HubAwayError as away:
@@ -77,12 +72,6 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
         except InputError as error:
             mistakes += str(error).splitlines()
     return Checked(name, tuple(mistakes), tuple(notes), tuple(sources))
-
-
-def repo_types(params: Params) -> dict[Path, RepoType]:
-    """Return the sources that a params.yaml names, and what each is."""
-    data = {Path(params.tasks[name].data.source) for name in params.measured}
-    return {path: "dataset" if path in data else "model" for path in sources_of(params)}
 
 
 def check_lines(found: Checked) -> Iterator[str]:
@@ -180,10 +169,6 @@ def _group_mistakes(root: Path, params: Params) -> Iterator[str]:
                 check_group(params.tasks[name], source, pointer)
         except InputError as error:
             yield f"tasks.{name}.{error}"
-
-
-def _about_mistakes(root: Path, name: str) -> list[str]:
-    return describe(root, name).mistake.splitlines()
 
 
 def _published_mistakes(root: Path, params: Params) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,15 +28,17 @@ from flows.suite_files import (
 )
 from merganser.config.completing import addition_names, additions, completed, filled
 from merganser.config.explaining import explain
-from merganser.config.loading import check_params
-from merganser.config.params import OWN_MODELS, Params, Strict, Text
+from merganser.config.loading import PARAMS, check_params
+from merganser.config.params import Params, Strict, Text
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
 from merganser.outputs import replacing
+from merganser.sources.pointers import RepoType
 
-PARAMS = Path("params.yaml")
 EXAMPLES = Path("examples")
 IGNORED = EXAMPLES / ".dvcignore"
+ROW = ("", "suite", "family", "tasks", "entries", "GPU", "download")
+MOST_TASKS = 8  # that are named in a row
 
 
 class About(Strict):
@@ -52,7 +54,10 @@ class About(Strict):
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite as it is listed; `mistake`: why its params.yaml is refused, in place of what it would say."""
+    """A suite as it is listed; `mistake`: why its params.yaml is refused, in place of what it would say.
+
+    Its keys are stable as JSON.
+    """
 
     name: str
     in_use: bool
@@ -65,9 +70,13 @@ class Suite:
     gpu: str = ""
     grids: bool = False
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the suite as plain data; its keys are stable."""
-        return asdict(self)
+
+def suite_row(suite: Suite) -> tuple[str, ...]:
+    """Return a suite as a line of the table of all: of one whose params.yaml is refused, why."""
+    tasks = suite.tasks if len(suite.tasks) <= MOST_TASKS else (f"{len(suite.tasks)}:", *suite.tasks[:3], "...")
+    costs = suite.mistake.splitlines()[0] if suite.mistake else suite.download
+    in_use = "*" if suite.in_use else ""
+    return in_use, suite.name, suite.family, " ".join(tasks), str(len(suite.entries)), suite.gpu, costs
 
 
 def root_of(path: Path) -> Path:
@@ -167,11 +176,12 @@ def _followed(pointer: Any) -> Any:
     return {key: _followed(each) for key, each in pointer.items() if key != "revision" or "follow" not in pointer}
 
 
-def sources_of(params: Params) -> list[Path]:
-    """List the sources of models and data that a params.yaml names, each once."""
-    base = [] if Path(params.base.source) == OWN_MODELS else [params.base.source]
+def sources_of(params: Params) -> dict[Path, RepoType]:
+    """Return the sources of models and data that a params.yaml names, and what each is."""
+    base = [] if params.base.is_mean else [params.base.source]
     named = [*base, *(each for task in params.tasks.values() for each in (task.source, task.data.source))]
-    return [Path(source) for source in dict.fromkeys(named)]
+    data = {params.tasks[name].data.source for name in params.measured}
+    return {Path(source): "dataset" if source in data else "model" for source in named}
 
 
 def check_name(root: Path, name: str) -> None:
@@ -200,12 +210,10 @@ def _is_kept(root: Path) -> bool:
     if not (root / PARAMS).is_file():
         return True
     here = _completed((root / PARAMS).read_bytes().decode(errors="surrogateescape"))
-    return _is_committed(root, here) or any(without_head(here) == text for text in _texts(root))
-
-
-def _is_committed(root: Path, here: str) -> bool:
     committed = git_if_any(root, "show", f"HEAD:./{PARAMS}")
-    return committed is not None and _completed(committed) == here
+    if committed is not None and _completed(committed) == here:
+        return True
+    return any(without_head(here) == text for text in _texts(root))
 
 
 def _texts(root: Path) -> Iterator[str]:

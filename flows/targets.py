@@ -12,11 +12,11 @@ from dvcfleet.lineage.targets import target_of_file
 from dvcfleet.lineage.tree import read_json
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
+from tasks.stages import MERGE_PROFILES, METRICS, PROFILES, RECORDS, REPORT
 
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.protocols import Repo
 
-METRICS, PROFILES, RESULTS, RECORDS = "data/metrics", "data/profiles/merge", "report/results.csv", "data/records"
 _RUN_ID = re.compile("[0-9a-f]{32}")
 _FROM_PROFILE = ("amr", "wall_s", "peak_rss_bytes", "forwards", "backwards")
 _BEFORE = "before_s"  # what measuring, learning, searching or training took before the merge
@@ -66,11 +66,11 @@ def _files_of(repo: "Repo", entry: str, column: str) -> list[str]:
     if column in metrics:
         return [metrics[column]]
     if column in _FROM_PROFILE:
-        return [f"{PROFILES}/{entry}.json"]
+        return [f"{MERGE_PROFILES}/{entry}.json"]
     if column in _OF_ALL_TASKS:
         return list(metrics.values())
     if column == _BEFORE:
-        read = f"{os.path.dirname(PROFILES)}/{entries()[entry].get('reads')}"
+        read = f"{PROFILES}/{entries()[entry].get('reads')}"
         files = [f"{read}.json", *(f"{read}/{task}.json" for task in metrics)]
         return [file for file in files if Path(repo.root_dir, file).is_file()]
     if column in _RELATIVE:
@@ -95,7 +95,7 @@ def entries() -> dict[str, Any]:
 
 def _cell(repo: "Repo", entry: str, column: str) -> Any:
     """Return a cell of the report's table."""
-    table = Path(repo.root_dir, RESULTS)
+    table = Path(repo.root_dir, REPORT, "results.csv")
     if not table.is_file():
         return None
     with table.open(newline="") as file:

@@ -3,7 +3,6 @@
 In the folder of what they write, a folder with a file a task, with a fingerprint of all that it follows from.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -14,13 +13,12 @@ from torch import Tensor
 
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
-from merganser.code_digest import code_digest
 from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.hashes import sha256_of_tree
 from merganser.limits import parse_json
-from tasks.kept import FINGERPRINT, remove_unknown
-from tasks.paths import HEADS, SEEDS, VALIDATION
+from tasks.kept import FINGERPRINT, digest_of_code, fingerprint, remove_unknown
+from tasks.stages import HEADS, SEEDS, VALIDATION
 
 STATE, COST = "state", "cost.json"
 ABOUT = "about"
@@ -41,14 +39,12 @@ def fingerprints(
     That is the stage's code, the model in the folder `start`, the task's head and validation data, what else of it the
     stage reads, and the choices in `about`.
     """
-    kinds = sorted({f"merganser.evaluation.kinds.{task.kind}" for task in params.tasks.values()})
-    code = code_digest(stage, f"merganser.models.families.{params.base.family}", *kinds)
-    common = [params.evaluation.model_dump(exclude={"split"}), about, code, sha256_of_tree(start)]
+    evaluation, code = params.evaluation.model_dump(exclude={"split"}), digest_of_code(params, stage)
+    common = [evaluation, about, code, sha256_of_tree(start)]
     found = {}
     for task in sorted(params.tasks):
         files = [HEADS / f"{task}.safetensors", VALIDATION / task, *read(task)]
-        content = json.dumps([task, *common, *map(sha256_of_tree, files)], sort_keys=True)
-        found[task] = hashlib.sha256(content.encode()).hexdigest()
+        found[task] = fingerprint([task, *common, *map(sha256_of_tree, files)])
     return found
 
 
@@ -64,21 +60,21 @@ def kept_by_task(folder: Path, of: Mapping[str, str], make: Callable[[str], Kept
     paths = {task: state / f"{task}.safetensors" for task in of}
     remove_unknown(state, {path.name for path in paths.values()})
     found = {}
-    for task, fingerprint in of.items():
-        known = _read(paths[task], fingerprint)
+    for task, origin in of.items():
+        known = _read(paths[task], origin)
         found[task] = known or make(task)
         if known is None:
-            content = {FINGERPRINT: fingerprint, ABOUT: found[task].about}
+            content = {FINGERPRINT: origin, ABOUT: found[task].about}
             save_tensors(paths[task], found[task].tensors, json.dumps(content))
     return found
 
 
-def _read(path: Path, fingerprint: str) -> Kept | None:
+def _read(path: Path, origin: str) -> Kept | None:
     """Read what was made of the same; None where it is not there, not whole, or of something else."""
     try:
         file = SafetensorsFile(path)
         content = parse_json(file.metadata["merganser"])
-        if content[FINGERPRINT] != fingerprint:
+        if content[FINGERPRINT] != origin:
             return None
         return Kept({name: file.read(name) for name in file.names}, content[ABOUT])
     except (OSError, InputError, KeyError, ValueError, TypeError):

@@ -6,8 +6,8 @@ from pathlib import Path
 from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
 from merganser.outputs import fresh_folder
-from tasks.paths import CODE
 from tasks.stage import TEXTS, card_line, end_well
+from tasks.stages import CODE
 
 # By their folder in data/code, the packages of what is found by its name; a whole name would count as an import.
 _PACKAGES = {

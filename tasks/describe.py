@@ -4,8 +4,6 @@ Beside the embeddings lies what they are read with, as a joint decomposition has
 merge reads, and no other merge waits for it.
 """
 
-from pathlib import Path
-
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
@@ -13,8 +11,8 @@ from merganser.evaluation.prepared import Prepared
 from merganser.inputs.embeddings import link_read, write_embeddings
 from merganser.models import embed_classes
 from merganser.outputs import fresh_folder
-from tasks.paths import BASE, DATA, EMBEDDINGS, PREPARED
 from tasks.stage import check_family, only_name, run
+from tasks.stages import BASE, DATA, EMBEDDINGS, PREPARED
 
 
 def describe_tasks(params: Params, name: str) -> None:
@@ -33,7 +31,7 @@ def describe_tasks(params: Params, name: str) -> None:
 
 def main(argv: list[str]) -> None:
     """Describe the tasks by the entry of embeddings named on the command line."""
-    describe_tasks(load_params(Path("params.yaml")), only_name(argv, "describe"))
+    describe_tasks(load_params(), only_name(argv, "describe"))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """Give difference vectors what they start from: the model that an entry merged."""
 
 import shutil
-from pathlib import Path
 
 from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.merging.cards import CARD
 from merganser.outputs import fresh_folder
-from tasks.paths import DIFFERENCES, MERGED, SEEDS
 from tasks.stage import only_name, run
+from tasks.stages import DIFFERENCES, MERGED, SEEDS
 
 
 def start_difference(name: str, entry: str) -> None:
@@ -20,7 +19,7 @@ def start_difference(name: str, entry: str) -> None:
 def main(argv: list[str]) -> None:
     """Start the difference vectors named on the command line."""
     name = only_name(argv, "difference")
-    params = load_params(Path("params.yaml"))
+    params = load_params()
     start_difference(name, declared(params.differences, name, "differences").merged)
 
 

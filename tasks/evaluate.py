@@ -10,9 +10,9 @@ from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.evaluation.examples import Results, write_results
 from merganser.outputs import write_json
-from tasks.paths import EXAMPLES, MERGED, METRICS, PREPARED, SEEDS
 from tasks.scoring import open_task
 from tasks.stage import check_addition, check_family, run, two_names
+from tasks.stages import EXAMPLES, MERGED, METRICS, PREPARED, SEEDS
 
 
 def evaluate_task(params: Params, entry: str, task: str) -> None:
@@ -42,7 +42,7 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
 
 def main(argv: list[str]) -> None:
     """Evaluate the entry and the task named on the command line."""
-    params = load_params(Path("params.yaml"))
+    params = load_params()
     entry, task = two_names(argv, "evaluate", params.methods, params.tasks)
     declared(params.methods, entry, "methods")
     declared(params.tasks, task, "tasks")

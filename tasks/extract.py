@@ -1,7 +1,5 @@
 """Extract one task's deltas: fine-tuned minus base, an adapter's as its factors; and the head that is its own."""
 
-from pathlib import Path
-
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
@@ -10,8 +8,8 @@ from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.inputs.deltas import extract
 from merganser.inputs.heads import write_head
-from tasks.paths import BASE, CHECKPOINTS, DELTAS, HEADS
 from tasks.stage import only_name, run
+from tasks.stages import BASE, CHECKPOINTS, DELTAS, HEADS
 
 
 def extract_task(task: str, rules: ParameterRules) -> None:
@@ -29,7 +27,7 @@ def extract_task(task: str, rules: ParameterRules) -> None:
 def main(argv: list[str]) -> None:
     """Extract the task named on the command line."""
     task = only_name(argv, "extract")
-    params = load_params(Path("params.yaml"))
+    params = load_params()
     declared(params.tasks, task, "tasks")
     extract_task(task, ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads))
 

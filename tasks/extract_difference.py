@@ -1,15 +1,13 @@
 """Extract one task's difference vector: fine-tuned minus the merged model that it starts from."""
 
-from pathlib import Path
-
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.inputs.deltas import extract
-from tasks.paths import BASE, CHECKPOINTS, DIFFERENCES
 from tasks.stage import run, two_names
+from tasks.stages import BASE, CHECKPOINTS, DIFFERENCES
 
 
 def extract_difference(name: str, task: str, rules: ParameterRules) -> None:
@@ -20,7 +18,7 @@ def extract_difference(name: str, task: str, rules: ParameterRules) -> None:
 
 def main(argv: list[str]) -> None:
     """Extract the vector of the difference and the task named on the command line."""
-    params = load_params(Path("params.yaml"))
+    params = load_params()
     name, task = two_names(argv, "extract_difference", params.differences, params.tasks)
     declared(params.differences, name, "differences")
     declared(params.tasks, task, "tasks")

@@ -12,8 +12,8 @@ from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.outputs import fresh_folder, write_json
 from merganser.sources.fetching import describe, fetch_checkpoint, fetch_data_set
-from tasks.paths import BASE, CHECKPOINTS, DATASETS, SOURCES
 from tasks.stage import check_kind, run
+from tasks.stages import BASE, CHECKPOINTS, DATASETS, SOURCES
 
 LEFT = {
     "tied": "second names of tied weights, left out",
@@ -54,7 +54,7 @@ def average_models(tasks: list[str], heads: list[str], out: Path) -> None:
 
 def main(argv: list[str]) -> None:
     """Fetch what the command line names."""
-    params = load_params(Path("params.yaml"))
+    params = load_params()
     match argv:
         case ["base"] if params.base.is_mean:
             average_models(list(params.tasks), params.base.heads, BASE)

@@ -1,7 +1,5 @@
 """Decompose all tasks' matrices together, once for all methods that need it; what is there and matches is kept."""
 
-from pathlib import Path
-
 from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.inputs.deltas import open_deltas
@@ -10,8 +8,8 @@ from merganser.inputs.joints import DELTAS as OWN_DELTAS
 from merganser.inputs.layers import Side
 from merganser.outputs import fresh_folder
 from merganser.workers import threads_wanted
-from tasks.paths import DELTAS, JOINTS
 from tasks.stage import only_name, run
+from tasks.stages import DELTAS, JOINTS
 
 
 def join_tasks(name: str, tasks: list[str], side: Side, threads: int = 1) -> tuple[int, int]:
@@ -24,7 +22,7 @@ def join_tasks(name: str, tasks: list[str], side: Side, threads: int = 1) -> tup
 def main(argv: list[str]) -> None:
     """Decompose what the command line names."""
     name = only_name(argv, "join")
-    params = load_params(Path("params.yaml"))
+    params = load_params()
     joint = declared(params.joints, name, "joints")
     done, kept = join_tasks(name, list(params.tasks), joint.side, threads_wanted())
     print(f"{name}: {done} matrices of all tasks decomposed, {kept} were there")

@@ -1,12 +1,31 @@
-"""What a stage keeps of earlier starts: JSON files, each with a fingerprint of all that it was computed from."""
+"""What a stage keeps of earlier starts: files, each with a fingerprint of all that it was computed from."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from merganser.code_digest import code_digest
+from merganser.config.params import Params
+
 FINGERPRINT = "fingerprint"
+
+
+def fingerprint(content: Any) -> str:
+    """Return a digest of what JSON can say: of choices, of the digests of files and of code."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digest_of_code(params: Params, *modules: str, kinds: Collection[str] | None = None) -> str:
+    """Return a digest of the code of these modules, of the family, and of kinds of task: of all tasks' by default."""
+    named = {task.kind for task in params.tasks.values()} if kinds is None else kinds
+    return code_digest(
+        *modules,
+        f"merganser.models.families.{params.base.family}",
+        *(f"merganser.evaluation.kinds.{kind}" for kind in sorted(named)),
+    )
 
 
 def read_kept(path: Path, fingerprint: str) -> dict[str, Any] | None:

@@ -3,8 +3,6 @@
 Beside the values lies what they are of, as text embeddings have it: one folder is all that a merge reads.
 """
 
-import hashlib
-import json
 import shutil
 import time
 from collections.abc import Sequence
@@ -14,7 +12,6 @@ from pathlib import Path
 import torch
 
 from merganser.checkpoints.reading import open_for_merging
-from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
 from merganser.config.params import LearnedEntry, Params, declared
 from merganser.evaluation.prepared import Prepared
@@ -39,8 +36,9 @@ from merganser.models.device import usable
 from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner
 from merganser.workers import one_blas_thread, threads_wanted
-from tasks.paths import BASE, DATA, HEADS, LEARNED, PROFILES, VALIDATION, remove_other_seeds, seed_folders
+from tasks.kept import digest_of_code, fingerprint
 from tasks.stage import check_family, check_kind, check_method, only_name, run, timed
+from tasks.stages import BASE, DATA, HEADS, LEARNED, PROFILES, VALIDATION, remove_other_seeds, seed_folders
 
 STATE = "state"
 SECONDS = 10  # between two lines on the terminal
@@ -67,7 +65,7 @@ def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
     problem = open_problem(params, entry, learner, settings, tasks)
     with one_blas_thread():
         found = learn(
-            problem, settings, state, fingerprint(params, entry, settings, tasks), _Progress(name, settings.steps)
+            problem, settings, state, origin_of(params, entry, settings, tasks), _Progress(name, settings.steps)
         )
     write_result(result, entry.learner, settings, problem, found)
     best = found.best_step
@@ -124,16 +122,10 @@ def base_of(entry: LearnedEntry) -> Path:
     return own if own.is_dir() else BASE
 
 
-def fingerprint(params: Params, entry: LearnedEntry, settings: LearnerSettings, tasks: list[str]) -> str:
+def origin_of(params: Params, entry: LearnedEntry, settings: LearnerSettings, tasks: list[str]) -> str:
     """Return a digest of all that a state follows from: settings but the number of steps, seed, code and files."""
-    kinds = sorted({params.tasks[task].kind for task in tasks})
-    code = code_digest(
-        "merganser.learning.apart",
-        "merganser.learning.labelled",
-        f"merganser.methods.{entry.learner}",
-        f"merganser.models.families.{params.base.family}",
-        *(f"merganser.evaluation.kinds.{kind}" for kind in kinds),
-    )
+    modules = ("learning.apart", "learning.labelled", f"methods.{entry.learner}")
+    code = digest_of_code(params, *(f"merganser.{name}" for name in modules))
     folder, source = base_of(entry), DATA / entry.of
     read = [
         source / f"{task}.safetensors" if (source / f"{task}.safetensors").is_file() else source / task
@@ -141,15 +133,8 @@ def fingerprint(params: Params, entry: LearnedEntry, settings: LearnerSettings, 
     ]
     files = [folder, *read, *(HEADS / f"{task}.safetensors" for task in tasks), *(VALIDATION / task for task in tasks)]
     splits = [params.validation_split_of(task) for task in tasks]
-    about = [
-        settings.model_dump(exclude={"steps"}),
-        params.first_seed,
-        tasks,
-        splits,
-        code,
-        *map(sha256_of_tree, files),
-    ]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    chosen = settings.model_dump(exclude={"steps"})
+    return fingerprint([chosen, params.first_seed, tasks, splits, code, *map(sha256_of_tree, files)])
 
 
 def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Learnable, state: State) -> None:
@@ -198,7 +183,7 @@ def main(argv: list[str]) -> None:
     """Learn by the entry named on the command line."""
     name = only_name(argv, "learn")
     with timed(PROFILES / "learned" / f"{name}.json"):
-        learn_entry(load_params(Path("params.yaml")), name)
+        learn_entry(load_params(), name)
 
 
 if __name__ == "__main__":

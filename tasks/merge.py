@@ -2,7 +2,6 @@
 
 import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from merganser import registry
@@ -17,8 +16,8 @@ from merganser.models.device import usable
 from merganser.outputs import fresh_folder
 from merganser.workers import threads_wanted
 from tasks.opening import SEARCH, noted_of, open_source, opening_of, start_of
-from tasks.paths import BASE, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
 from tasks.stage import check_card, check_method, only_name, run
+from tasks.stages import BASE, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
 
 
 def card_of(key: str, params: Params, method: Method, values: dict[str, Any], seed: int) -> dict[str, str]:
@@ -33,7 +32,7 @@ def card_of(key: str, params: Params, method: Method, values: dict[str, Any], se
 def main(argv: list[str]) -> None:
     """Merge by the entry named on the command line."""
     key = only_name(argv, "merge")
-    params = load_params(Path("params.yaml"))
+    params = load_params()
     entry = declared(params.methods, key, "methods")
     check_method(entry.method)
     check_card(params.base.family)

@@ -20,7 +20,7 @@ from merganser.inputs.searches import read_search
 from merganser.inputs.statistics import open_statistics, passes_of
 from merganser.limits import parse_json
 from tasks.beside import COST
-from tasks.paths import DATA
+from tasks.stages import DATA
 
 SEARCH = "search"  # the word for what a search chose
 

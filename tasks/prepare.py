@@ -9,8 +9,8 @@ from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import write_prepared
 from merganser.models import get_family, open_network
 from merganser.outputs import fresh_folder
-from tasks.paths import BASE, DATASETS, PREPARED
 from tasks.stage import check_family, check_kind, only_name, run
+from tasks.stages import BASE, DATASETS, PREPARED
 
 
 def prepare_task(params: Params, task: str, split: str, where: str, out: Path, examples: int | None = None) -> None:
@@ -39,7 +39,7 @@ def prepare_task(params: Params, task: str, split: str, where: str, out: Path, e
 
 def main(argv: list[str]) -> None:
     """Prepare the task named on the command line."""
-    params, task = load_params(Path("params.yaml")), only_name(argv, "prepare")
+    params, task = load_params(), only_name(argv, "prepare")
     declared(params.tasks, task, "tasks")
     prepare_task(params, task, params.split_of(task), "evaluation.split", PREPARED / task)
 

@@ -28,8 +28,8 @@ from merganser.hashes import sha256_of
 from merganser.outputs import write_json
 from merganser.report.scores import Scores, read_json, read_metrics, read_scores, spread_of, written_values
 from merganser.report.wording import wording_of
-from tasks.paths import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT
 from tasks.stage import run
+from tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT
 from tasks.tracking import ARTIFACTS, STORE, store_words
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ def _table(scores: Mapping[str, Scores]) -> str:
 
 def main(argv: list[str]) -> None:
     """Record the entry named on the command line, or the report."""
-    params = load_params(Path("params.yaml"))
+    params = load_params()
     match argv:
         case ["--report"]:
             with _stored():

@@ -20,7 +20,8 @@ from merganser.report.scores import read_json, read_scores
 from merganser.report.significance import MEAN, read_significance
 from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
-from tasks.paths import (
+from tasks.stage import run
+from tasks.stages import (
     EXAMPLES,
     MERGE_MEASURES,
     MERGE_PROFILES,
@@ -34,7 +35,6 @@ from tasks.paths import (
     TASK_MEASURES,
     TASK_STUDIES,
 )
-from tasks.stage import run
 
 SUMMARY = Path("metrics.json")
 
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> None:
     """Write the report of the comparison in params.yaml."""
     if argv:
         raise InputError(f"tasks.report: takes no arguments, got {' '.join(argv)}")
-    write_report(load_params(Path("params.yaml")))
+    write_report(load_params())
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
-from tasks.paths import BASE, DATA, PROFILES, ROUTERS, VALIDATION
 from tasks.scoring import open_task
 from tasks.stage import check_family, only_name, run, timed
+from tasks.stages import BASE, DATA, PROFILES, ROUTERS, VALIDATION
 
 FEATURES = "features"
 
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
     """Fit the router named on the command line."""
     name = only_name(argv, "route")
     with timed(PROFILES / "routers" / f"{name}.json"):
-        route(load_params(Path("params.yaml")), name)
+        route(load_params(), name)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from merganser.inputs.heads import Head, read_head
 from merganser.models import Network, open_network
 from merganser.models.device import usable
 from merganser.studies.merges import ScoringSetup
-from tasks.paths import BASE, HEADS
 from tasks.stage import check_kind
+from tasks.stages import BASE, HEADS
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ Every candidate has a file with a fingerprint of what it was computed from, and 
 a kill loses one candidate. The split that is measured on at the end is never read.
 """
 
-import hashlib
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +15,6 @@ from merganser import registry
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
-from merganser.code_digest import code_digest
 from merganser.config.inputs.searches import candidates_of, count_of
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Search, declared
@@ -32,11 +29,11 @@ from merganser.outputs import fresh_folder, write_json
 from merganser.studies.candidates import Candidate, Measured, best, file_name
 from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
-from tasks.kept import FINGERPRINT, read_kept, remove_unknown
+from tasks.kept import FINGERPRINT, digest_of_code, fingerprint, read_kept, remove_unknown
 from tasks.opening import open_source
-from tasks.paths import BASE, CHECKPOINTS, DATA, HEADS, PROFILES, SEARCHES, VALIDATION
 from tasks.scoring import open_setup
 from tasks.stage import check_family, check_kind, check_method, only_name, run, timed
+from tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, PROFILES, SEARCHES, VALIDATION
 
 INDIVIDUAL = "individual"
 STATE, SCORES = "state", "scores"
@@ -51,7 +48,7 @@ class Measuring:
     source_of: Callable[[Mapping[str, Any]], LayerSource]  # as a merge by these values reads it
     setup: ScoringSetup
     state: Path
-    fingerprint: str
+    origin: str  # a digest of all that scores follow from, but the values
     individual: Mapping[str, Measured]  # on the same data
 
     def measured(self, values: Mapping[str, Any]) -> Candidate:
@@ -68,14 +65,14 @@ def by_task(
 ) -> dict[str, Measured]:
     """Return the score on each task of a merge, kept from an earlier start or measured now."""
     file = measuring.state / file_name({"method": method.name, **values})
-    kept = read_kept(file, measuring.fingerprint)
+    kept = read_kept(file, measuring.origin)
     if kept is None:
         # in the kept folder: what a kill leaves there, the next start removes
         with TemporaryDirectory(dir=measuring.state) as folder:
             filled = method.validate(f"searches.{measuring.name}", dict(values))
             scores = score_merge(method, filled, source, measuring.setup, Path(folder))
         measured = {task: Measured(value=one["value"], stderr=one["stderr"]) for task, one in scores.items()}
-        kept = {FINGERPRINT: measuring.fingerprint, SCORES: measured}
+        kept = {FINGERPRINT: measuring.origin, SCORES: measured}
         write_json(file, kept)
     return dict(kept[SCORES])
 
@@ -126,7 +123,7 @@ def open_measuring(params: Params, name: str, search: Search, state: Path) -> Me
     def source_of(values: Mapping[str, Any]) -> LayerSource:
         return open_source(search.entry(values), search.of, tasks, params.first_seed)
 
-    opening = Measuring(name, method, source_of, setup, state, fingerprint(params, search, tasks), {})
+    opening = Measuring(name, method, source_of, setup, state, origin_of(params, search, tasks), {})
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
     models = open_models(open_for_merging(BASE), {task: open_model(CHECKPOINTS / task) for task in tasks}, rules)
     on_base = replace(setup, base=open_for_merging(BASE)) if of_difference else setup
@@ -134,23 +131,17 @@ def open_measuring(params: Params, name: str, search: Search, state: Path) -> Me
     return replace(opening, individual=own)
 
 
-def fingerprint(params: Params, search: Search, tasks: list[str]) -> str:
+def origin_of(params: Params, search: Search, tasks: list[str]) -> str:
     """Return a digest of all that a candidate's score follows from, but its values."""
     source = DATA / search.of
     read = [path for task in tasks for path in (source / f"{task}.safetensors", source / task, source / "base")]
     files = [BASE, *(folder / task for folder in (CHECKPOINTS, VALIDATION) for task in tasks)]
     files += [path for path in dict.fromkeys(read) if path.exists()]
-    code = code_digest(
-        "tasks.search",
-        f"merganser.methods.{search.method}",
-        f"merganser.methods.{INDIVIDUAL}",
-        f"merganser.models.families.{params.base.family}",
-        *sorted({f"merganser.evaluation.kinds.{task.kind}" for task in params.tasks.values()}),
-    )
+    methods = (f"merganser.methods.{name}" for name in (search.method, INDIVIDUAL))
+    code = digest_of_code(params, "tasks.search", *methods)
     evaluation = params.evaluation.model_dump(exclude={"split"})
     files += [HEADS / f"{task}.safetensors" for task in tasks]
-    about = [search.of, params.first_seed, tasks, evaluation, code, *map(sha256_of_tree, files)]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    return fingerprint([search.of, params.first_seed, tasks, evaluation, code, *map(sha256_of_tree, files)])
 
 
 def write_result(
@@ -181,7 +172,7 @@ def main(argv: list[str]) -> None:
     """Search by the entry named on the command line."""
     name = only_name(argv, "search")
     with timed(PROFILES / "searches" / f"{name}.json"):
-        search_entry(load_params(Path("params.yaml")), name)
+        search_entry(load_params(), name)
 
 
 if __name__ == "__main__":

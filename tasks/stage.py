@@ -14,7 +14,7 @@ from pathlib import Path
 from merganser.code_digest import CodeTree, read_texts
 from merganser.errors import InputError
 from merganser.outputs import write_json
-from tasks.paths import CODE
+from tasks.stages import CODE
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

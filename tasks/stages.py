@@ -1,49 +1,269 @@
-"""What is known of each kind of stage in dvc.yaml, in a row each; everything that needs to know it reads this table."""
+"""The pipeline's stages in a table, a row each, and the files that they write. dvc.yaml has the same paths.
 
-from collections.abc import Mapping
+Everything that needs to know of stages reads it here: devices, reruns on others, profiles, expected sizes and times.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import comb
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from merganser.config.params import Entry, Params  # no stage waits for pydantic on account of a path
+    from merganser.merging.method import Method
+
+BASE = Path("data/base")
+CHECKPOINTS = Path("data/checkpoints")
+CODE = Path("data/code")
+DATA = Path("data")
+DATASETS = Path("data/datasets")
+DELTAS = Path("data/deltas")
+DIFFERENCES = Path("data/differences")
+EMBEDDINGS = Path("data/embeddings")
+EXAMPLES = Path("data/examples")
+FACTORS = Path("data/svd")
+HEADS = Path("data/heads")
+JOINTS = Path("data/joints")
+LEARNED = Path("data/learned")
+MERGED = Path("data/merged")
+MERGE_MEASURES = Path("data/measures/merged")
+MERGE_PROFILES = Path("data/profiles/merge")
+METRICS = Path("data/metrics")
+PREPARED = Path("data/prepared")
+PROFILES = Path("data/profiles")  # of merges, and by what entries read: how long it took
+PREVIOUS_METRICS = Path(".dvcfleet/previous_metrics.json")  # the numbers, as the present run found them
+PUBLISHED = Path("data/measures/published.json")
+RANK_STUDIES = Path("data/measures/studies/rank")
+RECORDS = Path("data/records")
+REPORT = Path("report")
+ROUTERS = Path("data/routers")
+SEARCHES = Path("data/searches")
+SOURCES = Path("data/sources")
+STATISTICS = Path("data/statistics")
+SURGERY = Path("data/surgery")
+TASK_MEASURES = Path("data/measures/tasks.json")
+TASK_STUDIES = Path("data/measures/studies/tasks")
+VALIDATION = Path("data/validation")
+
+SEEDS = "seeds"  # in the folder of what is drawn: a folder for each seed after the first
+
+
+def seed_folders(folder: Path, seeds: Sequence[int]) -> dict[int, Path]:
+    """Return where in a folder each seed's own lies: the first one's in the folder itself."""
+    return {seed: folder / SEEDS / str(seed) if number else folder for number, seed in enumerate(seeds)}
+
+
+def remove_other_seeds(folder: Path, seeds: Sequence[int]) -> None:
+    """Remove from a folder that is kept what lies there of seeds that are no longer wanted."""
+    for found in (folder / SEEDS).glob("*"):
+        if found not in seed_folders(folder, seeds).values():
+            shutil.rmtree(found)
+    if len(seeds) == 1:
+        shutil.rmtree(folder / SEEDS, ignore_errors=True)
+
+
+FLOAT = 4  # bytes of a value in float32
+BACKWARD = 3  # passes of a step: forward, and twice as much backward
+BASES = 3.5  # bytes of a joint's bases, a byte of one task's deltas
+OWN = 1 / 8  # bytes of a task's own part, masks or low rank, a byte of its deltas
+VECTORS = 1.5  # bytes of all singular vectors, a byte of the deltas
+# What decomposing a task's matrices of width N costs: so many times as much as N tokens on their way through them.
+FACTORED, JOINED, PAIRED = 4, 12, 11  # each task by itself; all tasks together; and multiplied in pairs
+BY_COST = {"svd": 2, "joint svd": JOINED, "linear system": 2}  # of a merge
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a comparison whose stages never ran; a LookupError says what is not.
+
+    `sizes`: bytes of each source; `float32`: bytes that the values of each model's source take in float32; `picture`:
+    tokens of a picture; `measured`, `validation`: examples of each task's splits.
+    """
+
+    params: "Params"
+    sizes: Mapping[str, float]
+    float32: Mapping[str, float]
+    picture: int
+    measured: Mapping[str, int]
+    validation: Mapping[str, int]
+
+    def task(self, name: str) -> str:
+        """Return the task that the name of a stage's instance ends with."""
+        return max((task for task in self.params.tasks if f"-{name}".endswith(f"-{task}")), key=len)
+
+    def deltas(self, name: str) -> float:
+        """Return the bytes of the deltas of the task that a name ends with."""
+        return self.float32[self.params.tasks[self.task(name)].source]
+
+    @property
+    def values(self) -> float:
+        """Return how many values the base has; where it is none of the sources, the largest model."""
+        return (self.float32.get(self.params.base.source) or sorted(self.float32.values())[-1]) / FLOAT
+
+    def tokens(self, examples: Mapping[str, int]) -> float:
+        """Return the tokens of so many examples of each task."""
+        from merganser.evaluation import get_kind
+
+        kinds = {task: get_kind(self.params.tasks[task].kind) for task in examples}
+        return sum(count * (kinds[task].TOKENS or self.picture) for task, count in examples.items())
+
+    def all_of(self, split: Mapping[str, int]) -> float:
+        """Return the tokens of a split of all tasks that have data."""
+        return self.tokens({task: split[task] for task in self.params.measured})
+
+    def decomposed(self, times: float) -> float:
+        """Return the tokens that cost what decomposing the matrices of a model of this size costs, so many times.
+
+        A transformer of N / 64 blocks, each of four N x N and two N x 4 N matrices, as ViT-B and GPT-2 are.
+        """
+        return times * (64 / 12 * self.values) ** (1 / 3)
+
+
+Rule = Callable[[Known, str], float]  # of what stands after the @ of a stage's name
+
+
+def _unknown(_: Known, name: str) -> float:
+    raise KeyError(name)
+
+
+def _nothing(_: Known, name: str) -> float:
+    return 0.0
 
 
 @dataclass(frozen=True)
 class Stage:
     """A kind of stage.
 
+    `writes`: the files and folders that it writes to, one that it may share with other stages.
     `device`: the section of params.yaml that declares what it computes on; nothing where that is always the CPU.
     `by_entry`: each entry of that section declares its own, and the stage's name begins with the entry's.
+    `size`: the bytes that it writes, as far as they follow from what is known before any stage ran.
+    `tokens`: what it computes, in tokens on their way through a network of the base's size.
     """
 
+    writes: tuple[Path, ...]
     device: str | None = None
     by_entry: bool = False
+    size: Rule = _unknown
+    tokens: Rule = _nothing
 
 
-ON_CPU = Stage()
-MERGE, EVALUATION = Stage("merge"), Stage("evaluation")
+def _base(known: Known, _: str = "") -> float:
+    return known.sizes[known.params.base.source]
+
+
+def _joint(known: Known, _: str) -> float:
+    return BASES * max(map(known.deltas, known.params.tasks))
+
+
+def _factors(known: Known, name: str) -> float:
+    settings = known.params.decompose
+    return VECTORS * settings.rank_fraction * known.deltas(name) / (1 if settings.dtype == "float32" else 2)
+
+
+def _method(entry: "Entry") -> "Method":
+    from merganser.registry import get  # imports torch: only where something is expected
+
+    return get(entry.method)
+
+
+def _merged(known: Known, name: str) -> float:
+    """Return the bytes of a merge: the base's, and what is each task's own."""
+    method = _method(known.params.methods[name])
+    own = 1 if method.name == "individual" else OWN if method.overlay else 0
+    return _base(known) + (own * sum(map(known.deltas, known.params.tasks)) if own else 0)
+
+
+def _decomposed(known: Known, entry: "Entry") -> float:
+    """Return the tokens that one merge costs."""
+    return known.decomposed(BY_COST.get(_method(entry).cost, 0) * len(known.params.tasks))
+
+
+def _seeds(known: Known, entry: "Entry") -> int:
+    """Return how many merges an entry is: one a seed if its method draws at random."""
+    return len(known.params.seeds) if _method(entry).draws else 1
+
+
+def _merge(known: Known, name: str) -> float:
+    entry = known.params.methods[name]
+    return _seeds(known, entry) * _decomposed(known, entry)
+
+
+def _evaluated(known: Known, name: str) -> float:
+    task = known.task(name)
+    entry = known.params.methods[name.removesuffix(f"-{task}")]
+    return _seeds(known, entry) * known.tokens({task: known.measured[task]})
+
+
+def _measured_statistics(known: Known, name: str) -> float:
+    task = known.task(name)
+    about = known.params.statistics[name.removesuffix(f"-{task}")]
+    return known.tokens({task: about.examples * (BACKWARD if about.kind == "fisher" else 1)})
+
+
+def _learned(known: Known, name: str) -> float:
+    from merganser.registry import get_learner
+
+    learned = known.params.learned[name]
+    settings = get_learner(learned.learner).settings.model_validate(learned.values)
+    return BACKWARD * settings.steps * known.tokens(dict.fromkeys(known.params.measured, settings.batch_size))
+
+
+def _searched(known: Known, name: str) -> float:
+    from merganser.config.inputs.searches import count_of
+
+    search = known.params.searches[name]
+    count = count_of(search)
+    return (count + 1) * known.all_of(known.validation) + count * _decomposed(known, search.entry({}))
+
+
+def _subsets(known: Known, name: str) -> float:
+    study, tasks = known.params.studies.tasks, len(known.params.tasks)
+    counts = {size: min(study.subsets, comb(tasks, size)) for size in range(2, tasks + 1)}
+    shares = sum(count * size / tasks for size, count in counts.items())
+    return shares * (known.all_of(known.measured) + _decomposed(known, study.methods[name]))
+
+
+def _fractions(known: Known, name: str) -> float:
+    task = name.removesuffix("-fractions")
+    return len(known.params.studies.rank.fractions) * known.tokens({task: known.measured[task]})
+
+
+def _paired(known: Known, _: str) -> float:
+    return known.decomposed(PAIRED * len(known.params.tasks))
+
 
 STAGES: Mapping[str, Stage] = {
-    "code": ON_CPU,
-    "fetch_base": ON_CPU,
-    "fetch": ON_CPU,
-    "fetch_data": ON_CPU,
-    "extract": ON_CPU,
-    "decompose": ON_CPU,
-    "join": ON_CPU,
-    "difference": ON_CPU,
-    "extract_difference": ON_CPU,
-    "describe": ON_CPU,
-    "merge": MERGE,
-    "prepare": ON_CPU,
-    "prepare_validation": ON_CPU,
-    "statistics": Stage("statistics", by_entry=True),
-    "route": EVALUATION,
-    "surgery": EVALUATION,
-    "learn": Stage("learned", by_entry=True),
-    "search": EVALUATION,
-    "evaluate": EVALUATION,
-    "measure": ON_CPU,
-    "measure_merged": ON_CPU,
-    "study_tasks": EVALUATION,
-    "study_rank": EVALUATION,
-    "publish": ON_CPU,
-    "record": ON_CPU,
-    "report": ON_CPU,
+    "code": Stage((CODE,)),
+    "fetch_base": Stage((BASE,), size=_base),
+    "fetch": Stage((CHECKPOINTS, SOURCES), size=lambda known, name: known.sizes[known.params.tasks[name].source]),
+    "fetch_data": Stage((DATASETS,), size=lambda known, name: known.sizes[known.params.tasks[name].data.source]),
+    "extract": Stage((DELTAS, HEADS), size=Known.deltas),
+    "decompose": Stage((FACTORS,), size=_factors, tokens=lambda known, _: known.decomposed(FACTORED)),
+    "join": Stage((JOINTS,), size=_joint, tokens=lambda known, _: known.decomposed(JOINED * len(known.params.tasks))),
+    "difference": Stage((DIFFERENCES,), size=_base),
+    "extract_difference": Stage((DIFFERENCES,), size=Known.deltas),
+    "describe": Stage((EMBEDDINGS,)),
+    "merge": Stage((MERGED, MERGE_PROFILES), "merge", size=_merged, tokens=_merge),
+    "prepare": Stage((PREPARED,), tokens=_unknown),  # decoding is no matter of tokens
+    "prepare_validation": Stage((VALIDATION,), tokens=_unknown),
+    "statistics": Stage((STATISTICS, PROFILES / "statistics"), "statistics", True, tokens=_measured_statistics),
+    "route": Stage(
+        (ROUTERS, PROFILES / "routers"), "evaluation", tokens=lambda known, _: known.all_of(known.validation)
+    ),
+    "surgery": Stage(
+        (SURGERY, PROFILES / "surgery"), "evaluation", tokens=lambda known, _: 2 * known.all_of(known.validation)
+    ),
+    "learn": Stage((LEARNED, PROFILES / "learned"), "learned", True, tokens=_learned),
+    "search": Stage((SEARCHES, PROFILES / "searches"), "evaluation", tokens=_searched),
+    "evaluate": Stage((EXAMPLES, METRICS), "evaluation", tokens=_evaluated),
+    "measure": Stage((TASK_MEASURES,), tokens=_paired),
+    "measure_merged": Stage((MERGE_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED)),
+    "study_tasks": Stage((TASK_STUDIES,), "evaluation", tokens=_subsets),
+    "study_rank": Stage((RANK_STUDIES,), "evaluation", tokens=_fractions),
+    "publish": Stage((PUBLISHED,)),
+    "record": Stage((RECORDS,)),
+    "report": Stage((REPORT, Path("metrics.json"))),
 }

@@ -1,7 +1,5 @@
 """Measure one statistic of one task's own model on its validation split; what is already there and matches is kept."""
 
-import hashlib
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from merganser.checkpoints.kinds import as_matrix
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import as_stored
-from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Statistic, declared
 from merganser.evaluation.evaluator import Evaluator, evaluator_for
@@ -34,8 +31,9 @@ from merganser.statistics import BUDGET
 from merganser.statistics.fisher import write_fishers
 from merganser.statistics.gram import write_grams
 from merganser.statistics.sampling import Sample, draw
-from tasks.paths import BASE, DELTAS, HEADS, PROFILES, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
+from tasks.kept import digest_of_code, fingerprint
 from tasks.stage import check_family, check_kind, run, timed, two_names
+from tasks.stages import BASE, DELTAS, HEADS, PROFILES, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
 
 
 @dataclass(frozen=True)
@@ -119,13 +117,9 @@ def _setting(params: Params, statistic: Statistic, task: str, budget: int) -> Se
 def _origin(params: Params, statistic: Statistic, task: str, kind: str) -> str:
     """Identify all that a task's statistics come from: contents of files, choices, code."""
     paths = (BASE, DELTAS / f"{task}.safetensors", HEADS / f"{task}.safetensors", VALIDATION / task)
-    family = f"merganser.models.families.{params.base.family}"
-    content = {
-        "task": [task, params.first_seed, {**statistic.model_dump(), "base": None}],
-        "read": [sha256_of_tree(path) for path in paths],
-        "code": code_digest("tasks.statistics", family, f"merganser.evaluation.kinds.{kind}"),
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    code = digest_of_code(params, "tasks.statistics", kinds=[kind])
+    chosen = [task, params.first_seed, {**statistic.model_dump(), "base": None}]
+    return fingerprint([*chosen, code, *map(sha256_of_tree, paths)])
 
 
 def _grams(setting: Setting, folder: Path) -> tuple[Index, int]:
@@ -176,7 +170,7 @@ def _link(source: Path, target: Path) -> None:
 
 def main(argv: list[str]) -> None:
     """Measure the statistic and the task named on the command line."""
-    params = load_params(Path("params.yaml"))
+    params = load_params()
     name, task = two_names(argv, "statistics", params.statistics, params.tasks)
     declared(params.tasks, task, "tasks")
     with timed(PROFILES / "statistics" / name / f"{task}.json"):

@@ -1,7 +1,5 @@
 """Study one task's rank: the score of its own model, every matrix of its delta cut to a share of the rank."""
 
-from pathlib import Path
-
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Params, RankStudy, declared
@@ -10,9 +8,9 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
 from merganser.outputs import write_json
 from merganser.studies.rank import fractions_of, truncated_model
-from tasks.paths import BASE, DELTAS, FACTORS, PREPARED, RANK_STUDIES
 from tasks.scoring import open_task
 from tasks.stage import check_family, run, two_names
+from tasks.stages import BASE, DELTAS, FACTORS, PREPARED, RANK_STUDIES
 
 
 def study_rank(params: Params, task: str) -> None:
@@ -32,7 +30,7 @@ def study_rank(params: Params, task: str) -> None:
 
 def main(argv: list[str]) -> None:
     """Study the task named on the command line, and which study of it: there is one."""
-    params = load_params(Path("params.yaml"))
+    params = load_params()
     task, _ = two_names(argv, "study_rank", params.tasks, RankStudy.model_fields)
     declared(params.tasks, task, "tasks")
     study_rank(params, task)

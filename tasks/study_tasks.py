@@ -4,26 +4,23 @@ Every subset has a file with a fingerprint of what it was computed from, and is 
 kill loses one subset.
 """
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from merganser import registry
-from merganser.code_digest import code_digest
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, StudyEntry, declared
 from merganser.hashes import sha256_of_tree
 from merganser.outputs import write_json
 from merganser.studies.merges import score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
-from tasks.kept import FINGERPRINT, read_kept, remove_unknown
+from tasks.kept import FINGERPRINT, digest_of_code, fingerprint, read_kept, remove_unknown
 from tasks.opening import open_source
-from tasks.paths import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
 from tasks.scoring import open_setup
 from tasks.stage import check_family, check_kind, check_method, only_name, run
+from tasks.stages import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
 
 
 @dataclass(frozen=True)
@@ -81,12 +78,7 @@ def _origins(params: Params, entry: Entry) -> Origins:
             task: sha256_of_tree(PREPARED / task) + sha256_of_tree(HEADS / f"{task}.safetensors")
             for task in params.tasks
         },
-        code=code_digest(
-            "tasks.study_tasks",
-            f"merganser.methods.{entry.method}",
-            f"merganser.models.families.{params.base.family}",
-            *sorted({f"merganser.evaluation.kinds.{task.kind}" for task in params.tasks.values()}),
-        ),
+        code=digest_of_code(params, "tasks.study_tasks", f"merganser.methods.{entry.method}"),
     )
 
 
@@ -107,12 +99,12 @@ def _fingerprint(params: Params, entry: StudyEntry, values: dict[str, Any], subs
     }
     if others := unseen_of(params, entry, subset):
         content["unseen"] = {task: origins.data[task] for task in others}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return fingerprint(content)
 
 
 def main(argv: list[str]) -> None:
     """Study the entry named on the command line."""
-    study_entry(load_params(Path("params.yaml")), only_name(argv, "study_tasks"))
+    study_entry(load_params(), only_name(argv, "study_tasks"))
 
 
 if __name__ == "__main__":

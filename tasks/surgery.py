@@ -18,9 +18,9 @@ from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
-from tasks.paths import DATA, PROFILES, SURGERY, VALIDATION, remove_other_seeds, seed_folders
 from tasks.scoring import open_task
 from tasks.stage import check_family, only_name, run, timed
+from tasks.stages import DATA, PROFILES, SURGERY, VALIDATION, remove_other_seeds, seed_folders
 
 
 def operate(params: Params, name: str, out: Path) -> None:
@@ -72,7 +72,7 @@ def both_features(params: Params, source: Path, task: str, where: str) -> tuple[
 
 def main(argv: list[str]) -> None:
     """Train by the entry of surgery named on the command line."""
-    params, name = load_params(Path("params.yaml")), only_name(argv, "surgery")
+    params, name = load_params(), only_name(argv, "surgery")
     remove_other_seeds(SURGERY / name, params.seeds)
     with timed(PROFILES / "surgery" / f"{name}.json"):
         for seed, out in seed_folders(SURGERY / name, params.seeds).items():

@@ -10,8 +10,8 @@ from tests.tiny import ROOT
 
 # One puts a file into the hub's cache under a name that another asks for.
 WATCHED = [
-    "tests/flows/test_expected_sizes.py::test_deltas_are_in_float32_whatever_the_models_are_in",
-    "tests/flows/test_expected_sizes.py::test_times_follow_from_the_size_of_the_base_and_the_examples_that_footers_count",
+    "tests/flows/test_expected.py::test_deltas_are_in_float32_whatever_the_models_are_in",
+    "tests/flows/test_expected.py::test_times_follow_from_the_size_of_the_base_and_the_examples_that_footers_count",
 ]
 # And what other programs keep in a home, or read there: matplotlib, DVC, git.
 RUN = f"""

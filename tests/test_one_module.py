@@ -11,8 +11,6 @@ import yaml
 from huggingface_hub import ModelCard
 from transformers import ViTConfig, ViTForImageClassification
 
-from flows.cost_model import CORE
-from flows.expected_times import START, Sizes, forward_s, seconds
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.headers import check_sources
@@ -21,6 +19,7 @@ from merganser.errors import InputError
 from merganser.evaluation import kinds
 from merganser.models import families, get_family
 from tasks import evaluate, extract, fetch, merge, prepare
+from tasks.stages import STAGES, Known
 from tests.merges import merge_checkpoints
 from tests.tasks.comparison import inside
 from tests.tiny_clip import CLASSES, write_data_set
@@ -81,7 +80,6 @@ from merganser.models import TakesImages
 METRICS = ("accuracy",)
 NEEDS = (TakesImages,)
 TOKENS = 1000
-PREPARE_S = 0.5
 
 
 class Settings(KindSettings):
@@ -155,11 +153,8 @@ def test_a_family_in_one_module_is_accepted_and_completed_with_its_own_defaults(
 
 
 def test_what_an_example_of_a_kind_costs_is_asked_of_its_module(folder: Path) -> None:
-    params = load_params(Path("params.yaml"))
-    sizes = Sizes(4e6, 50, {"task0": 100, "task1": 200}, {})
-    found = seconds(params, sizes)
-    assert found["prepare@task1"] == START + 200 * 0.5
-    assert forward_s(params, sizes, {"task0": 3}, CORE) == pytest.approx(2 * 1e6 * 3 * 1000 / CORE.network, rel=0.1)
+    known = Known(load_params(Path("params.yaml")), {}, {"models/base": 4e6}, 50, {"task0": 100, "task1": 200}, {})
+    assert STAGES["evaluate"].tokens(known, "average-task1") == 200 * 1000
 
 
 def test_a_merge_of_its_models_is_evaluated_and_carded(folder: Path) -> None:

@@ -16,10 +16,11 @@ from merganser.hashes import sha256_of
 from merganser.limits import read_small, read_yaml
 from merganser.outputs import replacing
 
+PARAMS = Path("params.yaml")
 CHECKED = "MERGANSER_CHECKED"  # set by a run for its stages: the sha256 of the params.yaml that it checked
 
 
-def load_params(path: Path) -> Params:
+def load_params(path: Path = PARAMS) -> Params:
     """Read and check a `params.yaml`, what it leaves out filled in; raise InputError that lists all mistakes.
 
     A run checked the file before its stages: each of them would import every method only to check it again.

@@ -42,7 +42,6 @@ class TaskKind(Protocol):
     METRICS: Sequence[str]  # the first is the default
     NEEDS: Sequence[type]  # abilities of a network: protocols of merganser/models/__init__.py
     TOKENS: int | None  # of an example, all its answers together, for estimates; None for those of a picture
-    PREPARE_S: float  # s to prepare an example, for estimates
 
     def check_data(self, splits: Mapping[str, Any], settings: Any, source: Path) -> None:
         """Refuse a data set that is not of this kind; raise InputError naming the split and the column.

@@ -67,14 +67,9 @@ def test_each_input_is_opened_by_a_merge() -> None:
 
 
 @each("name", INPUTS)
-def test_the_stages_that_make_an_input_are_expected_to_work(name: str) -> None:
-    work = list(INPUTS[name].work(ONE_EACH))
-    assert {one.stage.partition("@")[0] for one in work} == makers(name) != set()
-
-
-@each("name", INPUTS)
-def test_an_input_reads_the_data_and_has_the_names_that_its_stages_have(name: str) -> None:
+def test_an_input_is_made_and_reads_the_data_and_has_the_names_that_its_stages_have(name: str) -> None:
     made = [STAGES[stage] for stage in makers(name)]
+    assert made
     read = {dep for stage in made for dep in stage["deps"]}
     data = any(dep.startswith("data/validation") for dep in read)
     assert INPUTS[name].validation == data

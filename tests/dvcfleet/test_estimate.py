@@ -29,7 +29,7 @@ def says(
             lambda stage: Resources(threads=2, gpus=1) if stage.addressing.startswith("use") else Resources(),
             workers,
             lambda path: path.suffix == ".yaml",
-            lambda: expected or Expected(),
+            lambda needs: expected or Expected(),
         )
     )
 
@@ -82,13 +82,13 @@ def test_what_the_project_expects_stands_for_stages_that_never_ran(toy: Make) ->
     assert says(new.path, new.plan(), {}, expected=there)[0] == "expected: 10 kB of disk, 5 kB downloaded"
 
 
-def test_of_time_a_formula_stands_for_stages_that_never_ran(toy: Make) -> None:
+def test_of_time_a_rule_stands_for_stages_that_never_ran(toy: Make) -> None:
     new = toy(STAGES, FILES)
     expected = Expected(seconds={"fetch@a": 60.0, "fetch@b": 60.0, "use@a": 600.0})
     assert says(new.path, new.plan(), {}, expected=expected)[:3] == [
         "expected: 22 min of CPU time, 10 min of GPU time",
         "no less than 11 min with 2 workers",
-        "time: for 3 that never ran a formula, which may be wrong by a factor of three; "
+        "time: for 3 that never ran a rule, which may be wrong by a factor of three; "
         "stages found up to date are not run",
     ]
     # Of new sources it says more than what others of their kind took, else less.

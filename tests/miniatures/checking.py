@@ -25,8 +25,8 @@ from merganser.models import get_family, open_network
 from merganser.sources.pointers import HubPointer, read_pointer
 from tasks.extract import extract_task
 from tasks.fetch import fetch_data, fetch_model
-from tasks.paths import BASE, CHECKPOINTS, DATA, DATASETS, PREPARED, VALIDATION
 from tasks.prepare import prepare_task
+from tasks.stages import BASE, CHECKPOINTS, DATA, DATASETS, PREPARED, VALIDATION
 from tests.miniatures.data_sets import OWN_CLASSES, PICTURES, TEXTS
 
 BATCH = 64

@@ -1,4 +1,4 @@
-"""The table of stages says of each who computes on which device, as the stages' own code does."""
+"""The table of stages agrees with dvc.yaml on what each writes, with the stages' own code on what computes where."""
 
 import ast
 import re
@@ -58,6 +58,14 @@ def opened_by(modules: Iterable[str]) -> set[str]:
 
 def test_each_stage_of_dvc_yaml_has_its_row() -> None:
     assert set(STAGES) == set(MODULES)
+
+
+def test_the_table_names_the_files_and_folders_that_stages_write() -> None:
+    for name, stage in DVC_YAML.items():
+        about = stage.get("do", stage)
+        outs = [*about.get("outs", ()), *about.get("metrics", ())]
+        paths = [path for out in outs for path in (out if isinstance(out, dict) else [out])]
+        assert {path.partition("/${")[0] for path in paths} == set(map(str, STAGES[name].writes)), name
 
 
 def test_the_table_names_the_devices_that_stages_open_and_no_others() -> None:

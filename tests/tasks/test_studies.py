@@ -25,7 +25,7 @@ from merganser.report.scores import read_scores
 from merganser.report.studies import read_studies
 from merganser.report.tables import write_studies
 from tasks import prepare, study_rank, study_tasks
-from tasks.paths import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
+from tasks.stages import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
 from tests.tasks.comparison import STUDIES, TASKS, inside
 from tests.tiny_clip import score_clip
 

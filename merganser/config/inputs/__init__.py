@@ -1,4 +1,4 @@
-"""The table of inputs: what an entry of `methods` can read. Checks, defaults, data classes and estimates loop over it.
+"""The table of inputs: what an entry of `methods` can read. Checks, defaults and data classes loop over it.
 
 What a merge opens and notes of each stands in `tasks/opening.py`, apart: that is code whose edits run merges again.
 """

@@ -1,9 +1,7 @@
 """What is known of an input before a stage runs: the class that each derives from, and what their checks share."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from merganser.config.params import Entry, Params
 from merganser.errors import did_you_mean
@@ -14,27 +12,7 @@ if TYPE_CHECKING:
     from merganser.merging.method import Method  # imports torch
 
 
-PASSES = 3  # of a step: forward, and twice as much backward
-
-
-@dataclass(frozen=True)
-class Work:
-    """What one stage of an input does, for estimates of its time and of what it writes.
-
-    `task`: whose model it is about, if one's. Through a network go `times` as many `examples` of each task, or all of
-    their validation data where that is None; each time after a merge by `merges`, or after merged weights were formed.
-    """
-
-    stage: str
-    kind: Literal["copy", "extract", "decompose", "join", "network"]
-    task: str | None = None
-    examples: Mapping[str, int] | None = None
-    times: int = 1
-    merges: Entry | None = None
-    forms: bool = False
-
-
-class Input(ABC):
+class Input:
     """Something that an entry reads: as `NAME`, or as `NAME/OF` where params.yaml declares it in a section NAME.
 
     `name`: of the section, and of the folder in `data/`. `validation`: its stage reads the tasks' validation data.
@@ -66,10 +44,6 @@ class Input(ABC):
     def of_by_default(self, about: Mapping[str, Any]) -> str | None:
         """Return what is to stand as `of` in a section's keys; None where that does not follow from them."""
         return None
-
-    @abstractmethod
-    def work(self, params: Params) -> Iterator[Work]:
-        """List what its stages do."""
 
     def mistakes(self, params: Params) -> Iterator[str]:
         """List the mistakes in its section, each with its place."""

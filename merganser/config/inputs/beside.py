@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from merganser.config.inputs.base import OfAnother, Work, difference_in
+from merganser.config.inputs.base import OfAnother, difference_in
 from merganser.config.params import Beside, Params
 from merganser.errors import did_you_mean
 
@@ -13,9 +13,7 @@ class _Trained(OfAnother):
 
     validation = True
     every_task = True
-    stage: str
     of_deltas = False  # whether it may be of deltas, which start from the base
-    models = 1  # whose features of the validation data it is trained by
 
     def mistakes(self, params: Params) -> Iterator[str]:
         """Check what each is of: difference vectors that there are, or deltas."""
@@ -31,15 +29,11 @@ class _Trained(OfAnother):
         elif name not in params.differences:
             yield f"no {name!r} under differences, got {one.of!r}{did_you_mean(name, params.differences)}"
 
-    def work(self, params: Params) -> Iterator[Work]:
-        """Features are computed once, by `models` models."""
-        return (Work(f"{self.stage}@{name}", "network", None, None, self.models) for name in self.declared(params))
-
 
 class Routers(_Trained):
     """Which task an example is of, by a model's features."""
 
-    name, stage = "routers", "route"
+    name = "routers"
     not_of_subsets = ": {method} needs routers, trained for a merge of all tasks; take it out"
     needed, unused = "reads routers/NAME", "takes nothing of routers"
     of_deltas = True
@@ -48,11 +42,10 @@ class Routers(_Trained):
 class Surgery(_Trained):
     """Bottlenecks that bring a merged model's features near those of each task's own model."""
 
-    name, stage = "surgery", "surgery"
+    name = "surgery"
     example = "of: differences/NAME"
     not_of_subsets = ": {method} needs surgery, trained for a merge of all tasks; take it out"
     needed, unused = "reads surgery/NAME", "takes nothing of surgery"
-    models = 2
 
     def applied_by(self, one: Any) -> str | None:
         """Return the method of the section's name."""

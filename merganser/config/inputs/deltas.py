@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from merganser.config.inputs.base import Input, Work, known_method, name_mistakes, other_source
+from merganser.config.inputs.base import Input, known_method, name_mistakes, other_source
 from merganser.config.params import Entry, Params
 from merganser.errors import did_you_mean
 from merganser.merging.by_layer import variants
@@ -19,19 +19,11 @@ class Deltas(Input):
 
     name = "deltas"
 
-    def work(self, params: Params) -> Iterator[Work]:
-        """Each task's are extracted."""
-        return (Work(f"extract@{task}", "extract", task) for task in params.tasks)
-
 
 class Factors(Input):
     """The singular triples of each task's matrices."""
 
     name = "svd"
-
-    def work(self, params: Params) -> Iterator[Work]:
-        """Each task's deltas are decomposed."""
-        return (Work(f"decompose@{task}", "decompose", task) for task in params.tasks)
 
     def value_mistakes(
         self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
@@ -50,10 +42,6 @@ class Joints(Input):
 
     name = "joints"
     not_of_subsets = ".reads: {reads} decomposes all tasks' matrices, not a subset's; read deltas"
-
-    def work(self, params: Params) -> Iterator[Work]:
-        """All tasks' deltas are decomposed together."""
-        return (Work(f"join@{name}", "join") for name in params.joints)
 
     def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
         """Check that the joint is there, and the one that the method starts with."""
@@ -89,12 +77,6 @@ class Differences(Input):
         ".reads: difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too; "
         "study a method that reads deltas or svd"
     )
-
-    def work(self, params: Params) -> Iterator[Work]:
-        """The merged model is copied, and each task's vectors are extracted."""
-        for name in params.differences:
-            yield Work(f"difference@{name}", "copy")
-            yield from (Work(f"extract_difference@{name}-{task}", "extract", task) for task in params.tasks)
 
     def mistakes(self, params: Params) -> Iterator[str]:
         """Check what they start from: an entry that gives one model, and not from difference vectors."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from merganser.config.inputs.base import OfAnother, Work, difference_in, name_mistakes
+from merganser.config.inputs.base import OfAnother, difference_in, name_mistakes
 from merganser.config.params import Params
 
 if TYPE_CHECKING:
@@ -31,7 +31,3 @@ class Embeddings(OfAnother):
                     yield f"embeddings.{name}.of: {mistake}"
             elif embedding.of not in ("deltas", "svd"):
                 yield f"embeddings.{name}.of: expected deltas, svd or differences/NAME, got {embedding.of!r}"
-
-    def work(self, params: Params) -> Iterator[Work]:
-        """The class names are few texts."""
-        return (Work(f"describe@{name}", "network", None, {}) for name in params.embeddings)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from merganser.config.explaining import explain
-from merganser.config.inputs.base import PASSES, OfAnother, Work, difference_in
+from merganser.config.inputs.base import OfAnother, difference_in
 from merganser.config.params import Entry, LearnedEntry, Params
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import GivesClasses, get_kind, kind_names
@@ -57,15 +57,6 @@ class LearnedValues(OfAnother):
         if found is not None and method.learner and found.learner != method.name:
             reason = f"which the method {method.name} does not apply"
             yield f"{entry.reads} is learned by {found.learner}, {reason}; name {found.learner}"
-
-    def work(self, params: Params) -> Iterator[Work]:
-        """Each step runs a batch of every task through the network, and forms the merged weights."""
-        from merganser.registry import get_learner  # imports torch
-
-        for name, learned in params.learned.items():
-            settings = get_learner(learned.learner).settings.model_validate(learned.values)
-            batches = dict.fromkeys(params.measured, settings.batch_size)
-            yield Work(f"learn@{name}", "network", None, batches, PASSES * settings.steps, forms=True)
 
 
 def _learner_mistakes(params: Params, where: str, learned: LearnedEntry) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from merganser.config.inputs.base import Input, Work, difference_in, known_method, name_mistakes
+from merganser.config.inputs.base import Input, difference_in, known_method, name_mistakes
 from merganser.config.params import Entry, Params, Search
 from merganser.studies.candidates import default_grid, grid
 
@@ -34,12 +34,6 @@ class Searches(Input):
         for name, search in params.searches.items():
             for candidate in candidates_of(search):
                 yield f"searches.{name}", search.entry(candidate)
-
-    def work(self, params: Params) -> Iterator[Work]:
-        """Each candidate is merged and measured, and so are the tasks' own models."""
-        for name, search in params.searches.items():
-            tried = Entry(method=search.method, reads=search.of)
-            yield Work(f"search@{name}", "network", None, None, count_of(search) + 1, merges=tried)
 
     def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
         """Check an entry that takes what a search chose: the same method, and no parameters of its own."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from merganser.config.inputs.base import PASSES, Input, Work, name_mistakes, other_source
+from merganser.config.inputs.base import Input, name_mistakes, other_source
 from merganser.config.params import Entry, Params
 
 if TYPE_CHECKING:
@@ -28,13 +28,6 @@ class Statistics(Input):
         for name, statistic in params.statistics.items():
             if statistic.base and statistic.kind != "fisher":
                 yield f"statistics.{name}.base: only kind: fisher measures the base model too; leave it out"
-
-    def work(self, params: Params) -> Iterator[Work]:
-        """Fisher information takes gradients, Gram matrices none."""
-        for name, about in params.statistics.items():
-            passes = PASSES if about.kind == "fisher" else 1
-            for task in params.measured:
-                yield Work(f"statistics@{name}-{task}", "network", task, {task: about.examples}, passes)
 
     def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
         """Check that a method that reads statistics reads those that it needs, and no other method any."""

@@ -19,7 +19,6 @@ from merganser.models import EmbedsTexts, Network, TakesImages
 METRICS = ("accuracy", "macro_f1")
 NEEDS = (TakesImages,)
 TOKENS = None
-PREPARE_S = 6e-3  # a photograph of 500 x 375, decoded and resized
 CHUNK = 512  # pictures decoded at a time
 
 Template = Annotated[str, Field(pattern=r"^[^{}]*\{\}[^{}]*$")]

@@ -30,7 +30,6 @@ from merganser.models import Generates, Network, TakesTexts
 METRICS = ("acc", "acc_norm", "exact_match", "mcc", "f1", "prompt_level_strict_acc", "prompt_level_loose_acc")
 NEEDS = (TakesTexts, Generates)
 TOKENS = 256
-PREPARE_S = 3e-4
 PRELOAD = ("lm_eval.evaluator", "lm_eval.models.huggingface")
 PAIRS = ("mcc", "f1")  # lm-eval keeps a label and a prediction of each document, not a score
 

@@ -16,7 +16,6 @@ from merganser.models import Network, TakesTexts
 METRICS = ("spearman", "pearson")
 NEEDS = (TakesTexts,)
 TOKENS = 64
-PREPARE_S = 3e-4
 NUMBERS = ("int", "uint", "float")
 
 

@@ -19,7 +19,6 @@ from merganser.models import Network, TakesTexts
 METRICS = ("accuracy", "matthews", "f1", "macro_f1")
 NEEDS = (TakesTexts,)
 TOKENS = 64
-PREPARE_S = 3e-4
 
 
 class Settings(TextSettings):

@@ -25,7 +25,6 @@ from merganser.models import Generates, Network, TakesTexts
 METRICS = ("exact_match", "accuracy", "matthews", "f1", "macro_f1", "spearman", "pearson")
 NEEDS = (TakesTexts, Generates)
 TOKENS = 128
-PREPARE_S = 3e-4
 NUMBERS = ("spearman", "pearson")
 TEXTS = ("exact_match", "accuracy")
 UNREADABLE = 0.0  # what an answer that is not a number counts as

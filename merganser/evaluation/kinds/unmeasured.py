@@ -5,7 +5,6 @@ from merganser.evaluation import KindSettings
 METRICS = ("none",)
 NEEDS = ()
 TOKENS = 0
-PREPARE_S = 0.0
 
 
 class Settings(KindSettings):

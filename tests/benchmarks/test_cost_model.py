@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks import cost_model as costs
 from benchmarks import llama
+from benchmarks.cost_model import Model, Rates
 from benchmarks.costs import Setting, described_model, payload, weight
 from benchmarks.decompose_once import allocated
 from benchmarks.projects import write_project
-from flows import cost_model as costs
-from flows.cost_model import Model, Rates
 from merganser import registry
 from merganser.inputs.factors import FactorSettings
 from merganser.inputs.layers import LayerDeltas, LayerFactors

@@ -1,0 +1,156 @@
+"""What stages that never ran here will download, write and take, by what hubs say and by the table of stages.
+
+Times are by one rule: a start, the bytes that a stage writes and that those it reads from write, and its tokens through
+a network of the base's size, at what this machine does in a second. docs/engine.md says how far off it was.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from dvcfleet.project import Expected
+from dvcfleet.scheduling.durations import kind_of
+from flows.devices import devices_of
+from flows.suites import sources_of
+from merganser.checkpoints.adapters.files import adapter_names
+from merganser.config.params import Params
+from merganser.sources.counting import bytes_a_value, count_examples, picture_of
+from merganser.sources.following import look
+from merganser.sources.pointers import RepoType, read_pointer, repositories
+from merganser.sources.weights import weight_names
+from merganser.workers import one_blas_thread
+from tasks.stages import FLOAT, STAGES, Known
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+ASKED_AT_ONCE = 8
+PICTURE, PATCH = 224, 16  # pixels a side, where the base's configuration does not say them
+START_S = 0.7  # of a stage
+MOVED = 2**24  # bytes that are written, read and hashed to see how fast this machine is
+WIDTH, HEADS, TOKENS, EXAMPLES = 512, 8, 50, 16  # of a transformer's block, and of what runs through it to see that
+TIMES = 3  # of which the fastest counts: the first one warms up
+
+
+def expect(params: Params, needs: Mapping[str, Collection[str]]) -> Expected:
+    """Return what is known of stages before they ran; `needs`: the stages that each of them reads from.
+
+    Asks the hubs how large sources are, and how many examples they have; what a hub does not answer is not expected.
+    """
+    types = sources_of(params)
+    sizes = _asked(lambda source: _size(source, types[source]), types)
+    if not sizes:  # no hub answers: nothing more is asked
+        return Expected()
+    models = [source for source in sizes if types[source] == "model"]
+    known, devices = _known(params, sizes, models), devices_of(params.model_dump())
+    written, seconds = {}, {}
+    for name in {*needs, *(each for read in needs.values() for each in read)}:
+        with suppress(LookupError):
+            written[name] = STAGES[kind_of(name)].size(known, instance_of(name))
+    for name, read in needs.items():
+        moved = sum(written.get(each, 0.0) for each in (name, *read))
+        with suppress(LookupError):
+            tokens = STAGES[kind_of(name)].tokens(known, instance_of(name))
+            computed = 2 * known.values * tokens / flop_a_second(devices.of(name)) if tokens else 0.0
+            seconds[name] = START_S + moved / bytes_a_second() + computed
+    hubs = {source: size for source, size in sizes.items() if size and repositories(read_pointer(source))}
+    return Expected(hubs, {name: size for name, size in written.items() if name in needs}, seconds)
+
+
+def instance_of(name: str) -> str:
+    """Return what stands after the @ of a stage's name."""
+    return name.partition("@")[2]
+
+
+def _size(source: Path, repo_type: RepoType) -> int:
+    """Return the bytes of what is fetched of a source."""
+    if pointer := read_pointer(source):
+        return sum(look(source, each, repo_type).size for each in repositories(pointer).values())
+    if source.is_file():
+        return source.stat().st_size
+    inside = {path.name for path in source.iterdir()}
+    names = adapter_names(inside) or weight_names(inside)
+    files = [source / name for name in names] if repo_type == "model" else source.rglob("*")
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def _known(params: Params, sizes: Mapping[Path, int], models: Collection[Path]) -> Known:
+    """Ask for what models' values take in float32, for the size of the base's pictures and the examples of tasks."""
+    widths = dict.fromkeys(models, FLOAT) | _asked(bytes_a_value, models)
+    pictures = _asked(picture_of, [Path(params.base.source)]).values()
+    size, patch = next(filter(None, pictures), (PICTURE, PATCH))
+    data = {task: Path(params.tasks[task].data.source) for task in params.measured}
+    measured = {task: (source, params.split_of(task)) for task, source in data.items()}
+    learned = {task: (source, params.validation_split_of(task)) for task, source in data.items() if params.validation}
+    counts = _asked(lambda split: count_examples(*split), {*measured.values(), *learned.values()})
+    most = params.validation.examples if params.validation else None
+    return Known(
+        params,
+        {str(source): size for source, size in sizes.items() if size},
+        {str(source): sizes[source] * FLOAT / width for source, width in widths.items() if sizes[source]},
+        (size // patch) ** 2 + 1,  # its patches, and one for the whole
+        {task: counts[split] for task, split in measured.items() if split in counts},
+        {task: min(counts[split], most or counts[split]) for task, split in learned.items() if split in counts},
+    )
+
+
+def _asked(ask: Callable[[Asked], Answer], things: Collection[Asked]) -> dict[Asked, Answer]:
+    """Ask of each thing, several at once; leave out what is not answered, which is said when it is fetched."""
+
+    def answer(thing: Asked) -> list[Answer]:
+        try:
+            return [ask(thing)]
+        except Exception:  # hubs, `datasets` and Arrow raise dozens of kinds
+            return []
+
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as beside:
+        return {thing: each for thing, found in zip(things, beside.map(answer, things), strict=True) for each in found}
+
+
+@cache
+def bytes_a_second() -> float:
+    """Return how many bytes this machine writes, reads and hashes in a second of one core."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, content = Path(folder) / "file", bytes(MOVED)
+
+        def move() -> None:
+            file.write_bytes(content)
+            sha256(file.read_bytes())
+
+        return MOVED / _least_seconds(move, time.process_time)
+
+
+@cache
+def flop_a_second(device: str) -> float:
+    """Return how many operations of a transformer's matrices in float32 a device does in a second, a CPU on one core.
+
+    Raises LookupError for a GPU where there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise LookupError(device)
+    block = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, batch_first=True, device=device).eval()
+    batch = torch.zeros(EXAMPLES, TOKENS, WIDTH, device=device)
+
+    def compute() -> None:
+        block(batch).sum().item()  # waits for a GPU
+
+    with one_blas_thread(), torch.inference_mode():
+        seconds = _least_seconds(compute, time.perf_counter if device == "cuda" else time.process_time)
+    return 2 * 12 * WIDTH**2 * EXAMPLES * TOKENS / seconds
+
+
+def _least_seconds(do: Callable[[], None], clock: Callable[[], float]) -> float:
+    found = []
+    for _ in range(TIMES):
+        began = clock()
+        do()
+        found.append(clock() - began)
+    return min(found)

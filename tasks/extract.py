@@ -1,9 +1,9 @@
 """Extract one task's deltas: fine-tuned minus base, an adapter's as its factors; and the head that is its own."""
 
 from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
-from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.inputs.deltas import extract
@@ -18,7 +18,7 @@ def extract_task(task: str, rules: ParameterRules) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     source = CHECKPOINTS / task
     base, tuned = open_for_merging(BASE), open_model(source)
-    for note in check_vocabulary(BASE, source, (base, tuned), task):
+    for note in Agreement(BASE, rules).check(task, source, (base, tuned)):
         print(note)
     write_head(tuned, rules.heads, source / "config.json", task, HEADS / f"{task}.safetensors")
     extract(base, tuned, rules, task, DELTAS / f"{task}.safetensors")

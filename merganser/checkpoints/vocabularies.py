@@ -1,7 +1,6 @@
-"""Compare the tokenizer and the chat template of a task's model with the base's, from their files alone.
+"""Read tokenizers and chat templates from their files alone, and compare the vocabularies of two models.
 
-A merge has the base's. Where a token has another number the rows of the embeddings mean other tokens, and no merge of
-them means anything.
+Where a token has another number the rows of the embeddings mean other tokens, and no merge of them means anything.
 """
 
 from collections.abc import Mapping
@@ -18,36 +17,28 @@ from merganser.limits import read_small
 
 LIMIT = 2**27  # bytes: a vocabulary of 260,000 tokens takes 35 MB
 SHOWN = 5
-EVERYTHING = ParameterRules()
 Vocabulary = Mapping[str, int]
 
 
 def check_vocabulary(
-    base: Path,
-    model: Path,
-    opened: tuple[Checkpoint, Checkpoint | Adapter],
+    who: str,
+    ours: Vocabulary,
+    theirs: Vocabulary,
     task: str,
-    rules: ParameterRules = EVERYTHING,
+    opened: tuple[Checkpoint, Checkpoint | Adapter],
+    rules: ParameterRules,
 ) -> list[str]:
-    """Compare a model's folder with the base's; return what a user should know. `opened`: the base and the model.
+    """Compare a model's vocabulary with that of the base, or of `who`; return what a user should know.
 
-    Raises InputError naming the tokens where one has another number, or where the vocabularies differ and embeddings
-    that are merged have other shapes for it. Files that are not there, or in a format that is not read
-    (SentencePiece's), are not compared.
+    `opened`: the base and the model. Raises InputError naming the tokens where one has another number, or where the
+    vocabularies differ and embeddings that are merged have other shapes for it.
     """
-    if not (base.is_dir() and model.is_dir()):
+    _check_numbers(who, ours, theirs, task)
+    difference = _difference(who, ours, theirs)
+    if not difference:
         return []
-    notes = []
-    ours, theirs = vocabulary_of(base), vocabulary_of(model)
-    if ours is not None and theirs is not None:
-        _check_numbers(ours, theirs, task)
-        difference = _difference(ours, theirs)
-        if difference:
-            _check_rows(*opened, task, difference, rules)
-        notes += [f"{task}: {difference}; the merge has the base's tokenizer"] if difference else []
-    if (template := template_of(model)) is not None and template != template_of(base):
-        notes.append(f"{task}: its chat template is not the base's, which the merge has")
-    return notes
+    _check_rows(*opened, task, difference, rules)
+    return [f"{task}: {difference}; the merge has the base's tokenizer"]
 
 
 def vocabulary_of(folder: Path) -> dict[str, int] | None:
@@ -72,6 +63,15 @@ def template_of(folder: Path) -> str | None:
     return None if template is None else str(template)
 
 
+def special_tokens_of(folder: Path) -> dict[str, Any] | None:
+    """Read which tokens begin, end, pad and separate texts; None where no file says it."""
+    files = [read_config(folder / name, LIMIT) for name in ("special_tokens_map.json", "tokenizer_config.json")]
+    if all(content is None for content in files):
+        return None
+    said = {key: value for content in files for key, value in (content or {}).items() if key.endswith("_token")}
+    return {key: value.get("content") if isinstance(value, dict) else value for key, value in said.items()}
+
+
 def _of_fast_tokenizer(content: Mapping[str, Any]) -> dict[str, int]:
     """Read `tokenizer.json`: words with their numbers, or (Unigram) in the order of their numbers with their scores."""
     words = (content.get("model") or {}).get("vocab") or {}
@@ -84,26 +84,26 @@ def _numbers(words: Mapping[Any, Any]) -> dict[str, int]:
     return {str(token): int(number) for token, number in words.items()}
 
 
-def _check_numbers(ours: Vocabulary, theirs: Vocabulary, task: str) -> None:
+def _check_numbers(who: str, ours: Vocabulary, theirs: Vocabulary, task: str) -> None:
     moved = sorted((number, token) for token, number in theirs.items() if ours.get(token, number) != number)
     if moved:
         number, token = moved[0]
         more = f", and {len(moved) - 1} more tokens have others" if len(moved) > 1 else ""
         raise InputError(
-            f"{task}: its tokenizer gives {token!r} the number {number}, the base's {ours[token]}{more}: the rows of "
-            "their embeddings mean different tokens; merge models of one tokenizer"
+            f"{task}: its tokenizer gives {token!r} the number {number}, that of {who} {ours[token]}{more}: the rows "
+            "of their embeddings mean different tokens; merge models of one tokenizer"
         )
 
 
-def _difference(ours: Vocabulary, theirs: Vocabulary) -> str:
+def _difference(who: str, ours: Vocabulary, theirs: Vocabulary) -> str:
     """Say which tokens only one of two vocabularies has."""
     differences = []
-    for who, one, other in (("it has", theirs, ours), ("it lacks", ours, theirs)):
+    for has, one, other in (("it has", theirs, ours), ("it lacks", ours, theirs)):
         tokens = sorted((number, token) for token, number in one.items() if token not in other)
         if tokens:
             more = f" and {len(tokens) - SHOWN} more" if len(tokens) > SHOWN else ""
-            differences.append(f"{who} {', '.join(repr(token) for _, token in tokens[:SHOWN])}{more}")
-    return f"its vocabulary differs from the base's: {'; '.join(differences)}" if differences else ""
+            differences.append(f"{has} {', '.join(repr(token) for _, token in tokens[:SHOWN])}{more}")
+    return f"its vocabulary differs from that of {who}: {'; '.join(differences)}" if differences else ""
 
 
 def _check_rows(

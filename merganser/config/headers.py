@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import refuse_code
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.mean import MeanCheckpoint, whole
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
-from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.inputs import INPUTS
 from merganser.config.params import Params
 from merganser.config.published import read_published
@@ -58,11 +58,12 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
             base = open_checkpoint(path)
             if path.is_dir():
                 get_family(params.base.family).check(path, base)
+    agreement = Agreement(here["base.source"], rules) if "base.source" in here else None
     for name, model in models.items():
         with _caught(mistakes, f"tasks.{name}.source"):
             if base is not None:
-                if "base.source" in here:
-                    check_vocabulary(here["base.source"], here[f"tasks.{name}.source"], (base, model), name)
+                if agreement is not None:
+                    agreement.check(name, here[f"tasks.{name}.source"], (base, model))
                 check_pair(base, model, rules, name)
     if base is not None:
         _check_layers(params, base, rules, partial(_caught, mistakes))

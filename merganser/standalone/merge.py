@@ -10,11 +10,11 @@ from typing import Any, Literal
 from merganser import registry
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import companion_names, left_out, names_in, other_folders, refuse_code
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import Origin
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint, open_for_merging
-from merganser.checkpoints.vocabularies import check_vocabulary
 from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, source_of
 from merganser.errors import InputError
 from merganser.inputs.layers import GivenLayers, LayerSource
@@ -60,8 +60,8 @@ class _Merge:
             for task, path in self.models.items()
         }
         checkpoint = open_for_merging(start)
-        pairs = ((task, path, (checkpoint, opened[task])) for task, path in self.models.items())
-        notes = [note for task, path, pair in pairs for note in check_vocabulary(base, path, pair, task, rules)]
+        agreement = Agreement(base, rules)
+        notes = [note for task, path in models.items() for note in agreement.check(task, path, (checkpoint, opened[task]))]
         deltas = open_models(checkpoint, opened, rules, self.seed)
         others = {task for task, path in self.models.items() if path.resolve() != base.resolve()}  # than the base
         notes += [f"{task}: {EQUAL}" for task in unchanged(deltas) if task in others]

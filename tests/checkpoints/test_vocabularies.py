@@ -8,8 +8,9 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.vocabularies import check_vocabulary, vocabulary_of
+from merganser.checkpoints.vocabularies import vocabulary_of
 from merganser.errors import InputError
 from tests.transformers_models import save_models, tiny
 
@@ -32,7 +33,7 @@ def write(folder: Path, words: dict[str, int], added: tuple[str, ...] = ()) -> N
 
 def compared(paths: dict[str, Path]) -> list[str]:
     base, task = paths["base"], paths["task0"]
-    return check_vocabulary(base, task, (open_checkpoint(base), open_model(task)), "task0")
+    return Agreement(base).check("task0", task, (open_checkpoint(base), open_model(task)))
 
 
 def test_equal_tokenizers_need_no_word(paths: dict[str, Path]) -> None:
@@ -41,14 +42,14 @@ def test_equal_tokenizers_need_no_word(paths: dict[str, Path]) -> None:
 
 def test_a_token_with_another_number_is_refused(paths: dict[str, Path]) -> None:
     write(paths["task0"], {"<pad>": 0, "b": 1, "a": 2, "c": 3})
-    expected = "task0: its tokenizer gives 'b' the number 1, the base's 2, and 1 more tokens have others"
+    expected = "task0: its tokenizer gives 'b' the number 1, that of the base 2, and 1 more tokens have others"
     with pytest.raises(InputError, match=expected):
         compared(paths)
 
 
 def test_more_tokens_are_named_and_refused_where_the_embeddings_grew(paths: dict[str, Path]) -> None:
     write(paths["task0"], WORDS, ("<|start|>", "<|end|>"))
-    difference = "its vocabulary differs from the base's: it has '<|start|>', '<|end|>'"
+    difference = "its vocabulary differs from that of the base: it has '<|start|>', '<|end|>'"
     assert compared(paths) == [f"task0: {difference}; the merge has the base's tokenizer"]
     model = tiny("llama, untied")
     model.resize_token_embeddings(48)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
+from merganser.checkpoints.reading import ADAPTER_CONFIG
 from merganser.errors import InputError
 from merganser.limits import parse_json, read_small
 
@@ -84,6 +85,12 @@ def read_settings(path: Path) -> Settings:
             "path_initial_model_for_weight_conversion, which makes a plain LoRA of it"
         )
     return settings
+
+
+def base_of(folder: Path) -> str | None:
+    """Read the name of the model that an adapter was trained on; None where it does not say."""
+    named = parse_json(read_small(folder / ADAPTER_CONFIG)).get("base_model_name_or_path")
+    return named if isinstance(named, str) and named else None
 
 
 def _given(module: str) -> str:

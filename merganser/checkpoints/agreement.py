@@ -1,0 +1,127 @@
+"""Compare what the models to merge say beside their weights: equal shapes do not mean equal models.
+
+A merge has the base's files. What of a task's model speaks against merging it is refused, and what it loses is named.
+Where the base says nothing, the first model that does is what the others are compared with.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from merganser.checkpoints.adapters.files import Adapter
+from merganser.checkpoints.adapters.settings import base_of
+from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.configurations import check_configuration
+from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head, is_merged
+from merganser.checkpoints.reading import DESCRIPTION
+from merganser.checkpoints.remedies import without
+from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.vocabularies import check_vocabulary, special_tokens_of, template_of, vocabulary_of
+from merganser.errors import InputError
+
+EVERYTHING = ParameterRules()
+GENERATION = "generation_config.json"
+SHOWN = 5
+Opened = tuple[Checkpoint, Checkpoint | Adapter]  # the base and a model
+
+
+@dataclass
+class Agreement:
+    """The base's folder, and what was read of it and of the models that were compared so far."""
+
+    base: Path
+    rules: ParameterRules = EVERYTHING
+    _said: dict[str, tuple[str, Any]] = field(default_factory=dict)  # by what it is of: who said it first, and what
+
+    def check(self, task: str, model: Path, opened: Opened) -> list[str]:
+        """Compare a model's folder with what was read before; return what a user should know.
+
+        `opened`: the base and the model. Raises InputError where the model is of another architecture, gives tokens or
+        classes other numbers, or has embeddings that are merged of another vocabulary. What a folder has not, or in a
+        format that is not read (SentencePiece's), is not compared.
+        """
+        if not (self.base.is_dir() and model.is_dir()):
+            return []
+        notes = check_configuration(self.base, model, task)
+        if isinstance(opened[1], Adapter):
+            notes += _other_base(self.base, model, task)
+        if (vocabulary := self._first("vocabulary", vocabulary_of, task, model)) is not None:
+            notes += check_vocabulary(*vocabulary, task, opened, self.rules)
+        if (labels := self._first("labels", labels_of, task, model)) is not None:
+            _check_labels(*labels, task, opened, self.rules)
+        for what, read in (("special tokens", special_tokens_of), (GENERATION, _generation_of)):
+            if (found := self._first(what, read, task, model)) is not None:
+                notes += _differences(*found, task, what)
+        return notes + self._template(task, model)
+
+    def _first(self, what: str, read: Callable[[Path], Any], task: str, model: Path) -> tuple[str, Any, Any] | None:
+        """Return who said something first, what, and what the model says; None where only one of them says it."""
+        if what not in self._said and (of_base := read(self.base)) is not None:
+            self._said[what] = "the base", of_base
+        own = read(model)
+        if own is None or what not in self._said:
+            if own is not None:
+                self._said[what] = task, own
+            return None
+        return *self._said[what], own
+
+    def _template(self, task: str, model: Path) -> list[str]:
+        own, of_base = template_of(model), template_of(self.base)
+        if own is None or own == of_base:
+            return []
+        if of_base is None:
+            return [f"{task}: it has a chat template; the base, and so the merge, has none"]
+        return [f"{task}: its chat template is not the base's, which the merge has"]
+
+
+def labels_of(folder: Path) -> list[str] | None:
+    """Read the names of a classifier's classes in their order; None where they are only numbered."""
+    named = (read_config(folder / CONFIG) or {}).get("id2label")
+    if not isinstance(named, dict) or all(str(name) == f"LABEL_{number}" for number, name in named.items()):
+        return None
+    return [str(name) for _, name in sorted(named.items(), key=lambda item: (len(str(item[0])), str(item[0])))]
+
+
+def _generation_of(folder: Path) -> dict[str, Any] | None:
+    """Read what a model generates by; what version wrote it is of no interest."""
+    content = read_config(folder / GENERATION)
+    return None if content is None else {key: value for key, value in content.items() if key != "transformers_version"}
+
+
+def _check_labels(
+    who: str, ours: Sequence[str], theirs: Sequence[str], task: str, opened: Opened, rules: ParameterRules
+) -> None:
+    """Refuse heads that are merged although their rows are classes of other names."""
+    base, model = opened
+    if ours == theirs or isinstance(model, Adapter):
+        return
+    named = [name for name in base.names if name in model and is_head(name, HEADS)]
+    rows = [name for name in named if is_merged(name, base.spec(name).dtype, rules)]
+    heads = [name for name in rows if base.spec(name).shape[:1] == model.spec(name).shape[:1] == (len(theirs),)]
+    if heads:
+        number = next(number for number, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1])
+        raise InputError(
+            f"{task}: row {number} of {heads[0]} is the class {theirs[number]!r}, that of {who} {ours[number]!r}: no "
+            f"merge of them means anything; {without(heads, base.names, rules)}"
+        )
+
+
+def _differences(who: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], task: str, what: str) -> list[str]:
+    """Name the settings that differ; one that only one of the two has counts as none."""
+    keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+    if not keys:
+        return []
+    told = ", ".join(f"{key} {theirs.get(key)!r} ({who} {ours.get(key)!r})" for key in keys[:SHOWN])
+    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+    return [f"{task}: its {what} differ: {told}{more}; the merge has the base's"]
+
+
+def _other_base(base: Path, model: Path, task: str) -> list[str]:
+    """Name the model that an adapter says it was trained on, where nothing of the base says that it is that one."""
+    named = base_of(model)
+    fetched, config = read_config(base / DESCRIPTION) or {}, read_config(base / CONFIG) or {}
+    names = (*base.resolve().parts, fetched.get("hub"), fetched.get("source"), config.get("_name_or_path"))
+    if named is None or any(str(name).lower().endswith(named.rpartition("/")[2].lower()) for name in names):
+        return []
+    return [f"{task}: its adapter_config.json says that it was trained on {named}; see that the base is that one"]

@@ -1,0 +1,160 @@
+"""Models of equal shapes whose files say that they are other models."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import (
+    BertConfig,
+    BertModel,
+    CLIPConfig,
+    CLIPModel,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    RobertaConfig,
+    RobertaModel,
+)
+
+from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.agreement import Agreement
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.errors import InputError
+from tests.transformers_models import save_models
+
+BERT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 40}
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> dict[str, Path]:
+    return save_models(tmp_path, "llama, untied", tasks=2)
+
+
+def edit(folder: Path, name: str = "config.json", **values: Any) -> None:
+    """Set keys of a JSON file, which may not be there."""
+    path = folder / name
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | values))
+
+
+def checked(paths: Mapping[str, Path], rules: ParameterRules | None = None) -> list[str]:
+    """Compare the tasks' models in their order; return all that is said."""
+    base, agreement = paths["base"], Agreement(paths["base"], rules or ParameterRules())
+    tasks = {name: path for name, path in paths.items() if name != "base"}
+    pairs = {name: (open_checkpoint(base), open_model(path)) for name, path in tasks.items()}
+    return [note for name, path in tasks.items() for note in agreement.check(name, path, pairs[name])]
+
+
+def test_models_of_one_architecture_need_no_word(paths: dict[str, Path]) -> None:
+    edit(paths["task0"], attention_dropout=0.3, transformers_version="4.1", use_cache=False, _name_or_path="other")
+    assert checked(paths) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"num_attention_heads": 1, "num_key_value_heads": 1}, "num_attention_heads 1 (the base 2)"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, "rope_parameters.rope_theta 1000000.0"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type 'linear' (the base 'default')"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' (the base 'silu')"),
+    ],
+)
+def test_another_architecture_of_equal_shapes_is_refused(
+    paths: dict[str, Path], values: dict[str, Any], told: str
+) -> None:
+    edit(paths["task1"], **values)
+    with pytest.raises(InputError) as refusal:
+        checked(paths)
+    assert str(refusal.value).startswith("task1: its config.json has ")
+    assert told in str(refusal.value)
+
+
+def test_what_else_a_forward_pass_reads_is_named(paths: dict[str, Path]) -> None:
+    edit(paths["task0"], rms_norm_eps=1e-3)
+    said = "task0: its config.json has rms_norm_eps 0.001 (the base 1e-06); the merge has the base's"
+    assert checked(paths) == [said]
+
+
+def test_the_words_of_two_versions_of_transformers_are_equal(paths: dict[str, Path]) -> None:
+    config = json.loads((paths["task0"] / "config.json").read_text())
+    theta = config.pop("rope_parameters")["rope_theta"]
+    config = {key: value for key, value in config.items() if key not in ("head_dim", "mlp_bias", "attention_bias")}
+    (paths["task0"] / "config.json").write_text(json.dumps(config | {"rope_theta": theta, "rope_scaling": None}))
+    assert checked(paths) == []
+
+
+def test_another_model_type_is_refused(tmp_path: Path) -> None:
+    BertModel(BertConfig(**BERT)).save_pretrained(tmp_path / "base")
+    RobertaModel(RobertaConfig(**BERT, type_vocab_size=2)).save_pretrained(tmp_path / "task0")
+    with pytest.raises(InputError, match=r"model_type 'roberta' \(the base 'bert'\)"):
+        checked({"base": tmp_path / "base", "task0": tmp_path / "task0"})
+
+
+def test_a_tower_is_compared_with_that_of_the_whole_model(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    text, vision = sizes | {"vocab_size": 40}, sizes | {"image_size": 8, "patch_size": 4}
+    config = CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)
+    CLIPModel(config).save_pretrained(tmp_path / "base")
+    for name, more in (("task0", {}), ("task1", {"hidden_act": "gelu"})):
+        CLIPVisionModel(CLIPVisionConfig(**vision, **more)).save_pretrained(tmp_path / name)
+    assert checked({name: tmp_path / name for name in ("base", "task0")}) == []
+    with pytest.raises(InputError, match=r"hidden_act 'gelu' \(the base 'quick_gelu'\)"):
+        checked({name: tmp_path / name for name in ("base", "task1")})
+
+
+def test_open_clip_is_compared_by_its_own_configuration(paths: dict[str, Path]) -> None:
+    for name, heads in (("base", 4), ("task0", 4), ("task1", 8)):
+        (paths[name] / "config.json").unlink()
+        edit(paths[name], "open_clip_config.json", model_cfg={"text_cfg": {"heads": heads}}, preprocess_cfg={"mean": 1})
+    with pytest.raises(InputError, match=r"task1: .* text_cfg\.heads 8 \(the base 4\)"):
+        checked(paths)
+
+
+def test_an_unknown_model_type_is_compared_as_it_stands(paths: dict[str, Path]) -> None:
+    for path in paths.values():
+        edit(path, model_type="of their own", num_heads=2)
+    edit(paths["task0"], a_scale=2)
+    assert checked(paths) == ["task0: its config.json has a_scale 2 (the base None); the merge has the base's"]
+    edit(paths["task1"], num_heads=4)
+    with pytest.raises(InputError, match="num_heads 4"):
+        checked(paths)
+
+
+@pytest.mark.parametrize("who", ["base", "task0"])
+def test_a_head_whose_rows_are_other_classes_is_not_merged(tmp_path: Path, who: str) -> None:
+    """Whether the base names its classes, or a task before this one."""
+    paths = save_models(tmp_path, "roberta", tasks=2)
+    rows = json.loads((paths["base"] / "config.json").read_text()).get("num_labels") or 2
+    names = [f"class {number}" for number in range(rows)]
+    edit(paths[who], id2label={str(number): name for number, name in enumerate(names)})
+    edit(paths["task1"], id2label={str(number): name for number, name in enumerate(reversed(names))})
+    first = "the base" if who == "base" else who
+    said = f"task1: row 0 of .* is the class 'class {rows - 1}', that of {first} 'class 0'"
+    with pytest.raises(InputError, match=said):
+        checked(paths)
+    assert checked(paths, ParameterRules(heads=("classifier.*",))) == []
+
+
+def test_tokenizers_of_tasks_are_compared_where_the_base_has_none(paths: dict[str, Path]) -> None:
+    for name, words in (("task0", ("a", "b")), ("task1", ("b", "a"))):
+        numbers = {word: number for number, word in enumerate(words)}
+        edit(paths[name], "tokenizer.json", model={"vocab": numbers}, added_tokens=[])
+    with pytest.raises(InputError, match="task1: its tokenizer gives 'b' the number 0, that of task0 1"):
+        checked(paths)
+
+
+def test_a_chat_template_that_the_merge_will_not_have_is_named(paths: dict[str, Path]) -> None:
+    (paths["task0"] / "chat_template.jinja").write_text("{{ messages }}")
+    assert checked(paths) == ["task0: it has a chat template; the base, and so the merge, has none"]
+
+
+def test_other_special_tokens_and_settings_of_generation_are_named(paths: dict[str, Path]) -> None:
+    for name, token, number in (("base", "a", 0), ("task0", {"content": "b"}, [1, 2]), ("task1", {"content": "a"}, 0)):
+        edit(paths[name], "tokenizer_config.json", eos_token=token)
+        edit(paths[name], "generation_config.json", eos_token_id=number, bos_token_id=1, transformers_version=name)
+    assert checked(paths) == [
+        "task0: its special tokens differ: eos_token 'b' (the base 'a'); the merge has the base's",
+        "task0: its generation_config.json differ: eos_token_id [1, 2] (the base 0); the merge has the base's",
+    ]

@@ -18,6 +18,7 @@ Kind = Literal["matrix", "vector"]
 MatrixRule = Literal["linear", "any_2d"]
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+CODES = frozenset({"I8", "U8", "I16", "U16", "I32", "U32"})  # of quantised weights: GPTQ, AWQ, bitsandbytes, MXFP4, MLX
 NORMS = ("*norm*", "*.ln_*", "ln_*")  # in lower case, as all patterns here
 EMBEDDINGS = (
     *("*embed*", "*position*", "*relative_attention_bias*"),
@@ -62,9 +63,11 @@ def is_merged(name: str, dtype: str, rules: ParameterRules) -> bool:
 
 
 def is_quantised(name: str, spec: Spec, rules: ParameterRules) -> bool:
-    """Tell whether a parameter is a weight that would be merged if it were not stored as integers."""
-    weight = "weight" in name.rpartition(".")[2] and len(spec.shape) > 1
-    return weight and spec.dtype not in FLOATS and is_merged(name, "F32", rules)
+    """Tell whether a tensor holds weights that would be merged if they were not stored as codes.
+
+    Indices, such as positions, are of 64 bits, or have one dimension; masks are boolean.
+    """
+    return spec.dtype in CODES and len(spec.shape) > 1 and is_merged(name, "F32", rules)
 
 
 def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:

@@ -47,11 +47,13 @@ class Output:
         """Return the dtype that a parameter of this dtype is written in."""
         return TORCH[self.dtype] if self.dtype and stored in FLOATS else DTYPES[stored]
 
-    def checked(self, name: str, tensor: Tensor) -> Tensor:
-        """Return a tensor that is to be written; raise InputError where the dtype asked for cannot hold its values."""
-        if self.dtype == "float16" and tensor.dtype == torch.float16 and not torch.isfinite(tensor).all():
-            raise InputError(f"{name}: holds values beyond float16's largest, 65504; use --dtype bfloat16 or float32")
-        return tensor
+    def held(self, name: str, values: Tensor, stored: str) -> Tensor:
+        """Return values as they are written of a parameter stored so; raise InputError where that cannot hold them."""
+        written = values.to(self.dtype_of(stored))
+        if written.dtype == torch.float16 and not written.isfinite().all():  # bfloat16 has float32's range
+            remedy = "write the merge in a wider dtype (merganser merge --dtype bfloat16 or float32), or scale it down"
+            raise InputError(f"{name}: has values beyond float16's largest, 65504; {remedy}")
+        return written
 
     def declare(self, folder: Path) -> None:
         """Write the dtype into a model's configuration where that names one."""

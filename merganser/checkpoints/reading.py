@@ -5,6 +5,7 @@ of shards of either kind with their index. Names, shapes and dtypes come from th
 asked for. What transformers stores twice, or stored once beside the parameters, is left out: see `surplus`.
 """
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +34,7 @@ from merganser.limits import check_file, check_files, check_plain, parse_json, r
 
 SINGLE_FILES = ("model.safetensors", "open_clip_model.safetensors")
 TORCH_FILES = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
-TORCH_SUFFIXES = (".bin", ".pt", ".pth")
+TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what training loops save parameters under
 INDICES = ("*.safetensors.index.json", "*.bin.index.json")
 ADAPTER_CONFIG = "adapter_config.json"
@@ -207,13 +208,15 @@ def _open_shards(index: Path) -> ShardedCheckpoint:
     absent = sorted(name for name, file in names.items() if name not in shards[file])
     if absent:
         raise InputError(f"{index}: {absent[0]} is not in its shard {names[absent[0]]}; fetch it again")
-    return ShardedCheckpoint({name: shards[file] for name, file in names.items()})
+    unnamed = {name: shard for shard in shards.values() for name in shard.names}  # whole shards are loaded
+    return ShardedCheckpoint(unnamed | {name: shards[file] for name, file in names.items()})
 
 
 def _open_torch(path: Path) -> TorchCheckpoint:
     check_file(path)
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        # what torch before 1.6 wrote is no archive, and is read whole
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # torch raises a dozen kinds, all of them mean the same to a user
         raise InputError(
             f"{path}: cannot be loaded as plain weights ({type(error).__name__}); convert it to safetensors"
@@ -225,8 +228,8 @@ def _open_torch(path: Path) -> TorchCheckpoint:
         raise InputError(f"{path}: holds no named tensors; save the model's state_dict")
     float8 = [name for name, value in tensors.items() if "float8" in str(value.dtype)]
     if float8:
-        problem = f"{path}: {float8[0]} is quantised, stored as {tensors[float8[0]].dtype}"
-        raise InputError(f"{problem}; fp8 is not supported: take the model it was made from")
+        stored = f"stored as {tensors[float8[0]].dtype}; take the model it was made from"
+        raise InputError(f"{path}: {float8[0]} is quantised, {stored}")
     strange = [name for name, value in tensors.items() if not _is_plain(name, value)]
     if strange:
         raise InputError(f"{path}: {strange[0]!r} is not a plain tensor under a name; save the model's state_dict")

@@ -16,6 +16,7 @@ from merganser.limits import check_file, parse_json
 HEADER_LIMIT = 2**25  # bytes: of names, shapes and places, for a file of 250,000 tensors
 NAME_LIMIT = 200  # characters, as a file's name would have them: a parameter's factors have a file of its name
 LFS_POINTER = b"version https://git-lfs"  # what a clone without git-lfs has in a large file's place
+GGUF = b"GGUF"
 DIMENSIONS, ENTRIES = 16, 2**48  # of a tensor, at most: numbers beyond make torch itself fail
 
 
@@ -63,12 +64,18 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
         if file.read(len(LFS_POINTER)) == LFS_POINTER:
             raise InputError(f"{path}: a pointer of git-lfs, not the file itself; run `git lfs pull` in its repository")
         file.seek(0)
+        if file.read(len(GGUF)) == GGUF:
+            raise InputError(
+                f"{path}: a GGUF file, of llama.cpp; give the model it was made from, or what transformers makes of it: "
+                "AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=NAME).save_pretrained(OUT), which is dequantised"
+            )
+        file.seek(0)
         length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else 0
         if not 2 <= length <= min(HEADER_LIMIT, size - 8):
             raise InputError(f"{path}: not a safetensors file, or cut off within its header; fetch it again")
         with refusing(f"{path}: the safetensors header is corrupt", "fetch it again"):
             header = parse_json(file.read(length))
-            _refuse_float8(path, header)
+            _refuse_quantised(path, header)
             end = _checked_end(header)
     expected = 8 + length + end
     if size != expected:
@@ -76,11 +83,12 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _refuse_float8(path: Path, header: dict[str, Any]) -> None:
+def _refuse_quantised(path: Path, header: dict[str, Any]) -> None:
     for name, entry in header.items():
-        if str(entry.get("dtype")).startswith("F8_"):
-            problem = f"{path}: {name} is quantised, stored as {entry['dtype']}"
-            raise InputError(f"{problem}; fp8 is not supported: take the model it was made from")
+        if str(entry.get("dtype")).startswith(("F8_", "F6_", "F4")):
+            raise InputError(
+                f"{path}: {name} is quantised, stored as {entry['dtype']}; take the model it was made from"
+            )
 
 
 def _checked_end(header: dict[str, Any]) -> int:

@@ -18,8 +18,12 @@ DTYPES: dict[str, torch.dtype] = {
     "I32": torch.int32,
     "I16": torch.int16,
     "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "C64": torch.complex64,
 }
 NAMES_OF_DTYPES = {dtype: name for name, dtype in DTYPES.items()}
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter
-from merganser.checkpoints.architecture import known_ties
+from merganser.checkpoints.architecture import is_buffer, known_ties
 from merganser.checkpoints.kinds import Kind, ParameterRules, as_matrix, delta_shape, is_merged, is_quantised, kind_of
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, place_of, read_into
@@ -74,7 +74,8 @@ def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: 
 
 
 def _refuse_quantised(model: Checkpoint, rules: ParameterRules, who: str) -> None:
-    found = [name for name in model.names if is_quantised(name, model.spec(name), rules)]
+    specs = {name: model.spec(name) for name in model.names}
+    found = [name for name, spec in specs.items() if is_quantised(name, spec, rules) and not is_buffer(name, spec)]
     if found:
         stored, remedy = model.spec(found[0]).dtype, without(found, model.names, rules)
         raise InputError(

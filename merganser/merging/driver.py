@@ -70,7 +70,7 @@ def merge(
             others = _others(base, set(base.names) - set(source.names))
             specs, tensors = output.specs(base), _merged(merge_layer, layers, base, overlay, kept, output, others)
             total = sum(spec.nbytes for spec in specs.values())
-            stored = ((part, _as_stored(base, part, output.checked(str(part), tensor))) for part, tensor in tensors)
+            stored = ((part, _as_stored(base, part, tensor)) for part, tensor in tensors)
             shown = watched(stored, lambda one: one[1].nbytes, total, f"{method.name}: merging", progress)
             write_model(out, specs, shown, output.shards(base))
 
@@ -89,10 +89,12 @@ def _merged(
     def onto_base(part: Part, result: Result) -> tuple[Part, Result]:
         if isinstance(result, Parts):
             return part, result
-        return part, added(read_part(base, part), result, output.dtype_of(base.spec(name_of(part)).dtype))
+        merged = added(read_part(base, part), result, torch.float32)
+        return part, output.held(str(part), merged, base.spec(name_of(part)).dtype)
 
     def of_base(part: Part) -> Tensor:
-        return read_part(base, part).to(output.dtype_of(base.spec(name_of(part)).dtype))
+        stored, values = base.spec(name_of(part)).dtype, read_part(base, part)
+        return values if output.dtype_of(stored) == values.dtype else output.held(str(part), values, stored)
 
     if isinstance(layers, ThreadedLayers):
         results = layers.map(lambda layer: onto_base(part_of(layer), merge_layer(layer)))

@@ -96,9 +96,7 @@ def test_quantised_weights_are_refused_by_name(tmp_path: Path, base: str, tuned:
 
 def test_a_file_of_eight_bit_floats_is_refused_by_name(tmp_path: Path) -> None:
     save_file({"0.weight": torch.ones(4, 3).to(torch.float8_e4m3fn)}, tmp_path / "model.safetensors")
-    with pytest.raises(
-        InputError, match=r"0\.weight is quantised, stored as F8_E4M3; .* take the model it was made from"
-    ):
+    with pytest.raises(InputError, match=r"0\.weight is quantised, stored as F8_E4M3; take the model it was made from"):
         open_checkpoint(tmp_path)
 
 

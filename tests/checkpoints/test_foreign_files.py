@@ -1,0 +1,104 @@
+"""Files as other programs write them: read as transformers reads them, or refused with what helps."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.errors import InputError
+from merganser.standalone.merge import merge_checkpoints
+
+State = dict[str, Tensor]
+FLOATS = {"a.weight": torch.arange(12.0).reshape(4, 3)}
+CODES = {
+    "MXFP4": {"experts.down_proj_blocks": torch.ones(2, 8, 1, 16, dtype=torch.uint8)},
+    "GPTQ": {"q_proj.qweight": torch.ones(2, 8, dtype=torch.int32), "q_proj.scales": torch.ones(1, 8).half()},
+    "bitsandbytes, 4 bits": {"q_proj.weight": torch.ones(8, 1, dtype=torch.uint8)},
+    "bitsandbytes, 8 bits": {"q_proj.weight": torch.ones(4, 4, dtype=torch.int8)},
+    "compressed-tensors": {"q_proj.weight_packed": torch.ones(4, 4, dtype=torch.int32)},
+    "MLX": {"q_proj.weight": torch.ones(4, 4, dtype=torch.uint32), "q_proj.scales": torch.ones(4, 1)},
+    "AQLM": {"q_proj.codes": torch.ones(4, 4, 1, dtype=torch.int16)},
+}
+
+
+def folder(path: Path, state: State, name: str = "model.safetensors") -> Path:
+    path.mkdir()
+    save_file(state, path / name, {"format": "pt"})
+    return path
+
+
+def average(tmp_path: Path, base: Path, *models: Path) -> State:
+    tasks = {f"task{number}": model for number, model in enumerate(models)}
+    merge_checkpoints("average", {}, base, tasks, tmp_path / "out", device="cpu")
+    return load_file(tmp_path / "out/model.safetensors")
+
+
+@pytest.mark.parametrize("codes", CODES.values(), ids=CODES)
+def test_quantised_weights_are_refused_by_their_dtype(tmp_path: Path, codes: State) -> None:
+    base, task = (folder(tmp_path / name, FLOATS | codes) for name in ("base", "task"))
+    with pytest.raises(InputError, match=f"the parameter {next(iter(codes))} is quantised, stored as"):
+        average(tmp_path, base, task)
+
+
+def test_what_is_stored_as_integers_and_is_no_weight_stays_the_bases(tmp_path: Path) -> None:
+    others = {
+        "position_ids": torch.arange(4, dtype=torch.int32)[None],
+        "attn.relative_position_index": torch.ones(3, 3, dtype=torch.int64),
+        "mask": torch.ones(2, 2, dtype=torch.bool),
+        "hashes": torch.ones(3, dtype=torch.uint32),
+        "freqs_cis": torch.full((2, 2), 1 + 2j, dtype=torch.complex64),
+    }
+    base = folder(tmp_path / "base", FLOATS | others)
+    task = folder(tmp_path / "task", {"a.weight": FLOATS["a.weight"] + 2} | others)
+    merged = average(tmp_path, base, task)
+    assert torch.equal(merged.pop("a.weight"), FLOATS["a.weight"] + 2)
+    assert all(torch.equal(merged[name], others[name]) for name in others)
+
+
+def test_torch_weights_of_before_version_1_6_are_read(tmp_path: Path) -> None:
+    torch.save(FLOATS, tmp_path / "old.bin", _use_new_zipfile_serialization=False)
+    assert torch.equal(open_checkpoint(tmp_path / "old.bin").read("a.weight"), FLOATS["a.weight"])
+
+
+def test_a_checkpoint_of_lightning_is_read(tmp_path: Path) -> None:
+    torch.save({"state_dict": FLOATS, "epoch": 3}, tmp_path / "last.ckpt")
+    assert open_checkpoint(tmp_path / "last.ckpt").names == ("a.weight",)
+
+
+def test_what_a_shard_holds_and_the_index_does_not_name_is_merged(tmp_path: Path) -> None:
+    """transformers loads whole shards."""
+    paths = []
+    for number, name in enumerate(("base", "task")):
+        path = folder(tmp_path / name, FLOATS | {"norm.weight": torch.full((3,), float(number))}, "one.safetensors")
+        index = {"weight_map": {"a.weight": "one.safetensors"}}
+        (path / "model.safetensors.index.json").write_text(json.dumps(index))
+        paths.append(path)
+    assert torch.equal(average(tmp_path, *paths)["norm.weight"], torch.ones(3))
+
+
+def test_gguf_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(400))
+    with pytest.raises(InputError, match="a GGUF file.*gguf_file=NAME"):
+        open_checkpoint(tmp_path / "m.gguf")
+
+
+def test_four_bit_floats_are_refused_as_quantised(tmp_path: Path) -> None:
+    stored = torch.zeros(4, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    path = folder(tmp_path / "base", {"a.weight": stored})
+    with pytest.raises(InputError, match=r"a\.weight is quantised, stored as F4; take the model it was made from"):
+        open_checkpoint(path)
+
+
+def test_a_merge_that_the_float16_of_its_base_cannot_hold_is_refused(tmp_path: Path) -> None:
+    base, one, two = (
+        folder(tmp_path / name, {"a.weight": torch.full((4, 4), value).half()})
+        for name, value in (("base", 60_000.0), ("one", 64_000.0), ("two", 64_000.0))
+    )
+    with pytest.raises(
+        InputError, match=r"a\.weight: has values beyond float16's largest, 65504; write the merge in a"
+    ):
+        merge_checkpoints("task_arithmetic", {"scaling": 1.0}, base, {"a": one, "b": two}, tmp_path / "out")

@@ -82,7 +82,7 @@ def test_what_a_shard_holds_and_the_index_does_not_name_is_merged(tmp_path: Path
 
 def test_gguf_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(400))
-    with pytest.raises(InputError, match="a GGUF file.*gguf_file=NAME"):
+    with pytest.raises(InputError, match=r"a GGUF file.*gguf_file=NAME"):
         open_checkpoint(tmp_path / "m.gguf")
 
 

@@ -1,4 +1,4 @@
-"""What a transformers configuration says of a checkpoint's tensors: ties, buffers, linear maps stored as in x out.
+"""What a transformers configuration says of a checkpoint's tensors: buffers, linear maps stored as in x out.
 
 Names alone do not tell: `attn.c_proj.weight` is out x in to open_clip, and in x out to GPT-2.
 """
@@ -22,31 +22,6 @@ IN_BY_OUT: Mapping[str, re.Pattern[str]] = dict.fromkeys(
     ("gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp"),
     re.compile(r"(.+\.)?(c_attn|q_attn|c_proj|c_fc)\.weight"),
 )
-# What transformers ties: the name that it drops when it saves, and those that may stand for it. {0}: any prefix.
-ALWAYS_TIED = (
-    ("encoder.embed_tokens.weight", ("shared.weight",)),
-    ("decoder.embed_tokens.weight", ("shared.weight",)),
-)
-TIED_BY_CONFIG = (
-    (
-        "lm_head.weight",
-        (
-            *("model.embed_tokens.weight", "embed_tokens.weight", "transformer.wte.weight", "wte.weight"),
-            *("shared.weight", "model.shared.weight", "model.decoder.embed_tokens.weight"),
-            *("transformer.word_embeddings.weight", "word_embeddings.weight"),
-        ),
-    ),
-    ("embed_out.weight", ("gpt_neox.embed_in.weight",)),
-    ("lm_head.decoder.weight", ("roberta.embeddings.word_embeddings.weight",)),
-    ("lm_head.decoder.bias", ("lm_head.bias",)),
-    (
-        "cls.predictions.decoder.weight",
-        ("bert.embeddings.word_embeddings.weight", "deberta.embeddings.word_embeddings.weight"),
-    ),
-    ("cls.predictions.decoder.bias", ("cls.predictions.bias",)),
-    ("vocab_projector.weight", ("distilbert.embeddings.word_embeddings.weight",)),
-)
-PREFIXES = ("", "model.", "module.", "transformer.")
 # Constants that older versions stored beside the parameters; the least number of dimensions that tells one from a bias.
 BUFFERS = (
     (re.compile(r"(.+\.)?position_ids"), 1),
@@ -73,20 +48,6 @@ class Architecture:
 def is_buffer(name: str, spec: Spec) -> bool:
     """Tell whether a tensor is a constant that older versions of transformers stored."""
     return any(pattern.fullmatch(name) and len(spec.shape) >= least for pattern, least in BUFFERS)
-
-
-def known_ties(names: Collection[str], tied: bool | None = None) -> dict[str, str]:
-    """List the names that may stand for another one's tensor, and that other one: what transformers ties.
-
-    `tied`: what the configuration says of the output embedding.
-    """
-    found = {}
-    for alias, sources in ALWAYS_TIED if tied is False else ALWAYS_TIED + TIED_BY_CONFIG:
-        for prefix in PREFIXES:
-            source = next((prefix + name for name in sources if prefix + name in names), None)
-            if prefix + alias in names and source is not None:
-                found[prefix + alias] = source
-    return found
 
 
 def architecture_of(folder: Path) -> Architecture:

@@ -107,7 +107,7 @@ def _entry(config: Configuration, kin: Kin, named: Mapping[str, Reference], base
     tuned = tuple(name for name in named if name != base_name)
 
     def entry(parameter: Parameter | None) -> tuple[str, dict[str, Any]]:
-        return kin.entry(Inputs(base_name, tuned, partial(_read, config, named, parameter)))
+        return kin.entry(Inputs(base_name, tuned, partial(_read, config, named, parameter), parameter is None))
 
     try:
         return entry(None)

@@ -34,6 +34,7 @@ class Inputs:
     base: str | None
     tuned: tuple[str, ...]  # all but the base
     read: Callable[[str, str | None], Any]  # (parameter, model): the value, or None
+    everywhere: bool = True  # the parameters are the same at all places
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -92,9 +93,12 @@ def _sparse(name: str) -> Callable[[Inputs], Entry]:
 
     def entry(inputs: Inputs) -> Entry:
         density = inputs.numbers("density", inputs.tuned, 1.0)
+        weights = inputs.numbers("weight", inputs.tuned)
         for model, share in density.items():
-            if share <= 0:
+            if share <= 0 and inputs.everywhere:
                 raise InputError(f"{model}: density: {share:g} keeps nothing of it; leave the model out")
+            if share <= 0:  # here it adds nothing
+                density[model], weights[model] = 1.0, 0.0
         averaging = "disjoint" if inputs.flag("normalize", normalised) else "sum"
         values = {
             "keep": keep,
@@ -102,7 +106,7 @@ def _sparse(name: str) -> Callable[[Inputs], Entry]:
             "rescale": inputs.flag("rescale", rescaled),
             "elect": elect,
             "averaging": averaging,
-            "coefficients": inputs.numbers("weight", inputs.tuned),
+            "coefficients": weights,
             "scaling": inputs.number("lambda", default=1.0),
         }
         if keep == "middle":

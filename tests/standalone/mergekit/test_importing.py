@@ -219,6 +219,14 @@ def test_values_by_layer_and_filter_are_those_of_every_parameter(folder: Path) -
     registry.get("slerp").validate("entry", dict(found.values))
 
 
+def test_a_model_whose_density_is_0_in_a_layer_adds_nothing_there(folder: Path) -> None:
+    found = imported(written("ties", *weighted(1.0, 2.0, density=[0, 0.5, 1]), base_model="base"))
+    values = {name: values_of(found.values, name) for name in NAMES}
+    assert values["model.layers.0.norm.weight"]["coefficients"] == {"a": 0.0, "b": 0.0}
+    assert values["model.layers.1.norm.weight"]["coefficients"] == {"a": 1.0, "b": 2.0}
+    assert values["model.layers.1.norm.weight"]["density"] == {"a": 0.5, "b": 0.5}
+
+
 def test_an_adapter_of_the_base_is_read_as_one_and_names_are_told_apart(folder: Path) -> None:
     found = imported(written("task_arithmetic", ("base+lora", {"weight": 1}), base_model="base"))
     recipe_folder = Path("brought")

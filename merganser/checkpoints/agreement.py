@@ -11,7 +11,7 @@ from typing import Any
 
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.adapters.settings import base_of
-from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT, read_config, read_object
 from merganser.checkpoints.configurations import check_configuration
 from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head, is_merged
 from merganser.checkpoints.reading import DESCRIPTION
@@ -120,7 +120,7 @@ def _differences(who: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], t
 def _other_base(base: Path, model: Path, task: str) -> list[str]:
     """Name the model that an adapter says it was trained on, where nothing of the base says that it is that one."""
     named = base_of(model)
-    fetched, config = read_config(base / DESCRIPTION) or {}, read_config(base / CONFIG) or {}
+    fetched, config = read_object(base / DESCRIPTION, CONFIG_LIMIT) or {}, read_config(base / CONFIG) or {}
     names = (*base.resolve().parts, fetched.get("hub"), fetched.get("source"), config.get("_name_or_path"))
     if named is None or any(str(name).lower().endswith(named.rpartition("/")[2].lower()) for name in names):
         return []

@@ -143,7 +143,7 @@ def known_ties(names: Collection[str], tied: bool | None = None) -> dict[str, st
 
     `tied`: what the configuration says of the output embedding.
     """
-    found = {}
+    found: dict[str, str] = {}
     for table in (ALWAYS,) if tied is False else (ALWAYS, BY_CONFIG):
         for alias, sources in table.items():
             for prefix in PREFIXES:

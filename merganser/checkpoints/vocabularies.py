@@ -65,7 +65,7 @@ def template_of(folder: Path) -> str | None:
 
 def special_tokens_of(folder: Path) -> dict[str, Any] | None:
     """Read which tokens begin, end, pad and separate texts; None where no file says it."""
-    files = [read_config(folder / name, LIMIT) for name in ("special_tokens_map.json", "tokenizer_config.json")]
+    files = [read_object(folder / name, LIMIT) for name in ("special_tokens_map.json", "tokenizer_config.json")]
     if all(content is None for content in files):
         return None
     said = {key: value for content in files for key, value in (content or {}).items() if key.endswith("_token")}

@@ -61,7 +61,8 @@ class _Merge:
         }
         checkpoint = open_for_merging(start)
         agreement = Agreement(base, rules)
-        notes = [note for task, path in models.items() for note in agreement.check(task, path, (checkpoint, opened[task]))]
+        pairs = ((task, path, (checkpoint, opened[task])) for task, path in self.models.items())
+        notes = [note for task, path, pair in pairs for note in agreement.check(task, path, pair)]
         deltas = open_models(checkpoint, opened, rules, self.seed)
         others = {task for task, path in self.models.items() if path.resolve() != base.resolve()}  # than the base
         notes += [f"{task}: {EQUAL}" for task in unchanged(deltas) if task in others]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
-from merganser.standalone.merge import merge_checkpoints
+from tests.merges import merge_checkpoints
 
 State = dict[str, Tensor]
 FLOATS = {"a.weight": torch.arange(12.0).reshape(4, 3)}

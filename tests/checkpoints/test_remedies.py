@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.errors import InputError
+from merganser.inputs.deltas import check_pair
 from merganser.standalone.merge import EQUAL
 from tests.checkpoints.merge_table import stored
 from tests.checkpoints.test_vocabularies import WORDS, write
@@ -72,7 +73,7 @@ def test_heads_that_differ_are_left_out_by_the_flag_that_is_named(
     assert str(refusal.value).endswith("merge without it: --only 'roberta.*'")
     merge(roberta / "base", task, tmp_path / "out", merged=["roberta.*"])
     with pytest.raises(InputError, match=r'parameters\.merged: \["roberta\.\*"\]'):
-        merge_checkpoints("average", {}, roberta / "base", {"a": task}, tmp_path / "no", device="cpu")
+        check_pair(open_for_merging(roberta / "base"), open_for_merging(task), ParameterRules(), "a")
 
 
 def test_a_part_of_a_model_without_its_prefix_is_recognised(roberta: Path, tmp_path: Path) -> None:

@@ -415,7 +415,7 @@ HEADERS: dict[str, tuple[Spoil, str]] = {
         "7 is not a plain tensor under a name",
     ),
     "complex torch weights": (
-        instead(pytorch_model__bin={"a": torch.ones(2, dtype=torch.complex64)}),
+        instead(pytorch_model__bin={"a": torch.ones(2, dtype=torch.complex128)}),
         "not a plain tensor",
     ),
     "sparse torch weights": (instead(pytorch_model__bin={"a": torch.ones(2).to_sparse()}), "not a plain tensor"),
@@ -632,7 +632,7 @@ MERGES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
     "a model whose tokens have other numbers": (
         renumbered,
         (*MERGE, *MODELS),
-        "task0: its tokenizer gives 'b' the number 0, the base's 1",
+        "task0: its tokenizer gives 'b' the number 0, that of the base 1",
     ),
     "a configuration that is none": (
         text("base/config.json", "model_type: gpt2"),

@@ -362,10 +362,10 @@ def test_a_learner_is_one_module_that_nothing_else_names(folder: Path, tmp_path:
     found, expected = open_checkpoint(Path("data/merged/g")), merged(gain.reshape(1, 1).expand(1, 3))
     for name in found.names:
         torch.testing.assert_close(found.read(name), expected[name], msg=name)
-    sections["learned"]["g"]["firs"] = 0.5
+    sections["learned"]["g"]["firstt"] = 0.5
     change(**sections)
     check = (
         "from merganser.config.loading import load_params; from pathlib import Path; load_params(Path('params.yaml'))"
     )
     refused = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, text=True)
-    assert 'learned.g.firs: unknown key; did you mean "first"?' in refused.stderr
+    assert 'learned.g.firstt: unknown key; did you mean "first"?' in refused.stderr

@@ -48,7 +48,7 @@ def insert(file: Path, text: str, before: str) -> None:
     file.write_text(content.replace(before, text + before))
 
 
-def test_a_stage_is_a_module_a_place_in_dvc_yaml_and_a_row(tmp_path: Path) -> None:
+def test_a_stage_is_a_module_a_place_in_dvc_yaml_and_a_row(tmp_path: Path, prefect_api: str) -> None:
     folder = make_repository(tmp_path / "tiny")
     insert(folder / "dvc.yaml", STAGE, "\nplots:")
     insert(folder / "tasks/stages.py", PATH, "DATA = ")
@@ -57,10 +57,19 @@ def test_a_stage_is_a_module_a_place_in_dvc_yaml_and_a_row(tmp_path: Path) -> No
     planned = merganser(folder, "run", "--dry-run", "count@dark").stdout
     assert "count@dark: stale" in planned
     assert "not known, and not counted: the disk of 1 stages (code)" in planned
-    merganser(folder, "run", "count@dark")
+    merganser(folder, "run", "count@dark", PREFECT_API_URL=prefect_api)
     assert json.loads((folder / "data/counts/dark.json").read_text())["values"] > 0
     # The tests of the table hold it to the stage, with nothing added to them.
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(ROOT / "profiles.yaml", folder / "profiles.yaml")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/tasks/test_stages.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--noconftest",
+        "tests/tasks/test_stages.py",
+    ]
     subprocess.run(command, cwd=folder, env=environment(), check=True)

@@ -1,4 +1,4 @@
-"""What a transformers configuration says of a checkpoint's tensors: buffers, linear maps stored as in x out.
+"""What a transformers configuration says of a checkpoint's tensors: ties, buffers, linear maps stored as in x out.
 
 Names alone do not tell: `attn.c_proj.weight` is out x in to open_clip, and in x out to GPT-2.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.tensors import Spec
+from merganser.checkpoints.ties import ALWAYS, BY_CONFIG, PREFIXES
 from merganser.errors import InputError, refusing
 from merganser.limits import parse_json, read_small
 
@@ -48,6 +49,21 @@ class Architecture:
 def is_buffer(name: str, spec: Spec) -> bool:
     """Tell whether a tensor is a constant that older versions of transformers stored."""
     return any(pattern.fullmatch(name) and len(spec.shape) >= least for pattern, least in BUFFERS)
+
+
+def known_ties(names: Collection[str], tied: bool | None = None) -> dict[str, str]:
+    """List the names that may stand for another one's tensor, and that other one: what transformers ties.
+
+    `tied`: what the configuration says of the output embedding.
+    """
+    found: dict[str, str] = {}
+    for table in (ALWAYS,) if tied is False else (ALWAYS, BY_CONFIG):
+        for alias, sources in table.items():
+            for prefix in PREFIXES:
+                source = next((prefix + name for name in sources if prefix + name in names), None)
+                if prefix + alias in names and source is not None:
+                    found.setdefault(prefix + alias, source)
+    return found
 
 
 def architecture_of(folder: Path) -> Architecture:

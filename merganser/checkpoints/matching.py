@@ -5,10 +5,9 @@ from functools import partial
 
 import torch
 
-from merganser.checkpoints.architecture import is_buffer
+from merganser.checkpoints.architecture import is_buffer, known_ties
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.tensors import Checkpoint
-from merganser.checkpoints.ties import known_ties
 from merganser.checkpoints.views import View
 from merganser.errors import InputError
 

@@ -6,9 +6,8 @@ A tied weight that is merged under two names, with random masks or decomposition
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.architecture import Architecture, is_buffer
+from merganser.checkpoints.architecture import Architecture, is_buffer, known_ties
 from merganser.checkpoints.tensors import StoredCheckpoint
-from merganser.checkpoints.ties import known_ties
 
 PIECE = 2**20  # values compared at a time: most tensors that differ do so in the first
 

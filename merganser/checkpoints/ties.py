@@ -4,7 +4,7 @@ From `_tied_weights_keys` of its model classes; `tests/checkpoints/test_ties.py`
 installed. A name stands here without the prefix that a model in a larger one has.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 Ties = Mapping[str, tuple[str, ...]]  # a second name, and the first ones that it may stand for
 
@@ -136,18 +136,3 @@ BY_CONFIG: Ties = {
     "lm_loss.weight": ("transformer.word_embedding.weight",),
 }
 PREFIXES = ("", "model.", "module.", "transformer.")
-
-
-def known_ties(names: Collection[str], tied: bool | None = None) -> dict[str, str]:
-    """List the names that may stand for another one's tensor, and that other one: what transformers ties.
-
-    `tied`: what the configuration says of the output embedding.
-    """
-    found: dict[str, str] = {}
-    for table in (ALWAYS,) if tied is False else (ALWAYS, BY_CONFIG):
-        for alias, sources in table.items():
-            for prefix in PREFIXES:
-                source = next((prefix + name for name in sources if prefix + name in names), None)
-                if prefix + alias in names and source is not None:
-                    found.setdefault(prefix + alias, source)
-    return found

@@ -13,14 +13,13 @@ from torch import Tensor
 
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter
-from merganser.checkpoints.architecture import is_buffer
+from merganser.checkpoints.architecture import is_buffer, known_ties
 from merganser.checkpoints.kinds import Kind, ParameterRules, as_matrix, delta_shape, is_merged, is_quantised, kind_of
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, place_of, read_into
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import Rows, Spec, spec_of
-from merganser.checkpoints.ties import known_ties
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError, refusing
 from merganser.inputs.layers import LayerDeltas, LayerLowRank, Table

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import transformers
 
-from merganser.checkpoints.ties import known_ties
+from merganser.checkpoints.architecture import known_ties
 
 DECLARED = re.compile(r"^    _tied_weights_keys = (\{[^{}]*\})$", re.MULTILINE)
 

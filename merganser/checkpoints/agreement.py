@@ -6,13 +6,14 @@ Where the base says nothing, the first model that does is what the others are co
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.adapters.settings import base_of
 from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT, read_config, read_object
-from merganser.checkpoints.configurations import check_configuration
+from merganser.checkpoints.configurations import check_configuration, shown
 from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head, is_merged
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.checkpoints.remedies import without
@@ -22,7 +23,7 @@ from merganser.errors import InputError
 
 EVERYTHING = ParameterRules()
 GENERATION = "generation_config.json"
-SHOWN = 5
+BASE = "the base"
 Opened = tuple[Checkpoint, Checkpoint | Adapter]  # the base and a model
 
 
@@ -32,7 +33,7 @@ class Agreement:
 
     base: Path
     rules: ParameterRules = EVERYTHING
-    _said: dict[str, tuple[str, Any]] = field(default_factory=dict)  # by what it is of: who said it first, and what
+    _known: dict[str, tuple[str, Any]] = field(default_factory=dict)  # by what it is of: who said it first, and what
 
     def check(self, task: str, model: Path, opened: Opened) -> list[str]:
         """Compare a model's folder with what was read before; return what a user should know.
@@ -57,14 +58,14 @@ class Agreement:
 
     def _first(self, what: str, read: Callable[[Path], Any], task: str, model: Path) -> tuple[str, Any, Any] | None:
         """Return who said something first, what, and what the model says; None where only one of them says it."""
-        if what not in self._said and (of_base := read(self.base)) is not None:
-            self._said[what] = "the base", of_base
+        if what not in self._known and (of_base := read(self.base)) is not None:
+            self._known[what] = BASE, of_base
         own = read(model)
-        if own is None or what not in self._said:
+        if own is None or what not in self._known:
             if own is not None:
-                self._said[what] = task, own
+                self._known[what] = task, own
             return None
-        return *self._said[what], own
+        return *self._known[what], own
 
     def _template(self, task: str, model: Path) -> list[str]:
         own, of_base = template_of(model), template_of(self.base)
@@ -100,21 +101,19 @@ def _check_labels(
     rows = [name for name in named if is_merged(name, base.spec(name).dtype, rules)]
     heads = [name for name in rows if base.spec(name).shape[:1] == model.spec(name).shape[:1] == (len(theirs),)]
     if heads:
-        number = next(number for number, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1])
+        number, (first, own) = next(each for each in enumerate(zip_longest(ours, theirs)) if each[1][0] != each[1][1])
         raise InputError(
-            f"{task}: row {number} of {heads[0]} is the class {theirs[number]!r}, that of {who} {ours[number]!r}: no "
+            f"{task}: row {number} of {heads[0]} is the class {own!r}, that of {who} {first!r}: no "
             f"merge of them means anything; {without(heads, base.names, rules)}"
         )
 
 
 def _differences(who: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], task: str, what: str) -> list[str]:
     """Name the settings that differ; one that only one of the two has counts as none."""
-    keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
-    if not keys:
-        return []
-    told = ", ".join(f"{key} {theirs.get(key)!r} ({who} {ours.get(key)!r})" for key in keys[:SHOWN])
-    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-    return [f"{task}: its {what} differ: {told}{more}; the merge has the base's"]
+    pairs = {key: (ours.get(key), theirs.get(key)) for key in {**ours, **theirs}}
+    found = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    merged = "the merge has the base's" if who == BASE else "the base, and so the merge, has none"
+    return [f"{task}: {what}: {shown(found, who)}; {merged}"] if found else []
 
 
 def _other_base(base: Path, model: Path, task: str) -> list[str]:

@@ -25,7 +25,8 @@ DECIDING = re.compile(
 )
 # What no forward pass reads: where a model is from, how it was trained, what it writes, and what others compare.
 HARMLESS = re.compile(
-    r"_(name_or_path|commit_hash|from_\w+|diffusers_version|attn_implementation\w*)|transformers_version|architectures|(torch_)?dtype|auto_map|use_cache|cache_implementation|return_dict"
+    r"_(name_or_path|commit_hash|from_\w+|diffusers_version|attn_implementation\w*)|transformers_version|architectures"
+    r"|(torch_)?dtype|auto_map|use_cache|cache_implementation|return_dict"
     r"|output_(attentions|hidden_states|scores|past|logits|router_logits)|return_dict_in_generate|torchscript|use_bfloat16"
     r"|(\w+_)?(dropout|pdrop|layerdrop|drop_path_rate|drop_rate|dropout_rate|dropout_prob|drop)|dropout_\w+"
     r"|(\w+_)?initializer(_\w+)?|(\w+_)?init_(std|range|factor|scale)|initial_scale|logit_scale_init_value|embd_pdrop"
@@ -38,7 +39,6 @@ HARMLESS = re.compile(
     r"|encoder_no_repeat_ngram_size|bad_words_ids|num_return_sequences|remove_invalid_values|suppress_tokens"
     r"|begin_suppress_tokens|exponential_decay_length_penalty|forced_(bos|eos)_token_id|sep_token_id|chunk_size_feed_forward"
 )
-ABSENT = object()
 
 
 def check_configuration(base: Path, model: Path, task: str) -> list[str]:
@@ -49,13 +49,14 @@ def check_configuration(base: Path, model: Path, task: str) -> list[str]:
     values, where they are other architectures: model type, heads, rotary embeddings, activation.
     """
     differences = differences_of(base, model)
-    deciding = {key: pair for key, pair in differences.items() if DECIDING.fullmatch(_name(key))}
+    # a setting that only one of the two has may be the other's default
+    deciding = {key: pair for key, pair in differences.items() if DECIDING.fullmatch(_name(key)) and None not in pair}
     if deciding:
         raise InputError(
-            f"{task}: its {CONFIG} has {_shown(deciding)}: with equal shapes it is another architecture, and its "
+            f"{task}: its {CONFIG} has {shown(deciding)}: with equal shapes it is another architecture, and its "
             "parameters mean something else there; merge models that were fine-tuned from one base"
         )
-    return [f"{task}: its {CONFIG} has {_shown(differences)}; the merge has the base's"] if differences else []
+    return [f"{task}: its {CONFIG} has {shown(differences)}; the merge has the base's"] if differences else []
 
 
 def differences_of(base: Path, model: Path) -> dict[str, tuple[Any, Any]]:
@@ -67,7 +68,9 @@ def differences_of(base: Path, model: Path) -> dict[str, tuple[Any, Any]]:
     ours, theirs = (read_config(folder / CONFIG) for folder in (base, model))
     if ours is None or theirs is None or not _compared(*_of_one_part(ours, theirs)):
         return found
-    return found | _compared(*_of_one_part(_normalised(ours), _normalised(theirs)))
+    made = _normalised(ours), _normalised(theirs)
+    one, other = (ours, theirs) if made[0] is None or made[1] is None else (made[0], made[1])
+    return found | _compared(*_of_one_part(one, other))
 
 
 def _of_open_clip(folder: Path) -> dict[str, Any] | None:
@@ -94,16 +97,16 @@ def _part(config: Mapping[str, Any], wanted: Any) -> dict[str, Any] | None:
     return None
 
 
-def _normalised(config: dict[str, Any]) -> dict[str, Any]:
-    """Give a configuration the words and defaults of the transformers that is installed, where there is one."""
+def _normalised(config: dict[str, Any]) -> dict[str, Any] | None:
+    """Give a configuration the words and defaults of the transformers that is installed; None where it cannot."""
     try:
         from transformers import CONFIG_MAPPING
     except ImportError:
-        return config
+        return None
     try:
         made: dict[str, Any] = CONFIG_MAPPING[config[TYPE]].from_dict(dict(config)).to_dict()
-    except Exception:  # unknown to this transformers, or refused by it: compared as it stands
-        return config
+    except Exception:  # unknown to this transformers, or refused by it
+        return None
     return made
 
 
@@ -128,7 +131,8 @@ def _name(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def _shown(differences: Mapping[str, tuple[Any, Any]]) -> str:
-    told = [f"{key} {theirs!r} (the base {ours!r})" for key, (ours, theirs) in list(differences.items())[:SHOWN]]
+def shown(differences: Mapping[str, tuple[Any, Any]], who: str = "the base") -> str:
+    """List settings with both values: first the model's, then that of the base, or of who else has it."""
+    first = [f"{key} {theirs!r} ({who} {ours!r})" for key, (ours, theirs) in list(differences.items())[:SHOWN]]
     more = f" and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
-    return ", ".join(told) + more
+    return ", ".join(first) + more

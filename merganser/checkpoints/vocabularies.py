@@ -38,7 +38,8 @@ def check_vocabulary(
     if not difference:
         return []
     _check_rows(*opened, task, difference, rules)
-    return [f"{task}: {difference}; the merge has the base's tokenizer"]
+    merged = "the merge has the base's tokenizer" if who == "the base" else "the base, and so the merge, has none"
+    return [f"{task}: {difference}; {merged}"]
 
 
 def vocabulary_of(folder: Path) -> dict[str, int] | None:

@@ -137,12 +137,36 @@ def test_a_head_whose_rows_are_other_classes_is_not_merged(tmp_path: Path, who: 
     assert checked(paths, ParameterRules(heads=("classifier.*",))) == []
 
 
+def test_a_class_more_than_the_base_names_is_one_of_another_name(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "roberta", tasks=1)
+    edit(paths["base"], id2label={"0": "a"})
+    edit(paths["task0"], id2label={"0": "a", "1": "b"})
+    with pytest.raises(InputError, match=r"task0: row 1 of .* is the class 'b', that of the base None"):
+        checked(paths)
+
+
+def test_a_setting_that_only_one_of_two_has_is_named_and_not_refused(paths: dict[str, Path]) -> None:
+    """Programs that train write what follows from the rest, such as the width of a head."""
+    for path in paths.values():
+        edit(path, model_type="of their own")
+    edit(paths["task0"], attn_head_dim=8)
+    assert checked(paths) == ["task0: its config.json has attn_head_dim 8 (the base None); the merge has the base's"]
+
+
 def test_tokenizers_of_tasks_are_compared_where_the_base_has_none(paths: dict[str, Path]) -> None:
     for name, words in (("task0", ("a", "b")), ("task1", ("b", "a"))):
         numbers = {word: number for number, word in enumerate(words)}
         edit(paths[name], "tokenizer.json", model={"vocab": numbers}, added_tokens=[])
     with pytest.raises(InputError, match="task1: its tokenizer gives 'b' the number 0, that of task0 1"):
         checked(paths)
+
+
+def test_what_the_base_lacks_the_merge_lacks(paths: dict[str, Path]) -> None:
+    (paths["base"] / "generation_config.json").unlink(missing_ok=True)
+    for name, number in (("task0", 1), ("task1", 2)):
+        (paths[name] / "generation_config.json").write_text(json.dumps({"eos_token_id": number}))
+    said = "task1: generation_config.json: eos_token_id 2 (task0 1); the base, and so the merge, has none"
+    assert checked(paths) == [said]
 
 
 def test_a_chat_template_that_the_merge_will_not_have_is_named(paths: dict[str, Path]) -> None:
@@ -155,6 +179,6 @@ def test_other_special_tokens_and_settings_of_generation_are_named(paths: dict[s
         edit(paths[name], "tokenizer_config.json", eos_token=token)
         edit(paths[name], "generation_config.json", eos_token_id=number, bos_token_id=1, transformers_version=name)
     assert checked(paths) == [
-        "task0: its special tokens differ: eos_token 'b' (the base 'a'); the merge has the base's",
-        "task0: its generation_config.json differ: eos_token_id [1, 2] (the base 0); the merge has the base's",
+        "task0: special tokens: eos_token 'b' (the base 'a'); the merge has the base's",
+        "task0: generation_config.json: eos_token_id [1, 2] (the base 0); the merge has the base's",
     ]

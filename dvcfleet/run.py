@@ -127,11 +127,11 @@ class RepositoryRun:
                 self.workspace.finish(self.options.fetch_results)
         code = self.stop.exit_code or exit_code(endings.values())
         if code == 0:
-            if endings or is_begun(self.repo):  # the run of this name may have been killed after its last stage
+            if self.plan.work or is_begun(self.repo):  # the run of this name may have been killed after its last stage
                 keep_experiment(self.repo, run_name(self.repo), self.console)
             forget_run_name(self.repo)
         sync(self.repo, state_folder(self.repo))
-        if not endings:
+        if not self.plan.work:
             self.console.print(f"nothing to do: {len(self.plan.planned)} stages are up to date")
         elif code == 0:
             self.project.after_running(endings.keys(), partial(self.console.print, markup=False))

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dvcfleet.failures import boundary
+from merganser.command_line.extract_lora import extract_lora
 from merganser.command_line.import_mergekit import import_mergekit
 from merganser.command_line.merge import merge, reconstruct
 from merganser.command_line.methods import methods
@@ -44,6 +45,8 @@ def add_commands(app: typer.Typer) -> None:
     app.command(epilog=example(merging))(merge)
     importing = "merganser import-mergekit config.yml --out brought"
     app.command(epilog=example(importing))(import_mergekit)
+    extracting = "merganser extract-lora MODEL --base BASE --rank 32 --out adapter"
+    app.command("extract-lora", epilog=example(extracting))(extract_lora)
     app.command(epilog=example("merganser reconstruct merged --task one --out one"))(reconstruct)
 
 

@@ -1,0 +1,164 @@
+"""Write what fine-tuning changed of a model as a LoRA adapter in PEFT's format.
+
+Each matrix's delta is cut to a rank, the best approximation there is (Eckart and Young, 1936). Norms, embeddings and
+heads have no low-rank part: they are saved whole where that is asked for, and named where it is not.
+
+Shape legend: M rows, N columns, Q rank of a layer's update.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+
+from torch import Tensor
+
+from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.adapters.writing import BIAS, WEIGHT, write_adapter
+from merganser.checkpoints.agreement import Agreement
+from merganser.checkpoints.architecture import CONFIG, architecture_of, read_config
+from merganser.checkpoints.companions import refuse_code
+from merganser.checkpoints.kinds import ParameterRules, is_head
+from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.views import as_stored
+from merganser.config.recipes import Source, path_of
+from merganser.errors import InputError
+from merganser.inputs.layers import LayerDeltas
+from merganser.inputs.model_deltas import ModelDeltas, open_models
+from merganser.linalg.svd import compact
+from merganser.outputs import new_folder
+from merganser.progress import Progress, unwatched, watched
+from merganser.workers import in_order, one_blas_thread
+
+MODEL = "the model"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How far a delta is kept: the singular values of at most `rank`, or as few as hold the share `energy`.
+
+    `energy`: of the sum of their squares, which is the squared Frobenius norm of the delta.
+    """
+
+    rank: int | None = None
+    energy: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.rank is None) == (self.energy is None):
+            raise InputError("--rank, --energy: give one of the two")
+        if self.energy is not None and not 0 < self.energy <= 1:
+            raise InputError(f"--energy: must be above 0 and at most 1, got {self.energy:g}")
+
+    def factors(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return left (M, Q) and right (Q, N) in float32 whose product is closest to a delta (M, N)."""
+        u, s, vh = compact(delta, self.rank)
+        count = len(s)
+        if self.energy is not None:
+            squares = s.square().cumsum(0)
+            count = int((squares < self.energy * squares[-1:]).sum()) + 1
+        root = s[:count].sqrt()
+        return (u[:, :count] * root).float(), (root.unsqueeze(1) * vh[:count]).float()
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """What an adapter has of a parameter: `rank` of its update, None where it is whole, 0 where it has nothing.
+
+    `norm`, `error`: Frobenius norms of the delta, and of what the adapter lacks of it.
+    """
+
+    name: str
+    rank: int | None
+    norm: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What an adapter keeps of one parameter: factors of its delta, or its own values."""
+
+    report: LayerError
+    factors: tuple[Tensor, Tensor] | None = None
+    whole: Tensor | None = None
+
+
+def extract_adapter(
+    model: Source,
+    base: Source,
+    out: Path,
+    cut: Cut,
+    *,
+    rules: ParameterRules,
+    saved: Sequence[str] = (),
+    biases: bool = False,
+    threads: int = 1,
+    progress: Progress = unwatched,
+) -> tuple[list[LayerError], list[str]]:
+    """Write a fine-tuned model's difference from its base as an adapter; return each layer's error, and notes.
+
+    `saved`: patterns of the parameters whose modules are saved whole (`modules_to_save`), `biases`: whether biases are.
+    Raises InputError where the models do not belong together, and where nothing is left to write.
+    """
+    start, path = path_of(base, Path()), path_of(model, Path())
+    for each in (start, path):
+        refuse_code(each)
+    tuned = open_model(path)
+    if isinstance(tuned, Adapter):
+        raise InputError(f"{path}: is an adapter already")
+    checkpoint = open_for_merging(start)
+    notes = Agreement(start, rules).check(MODEL, path, (checkpoint, tuned))
+    deltas = open_models(checkpoint, {MODEL: tuned}, rules)
+    modules = _modules(deltas.names, saved)
+    keep = partial(_kept, deltas, cut, tuple(f"{module}." for module in modules), biases)
+    sizes = {name: prod(shape) for name, shape in deltas.shapes.items()}
+    with one_blas_thread():
+        results = in_order(keep, deltas.names, threads, lambda name: 16 * sizes[name])
+        kept = list(watched(results, lambda each: sizes[each.report.name], sum(sizes.values()), "factors", progress))
+    changed = [each for each in kept if each.report.norm]
+    factors = {each.report.name: each.factors for each in changed if each.factors}
+    whole = {each.report.name: each.whole for each in kept if each.whole is not None}
+    turned = {name in checkpoint.transposed for name in factors}
+    if len(turned) != 1:
+        raise InputError(f"{path}: no linear map differs from the base's, or maps of both orientations; PEFT has none")
+    with new_folder(out) as folder:
+        shapes = {name: checkpoint.spec(name).shape for name in factors}
+        stored = {name: as_stored(checkpoint, name, tensor) for name, tensor in whole.items()}
+        second = {alias: stored[first] for alias, first in _second_names(start).items() if first in stored}
+        write_adapter(folder, factors, shapes, turned.pop(), base.hub or str(start), modules, stored, second)
+    return [each.report for each in changed], notes
+
+
+def _second_names(folder: Path) -> dict[str, str]:
+    """List the parameters that a model's class in transformers ties to another one, with that one's name."""
+    config = read_config(folder / CONFIG) or {}
+    if not architecture_of(folder).tied:
+        return {}
+    import transformers
+
+    model_class = getattr(transformers, next(iter(config.get("architectures") or []), ""), None)
+    keys = getattr(model_class, "_tied_weights_keys", None)
+    return keys if isinstance(keys, dict) else {}
+
+
+def _modules(names: Sequence[str], saved: Sequence[str]) -> list[str]:
+    """List the modules of parameters that are saved whole: PEFT saves a module with all that is in it."""
+    chosen = {name.rpartition(".")[0] for name in names if is_head(name, saved)} - {""}
+    return sorted(module for module in chosen if not module.startswith(tuple(f"{other}." for other in chosen)))
+
+
+def _kept(deltas: ModelDeltas, cut: Cut, modules: tuple[str, ...], biases: bool, name: str) -> Kept:
+    """Read a parameter's delta and say what an adapter keeps of it."""
+    layer, tuned = deltas.layer(name), deltas.models[MODEL]
+    assert isinstance(layer, LayerDeltas)
+    assert isinstance(tuned, Checkpoint)
+    delta = layer.deltas[0]
+    norm = float(delta.double().norm())
+    if name.startswith(modules) or (biases and name.endswith(BIAS)):
+        return Kept(LayerError(name, None, norm, 0.0), whole=tuned.read(name))
+    if norm and deltas.kinds[name] == "matrix" and name.endswith(WEIGHT):
+        left, right = cut.factors(delta)
+        error = float((delta.double() - left.double() @ right.double()).norm())
+        return Kept(LayerError(name, left.shape[1], norm, error), (left, right))
+    return Kept(LayerError(name, 0, norm, norm))

@@ -78,6 +78,49 @@ class _Merge:
         return out
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe comes to: where its models lie, its method, and the parameters that it does not state.
+
+    `given`: the models' folders and files, the base's under "(base)"; `pointers`: those that are from a hub. `merged`:
+    the method whose merge takes the base's place.
+    """
+
+    method: Method
+    values: Mapping[str, Any]
+    merged: str | None
+    seed: int
+    given: Mapping[str, Path]
+    pointers: Mapping[str, HubPointer]
+    notes: Sequence[str]
+
+    @property
+    def models(self) -> dict[str, Path]:
+        """Return the models without the base."""
+        return {name: path for name, path in self.given.items() if name != BASE}
+
+
+def planned(recipe: Recipe, where: Path) -> Plan:
+    """Find a recipe's models and check its method, before any of their tensors is read.
+
+    Raises InputError as `merge_by` does.
+    """
+    notes, given, pointers = _located(recipe, where)
+    method, own = registry.get(recipe.method), dict(recipe.parameters)
+    merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
+    plan = Plan(method, method.validate(recipe.method, own), merged, seed, given, pointers, notes)
+    check_tasks(plan.values, list(plan.models), f"{recipe.method}.")
+    method.check_count(len(plan.models), "--model")
+    _check_classes(method, plan.models, recipe.classes)
+    if method.trained or method.reads == "statistics":
+        made = f"{method.trained}, which is trained" if method.trained else "statistics, which are measured"
+        reason = f"needs {made} on the tasks' data"
+        raise InputError(f"{recipe.method}: {reason}; declare it in params.yaml, and run `merganser run`")
+    for path in given.values():
+        refuse_code(path)
+    return plan
+
+
 def merge_by(
     recipe: Recipe,
     where: Path,
@@ -94,22 +137,10 @@ def merge_by(
 
     Raises InputError where a model is not the one that the recipe was written for, and for all that does not fit.
     """
-    notes, given, pointers = _located(recipe, where)
-    models = {name: path for name, path in given.items() if name != BASE}
-    method, own = registry.get(recipe.method), dict(recipe.parameters)
-    merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
-    values = method.validate(recipe.method, own)
-    check_tasks(values, list(models), f"{recipe.method}.")
-    method.check_count(len(models), "--model")
-    _check_classes(method, models, recipe.classes)
-    if method.trained or method.reads == "statistics":
-        made = f"{method.trained}, which is trained" if method.trained else "statistics, which are measured"
-        reason = f"needs {made} on the tasks' data"
-        raise InputError(f"{recipe.method}: {reason}; declare it in params.yaml, and run `merganser run`")
+    plan = planned(recipe, where)
+    method, values, given, models = plan.method, dict(plan.values), plan.given, plan.models
     device = choose_device(recipe.device)
-    for path in given.values():
-        refuse_code(path)
-    merge = _Merge(recipe, models, seed, threads, progress)
+    merge = _Merge(recipe, models, plan.seed, threads, progress)
     with (
         new_folder(out) as written,
         tempfile.TemporaryDirectory(prefix=".made-", dir=written) as made,
@@ -120,19 +151,19 @@ def merge_by(
         if BASE not in given:
             base.mkdir()
             write_mean(models, base, progress=progress)
-        if merged:
-            start = merge.start_by(registry.get(merged), base, folder / "merged")
+        if plan.merged:
+            start = merge.start_by(registry.get(plan.merged), base, folder / "merged")
         embeddings = embed_classes(text_family_of(base), base, recipe.classes) if method.embeddings else {}
         deltas, more = merge.opened(base, start)
         source = GivenLayers(deltas, {"embeddings": embeddings})
-        described = reader.submit(_sources, given, out, pointers)  # hashed while the models are merged
+        described = reader.submit(_sources, given, out, plan.pointers)  # hashed while the models are merged
 
         def texts() -> dict[str, str]:
-            beside = {"merged": merged} if merged else {}
+            beside = {"merged": plan.merged} if plan.merged else {}
             sources = described.result()
             done = recipe.model_copy(
                 update={
-                    "parameters": {**values, **beside, "seed": seed},
+                    "parameters": {**values, **beside, "seed": plan.seed},
                     "base": sources.get(BASE),
                     "models": {task: sources[task] for task in models},
                     "device": device.type,
@@ -141,7 +172,7 @@ def merge_by(
             choices = done.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=NOT_CHOICES)
             shown = values | beside | choices
             card = model_card(
-                recipe.method, method, shown, method.reads, seed, base, _origins(given, done), again=AGAIN
+                recipe.method, method, shown, method.reads, plan.seed, base, _origins(given, done), again=AGAIN
             )
             return {CARD: card, RECIPE: done.text()}
 
@@ -149,7 +180,7 @@ def merge_by(
         merge_entry(
             method, values, source, start, written, profile, texts, *how, output=recipe.output, progress=progress
         )
-        return notes + more + _notes(base)
+        return [*plan.notes, *more, *_notes(base)]
 
 
 def _located(recipe: Recipe, where: Path) -> tuple[list[str], dict[str, Path], dict[str, HubPointer]]:

@@ -4,17 +4,11 @@ Times are by one rule: a start, the bytes that a stage writes and that those it 
 a network of the base's size, at what this machine does in a second. docs/engine.md says how far off it was.
 """
 
-import tempfile
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
-
-import torch
 
 from dvcfleet.project import Expected
 from dvcfleet.scheduling.durations import kind_of
@@ -22,11 +16,11 @@ from flows.devices import devices_of
 from flows.suites import sources_of
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.config.params import Params
+from merganser.machine import bytes_a_second, flop_a_second
 from merganser.sources.counting import bytes_a_value, count_examples, picture_of
 from merganser.sources.following import look
 from merganser.sources.pointers import RepoType, read_pointer, repositories
 from merganser.sources.weights import weight_names
-from merganser.workers import one_blas_thread
 from tasks.stages import FLOAT, STAGES, Known
 
 Asked = TypeVar("Asked")
@@ -35,9 +29,6 @@ Answer = TypeVar("Answer")
 ASKED_AT_ONCE = 8
 PICTURE, PATCH = 224, 16  # pixels a side, where the base's configuration does not say them
 START_S = 0.7  # of a stage
-MOVED = 2**24  # bytes that are written, read and hashed to see how fast this machine is
-WIDTH, HEADS, TOKENS, EXAMPLES = 512, 8, 50, 16  # of a transformer's block, and of what runs through it to see that
-TIMES = 3  # of which the fastest counts: the first one warms up
 
 
 def expect(params: Params, needs: Mapping[str, Collection[str]]) -> Expected:
@@ -113,44 +104,3 @@ def _asked(ask: Callable[[Asked], Answer], things: Collection[Asked]) -> dict[As
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as beside:
         return {thing: each for thing, found in zip(things, beside.map(answer, things), strict=True) for each in found}
-
-
-@cache
-def bytes_a_second() -> float:
-    """Return how many bytes this machine writes, reads and hashes in a second of one core."""
-    with tempfile.TemporaryDirectory() as folder:
-        file, content = Path(folder) / "file", bytes(MOVED)
-
-        def move() -> None:
-            file.write_bytes(content)
-            sha256(file.read_bytes())
-
-        return MOVED / _least_seconds(move, time.process_time)
-
-
-@cache
-def flop_a_second(device: str) -> float:
-    """Return how many operations of a transformer's matrices in float32 a device does in a second, a CPU on one core.
-
-    Raises LookupError for a GPU where there is none.
-    """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise LookupError(device)
-    block = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, batch_first=True, device=device).eval()
-    batch = torch.zeros(EXAMPLES, TOKENS, WIDTH, device=device)
-
-    def compute() -> None:
-        block(batch).sum().item()  # waits for a GPU
-
-    with one_blas_thread(), torch.inference_mode():
-        seconds = _least_seconds(compute, time.perf_counter if device == "cuda" else time.process_time)
-    return 2 * 12 * WIDTH**2 * EXAMPLES * TOKENS / seconds
-
-
-def _least_seconds(do: Callable[[], None], clock: Callable[[], float]) -> float:
-    found = []
-    for _ in range(TIMES):
-        began = clock()
-        do()
-        found.append(clock() - began)
-    return min(found)

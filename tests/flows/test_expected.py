@@ -12,8 +12,9 @@ import torch
 import yaml
 
 from dvcfleet.project import Expected
-from flows.expected import START_S, bytes_a_second, expect, flop_a_second
+from flows.expected import START_S, expect
 from merganser.config.params import Params
+from merganser.machine import bytes_a_second, flop_a_second
 from tests.hub import Hub, serve
 from tests.tiny import ROOT
 

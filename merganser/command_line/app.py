@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dvcfleet.failures import boundary
+from merganser.command_line.check import check
 from merganser.command_line.extract_lora import extract_lora
 from merganser.command_line.import_mergekit import import_mergekit
 from merganser.command_line.merge import merge, reconstruct
@@ -43,6 +44,8 @@ def add_commands(app: typer.Typer) -> None:
     app.command(epilog=example("merganser methods --for data=none,parts=no"))(methods)
     merging = "merganser merge tsv_m --base BASE --model one=PATH --model two=PATH --out merged"
     app.command(epilog=example(merging))(merge)
+    checking = "merganser check models/one models/two --base models/base"
+    app.command(epilog=example(checking))(check)
     importing = "merganser import-mergekit config.yml --out brought"
     app.command(epilog=example(importing))(import_mergekit)
     extracting = "merganser extract-lora MODEL --base BASE --rank 32 --out adapter"

@@ -82,6 +82,12 @@ def merge(
         int | None, typer.Option(min=1, metavar="N", help="Layers at once; by default OMP_NUM_THREADS or the CPUs.")
     ] = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write time, memory and bytes as JSON.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Merge nothing: say what the models are, and what the merge would do.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what --dry-run says as JSON with stable keys.")
+    ] = False,
 ) -> None:
     """Merge checkpoints into DIR: model.safetensors or shards, overlays.safetensors for parts per task, merge.yaml."""
     from merganser.config.recipes import read_recipe
@@ -98,6 +104,9 @@ def merge(
         out = out or where.resolve().parent.with_name(f"{where.resolve().parent.name}-again")
     else:
         recipe, where = _recipe(method, given), Path("merge.yaml")
+    if dry_run or as_json:
+        _dry_run(recipe, where, as_json)
+        return
     if out is None:
         raise InputError("--out: say which new folder the merged checkpoint goes into")
     from merganser.command_line.progress import progress_bar
@@ -110,6 +119,14 @@ def merge(
         notes = merge_by(recipe, where, out, profile=profile, threads=threads or threads_wanted(), progress=progress)
     print(*notes, sep="\n", end="\n" if notes else "")
     print(f"{recipe.method} of {len(recipe.models)} models is in {out}")
+
+
+def _dry_run(recipe: "Recipe", where: Path, as_json: bool) -> None:
+    """Do what a merge does before its work, and print what is known then."""
+    from merganser.command_line.check import show
+    from merganser.standalone.check import check_merge
+
+    show(check_merge(recipe, where), as_json)
 
 
 def _recipe(method: str, given: dict[str, Any]) -> "Recipe":

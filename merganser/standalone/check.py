@@ -1,0 +1,175 @@
+"""What models are, whether they belong together, and what merging them would do and take, before any work.
+
+Known from configurations, tokenizers and headers: of the tensors only second names of tied weights are compared.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.adapters.settings import base_of
+from merganser.checkpoints.agreement import Agreement
+from merganser.checkpoints.architecture import CONFIG, architecture_of, read_config
+from merganser.checkpoints.companions import refuse_code
+from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head
+from merganser.checkpoints.mean import whole
+from merganser.checkpoints.output import AS_THE_BASE, Output
+from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.tensors import DTYPES, Checkpoint
+from merganser.checkpoints.vocabularies import template_of, vocabulary_of
+from merganser.config.recipes import Recipe
+from merganser.errors import InputError
+from merganser.inputs.deltas import check_pair
+from merganser.inputs.model_deltas import ModelDeltas, open_models
+from merganser.inputs.pieces import PIECE
+from merganser.machine import bytes_a_second, flop_a_second
+from merganser.merging.method import Cost
+from merganser.sources.read_files import read_files
+from merganser.standalone.merge import BASE, planned
+
+FLOAT = 4  # bytes of a value in float32
+START_BYTES = 6e8  # of memory that a merge takes whatever its models are
+# Operations by entry and by the shorter side of each matrix of each task: measured on models of ViT-B's shapes.
+BY_COST: Mapping[Cost, float] = {
+    "elementwise": 0,
+    "fourier transform": 0,
+    "linear system": 8,
+    "svd": 12,
+    "joint svd": 32,
+}
+# Copies of a layer of each task that are in memory at once.
+COPIES: Mapping[Cost, float] = {"joint svd": 6}
+Described = dict[str, Any]
+
+
+@dataclass
+class Checked:
+    """What a check found, as plain data with stable keys.
+
+    `models`: what each is. `merge`: what a merge of them would merge, copy, write and take; None where they do not fit.
+    `notes`: what a user should know. `refused`: why they are not merged, all that was found.
+    """
+
+    models: dict[str, Described] = field(default_factory=dict)
+    merge: Described | None = None
+    notes: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def noting_refusal(self) -> Iterator[None]:
+        """Note what is refused, and go on with what comes next."""
+        try:
+            yield
+        except InputError as error:
+            self.refused.append(str(error))
+
+
+def check_models(
+    models: Mapping[str, Path],
+    rules: ParameterRules,
+    output: Output = AS_THE_BASE,
+    costs: Collection[Cost] = ("elementwise", "svd", "joint svd"),
+) -> Checked:
+    """Describe models, and compare the others with the first one, which stands for their base.
+
+    `models`: folders or files, by names. `costs`: of the methods whose time and memory are expected.
+    """
+    found = Checked()
+    for name, path in models.items():
+        with found.noting_refusal():
+            found.models[name] = described(path)
+    if found.refused or len(models) < 2:
+        return found
+    with found.noting_refusal():
+        _compare(found, models, rules, output, costs)
+    return found
+
+
+def check_merge(recipe: Recipe, where: Path) -> Checked:
+    """Check a recipe's merge as `check_models` does; without a base the first model stands for the models' mean.
+
+    Raises InputError where the recipe is wrong whatever its models are.
+    """
+    plan = planned(recipe, where)
+    found = check_models(plan.given, recipe.rules, recipe.output, [plan.method.cost])
+    if BASE not in plan.given:
+        for name, path in plan.models.items():
+            with found.noting_refusal():
+                whole(open_model(path), name)
+    found.notes[:0] = plan.notes
+    return found
+
+
+def _compare(
+    found: Checked, models: Mapping[str, Path], rules: ParameterRules, output: Output, costs: Collection[Cost]
+) -> None:
+    (_, start), *others = models.items()
+    base, agreement = open_for_merging(start), Agreement(start, rules)
+    opened = {name: open_model(path) for name, path in others}
+    for name, path in others:
+        with found.noting_refusal():
+            found.notes += agreement.check(name, path, (base, opened[name]))
+        with found.noting_refusal():
+            check_pair(base, opened[name], rules, name)
+    if not found.refused:
+        moved = sum(found.models[name]["bytes"] for name in models)
+        found.merge = _merge_of(base, open_models(base, opened, rules), output, moved, costs)
+
+
+def described(path: Path) -> Described:
+    """Say what a model is, by its folder or file; raise InputError where it is none that can be merged."""
+    refuse_code(path)
+    model, folder = open_model(path), path if path.is_dir() else path.parent
+    is_adapter = isinstance(model, Adapter)
+    held = model.tensors if isinstance(model, Adapter) else model
+    config, vocabulary = read_config(folder / CONFIG) or {}, vocabulary_of(folder)
+    specs = {name: held.spec(name) for name in held.names}
+    dtypes = Counter[str]()
+    for spec in specs.values():
+        dtypes[str(DTYPES[spec.dtype]).removeprefix("torch.")] += prod(spec.shape)
+    return {
+        "path": str(path),
+        "kind": "adapter" if is_adapter else "checkpoint",
+        "trained_on": base_of(path) if is_adapter else None,
+        "model_type": config.get("model_type"),
+        "architectures": config.get("architectures"),
+        "parameters": sum(dtypes.values()),
+        "bytes": sum(spec.nbytes for spec in specs.values()),
+        "files": read_files(path),
+        "dtypes": dict(dtypes),
+        "tie_word_embeddings": architecture_of(folder).tied,
+        "second_names": {second: first for second, first in held.dropped.items() if first},
+        "heads": sorted(name for name in specs if is_head(name, HEADS)),
+        "tokens": None if vocabulary is None else len(vocabulary),
+        "chat_template": template_of(folder) is not None,
+    }
+
+
+def _merge_of(base: Checkpoint, deltas: ModelDeltas, output: Output, moved: int, costs: Collection[Cost]) -> Described:
+    """Say what a merge would merge, copy, write and take."""
+    specs, shards, kinds = output.specs(base), output.shards(base), Counter(deltas.kinds.values())
+    written = sum(spec.nbytes for spec in specs.values())
+    return {
+        "matrices": kinds["matrix"],
+        "vectors": kinds["vector"],
+        "parameters": sum(prod(shape) for shape in deltas.shapes.values()),
+        "copied": [name for name in base.names if name not in deltas.kinds],
+        "bytes": written,
+        "files": len(set(shards.values())) or 1,
+        "expected": {cost: _expected(deltas, moved + written, cost) for cost in costs},
+    }
+
+
+def _expected(deltas: ModelDeltas, moved: int, cost: Cost) -> Described:
+    """Expect the seconds of one core and the bytes of memory that a merge of this cost takes, about."""
+    matrices = [shape for name, shape in deltas.shapes.items() if deltas.kinds[name] == "matrix"]
+    decomposed = sum(prod(shape) * min(shape) for shape in matrices) * len(deltas.tasks) * BY_COST.get(cost, 0)
+    computed = decomposed / flop_a_second("cpu") if decomposed else 0.0
+    largest = max(map(prod, matrices), default=0) if decomposed else PIECE
+    held = largest * FLOAT * (len(deltas.tasks) + 1) * COPIES.get(cost, 3)
+    return {"seconds": moved / bytes_a_second() + computed, "memory_bytes": START_BYTES + held}

@@ -1,0 +1,85 @@
+"""`merganser check` and `merganser merge --dry-run`: what is known before any work."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoints.adapters.small import write_adapter, write_base
+from tests.command_line.conftest import Done, Refused
+from tests.transformers_models import save_models, tiny
+
+MODELS = ("--model", "a=task0", "--model", "b=task1")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """Save a Llama whose embeddings are tied, and two fine-tuned ones, as transformers does."""
+    save_models(tmp_path, "llama, tied", tasks=2)
+    return tmp_path
+
+
+def test_it_says_what_models_are_and_what_merging_them_would_do(saved: Path, done: Done) -> None:
+    found = json.loads(done(saved, "check", "task0", "task1", "--base", "base", "--except", "*embed*", "--json"))
+    model = tiny("llama, tied")
+    count = sum(parameter.numel() for parameter in model.parameters())
+    size = (saved / "base/model.safetensors").stat().st_size
+    assert list(found["models"]) == ["base", "task0", "task1"]
+    for each in found["models"].values():
+        assert each["architectures"] == ["LlamaForCausalLM"]
+        assert each["dtypes"] == {"float32": count}
+        assert each["tie_word_embeddings"]
+        assert each["bytes"] == 4 * count < size
+        assert each["tokens"] is None
+    merge = found["merge"]
+    assert merge["copied"] == ["model.embed_tokens.weight"]
+    assert merge["matrices"] == 2 * 7
+    assert merge["vectors"] == 2 * 2 + 1
+    assert merge["parameters"] == count - model.lm_head.weight.numel()
+    assert merge["bytes"] == 4 * count
+    assert list(merge["expected"]) == ["elementwise", "svd", "joint svd"]
+    assert found["notes"] == found["refused"] == []
+
+
+def test_it_says_so_in_words(saved: Path, done: Done) -> None:
+    said = done(saved, "check", "base", "task0")
+    assert "LlamaForCausalLM" in said
+    assert "would be merged: 14 matrices and 6 other parameters" in said
+    assert "would be copied from the base: none" in said
+    assert "by a method of cost joint svd" in said
+
+
+def test_every_reason_is_listed_not_only_the_first(saved: Path, refused: Refused) -> None:
+    config = json.loads((saved / "task0/config.json").read_text())
+    (saved / "task0/config.json").write_text(json.dumps(config | {"hidden_act": "gelu"}))
+    save_models(saved / "other", "bert", tasks=1)
+    said = refused(saved, "check", "task0", "task1", "other/task0", "--base", "base").splitlines()
+    assert [line.partition(":")[0] for line in said] == ["task0", "other/task0", "other/task0"]
+    assert "hidden_act 'gelu' (the base 'silu')" in said[0]
+    assert "is given twice" in refused(saved, "check", "base", "base")
+    assert "nowhere: no such checkpoint" in refused(saved, "check", "nowhere", "base")
+
+
+def test_a_dry_run_writes_nothing_and_refuses_what_the_merge_refuses(saved: Path, done: Done, refused: Refused) -> None:
+    before = sorted(saved.rglob("*"))
+    merge = ("merge", "ties", "--base", "base", *MODELS)
+    assert "by a method of cost elementwise" in done(saved, *merge, "--dry-run")
+    assert sorted(saved.rglob("*")) == before
+    for more, said in (
+        (("--set", "density=2"), "density"),
+        (("--set", "merged=ties", "--except", "*"), "no parameter of the base matches"),
+        (("--model", "c=other"), "no such checkpoint"),
+    ):
+        for end in (("--dry-run",), ("--out", "out")):
+            assert said in refused(saved, *merge, *more, *end)
+    assert not (saved / "out").exists()
+
+
+def test_a_dry_run_needs_what_the_merge_needs(tmp_path: Path, refused: Refused) -> None:
+    write_base(tmp_path / "base")
+    write_adapter(tmp_path / "one", tmp_path / "base")
+    shutil.copytree(tmp_path / "base", tmp_path / "two")
+    for end in (("--dry-run",), ("--out", "out")):
+        said = refused(tmp_path, "merge", "average", "--model", "a=two", "--model", "b=one", *end)
+        assert "adapter" in said

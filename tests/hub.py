@@ -1,5 +1,6 @@
 """A hub on this machine: enough of the Hugging Face hub's API to list and download repositories at a commit."""
 
+import base64
 import hashlib
 import json
 import threading
@@ -194,11 +195,51 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
+class Receiving(Handler):
+    """Take an upload into the one repository, as the hub does: large files before the commit, by their hashes."""
+
+    def do_POST(self) -> None:
+        body, path = self.rfile.read(int(self.headers.get("Content-Length", 0))), self.path.partition("?")[0]
+        if path.endswith("/info/lfs/objects/batch"):
+            wanted = [each["oid"] for each in json.loads(body)["objects"]]
+            places = {oid: {"upload": {"href": f"{self.hub.url}/upload/{oid}"}} for oid in wanted}
+            self.send_json({"objects": [{"oid": oid, "size": 1, "actions": place} for oid, place in places.items()]})
+        elif path.endswith("/preupload/main"):
+            names = [file["path"] for file in json.loads(body)["files"]]
+            modes = {name: "lfs" if name.endswith(LARGE) else "regular" for name in names}
+            self.send_json({"files": [{"path": n, "uploadMode": m, "shouldIgnore": False} for n, m in modes.items()]})
+        else:
+            for line in body.splitlines() if path.endswith("/commit/main") else ():
+                self.write(**json.loads(line))
+            one = f"{self.hub.url}/org/one"
+            self.send_json({"url": one, "commitUrl": f"{one}/commit/1", "commitOid": "1", "errors": [], "warnings": []})
+
+    def do_PUT(self) -> None:
+        self.stored(self.path.rpartition("/")[2]).write_bytes(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send(200, b"", {})
+
+    @property
+    def repository(self) -> Path:
+        """Return the folder of the one repository."""
+        return next(iter(self.hub.folders.values()))
+
+    def stored(self, oid: str) -> Path:
+        """Return where an uploaded large file lies until it is committed."""
+        return self.repository.with_name(oid)
+
+    def write(self, key: str, value: dict[str, Any]) -> None:
+        """Write a line of a commit into the repository."""
+        if key == "file":
+            (self.repository / value["path"]).write_bytes(base64.b64decode(value["content"]))
+        if key == "lfsFile":
+            self.stored(value["oid"]).rename(self.repository / value["path"])
+
+
 @contextmanager
-def serve(folders: dict[str, Path], pinned: str = "") -> Iterator[Hub]:
+def serve(folders: dict[str, Path], pinned: str = "", handler: type[Handler] = Handler) -> Iterator[Hub]:
     """Serve repositories on loopback while the block lasts, all at the commit `pinned` where one is named."""
     hub = Hub(folders, pinned)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"hub": hub}))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from merganser.checkpoints import architecture
 from merganser.checkpoints.architecture import CONFIG
+from merganser.checkpoints.companions import CONFIGURATIONS
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError, quoting
@@ -41,8 +42,8 @@ def read_config(family: str, folder: Path) -> Any:
         found = next((f"; set base.family to {name}" for name in own if (folder / own[name]).is_file()), "")
         raise InputError(f"{folder}: no {CONFIG}, which a model of the family {family} has beside its weights{found}")
     check_files(folder)
-    for file in sorted(folder.glob("*config.json")):
-        _refuse_code(file)
+    for name in CONFIGURATIONS:
+        _refuse_code(folder / name)
     with quoting(f"{folder / CONFIG}: transformers cannot read it"), _in_silence():
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if config.model_type not in get_family(family).MODEL_TYPES:

@@ -349,6 +349,12 @@ def test_a_configuration_that_asks_for_code_or_cannot_be_built_is_refused(
         open_network("encoder", tmp_path)
 
 
+def test_other_files_of_training_beside_it_are_let_be(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert")
+    (tmp_path / "data_config.json").write_text('[{"name": "pairs.jsonl", "lines": 10}]')
+    open_network("encoder", tmp_path)
+
+
 def test_a_folder_without_a_configuration_or_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no config\.json, which a model of the family causal has"):
         open_network("causal", tmp_path)

@@ -6,6 +6,7 @@ Where the base says nothing, the first model that does is what the others are co
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from merganser.checkpoints.vocabularies import check_vocabulary, special_tokens_
 from merganser.errors import InputError
 
 EVERYTHING = ParameterRules()
-GENERATION = "generation_config.json"
+# Further files whose settings change what a model is given or gives, and those of their keys that do not.
+SETTINGS = ("generation_config.json", "preprocessor_config.json", "1_Pooling/config.json")
+WRITERS = ("transformers_version", "processor_class", "image_processor_type", "feature_extractor_type")
 BASE = "the base"
 Opened = tuple[Checkpoint, Checkpoint | Adapter]  # the base and a model
 
@@ -51,7 +54,8 @@ class Agreement:
             notes += check_vocabulary(*vocabulary, task, opened, self.rules)
         if (labels := self._first("labels", labels_of, task, model)) is not None:
             _check_labels(*labels, task, opened, self.rules)
-        for what, read in (("special tokens", special_tokens_of), (GENERATION, _generation_of)):
+        settings = {"special tokens": special_tokens_of} | {name: partial(_settings_of, name) for name in SETTINGS}
+        for what, read in settings.items():
             if (found := self._first(what, read, task, model)) is not None:
                 notes += _differences(*found, task, what)
         return notes + self._template(task, model)
@@ -84,10 +88,10 @@ def labels_of(folder: Path) -> list[str] | None:
     return [str(name) for _, name in sorted(named.items(), key=lambda item: (len(str(item[0])), str(item[0])))]
 
 
-def _generation_of(folder: Path) -> dict[str, Any] | None:
-    """Read what a model generates by; what version wrote it is of no interest."""
-    content = read_config(folder / GENERATION)
-    return None if content is None else {key: value for key, value in content.items() if key != "transformers_version"}
+def _settings_of(name: str, folder: Path) -> dict[str, Any] | None:
+    """Read how a model generates, sees pictures or pools words; what wrote the file is of no interest."""
+    content = read_config(folder / name)
+    return None if content is None else {key: value for key, value in content.items() if key not in WRITERS}
 
 
 def _check_labels(

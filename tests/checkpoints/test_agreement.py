@@ -174,6 +174,17 @@ def test_a_chat_template_that_the_merge_will_not_have_is_named(paths: dict[str, 
     assert checked(paths) == ["task0: it has a chat template; the base, and so the merge, has none"]
 
 
+def test_other_pictures_and_another_pooling_are_named(paths: dict[str, Path]) -> None:
+    for name, mean in (("base", [0.5]), ("task0", [0.48])):
+        (paths[name] / "1_Pooling").mkdir()
+        edit(paths[name], "preprocessor_config.json", image_mean=mean, image_processor_type=name)
+        edit(paths[name], "1_Pooling/config.json", pooling_mode_cls_token=name == "base")
+    assert checked({name: paths[name] for name in ("base", "task0")}) == [
+        "task0: preprocessor_config.json: image_mean [0.48] (the base [0.5]); the merge has the base's",
+        "task0: 1_Pooling/config.json: pooling_mode_cls_token False (the base True); the merge has the base's",
+    ]
+
+
 def test_other_special_tokens_and_settings_of_generation_are_named(paths: dict[str, Path]) -> None:
     for name, token, number in (("base", "a", 0), ("task0", {"content": "b"}, [1, 2]), ("task1", {"content": "a"}, 0)):
         edit(paths[name], "tokenizer_config.json", eos_token=token)

@@ -12,16 +12,12 @@ from typing import Annotated, Literal
 import typer
 
 from dvcfleet.errors import UserError
-from dvcfleet.failures import boundary
-from dvcfleet.gc_thresholds import raised_gc_thresholds
+from dvcfleet.failures import EXIT_CODES, boundary
+from dvcfleet.gc_thresholds import raise_gc_thresholds
 from dvcfleet.repository import existing_state_folder
 from dvcfleet.runners import own_names, runner_names
 
 NEEDED = ("dvc", "prefect")
-EXIT_CODES = (
-    "Exit codes: 0 done, 1 a stage failed, 2 your mistake, 75 another run or a dvc command is at work in the "
-    "repository (try again later), 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
-)
 # Options, by their panels of --help.
 REPRO = partial(typer.Option, rich_help_panel="As `dvc repro`")
 WHERE = partial(typer.Option, rich_help_panel="Where, and how")
@@ -209,7 +205,8 @@ def new_app() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; every error ends in a line and an exit code."""
-    with boundary(state_folder=named_state_folder), raised_gc_thresholds():
+    raise_gc_thresholds()
+    with boundary(state_folder=named_state_folder):
         if lacking := [name for name in NEEDED if find_spec(name) is None]:
             raise UserError(f"dvcfleet needs {' and '.join(lacking)}: pip install {' '.join(lacking)}")
         new_app()()

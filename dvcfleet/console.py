@@ -80,10 +80,13 @@ class Progress:
 
     def _beat(self) -> None:
         for line in signs(self._root, dict(self._running), time.monotonic()):
-            self._say(line)
+            self._print(line)
 
     def _say(self, line: str, style: str | None = None) -> None:
         self._heartbeat.restart()
+        self._print(line, style)
+
+    def _print(self, line: str, style: str | None = None) -> None:
         if self._console.is_terminal:
             self._console.print(line, style=style, markup=False)
         else:

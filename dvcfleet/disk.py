@@ -18,10 +18,7 @@ def sync_file_systems(folders: Iterable[str | Path]) -> None:
         devices.setdefault(there.stat().st_dev, there)
     for there in devices.values():
         with _opened(there) as descriptor:
-            libc = ctypes.CDLL(None, use_errno=True)
-            if not hasattr(libc, "syncfs"):  # on Linux only
-                os.sync()
-            elif libc.syncfs(descriptor):
+            if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 

@@ -1,6 +1,5 @@
 """Exceptions whose messages are shown to the user."""
 
-import os
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from dvcfleet.secrets import masked, printable
 
 # The exit code while another process writes to the repository: EX_TEMPFAIL of sysexits.h.
-BUSY_EXIT_CODE = os.EX_TEMPFAIL
+BUSY_EXIT_CODE = 75
 
 
 class UserError(ValueError):

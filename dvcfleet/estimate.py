@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import is_params, kind_of
@@ -17,7 +19,6 @@ from dvcfleet.project import Expected
 from dvcfleet.scheduling.durations import medians
 from dvcfleet.scheduling.order import paths
 
-_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _NAMED = 4
 
 
@@ -102,8 +103,8 @@ def _total(took: Mapping[str, float], wanted: Mapping[str, Resources], written: 
     gpu = sum(wanted[name].gpus * each for name, each in took.items())
     parts = [f"{in_words(cpu)} of CPU time"] if took else []
     parts += [f"{in_words(gpu)} of GPU time"] if any(wanted[name].gpus for name in took) else []
-    parts += [f"{in_bytes(written)} of disk"] if written else []
-    parts += [f"{in_bytes(downloaded)} downloaded"] if downloaded else []
+    parts += [f"{decimal(round(written))} of disk"] if written else []
+    parts += [f"{decimal(round(downloaded))} downloaded"] if downloaded else []
     return f"expected: {', '.join(parts)}"
 
 
@@ -142,11 +143,3 @@ def _sources(stage: Stage) -> list[Path]:
     """Return the files that a stage reads and that no stage writes."""
     local = [dep.fs_path for dep in stage.deps if dep.protocol == "local" and not is_params(dep)]
     return [Path(path) for path in local if not is_near_output(stage.repo, path) and os.path.isfile(path)]
-
-
-def in_bytes(size: float) -> str:
-    """Format an amount of bytes for people."""
-    for unit, name in _UNITS:
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
-    return f"{size:.0f} B"

@@ -24,6 +24,10 @@ from dvcfleet.secrets import masked, printable
 
 Words = Callable[[BaseException], str | None]
 
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 something failed, 2 your mistake, 75 another run or a dvc command is at work in the "
+    "repository (try again later), 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
+)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
     errno.EACCES: "give this user permission",
@@ -43,6 +47,7 @@ _UNREADABLE = (
     ),
     *("yaml.error.YAMLError", "ruamel.yaml.error.YAMLError", "tomllib.TOMLDecodeError", "builtins.EOFError"),
 )
+_NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")  # as libraries say it
 _PATH_NAMES = ("path", "filename", "fs_path")  # of variables that hold a path as text
 _KEPT_TRACEBACKS = 20
 
@@ -135,7 +140,7 @@ def _words(error: BaseException) -> str | None:
         return f"Prefect's server refused a request ({_first_line(error)}){space_words()}"
     if isinstance(error, sqlite3.Error):
         return f"{_file_at(error) or 'a database'}: {_first_line(error)}{space_words()}"
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _is_lack_of_memory(str(error))):
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(w in str(error) for w in _NO_MEMORY)):
         return f"not enough memory ({_first_line(error)}): give it more, or do less at once"
     if isinstance(error, OSError):
         return _system_words(error)
@@ -154,10 +159,6 @@ def _system_words(error: OSError) -> str:
         return f"{text}{space_words(Path(names[0]) if names else None) or ': free some space'}"
     remedy = _REMEDIES.get(error.errno)
     return f"{text}: {remedy}" if remedy else text
-
-
-def _is_lack_of_memory(message: str) -> bool:
-    return any(words in message for words in ("can't allocate memory", "out of memory", "not enough memory"))
 
 
 def _file_at(error: BaseException) -> Path | None:

@@ -37,9 +37,10 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._over.wait(max(0.0, self._due - time.monotonic())):
             if time.monotonic() >= self._due:
-                interval = min(2 * self._interval, LONGEST_S)
+                # Before the beat: what is printed meanwhile restarts the timer.
+                self._interval = min(2 * self._interval, LONGEST_S)
+                self._due = time.monotonic() + self._interval
                 self._beat()
-                self._interval, self._due = interval, time.monotonic() + interval
 
 
 def signs(root: Path, began: Mapping[str, float], now: float) -> Iterable[str]:

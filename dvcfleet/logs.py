@@ -6,7 +6,8 @@ from io import FileIO
 from pathlib import Path
 from urllib.parse import unquote
 
-from dvcfleet.errors import NoRepositoryError, UserError, did_you_mean
+from dvcfleet.errors import UserError, did_you_mean
+from dvcfleet.repository import root_around
 from dvcfleet.worker.output import LOGS, is_written, log_path
 
 _POLL_S = 0.3
@@ -18,9 +19,13 @@ def output_of(stage: str, repo: Path, follow: bool = False) -> Iterator[bytes]:
 
     Raises UserError if no output of it is kept.
     """
-    root = _root(repo)
+    root = root_around(repo)
     path = log_path(root, stage)
-    log = FileIO(path if path.exists() else _refuse(stage, root))
+    if not path.exists():
+        names = [unquote(path.stem) for path in sorted((root / LOGS).glob("*.log"))]
+        other = f"no output of it is kept here: it has not run, or the name is misspelt{did_you_mean(stage, names)}"
+        raise UserError(f"stage {stage}: {other}")
+    log = FileIO(path)
     try:
         while True:
             is_going_on = follow and is_written(log)
@@ -33,17 +38,3 @@ def output_of(stage: str, repo: Path, follow: bool = False) -> Iterator[bytes]:
                 time.sleep(_POLL_S)
     finally:
         log.close()
-
-
-def _root(repo: Path) -> Path:
-    folder = repo.resolve()
-    for each in (folder, *folder.parents):
-        if (each / ".dvc").is_dir():
-            return each
-    raise NoRepositoryError(repo)
-
-
-def _refuse(stage: str, root: Path) -> Path:
-    names = [unquote(path.stem) for path in sorted((root / LOGS).glob("*.log"))]
-    other = f"no output of it is kept here: it has not run, or the name is misspelt{did_you_mean(stage, names)}"
-    raise UserError(f"stage {stage}: {other}")

@@ -4,7 +4,6 @@ A repository declares them in pyproject.toml: `project = "module:object"` under 
 hooks are called.
 """
 
-import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -93,40 +92,29 @@ class Project:
 
 def project_of(root: Path) -> Project:
     """Return the project that the repository at `root` declares; raise UserError if it cannot be loaded."""
-    return _read(root)[0]
-
-
-def note_of_unread(root: Path) -> str:
-    """Say that the repository's pyproject.toml cannot be read, which DVC would not read either; empty if it can."""
-    return _read(root)[1]
-
-
-def _read(root: Path) -> tuple[Project, str]:
     path = root / "pyproject.toml"
     if not path.is_file():
-        return Project(), ""
+        return Project()
     stat = path.stat()
     return _declared(path, stat.st_mtime_ns, stat.st_size)
 
 
 @cache
-def _declared(path: Path, modified: int, size: int) -> tuple[Project, str]:
-    text = ""
+def _declared(path: Path, modified: int, size: int) -> Project:
+    text = path.read_bytes().decode(errors="surrogateescape")
+    if TABLE not in text:  # nor is it parsed: DVC would not read it either
+        return Project()
     try:
-        text = path.read_bytes().decode(errors="surrogateescape")
         tools: Any = tomllib.loads(text).get("tool")
-    except (OSError, ValueError) as error:
-        problem = f"{path}: cannot be read as TOML ({in_one_line(error)})"
-        if re.search(rf"\b{TABLE}\b", text):
-            raise UserError(f"{problem}, and it names {TABLE}") from error
-        return Project(), f"{problem}: ignored, as it does not name {TABLE}"
+    except ValueError as error:
+        raise UserError(f"{path}: cannot be read as TOML ({in_one_line(error)}), and it names {TABLE}") from error
     table = tools.get(TABLE, {}) if isinstance(tools, dict) else {}
     if not isinstance(table, dict):
         raise UserError(f'{path}: tool.{TABLE} should be a table with project = "module:object", got {table!r}')
     for key in table:
         if key != "project":
             raise UserError(f"{path}: tool.{TABLE}.{key}: unknown; there is project")
-    return (_loaded(path, table["project"]) if table else Project()), ""
+    return _loaded(path, table["project"]) if table else Project()
 
 
 def _loaded(path: Path, declared: Any) -> Project:

@@ -62,6 +62,15 @@ def state_folder(repo: Repo) -> Path:
     return folder
 
 
+def root_around(path: Path) -> Path:
+    """Return the root of the DVC repository around a path, which is not opened; raise UserError if there is none."""
+    folder = path.resolve()
+    for each in (folder, *folder.parents):
+        if (each / ".dvc").is_dir():
+            return each
+    raise NoRepositoryError(path)
+
+
 def existing_state_folder(path: Path) -> Path | None:
     """Return the state folder of the repository around a path; None if there is none."""
     folder = path.resolve()

@@ -1,5 +1,6 @@
 """Run the stages of a DVC repository that are not up to date, in parallel, as one Prefect flow run."""
 
+import platform
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from dvcfleet.console import Progress, exit_code, show_orphans, show_plan, show_summary
 from dvcfleet.crash_recovery import recovered_lock_files, sync
-from dvcfleet.dvc_adapter.internals import check_fast_paths
+from dvcfleet.dvc_adapter.internals import DVC
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.pulling import pull_run_cache
@@ -26,7 +27,7 @@ from dvcfleet.planning.orphans import find_orphans, prune_orphans
 from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, validated_plan, workspace_checks
 from dvcfleet.planning.resources import Resources
 from dvcfleet.planning.validation import ProjectError, is_validated, note_validated, validate
-from dvcfleet.project import note_of_unread, project_of
+from dvcfleet.project import project_of
 from dvcfleet.record.experiments import keep_experiment
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import existing_state_folder, opened, state_folder, when_busy, write_lock
@@ -34,7 +35,7 @@ from dvcfleet.run_names import forget_run_name, is_begun, run_name
 from dvcfleet.runners import open_runner
 from dvcfleet.scheduling.durations import Durations, seconds_before
 from dvcfleet.services import Services
-from dvcfleet.stop_signals import Stop
+from dvcfleet.stop_signals import ENDING, Stop
 from dvcfleet.worker.output import LOGS
 from dvcfleet.worker.termination import LEAVE
 from dvcfleet.workspaces.local import LocalWorkspace
@@ -67,6 +68,8 @@ def run(
     console = console or Console(highlight=False, soft_wrap=True)
     stop = Stop()
     try:
+        if platform.system() != "Linux":
+            raise UserError("runs need Linux: on other systems nothing ends stages whose run was killed")
         with opened(repo) as dvc_repo:
             root = Path(dvc_repo.root_dir)
             place = choose_placement(root, profile, runner=runner, address=address, workers=workers)
@@ -74,9 +77,9 @@ def run(
                 recorded = _recorded(dvc_repo, place, _warner(console))
                 show_plan(validated_plan(dvc_repo, options, _checks_for(recorded)), place, root, console)
                 return 0
-            with write_lock(dvc_repo, when_busy(busy, console.print), console.print) as lock, stop.on_signals():
+            with write_lock(dvc_repo, when_busy(busy, console.print), console.print) as lock, stop.on_signals(*ENDING):
                 refuse_node(root)
-                check_fast_paths(dvc_repo, _warner(console))
+                DVC.report(_warner(console))
                 return RepositoryRun(dvc_repo, lock, options, place, stop, console).execute()
     except (ProjectError, SkippedError):
         raise
@@ -139,8 +142,6 @@ class RepositoryRun:
 
     def _plan(self) -> None:
         """Check the repository, plan what to run, and prepare its workspace."""
-        if note := note_of_unread(self.root):
-            self._warn(note)
         validated = is_validated(self.repo)
         if not validated:
             validate(self.repo)
@@ -206,7 +207,7 @@ class RepositoryRun:
                         halts=self.options.in_order,
                     )
                     # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
-                    execute = self.stop.on_signals()(run.execute)
+                    execute = self.stop.on_signals(*ENDING)(run.execute)
                     received = run_flow(name, runner.task_runner, execute)
                     if not run.stopping:
                         servers.stop(LEAVE)

@@ -87,7 +87,7 @@ class Services:
 
     def check_prefect(self, say: Callable[[str], object]) -> None:
         """Report the internals that the installed Prefect lacks, in this process and in the run's own server."""
-        PREFECT.check(say)
+        PREFECT.report(say)
         for line in self._server.notes() if self._server else ():
             say(line)
 

@@ -1,4 +1,4 @@
-"""Stop a run cleanly on Ctrl-C or SIGTERM."""
+"""Stop cleanly on signals."""
 
 import signal
 from collections.abc import Iterator
@@ -11,15 +11,17 @@ def ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+ENDING = (signal.SIGINT, signal.SIGTERM)  # those that stop a run
+
+
 class Stop:
-    """Turns Ctrl-C and SIGTERM into KeyboardInterrupt, and sets `exit_code`, which is 0 until then."""
+    """Turns signals into KeyboardInterrupt, and sets `exit_code`, which is 0 until then."""
 
     exit_code = 0
 
     @contextmanager
-    def on_signals(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt within the block on both signals."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
+    def on_signals(self, *numbers: signal.Signals) -> Iterator[None]:
+        """Raise KeyboardInterrupt within the block on these signals."""
         # An ignored signal stays ignored, such as SIGINT in a script's background process.
         before = {n: signal.signal(n, self._interrupt) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
         try:

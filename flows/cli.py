@@ -9,10 +9,11 @@ import typer
 
 from dvcfleet import command_line
 from dvcfleet.command_line import JsonOption, RepoOption
-from dvcfleet.failures import boundary, is_a
-from dvcfleet.gc_thresholds import raised_gc_thresholds
+from dvcfleet.failures import EXIT_CODES, boundary, is_a
+from dvcfleet.gc_thresholds import raise_gc_thresholds
+from dvcfleet.repository import root_around
 from flows import lineage_cli
-from merganser.command_line.app import EXIT_CODES, add_commands, example, new_app
+from merganser.command_line.app import add_commands, example, new_app
 from merganser.errors import ExtraError, InputError
 from merganser.extras import naming_extras
 from merganser.outputs import write_whole
@@ -28,8 +29,8 @@ app.add_typer(suites_app, name="suites")
 
 def main() -> None:
     """Run the command line; every error ends in a line and an exit code."""
-    mistakes = (ExtraError, InputError)
-    with boundary(mistakes, mlflow_words, command_line.named_state_folder), raised_gc_thresholds(), naming_extras():
+    raise_gc_thresholds()
+    with boundary((ExtraError,), mlflow_words, command_line.named_state_folder), naming_extras():
         app()
 
 
@@ -57,11 +58,10 @@ def report(
 ) -> None:
     """Say what to take, as the report's page does; with --tex, give its table for a paper."""
     from flows.answer import paper_table, report_lines
-    from flows.suites import root_of
 
     if not tex and (errors or out):
         raise InputError("--errors and --out are of --tex: say `merganser report --tex` with them")
-    root = root_of(repo)
+    root = root_around(repo)
     text = paper_table(root, errors=errors) if tex else "".join(f"{line}\n" for line in report_lines(root))
     if out:
         write_whole(out, text)
@@ -75,10 +75,10 @@ def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption
     if context.invoked_subcommand:
         return
     from flows.suite_files import suite_names
-    from flows.suites import ROW, describe, root_of, suite_row
+    from flows.suites import ROW, describe, suite_row
     from merganser.command_line.tables import print_table
 
-    root = root_of(repo)
+    root = root_around(repo)
     found = [describe(root, name) for name in suite_names(root)]
     if as_json:
         print(json.dumps([asdict(suite) for suite in found], indent=2))
@@ -98,9 +98,8 @@ def suites_check(
 ) -> None:
     """Check a suite without downloading it: choices, pointers, figures; with a network that its sources exist."""
     from flows.suite_check import check, check_lines
-    from flows.suites import root_of
 
-    found = check(root_of(repo), name, online=not offline or pin, pin_them=pin)
+    found = check(root_around(repo), name, online=not offline or pin, pin_them=pin)
     print(json.dumps(asdict(found), indent=2) if as_json else "\n".join(check_lines(found)))
     raise typer.Exit(2 if found.mistakes else 0)
 
@@ -109,9 +108,8 @@ def suites_check(
 def suites_diff(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     """Print what papers report beside what the last run measured, and which differences exceed our sampling error."""
     from flows.reproduced import difference_lines, read_differences
-    from flows.suites import root_of
 
-    found = read_differences(root_of(repo))
+    found = read_differences(root_around(repo))
     print(json.dumps(found, indent=2) if as_json else "\n".join(difference_lines(found)))
 
 
@@ -125,9 +123,9 @@ def use(
     repo: RepoOption = Path(),
 ) -> None:
     """Put a suite's params.yaml in place; what was computed for another stays in DVC's cache."""
-    from flows.suites import GRIDS, PARAMS, SUITES, root_of, use
+    from flows.suites import GRIDS, PARAMS, SUITES, use
 
-    params = use(root_of(repo), name, force, grids=grids)
+    params = use(root_around(repo), name, force, grids=grids)
     counts = f"{len(params.tasks)} tasks, {len(params.methods)} entries"
     print(f"{PARAMS} is that of {SUITES}/{name}.yaml{f', {GRIDS}' if grids else ''}: {params.base.family}, {counts}")
     print("`merganser run --prune` makes it, and takes what only another comparison needs out of the workspace")
@@ -143,9 +141,8 @@ def new(
 ) -> None:
     """Start another comparison beside this one: it shares the code and DVC's cache, and both may run at once."""
     from flows.comparisons import new
-    from flows.suites import root_of
 
-    for line in new(root_of(repo), folder, suite):
+    for line in new(root_around(repo), folder, suite):
         print(line)
     print(f"`cd {folder} && merganser run` makes it; `git worktree remove {folder}` takes it away, the cache stays")
 

@@ -3,10 +3,10 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from dvcfleet.git import GitError, git
+from dvcfleet.git import GitError, git, git_if_any
 from dvcfleet.repository import STATE_FOLDER, opened
 from flows import kept_lock_files
 from flows.suites import EXAMPLES, IGNORED, PARAMS, check_name, sources_of, use
@@ -133,24 +133,17 @@ def _uncommitted(root: Path) -> list[str]:
 def _do(folder: Path, root: Path, *args: str) -> str:
     """Have git do something for a comparison; return what it prints, or raise InputError with why it refuses."""
     try:
-        return _git(root, *args)
+        return git(root, *args, environment=_environment())
     except GitError as error:
         reason = str(error).rpartition("\n")[2].removeprefix("fatal: ")
         raise InputError(f"{folder}: git refuses: {reason}") from error
 
 
-def _git(root: Path, *args: str) -> str:
-    """Return what git prints; raise GitError if it fails, InputError if it is not installed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        return git(root, *args, environment=environment)
-    except FileNotFoundError as error:
-        raise InputError("git is not installed; another comparison is a worktree of it") from error
-
-
 def _succeeds(root: Path, *args: str) -> bool:
     """Have git do something if it can; tell whether it did."""
-    with suppress(GitError):
-        _git(root, *args)
-        return True
-    return False
+    return git_if_any(root, *args, environment=_environment()) is not None
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment without what leads git to another repository."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

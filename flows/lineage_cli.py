@@ -2,13 +2,14 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from dvcfleet.command_line import JsonOption, RepoOption
-from dvcfleet.errors import UserError
+from dvcfleet.repository import root_around
 from dvcfleet.secrets import masked, printable
 from merganser.command_line.app import example
 from merganser.errors import InputError
@@ -66,13 +67,13 @@ def verify(
     from dvcfleet.lineage.rerun import RerunError
 
     if (profile or device) and not rerun:
-        raise UserError("--profile and --device are for --rerun")
+        raise InputError("--profile and --device are for --rerun")
     try:
         done = audit(repo, target, _how(repo, profile, device) if rerun else None)
     except RerunError as error:
-        raise UserError(f"{error}{_other_way(repo, device)}") from error
+        raise InputError(f"{error}{_other_way(repo, device)}") from error
     if as_json:
-        print(masked(json.dumps(done.as_json(), indent=2)))
+        print(masked(json.dumps(asdict(done), indent=2)))
     else:
         for finding in done.findings:
             print(printable(masked(str(finding))))
@@ -84,18 +85,16 @@ def verify(
 def _how(repo: Path, profile: str | None, device: str | None) -> "Rerun":
     from dvcfleet.lineage.rerun import Rerun
     from flows.devices import changes_for
-    from flows.suites import root_of
 
-    return Rerun(profile, changes_for(device, root_of(repo) / "params.yaml") if device else {})
+    return Rerun(profile, changes_for(device, root_around(repo) / "params.yaml") if device else {})
 
 
 def _other_way(repo: Path, device: str | None) -> str:
     """Say how to rerun without a GPU what declares one."""
     from flows.devices import declared_devices
-    from flows.suites import root_of
 
     try:
-        devices = declared_devices(root_of(repo) / "params.yaml").declared.values()
+        devices = declared_devices(root_around(repo) / "params.yaml").declared.values()
     except InputError:  # not a comparison
         return ""
     if device or "cuda" not in devices:
@@ -112,6 +111,11 @@ def export(
     repo: RepoOption = Path(),
 ) -> None:
     """Export the lineage of results to other tools."""
-    from dvcfleet.lineage.export import export
+    from dvcfleet.lineage.export import exported
+    from merganser.outputs import new_output, replacing
 
-    print(f"{export(repo, file, target)} in {file}")
+    with new_output(file) as place:
+        text, what = exported(repo, file, target)
+        with replacing(place) as out:
+            out.write(text.encode())
+    print(f"{what} in {file}")

@@ -4,11 +4,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.errors import UserError
 from dvcfleet.lineage.hooks import LineageHooks
 from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
 from dvcfleet.lineage.tree import read_json
-from merganser.errors import InputError
 from tasks.stages import RECORDS
 
 if TYPE_CHECKING:
@@ -30,10 +28,7 @@ class MerganserLineage(LineageHooks):
         """Find an MLflow run, or a cell of the report."""
         from flows.targets import find
 
-        try:
-            return find(repo, text)
-        except InputError as error:
-            raise UserError(str(error)) from error
+        return find(repo, text)
 
     def names(self) -> Iterable[str]:
         """List the entries of methods."""
@@ -61,10 +56,7 @@ class MerganserLineage(LineageHooks):
         """Compare receipts and metric files with what MLflow holds."""
         from flows.mlflow_audit import check_records
 
-        try:
-            return check_records(lineage, found)
-        except InputError as error:
-            raise UserError(str(error)) from error
+        return check_records(lineage, found)
 
     def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
         """Return how far a score may move on another device; None for what follows from scores."""

@@ -4,7 +4,6 @@ import os
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
@@ -19,14 +18,8 @@ if TYPE_CHECKING:
 
 _WAIT_S = 1.0  # for a store that is being written; then its records are taken to be there
 _AT_ONCE = 500  # values in a query
-
-
-@dataclass(frozen=True)
-class _Recorded:
-    """The runs that a store holds of those that receipts name, and where each report with one of them is kept."""
-
-    runs: frozenset[str]
-    reports: frozenset[str]
+# The runs that a store holds of those that receipts name, and where each report with one of them is kept.
+_Recorded = tuple[set[str], set[str]]
 
 
 def lost_evidence(stages: Sequence["Stage"]) -> dict[str, str]:
@@ -42,9 +35,10 @@ def lost_evidence(stages: Sequence["Stage"]) -> dict[str, str]:
     recorded = _recorded(store, receipts.values())
     if recorded is None:
         return {}
+    runs, reports = recorded
     gone = f"MLflow's store {store} is gone" if not store.exists() else "MLflow has no run of it any more"
-    lost = {name: gone for name, run in receipts.items() if run not in recorded.runs}
-    if not lost and (why := _lack_of_report(recorded.reports)):
+    lost = {name: gone for name, run in receipts.items() if run not in runs}
+    if not lost and (why := _lack_of_report(reports)):
         for stage in stages:
             if any(_is_at(out, REPORT) and out.hash_info for out in stage.outs):
                 lost[stage.addressing] = why
@@ -77,7 +71,7 @@ def _is_at(out: "Output", path: Path) -> bool:
 def _recorded(store: Path, runs: Collection[str]) -> _Recorded | None:
     """Ask a store, which may not be there, for these runs; None if it is being written."""
     if not store.exists():
-        return _Recorded(frozenset(), frozenset())
+        return set(), set()
     try:
         uri = f"file:{quote(str(store))}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=_WAIT_S)) as connection:
@@ -86,7 +80,7 @@ def _recorded(store: Path, runs: Collection[str]) -> _Recorded | None:
         if "locked" in str(error) or "busy" in str(error):
             return None
         if "no such table" in str(error):  # an empty file is an empty store
-            return _Recorded(frozenset(), frozenset())
+            return set(), set()
         raise DamagedError(store_words(error)) from error
 
 
@@ -106,7 +100,7 @@ def _asked(connection: sqlite3.Connection, runs: list[str]) -> _Recorded:
         reports.update(
             place for (place,) in connection.execute(f"{joined} WHERE {active} AND tags.value IN {which}", some)
         )
-    return _Recorded(frozenset(found), frozenset(reports))
+    return found, reports
 
 
 def _lack_of_report(reports: Collection[str]) -> str | None:

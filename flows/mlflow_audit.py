@@ -11,6 +11,7 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from dvcfleet.errors import FailedError
+from dvcfleet.lineage.contents import digest_of
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.steps import Lineage, Step
 from dvcfleet.lineage.tree import read_json
@@ -18,7 +19,6 @@ from dvcfleet.paths import overlap
 from flows.lost_evidence import local_folder
 from merganser.config.loading import load_params
 from merganser.config.params import Params
-from merganser.hashes import sha256_of
 from tasks.record import (
     COMPARISON,
     ENTRY,
@@ -163,7 +163,7 @@ def _check_report(
     steps = [step for step in lineage.steps.values() if any(item.path == str(REPORT) for item in step.outputs)]
     if not steps or _is_touched(steps[0], found):
         return
-    files = {path: sha256_of(path) for path in sorted(REPORT.rglob("*")) if path.is_file()}
+    files = {path: digest_of(path, "sha256") for path in sorted(REPORT.rglob("*")) if path.is_file()}
     entries = {f"{ENTRY}.{file.stem}": str((read_json(file) or {}).get("run_id")) for file in receipts.values()}
     copies = []
     for parent in store.client.search_runs([store.experiment], f"tags.`{COMPARISON}` != ''"):
@@ -171,14 +171,9 @@ def _check_report(
             folder = local_folder(str(parent.info.artifact_uri))
             if not (folder and folder.is_relative_to(Path.cwd())):
                 return
-            copies.append([folder / path for path, digest in files.items() if _sha256(folder / path) != digest])
+            copies.append(
+                [folder / path for path, digest in files.items() if digest_of(folder / path, "sha256") != digest]
+            )
     if copies and (differing := min(copies, key=len)):
         name = os.path.relpath(differing[0])
         yield Finding(MlflowKind.DIFFERS, name, "not the report's file; remove it, run again", (steps[0].stage,))
-
-
-def _sha256(path: Path) -> str | None:
-    try:
-        return sha256_of(path)
-    except OSError:
-        return None

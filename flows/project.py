@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dvcfleet.errors import UserError
 from dvcfleet.project import Expected, Project
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from flows.lineage_hooks import MerganserLineage
@@ -65,24 +64,21 @@ class Merganser(MerganserLineage, Project):
         return hashlib.sha256(PARAMS.read_bytes()).hexdigest() if PARAMS.is_file() else "none"
 
     def validate(self, repo: "Repo") -> None:
-        """Check params.yaml, and the headers of the models it names, and complete it; raise UserError."""
+        """Check params.yaml, and the headers of the models it names, and complete it; raise InputError."""
         from dvcfleet.dvc_adapter.listings import is_near_output
         from merganser.config.headers import check_sources
         from merganser.config.loading import complete_file, load_params
 
         checked = self.digest()  # of what is read now: stages check what is edited from here on
-        try:
-            params = load_params(PARAMS)
-            if note := complete_file(PARAMS):  # before DVC reads it
-                checked = self.digest()
-                print(note, file=sys.stderr, flush=True)
-            check_sources(params, Path(), lambda path: is_near_output(repo, str(path.absolute())))
-            self._checked = checked
-        except InputError as error:
-            raise UserError(str(error)) from error
+        params = load_params(PARAMS)
+        if note := complete_file(PARAMS):  # before DVC reads it
+            checked = self.digest()
+            print(note, file=sys.stderr, flush=True)
+        check_sources(params, Path(), lambda path: is_near_output(repo, str(path.absolute())))
+        self._checked = checked
 
     def check_gpus(self, gpus: Mapping[str, int]) -> None:
-        """Refuse stages whose declared device is a GPU and that ask for none; raise UserError naming the first."""
+        """Refuse stages whose declared device is a GPU and that ask for none; raise InputError naming the first."""
         from dvcfleet.dvc_adapter.stages import kind_of
         from flows.devices import declared_devices
 
@@ -95,16 +91,13 @@ class Merganser(MerganserLineage, Project):
                 kind, place = kind_of(stage), f"{devices.place(stage)}.device"
                 line = f"{kind}: {{resources: {{gpus: 1}}}}"
                 remedy = f"run by a --profile that has `{line}` among its stages in profiles.yaml, or set it to cpu"
-                raise UserError(f"{PARAMS}: {place} is cuda, and the stage {stage} is given no GPU; {remedy}")
+                raise InputError(f"{PARAMS}: {place} is cuda, and the stage {stage} is given no GPU; {remedy}")
 
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Pin the sources that follow a branch to its latest commit."""
         from flows.moving_sources import follow_sources
 
-        try:
-            follow_sources(say)
-        except InputError as error:
-            raise UserError(str(error)) from error
+        follow_sources(say)
 
     def distrusted(self, stages: "Sequence[Stage]") -> Mapping[str, str]:
         """Return the stages whose results MLflow has no record of any more."""

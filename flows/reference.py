@@ -4,7 +4,6 @@ They are made of the help texts, the models that check the file and the docstrin
 """
 
 import inspect
-import re
 import types
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -14,6 +13,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typer.cli import get_docs_for_click
 
 import merganser
 import merganser.api
@@ -26,9 +26,8 @@ _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 def commands_page(app: typer.Typer) -> str:
     """Return a Markdown page with every command of a command line: what it does, its arguments and options."""
-    found = list(_commands(typer.main.get_command(app), "merganser"))
-    parts = ["# Commands", "What `merganser COMMAND --help` says, on one page."]
-    return "\n\n".join([*parts, *(_command(name, command) for name, command in found)]) + "\n"
+    command = typer.main.get_command(app)
+    return get_docs_for_click(obj=command, ctx=typer.Context(command), name="merganser", title="Commands")
 
 
 def keys_page(model: type[BaseModel] = Params) -> str:
@@ -77,30 +76,6 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
 def _annotation(annotation: Any) -> str:
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     return text.replace("collections.abc.", "").replace("typing.", "")
-
-
-def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if not hasattr(command, "commands"):
-        yield name, command
-        return
-    for part, inner in command.commands.items():
-        if not inner.hidden:
-            yield from _commands(inner, f"{name} {part}")
-
-
-def _command(name: str, command: Any) -> str:
-    context = command.make_context(name, [], resilient_parsing=True)
-    usage = " ".join([name, *command.collect_usage_pieces(context)])
-    given = [
-        param.get_help_record(context) for param in command.get_params(context) if not getattr(param, "hidden", False)
-    ]
-    rows = [f"| {_code(form)} | {_cell(text)} |" for form, text in filter(None, given) if "--help" not in form]
-    table = "\n".join(["| | |", "| --- | --- |", *rows])
-    paragraphs = [inspect.cleandoc(text) for text in (command.help, command.epilog) if text]
-    below = paragraphs[1:] and re.sub(r"^Example: (.+)$", r"Example: `\1`", paragraphs[1], flags=re.M)
-    return "\n\n".join(
-        filter(None, [f"## {name}", paragraphs[0], f"```\n{usage}\n```", table if rows else "", below or ""])
-    )
 
 
 def _sections(path: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
@@ -163,10 +138,6 @@ def _bounds(metadata: Any) -> list[str]:
     return [
         f"{sign} {getattr(each, name)}" for each in constraints for name, sign in _BOUNDS.items() if hasattr(each, name)
     ]
-
-
-def _code(form: str) -> str:
-    return f"`{form}`".replace("|", "\\|")
 
 
 def _cell(text: str) -> str:

@@ -12,7 +12,7 @@ from prefect.states import Completed, Failed, State
 from rich.console import Console
 
 from dvcfleet.errors import SkippedError, UserError
-from dvcfleet.gc_thresholds import raised_gc_thresholds
+from dvcfleet.gc_thresholds import raise_gc_thresholds
 from dvcfleet.options import Options
 from dvcfleet.own_variables import set_own
 from dvcfleet.run import run as run_stages
@@ -59,20 +59,20 @@ def scheduled(
     """
     if RUN_NAME_VARIABLE not in os.environ:
         set_own(RUN_NAME_VARIABLE, flow_run.name or "")
+    raise_gc_thresholds()
     lines = LogLines()
     console = Console(file=lines, highlight=False, soft_wrap=True)
     try:
-        with raised_gc_thresholds():
-            code = run_stages(
-                Options(tuple(stages or ()), force=force, prune=prune, fetch_results=fetch_results),
-                repo=repo,
-                runner=runner,
-                address=address,
-                workers=workers,
-                profile=profile,
-                busy=busy,
-                console=console,
-            )
+        code = run_stages(
+            Options(tuple(stages or ()), force=force, prune=prune, fetch_results=fetch_results),
+            repo=repo,
+            runner=runner,
+            address=address,
+            workers=workers,
+            profile=profile,
+            busy=busy,
+            console=console,
+        )
     except SkippedError as skipped:
         return Completed(name="Skipped", message=str(skipped))
     except UserError as error:

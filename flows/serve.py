@@ -77,17 +77,9 @@ def _schedule(item: dict[str, Any]) -> "Schedule":
 @contextmanager
 def _prefect(home: Path) -> Iterator[str]:
     """Connect this process and its children to the server; yield the address of its page."""
-    elsewhere = os.environ.get("PREFECT_API_URL")
-    server = None if elsewhere else Server(home, page=True, schedules=True)
-    try:
-        if server:
-            server.wait()
-            hand_down(server.environment)
-        environment = server.environment if server else {"PREFECT_API_URL": str(elsewhere)}
-        from prefect import settings
-
-        with settings.temporary_settings({getattr(settings, name): value for name, value in environment.items()}):
-            yield environment["PREFECT_API_URL"].removesuffix("/api")
-    finally:
-        if server:
-            server.stop()
+    if elsewhere := os.environ.get("PREFECT_API_URL"):
+        yield elsewhere.removesuffix("/api")
+        return
+    with Server(home, page=True, schedules=True) as server:
+        hand_down(server.environment)  # before Prefect is imported
+        yield server.wait().removesuffix("/api")

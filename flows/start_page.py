@@ -1,7 +1,6 @@
 """The start page of `merganser ui`: the project, its last run with its result, and links to the other pages."""
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +75,8 @@ def _counted(count: int, one: str, many: str) -> str:
 
 def _environment() -> Environment:
     environment = open_templates("flows")
-    environment.filters |= {"local": _local, "results": _results}
+    environment.filters |= {
+        "local": lambda moment: f"{moment.astimezone():%Y-%m-%d %H:%M}",
+        "results": lambda counts: [f"{count} {result}" for result, count in counts.items()],
+    }
     return environment
-
-
-def _local(moment: datetime) -> str:
-    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
-
-
-def _results(counts: Mapping[str, int]) -> Iterable[str]:
-    return [f"{count} {result}" for result, count in counts.items()]

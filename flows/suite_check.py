@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from flows.suite_files import ABOUT, GRIDS, POINTERS, SUITES, pointers, read_suite
 from flows.suites import EXAMPLES, check_name, describe, is_the_tables, load_suite, sources_of
 from merganser.config.params import Params
@@ -79,11 +81,11 @@ def check_lines(found: Checked) -> Iterator[str]:
     yield from (f"mistake: {mistake}" for mistake in found.mistakes)
     yield from (f"note: {note}" for note in found.notes)
     for source in found.sources:
-        size = "" if source.bytes is None else f", {_gigabytes(source.bytes)}"
+        size = "" if source.bytes is None else f", {decimal(source.bytes, precision=2)}"
         yield f"{source.path}: {source.hub or 'on this disk'}{size}: {source.state}"
     known = [source.bytes for source in found.sources if source.bytes is not None]
     if known:
-        yield f"{_gigabytes(sum(known))} to download, of {len(known)} sources"
+        yield f"{decimal(sum(known), precision=2)} to download, of {len(known)} sources"
     loose = [source for source in found.sources if source.hub and source.revision is None]
     if loose:
         yield (
@@ -179,7 +181,3 @@ def _published_mistakes(root: Path, params: Params) -> Iterator[str]:
         yield from (f"{source}: {mistake}" for mistake in published_mistakes(read_published(root / source), params))
     except (InputError, OSError) as error:
         yield str(error)
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 10**7 else f"{size / 1e6:.2f} MB"

@@ -79,15 +79,6 @@ def suite_row(suite: Suite) -> tuple[str, ...]:
     return in_use, suite.name, suite.family, " ".join(tasks), str(len(suite.entries)), suite.gpu, costs
 
 
-def root_of(path: Path) -> Path:
-    """Return the DVC repository that a path lies in."""
-    path = path.resolve()
-    for folder in (path, *path.parents):
-        if (folder / ".dvc").is_dir():
-            return folder
-    raise InputError(f"{path}: not in a DVC repository; name one by --repo")
-
-
 def describe(root: Path, name: str) -> Suite:
     """Read a suite, and tell whether the root's params.yaml is the same, or its grids."""
     try:

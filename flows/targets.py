@@ -1,8 +1,8 @@
 """Lineage targets besides stages and files: an MLflow run, a cell of the report (ENTRY, ENTRY/COLUMN)."""
 
-import csv
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,10 @@ from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.steps import Target
 from dvcfleet.lineage.targets import target_of_file
 from dvcfleet.lineage.tree import read_json
+from flows.answer import read_table
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
-from tasks.stages import MERGE_PROFILES, METRICS, PROFILES, RECORDS, REPORT
+from tasks.stages import MERGE_PROFILES, METRICS, PROFILES, RECORDS
 
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.protocols import Repo
@@ -95,8 +96,6 @@ def entries() -> dict[str, Any]:
 
 def _cell(repo: "Repo", entry: str, column: str) -> Any:
     """Return a cell of the report's table."""
-    table = Path(repo.root_dir, REPORT, "results.csv")
-    if not table.is_file():
-        return None
-    with table.open(newline="") as file:
-        return next((row.get(column) for row in csv.DictReader(file) if row["entry"] == entry), None)
+    with suppress(InputError):
+        rows = read_table(Path(repo.root_dir), "results.csv")
+        return next((row.get(column) for row in rows if row["entry"] == entry), None)

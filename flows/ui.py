@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 import webbrowser
@@ -13,16 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
-from types import FrameType
 
 from dvcfleet.errors import FailedError
 from dvcfleet.guarded_uvicorn import NAME as GUARDED_PROTOCOL
-from dvcfleet.prefect_adapter.server import Server
+from dvcfleet.prefect_adapter.server import START_LIMIT_S, Server, answers
 from dvcfleet.repository import opened, state_folder
 from dvcfleet.secrets import masked
+from dvcfleet.stop_signals import Stop
 
 PORT = 4280
-_START_LIMIT_S = 120.0
 _ENDING = (signal.SIGTERM, signal.SIGHUP)  # as when its terminal is closed
 
 
@@ -34,7 +32,7 @@ def serve(repo: Path, port: int = PORT, browser: bool = False) -> None:
     """
     with opened(repo) as dvc_repo:
         root, home = Path(dvc_repo.root_dir), state_folder(dvc_repo) / "prefect"
-    with _stopped_by_signal(), ExitStack() as stack:
+    with suppress(KeyboardInterrupt), Stop().on_signals(*_ENDING), ExitStack() as stack:
         listener = stack.enter_context(_listener(port))
         begun = {
             "Prefect": stack.enter_context(_prefect_page(home)),  # both start at once, then each is waited for
@@ -52,7 +50,7 @@ def serve(repo: Path, port: int = PORT, browser: bool = False) -> None:
 
 def has_browser() -> bool:
     """Tell whether a browser would open in a window: on a terminal of a desktop."""
-    return sys.stdout.isatty() and (sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ)))
+    return sys.stdout.isatty() and bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
 
 
 def _serve_start_page(root: Path, services: dict[str, str], listener: socket.socket) -> None:
@@ -67,20 +65,6 @@ def _serve_start_page(root: Path, services: dict[str, str], listener: socket.soc
     # As uvicorn does for SIGINT and SIGTERM: an exception might be raised inside a request, and end that alone.
     signal.signal(signal.SIGHUP, server.handle_exit)
     server.run(sockets=[listener])
-
-
-@contextmanager
-def _stopped_by_signal() -> Iterator[None]:
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {each: signal.signal(each, interrupt) for each in _ENDING}
-    try:
-        with suppress(KeyboardInterrupt):
-            yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextmanager
@@ -101,11 +85,8 @@ def _prefect_page(home: Path) -> Iterator[Callable[[], str]]:
     if elsewhere := os.environ.get("PREFECT_API_URL"):
         yield lambda: elsewhere.removesuffix("/api")
         return
-    server = Server(home, page=True)
-    try:
+    with Server(home, page=True) as server:
         yield lambda: server.wait().removesuffix("/api")
-    finally:
-        server.stop()
 
 
 @contextmanager
@@ -116,11 +97,13 @@ def _mlflow_page(root: Path) -> Iterator[Callable[[], str]]:
         return
     port = _free_port()
     command = ["ui", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    # This package is found also where it is not installed.
+    packages = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))
     # In its own process group, so that its workers can be ended cleanly with it.
     process = subprocess.Popen(
         [sys.executable, "-m", "mlflow", *command],
         cwd=root,
-        env=os.environ | {"UVICORN_HTTP": GUARDED_PROTOCOL, "PYTHONPATH": os.pathsep.join(_import_paths())},
+        env=os.environ | {"UVICORN_HTTP": GUARDED_PROTOCOL, "PYTHONPATH": os.pathsep.join(filter(None, packages))},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -134,12 +117,6 @@ def _mlflow_page(root: Path) -> Iterator[Callable[[], str]]:
         process.wait()
 
 
-def _import_paths() -> Iterator[str]:
-    """Yield where Python looks for packages, this one first: it is found also where it is not installed."""
-    yield str(Path(__file__).parents[1])
-    yield from filter(None, [os.environ.get("PYTHONPATH")])
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -147,12 +124,7 @@ def _free_port() -> int:
 
 
 def _answering(address: str, process: subprocess.Popen[bytes]) -> str:
-    deadline = time.monotonic() + _START_LIMIT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(urllib.error.URLError, ConnectionError, TimeoutError), urllib.request.urlopen(address, timeout=5):
-            break
-        time.sleep(0.2)
-    else:
+    if not answers(address, process):
         raise FailedError("the MLflow page did not start; `python -m mlflow ui` says why")
     if not _refuses_others(address):
         raise FailedError(
@@ -164,7 +136,7 @@ def _answering(address: str, process: subprocess.Popen[bytes]) -> str:
 def _refuses_others(address: str) -> bool:
     request = urllib.request.Request(address, headers={"Origin": "http://elsewhere.example"})
     try:
-        with urllib.request.urlopen(request, timeout=_START_LIMIT_S):
+        with urllib.request.urlopen(request, timeout=START_LIMIT_S):
             return False
     except urllib.error.HTTPError as refusal:
         return refusal.code == HTTPStatus.FORBIDDEN

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
@@ -16,15 +16,11 @@ if TYPE_CHECKING:
 @contextmanager
 def fast_index() -> Iterator[None]:
     """Make DVC read dvc.yaml and parameters, and build its graph, by the shortcuts within the block."""
-    with ExitStack() as shortcuts:
-        shortcuts.enter_context(_local_paths())
-        shortcuts.enter_context(_acyclic())
-        shortcuts.enter_context(_params_once())
-        shortcuts.enter_context(_named_errors())
+    with _local_paths(), _acyclic(), _params_once(), _named_errors():
         yield
 
 
-@otherwise("local_paths", no_shortcut)
+@otherwise("reading dvc.yaml", no_shortcut)
 def _local_paths() -> AbstractContextManager[None]:
     """Resolve plain paths alike: DVC validates each as the configuration of a remote."""
     from dvc import output
@@ -47,7 +43,7 @@ def _local_paths() -> AbstractContextManager[None]:
     return replaced(output, "get_cloud_fs", resolve_once)
 
 
-@otherwise("acyclic", no_shortcut)
+@otherwise("checking the graph of stages", no_shortcut)
 def _acyclic() -> AbstractContextManager[None]:
     """Sort the graph to see that it has no cycle; DVC looks for one edge by edge, and only that names it."""
     from dvc.repo import graph
@@ -63,7 +59,7 @@ def _acyclic() -> AbstractContextManager[None]:
     return replaced(graph, "check_acyclic", check_by_sorting)
 
 
-@otherwise("params_once", no_shortcut)
+@otherwise("reading parameters", no_shortcut)
 def _params_once() -> AbstractContextManager[None]:
     """Parse a parameters file once; DVC does it twice for each stage, and the file has a line for all of them."""
     from dvc.dependency import param

@@ -1,19 +1,21 @@
 """The DVC internals that the engine uses.
 
-Those that DVC's public API can replace, only slower, are fast paths; a DVC without one of the others (NEEDED) is
-refused: what the protocols say of its classes, and names that are imported. A test collects what the code imports:
-nothing is used that neither list names.
+Those that DVC's public API can replace, only slower, are fast paths (`otherwise`); a DVC without one of the others
+(NEEDED) is refused: what the protocols say of its classes, and names that are imported. A test collects what the code
+imports: nothing else is needed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
+from operator import attrgetter
 from types import FunctionType
 from typing import Annotated, get_origin
 
 from dvcfleet.dvc_adapter import protocols
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import UserError
-from dvcfleet.fast_paths import FastPaths, missing
+from dvcfleet.fast_paths import FastPaths
 
 RANGE = "dvc>=3.66,<4"
 
@@ -83,41 +85,25 @@ NEEDED = (
     "dvc_data.hashfile.state:State",
     "dvc_data.hashfile.tree:Tree",
 )
-# `repo` and `scm` are the opened repository and its git.
-DVC = FastPaths(
-    "DVC",
-    {
-        "hash_file": (("dvc_data.hashfile.hash:hash_file", "dvc_data.hashfile.obj:HashFile"), "hashing files"),
-        "store_file": (
-            ("dvc_objects.fs.utils:umask", "repo:state.links"),
-            "storing outputs",
-        ),
-        "run_cache": (("repo:stage_cache.cache_dir", "repo:cache.legacy.move"), "using the run cache"),
-        "links_table": (("repo:state.links.directory",), "noting links"),
-        "shell_command": (("dvc.stage.run:_make_cmd",), "starting a shell, which now reads its settings,"),
-        "command_environment": (("dvc.utils:fix_env",), "finding a python under pyenv"),
-        "forget_ignored": (("scm:_reset",), "writing .gitignore files"),
-        "forget_index": (("repo:_reset",), "reading dvc.yaml again"),
-        "local_paths": (("dvc.output:get_cloud_fs",), "reading dvc.yaml"),
-        "acyclic": (("dvc.repo.graph:check_acyclic",), "checking the graph of stages"),
-        "params_once": (("dvc.dependency.param:load_path",), "reading parameters"),
-        "git_index": (("scm:dulwich.repo.open_index",), "listing what git keeps"),
-    },
-)
+DVC = FastPaths("DVC")
 otherwise = DVC.otherwise
 
 
 @cache
 def check_needed() -> None:
     """Raise UserError if the installed DVC lacks an internal that nothing can replace."""
-    names = list(missing(NEEDED, {}))
+    names = [name.replace(":", ".") for name in NEEDED if not _is_there(name)]
     if names:
         raise UserError(f"{DVC.version} has no {', '.join(names)}, which every run needs: install a release of {RANGE}")
 
 
-def check_fast_paths(repo: Repo, say: Callable[[str], object]) -> None:
-    """Report which fast paths are off with the installed DVC."""
-    DVC.check(say, repo=repo, scm=repo.scm if under_git(repo) else None)
+def _is_there(internal: str) -> bool:
+    module, _, path = internal.partition(":")
+    try:
+        attrgetter(path)(import_module(module))
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def under_git(repo: Repo) -> bool:

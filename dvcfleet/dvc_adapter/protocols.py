@@ -4,7 +4,7 @@ Methods and properties are those of DVC's classes: a run is refused if the insta
 other names are set on each object. What stands behind them, such as caches and file systems, has no types here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -188,12 +188,14 @@ class Repo(Protocol):
     lock: Any
     stage: Any
     stage_cache: Any
-    _reset: Callable[[], None]
     config: Property[Any]  # its settings by section
     dvcignore: Property[Any]  # what .dvcignore excludes
     index: Property[Index]  # its stages
     scm: Property[Any]  # its git
     scm_context: Property[Any]  # what DVC writes for git: .gitignore files, and names of files to add
+
+    def __hash__(self) -> int:
+        """Return the hash of the object."""
 
     def get_rev(self) -> str:
         """Return the current commit."""

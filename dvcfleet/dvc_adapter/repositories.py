@@ -3,16 +3,20 @@
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from dvcfleet.dvc_adapter.internals import otherwise, under_git
 from dvcfleet.dvc_adapter.protocols import Repo
+from dvcfleet.fast_paths import no_shortcut
 from dvcfleet.git import git
 
 
+@lru_cache(maxsize=1)
 def tracked_paths(repo: Repo) -> frozenset[str]:
-    """Return the files that git tracks, and their folders."""
+    """Return the files that git tracked when this was first asked of the opened repository, and their folders."""
     if not under_git(repo):
         return frozenset()
     root = repo.scm.root_dir
@@ -31,21 +35,16 @@ def _names_by_git(repo: Repo) -> list[str]:
     return git(repo.scm.root_dir, "ls-files", "-z").split("\0")[:-1]
 
 
-@otherwise("git_index", _names_by_git)
+@otherwise("listing what git keeps", _names_by_git)
 def _tracked_names(repo: Repo) -> list[str]:
     """Read git's index from the repository's root; running git takes ten times as long."""
     return list(map(os.fsdecode, repo.scm.dulwich.repo.open_index()))
 
 
-def _drop_index(repo: Repo) -> None:
-    for name in ("index", "dvcignore"):
-        vars(repo).pop(name, None)
-
-
-@otherwise("forget_index", _drop_index)
 def forget_index(repo: Repo) -> None:
     """Make DVC reread dvc.yaml, dvc.lock and .dvcignore."""
-    repo._reset()
+    for name in ("index", "dvcignore"):
+        vars(repo).pop(name, None)
 
 
 def _open_git_again(repo: Repo) -> None:
@@ -54,31 +53,18 @@ def _open_git_again(repo: Repo) -> None:
     repo.scm_context.scm = vars(repo)["scm"] = SCM(repo.root_dir)
 
 
-@otherwise("forget_ignored", _open_git_again)
+@otherwise("writing .gitignore files", _open_git_again)
 def forget_ignored(repo: Repo) -> None:
     """Make DVC reread .gitignore files."""
     repo.scm._reset()
 
 
-@contextmanager
-def links_open(repo: Repo) -> Iterator[None]:
+@otherwise("noting links", lambda repo: no_shortcut())
+def links_open(repo: Repo) -> AbstractContextManager[Any]:
     """Keep DVC's table of links open: DVC closes it after each entry, and the last close checkpoints its journal."""
-    path = _links_table(repo)
-    if path is None:
-        yield
-        return
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-        yield
-
-
-def _no_table(repo: Repo) -> str | None:
-    return None
-
-
-@otherwise("links_table", _no_table)
-def _links_table(repo: Repo) -> str | None:
-    return os.path.join(repo.state.links.directory, "cache.db")
+    connection = sqlite3.connect(os.path.join(repo.state.links.directory, "cache.db"))
+    connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    return closing(connection)
 
 
 @contextmanager

@@ -94,7 +94,7 @@ class DvcLock:
                 self._lock.unlock()
 
     def is_wanted(self) -> bool:
-        """Tell whether another process has tried to take the lock since this one took it (on Linux only)."""
+        """Tell whether another process has tried to take the lock since this one took it."""
         return self._opened.is_noted()
 
     def give_a_turn(self) -> None:
@@ -116,14 +116,13 @@ class DvcLock:
 
 
 class _Opened:
-    """Detects by Linux' inotify that a file was opened; on other systems it never does."""
+    """Detects by inotify that a file was opened; where the system gives no more instances of it, it never does."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._descriptor = path, -1
+        self._path = path
         self._is_watching = False
-        with suppress(AttributeError):
-            self._libc = ctypes.CDLL(None)
-            self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._libc = ctypes.CDLL(None)
+        self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def watch(self) -> None:
         """Start to watch."""

@@ -47,7 +47,7 @@ def parse_entry(text: str, path: str) -> dict[str, Any] | None:
         return None
 
 
-@otherwise("run_cache", lambda repo: os.path.join(repo.cache.legacy.path, "runs"))
+@otherwise("using the run cache", lambda repo: os.path.join(repo.cache.legacy.path, "runs"))
 def run_cache_folder(repo: Repo) -> str:
     """Return the folder of all entries."""
     return str(repo.stage_cache.cache_dir)
@@ -134,14 +134,14 @@ def save_run(stage: Stage, entry: dict[str, Any]) -> None:
         stage.repo.stage_cache.save(stage)
 
 
-@otherwise("run_cache", lambda stage, entry: None)
+@otherwise("using the run cache", lambda stage, entry: None)
 def _remove_damaged_entry(stage: Stage, entry: dict[str, Any]) -> None:
     path = Path(_folder(stage, entry), entry_hash(entry))
     if path.exists() and entry_at(path) is None:
         path.unlink()
 
 
-@otherwise("run_cache", lambda stage, entry: stage.repo.stage_cache.save(stage))
+@otherwise("using the run cache", lambda stage, entry: stage.repo.stage_cache.save(stage))
 def _write_entry(stage: Stage, entry: dict[str, Any]) -> None:
     if not _fits(stage):
         return
@@ -157,7 +157,7 @@ def _write_entry(stage: Stage, entry: dict[str, Any]) -> None:
     cache.move(temporary, str(path))
 
 
-@otherwise("run_cache", lambda stage: True)
+@otherwise("using the run cache", lambda stage: True)
 def _may_have_run(stage: Stage) -> bool:
     """Tell whether the run cache has an entry for a stage's command and inputs that is whole, as are its outputs.
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import dpath
+
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.dvc_adapter.protocols import Item, Output, ParamsDependency, PipelineStage, Repo, Stage
 from dvcfleet.errors import UserError, did_you_mean
@@ -57,11 +59,7 @@ def set_params(path: Path, params: Mapping[str, Any]) -> None:
 
     content = load_yaml(path)
     for name, value in params.items():
-        *sections, last = name.split(".")
-        section = content
-        for each in sections:
-            section = section.setdefault(each, {})
-        section[last] = value
+        dpath.new(content, name, value, separator=".")
     path.write_text(dumps_yaml(content), encoding="utf-8")
 
 
@@ -103,7 +101,7 @@ def _flag(meta: Mapping[str, Any], key: str, default: bool, where: str) -> bool:
     return value
 
 
-@otherwise("shell_command", lambda shell, line: [shell, "-c", line])
+@otherwise("starting a shell, which now reads its settings,", lambda shell, line: [shell, "-c", line])
 def shell_command(shell: str, line: str) -> list[str]:
     """Return a shell's argv for one command line; for shells it knows, DVC skips the user's startup files."""
     from dvc.stage.run import _make_cmd
@@ -111,7 +109,7 @@ def shell_command(shell: str, line: str) -> list[str]:
     return list(_make_cmd(shell, line))
 
 
-@otherwise("command_environment", lambda: without_own(os.environ))
+@otherwise("finding a python under pyenv", lambda: without_own(os.environ))
 def command_environment() -> dict[str, str]:
     """Return the environment for commands: this process's, without what the engine and pyenv set for their own."""
     from dvc.utils import fix_env

@@ -75,7 +75,7 @@ def _stat_of(path: str) -> tuple[object, ...]:
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode
 
 
-@otherwise("hash_file", lambda dep: dep.save())
+@otherwise("hashing files", lambda dep: dep.save())
 def _save_input(dep: Item) -> None:
     from dvc.dependency import Dependency
 
@@ -86,7 +86,7 @@ def _save_input(dep: Item) -> None:
         _note_hash(dep, info)
 
 
-@otherwise("hash_file", lambda item: False)
+@otherwise("hashing files", lambda item: False)
 def is_as_noted(item: Item) -> bool:
     """Return True if an input or output certainly matches dvc.lock and is in the cache; if False, ask DVC."""
     from dvc.dependency import Dependency
@@ -133,7 +133,7 @@ def make_room(out: Output) -> None:
     remove_torn(out.cache, sizes, suspect=is_shared)
 
 
-@otherwise("store_file", _save_and_commit)
+@otherwise("storing outputs", _save_and_commit)
 def save_output(out: Output) -> None:
     """Store an output in DVC's cache, as `out.save()` and `out.commit()` do; git must already ignore it.
 

@@ -3,9 +3,8 @@
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dvcfleet.errors import UserError, some
 from dvcfleet.lineage.contents import Contents
@@ -26,7 +25,7 @@ _OTHERWISE = (FindingKind.CODE, FindingKind.SOURCE, FindingKind.PARAMS, FindingK
 
 @dataclass(frozen=True)
 class Audit:
-    """An audit's findings and extent; `run_again` says whether the stages ran again."""
+    """An audit's findings and extent; `run_again` says whether the stages ran again. Its keys are stable as JSON."""
 
     findings: tuple[Finding, ...]
     stages: int
@@ -34,10 +33,6 @@ class Audit:
     size: int
     seconds: float
     run_again: bool
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the audit as plain data; its keys are stable."""
-        return asdict(self)
 
 
 def look_up(repo: Path, text: str) -> tuple[Target, Lineage]:

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from dvcfleet.dvc_adapter.listings import folder_hash
 from dvcfleet.dvc_adapter.protocols import Item, Repo
@@ -31,7 +32,7 @@ class Contents:
         found = {key: path for path in files if (key := _identity(path))}
         todo = {key: path for key, path in found.items() if key not in self._hashes}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            self._hashes.update(zip(todo, pool.map(_md5, todo.values()), strict=True))
+            self._hashes.update(zip(todo, pool.map(digest_of, todo.values()), strict=True))
         self.files += len(todo)
         self.size += sum(os.path.getsize(path) for path in todo.values())
 
@@ -89,9 +90,10 @@ def _identity(path: str) -> _Identity | None:
     return info.st_dev, info.st_ino
 
 
-def _md5(path: str) -> str:
+def digest_of(path: str | Path, kind: str = "md5") -> str:
+    """Return the digest of a file's bytes; of one that cannot be read, why."""
     try:
         with open(path, "rb") as file:
-            return hashlib.file_digest(file, "md5").hexdigest()
+            return hashlib.file_digest(file, kind).hexdigest()
     except OSError as error:
         return f"unreadable ({error.strerror})"

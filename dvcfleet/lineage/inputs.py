@@ -37,7 +37,8 @@ def check_inputs(repo: Repo, lineage: Lineage, contents: Contents, found: Collec
         elif item.kind == "data":
             strangers = _unknown_files(repo, dep.fs_path, contents)
             unknown.update(strangers)
-            yield from (_unknown_file(path, stages) for path in strangers)
+            unknown_file = f"no stage makes it, and {some(stages)} read its folder; remove it"
+            yield from (Finding(FindingKind.UNKNOWN, path, unknown_file, tuple(stages)) for path in strangers)
             if not strangers:
                 message = f"{some(stages)} read what was there before; the next run brings them up to date"
                 yield Finding(FindingKind.OUTDATED, name, message, tuple(stages))
@@ -50,12 +51,6 @@ def _unknown_files(repo: Repo, folder: str, contents: Contents) -> list[str]:
     files = [path for path in contents.within(folder) if os.path.basename(path) != ".gitignore"]
     lone = [path for path in files if not is_near_output(repo, path)]
     return [os.path.relpath(path, repo.root_dir) for path in lone]
-
-
-def _unknown_file(path: str, stages: list[str]) -> Finding:
-    return Finding(
-        FindingKind.UNKNOWN, path, f"no stage makes it, and {some(stages)} read its folder; remove it", tuple(stages)
-    )
 
 
 def _edited(repo: Repo, lineage: Lineage, name: str, item: Item, stages: list[str]) -> Finding:

@@ -2,7 +2,7 @@
 
 import json
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -101,10 +101,6 @@ class _Reader:
                 found[key] = execution
         return found
 
-    @cached_property
-    def _tracked(self) -> Collection[str]:
-        return tracked_paths(self._repo)
-
     def _items(
         self, recorded: Iterable[Mapping[str, Any]], folder: str, makers: Mapping[str, list[str]] | None
     ) -> Iterator[Item]:
@@ -114,7 +110,7 @@ class _Reader:
             made_by = tuple(n for n, outs in (makers or {}).items() if any(overlap(path, out) for out in outs))
             kind: Literal["data", "code", "source"] = "data"
             if makers is not None and not made_by:
-                kind = "code" if str(Path(self._repo.root_dir, path)) in self._tracked else "source"
+                kind = "code" if str(Path(self._repo.root_dir, path)) in tracked_paths(self._repo) else "source"
             yield Item(path, one.get("md5"), one.get("size"), kind, made_by)
 
     def _origins(self, outputs: Iterable[Item]) -> Iterator[Origin]:

@@ -1,6 +1,5 @@
 """Compare a repository's files with what DVC recorded: outputs, inputs, parameters and the stages themselves."""
 
-import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +9,7 @@ from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.errors import some
-from dvcfleet.lineage.contents import Contents, is_checked, name_of
+from dvcfleet.lineage.contents import Contents, digest_of, is_checked, name_of
 from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.inputs import check_inputs
 from dvcfleet.lineage.steps import Lineage, Step
@@ -103,15 +102,10 @@ def _check_origins(repo: Repo, lineage: Lineage, found: set[str]) -> Iterator[Fi
             for file, noted in origin.files.items():
                 name = os.path.join(origin.path, file)
                 path = Path(repo.root_dir, name)
-                if name not in found and path.is_file() and _sha256_of(path) != noted["sha256"]:
+                if name not in found and path.is_file() and digest_of(path, "sha256") != noted["sha256"]:
                     yield Finding(
                         FindingKind.CHANGED, name, "has another sha256 than when it was fetched", (step.stage,)
                     )
-
-
-def _sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_params(stages: Iterable[Stage]) -> Iterator[Finding]:

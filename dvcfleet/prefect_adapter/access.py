@@ -59,12 +59,10 @@ class Access:
 
 def is_asked_by_own_user(scope: Scope) -> bool:
     """Tell whether a process of this user, or of root, is at the other end of a connection over loopback."""
-    client, server = tuple(scope["client"]), tuple(scope["server"])
-    owner = _owner_in_proc(client, server) if sys.platform == "linux" else _owner_among_processes(client, server)
-    return owner in (0, os.getuid())
+    return _owner(tuple(scope["client"]), tuple(scope["server"])) in (0, os.getuid())
 
 
-def _owner_in_proc(client: tuple[str, int], server: tuple[str, int]) -> int | None:
+def _owner(client: tuple[str, int], server: tuple[str, int]) -> int | None:
     local, remote = (_as_in_proc(*end) for end in (client, server))
     for table in filter(Path.exists, (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))):
         for line in table.read_text().splitlines()[1:]:
@@ -76,17 +74,3 @@ def _owner_in_proc(client: tuple[str, int], server: tuple[str, int]) -> int | No
 
 def _as_in_proc(host: str, port: int) -> str:
     return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
-
-
-def _owner_among_processes(client: tuple[str, int], server: tuple[str, int]) -> int | None:
-    """Find the owner where the system has no such table, and tells of this user's processes alone."""
-    import psutil  # type: ignore[import-untyped]
-
-    for process in psutil.process_iter():
-        try:
-            ends = {(tuple(each.laddr), tuple(each.raddr)) for each in process.net_connections("tcp")}
-            if (client, server) in ends:
-                return process.uids().real
-        except psutil.Error:
-            continue
-    return None

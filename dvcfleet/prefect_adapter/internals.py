@@ -1,45 +1,17 @@
 """The Prefect internals that the engine uses, and what replaces them if they are missing."""
 
 import logging
-import os
 import pickle
-import socket
 import ssl
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 from dvcfleet.fast_paths import FastPaths, no_shortcut, replaced
 
-PREFECT = FastPaths(
-    "Prefect",
-    {
-        "drain": (
-            ("prefect.events.worker:EventsWorker.drain_all", "prefect.logging.handlers:APILogWorker.drain_all"),
-            "ending a run",
-        ),
-        "lost_logs": (("prefect.logging.handlers:APILogWorker._handle_batch",), "hiding errors of logging"),
-        "drop": (
-            ("prefect.events.worker:EventsWorker._instances", "prefect.logging.handlers:APILogWorker._instances"),
-            "ending a run whose server is gone",
-        ),
-        "settings_once": (("prefect.context:SettingsContext.serialize",), "sending a stage to a cluster"),
-        "tls_once": (("prefect.client.orchestration:ssl.create_default_context",), "starting a stage on a cluster"),
-    },
-)
-# In the server's process; importing the server to look for them would cost a run some seconds.
-SERVER = FastPaths(
-    "Prefect",
-    {
-        "consumed_events": (("prefect.server.utilities.messaging.memory:METRICS",), "ending a run"),
-        "server_in_process": (("prefect.server.api.server:create_app",), "starting a run"),
-    },
-)
+PREFECT = FastPaths("Prefect")
 # How long to wait after the public calls, which do not tell when all is done.
 _GRACE_S = 3.0
 _EVENTS_LIMIT_S = 10.0
@@ -50,7 +22,7 @@ _FLUSH_LIMIT_S = 15.0
 _lost_logs: list[int] = []
 
 
-@PREFECT.otherwise("lost_logs", lambda: None)
+@PREFECT.otherwise("hiding errors of logging", lambda: None)
 def count_lost_logs() -> None:
     """Have `flush` tell that logs were lost, in place of an error of Prefect's in the terminal for each batch."""
     from prefect.logging.handlers import APILogWorker
@@ -61,6 +33,7 @@ def count_lost_logs() -> None:
         except Exception:  # whatever happened to the server, the run goes on
             _lost_logs.append(len(items))
 
+    _ = APILogWorker._handle_batch  # without it nothing would call this
     APILogWorker._handle_batch = handle  # type: ignore[method-assign]
 
 
@@ -72,7 +45,7 @@ def _flush_handlers() -> bool:
     return True
 
 
-@PREFECT.otherwise("drain", _flush_handlers)
+@PREFECT.otherwise("ending a run", _flush_handlers)
 def flush() -> bool:
     """Wait until the server has received all logs and events of this process, so that it can be stopped.
 
@@ -92,7 +65,7 @@ def flush() -> bool:
     return is_received
 
 
-@PREFECT.otherwise("drop", lambda: None)
+@PREFECT.otherwise("ending a run whose server is gone", lambda: None)
 def drop_unsent() -> None:
     """Drop what a lost server has not received, so that this process can end: Prefect would retry for a minute."""
     from prefect.events.worker import EventsWorker
@@ -121,7 +94,7 @@ def _received(data: bytes) -> Any:
     return pickle.loads(data)
 
 
-@PREFECT.otherwise("settings_once", no_shortcut)
+@PREFECT.otherwise("sending a stage to a cluster", no_shortcut)
 def settings_sent_once() -> AbstractContextManager[Any]:
     """Send all tasks the same settings within the block: Prefect describes, sends and checks them for each task."""
     from prefect.context import SettingsContext
@@ -136,10 +109,11 @@ def settings_sent_once() -> AbstractContextManager[Any]:
         known[id(self)] = self  # kept, so that no other context gets its number
         return sent(id(self))
 
+    _ = SettingsContext.serialize
     return replaced(SettingsContext, "serialize", serialize)
 
 
-@PREFECT.otherwise("tls_once", lambda: None)
+@PREFECT.otherwise("starting a stage on a cluster", lambda: None)
 def share_tls_context() -> None:
     """Let all clients of this process share a TLS context: a worker opens one a stage, and reads all certificates."""
     from prefect.client import orchestration
@@ -149,9 +123,8 @@ def share_tls_context() -> None:
         owner.ssl = SimpleNamespace(**(vars(ssl) | {"create_default_context": cache(ssl.create_default_context)}))
 
 
-@SERVER.otherwise("server_in_process", lambda: None)
 def server_app() -> Any:
-    """Return the server as an ASGI application; None if only `prefect server start` can start it."""
+    """Return the server as an ASGI application."""
     from prefect.server.api.server import create_app
     from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, temporary_settings
 
@@ -160,7 +133,7 @@ def server_app() -> Any:
         return create_app(final=True)
 
 
-@SERVER.otherwise("consumed_events", lambda: time.sleep(_GRACE_S))
+@PREFECT.otherwise("storing the last events", lambda: time.sleep(_GRACE_S))
 def wait_for_events() -> None:
     """In the server: wait until the events of task runs are stored; Prefect drops pending ones when it ends."""
     from prefect.server.utilities.messaging.memory import METRICS
@@ -168,16 +141,3 @@ def wait_for_events() -> None:
     deadline = time.monotonic() + _EVENTS_LIMIT_S
     while METRICS["events"]["consumed"] < METRICS["events"]["published"] and time.monotonic() < deadline:
         time.sleep(0.02)
-
-
-def serve_by_command(listener: socket.socket, until: Callable[[], object]) -> None:
-    """Run `prefect server start` at the listener's address until `until` returns."""
-    host, port = listener.getsockname()
-    listener.close()
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=os.environ | {"PREFECT_PROFILE": ""}) as server:
-        until()
-        server.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(timeout=15)
-        server.kill()

@@ -14,14 +14,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from dvcfleet.errors import FailedError
 from dvcfleet.prefect_adapter.access import Access
 from dvcfleet.prefect_adapter.database import is_current, make_database
-from dvcfleet.prefect_adapter.internals import SERVER, serve_by_command, server_app, wait_for_events
+from dvcfleet.prefect_adapter.internals import PREFECT, server_app, wait_for_events
 from dvcfleet.sqlite_files import is_damaged
 from dvcfleet.web_guard import Guard, own_origins
 
@@ -108,16 +108,17 @@ class Server:
             "PREFECT_SERVER_UI_ENABLED": str(page).lower(),
         }
 
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def wait(self) -> str:
         """Return the API's address as soon as it answers; raise StartError if it does not start."""
-        deadline = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                with urllib.request.urlopen(f"{self.api}/health", timeout=5):
-                    self._answers = True
-                    return self.api
-            except (urllib.error.URLError, TimeoutError, ConnectionError):
-                time.sleep(0.05)
+        self._answers = answers(f"{self.api}/health", self._process)
+        if self._answers:
+            return self.api
         raise StartError(f"the Prefect server did not start; see {self._log}; without {self._home} it starts afresh")
 
     def notes(self) -> list[str]:
@@ -139,6 +140,16 @@ class Server:
         self.secret.unlink(missing_ok=True)
 
 
+def answers(address: str, server: subprocess.Popen[bytes]) -> bool:
+    """Wait until a server that has just been started answers at an address; tell whether it does."""
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline and server.poll() is None:
+        with suppress(urllib.error.URLError, TimeoutError, ConnectionError), urllib.request.urlopen(address, timeout=5):
+            return True
+        time.sleep(0.05)
+    return False
+
+
 def _secret_file(home: Path, port: int) -> Path:
     return home / f"secret-{port}"
 
@@ -154,16 +165,13 @@ def main() -> None:
     _prepare_database(home / "prefect.db")
     # Imported modules live until exit: garbage collection would take a quarter of the start.
     gc.disable()
-    SERVER.check(lambda line: print(f"{_NOTE}{line}", flush=True))
+    PREFECT.report(lambda line: print(f"{_NOTE}{line}", flush=True))
     app = server_app()
     gc.freeze()
     gc.enable()
     listener = socket.socket(fileno=int(sys.argv[1]))
     secret = _secret_file(home, listener.getsockname()[1])
-    if app is None:
-        serve_by_command(listener, sys.stdin.buffer.read)
-    else:
-        _serve(Guard(Access(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"])), listener)
+    _serve(Guard(Access(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"])), listener)
     secret.unlink(missing_ok=True)  # here too: the run may have been killed
 
 

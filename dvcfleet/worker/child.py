@@ -36,9 +36,8 @@ def become(request: dict[str, Any], loaded_at_start: Set[str]) -> NoReturn:
     """
     # A session of its own tells its processes from those of other commands, and keeps the terminal's signals away.
     os.setsid()
-    if sys.platform == "linux":
-        # A command must not outlive its fork server: it would change files during the next run.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # A command must not outlive its fork server: it would change files during the next run.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["server"]:
         os._exit(1)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):

@@ -25,7 +25,7 @@ from dvcfleet.worker.termination import STOP
 _POLL_S = 0.5
 _READ_BYTES = 1 << 16
 
-# Longest temporary folder, in characters: a socket's path has at most 107, on macOS 103.
+# Longest temporary folder, in characters: a socket's path has at most 107.
 _LONGEST_FOLDER = 75
 
 
@@ -169,34 +169,29 @@ def run_command(
     Returns its exit_code, seconds and peak_rss_bytes, and as `ended` whether it was ended this way; None if the server
     died before the command ended. It is not asked again then: a killed process may take a while to be gone.
     """
-    answer = _run(address, request, lines, is_over, on_left)
+    reading, writing = os.pipe()
+    with socket.socket(socket.AF_UNIX) as connection, open(reading, "rb", buffering=0) as output:
+        is_sent = _send(connection, address, request, writing)
+        answer, is_open = _follow(connection, output.fileno(), lines, is_over) if is_sent else (None, False)
+        if is_open and answer and not answer["ended"] and on_left:
+            on_left(output.fileno())
     if answer is None:
         Path(address).unlink(missing_ok=True)
     return answer
 
 
-def _run(
-    address: str,
-    request: Mapping[str, Any],
-    lines: Lines,
-    is_over: Callable[[], bool] | None,
-    on_left: Callable[[int], None] | None,
-) -> dict[str, Any] | None:
-    reading, writing = os.pipe()
-    with socket.socket(socket.AF_UNIX) as connection, open(reading, "rb", buffering=0) as output:
-        try:
-            connection.connect(address)
-            message = json.dumps(request).encode() + b"\n"
-            socket.send_fds(connection, [message[:1]], [writing])
-            connection.sendall(message[1:])
-        except OSError:
-            return None
-        finally:
-            os.close(writing)
-        answer, is_open = _follow(connection, output.fileno(), lines, is_over)
-        if is_open and answer and not answer["ended"] and on_left:
-            on_left(output.fileno())
-        return answer
+def _send(connection: socket.socket, address: str, request: Mapping[str, Any], output: int) -> bool:
+    """Send a request with the descriptor for its output, which is closed here; tell whether the server took it."""
+    try:
+        connection.connect(address)
+        message = json.dumps(request).encode() + b"\n"
+        socket.send_fds(connection, [message[:1]], [output])
+        connection.sendall(message[1:])
+    except OSError:
+        return False
+    finally:
+        os.close(output)
+    return True
 
 
 def _follow(

@@ -43,8 +43,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _continue_in_fork()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     listener = socket.socket(fileno=int(sys.argv[1]))
     if not sys.flags.safe_path:
         # The folder of this package, which may hold other packages too.
@@ -212,13 +211,12 @@ class Server:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                unit = 1 if sys.platform == "darwin" else 1024
                 for connection in self._connections:
                     if connection.pid == pid:
                         connection.answer = {
                             "exit_code": os.waitstatus_to_exitcode(status),
                             "seconds": time.monotonic() - connection.started,
-                            "peak_rss_bytes": usage.ru_maxrss * unit,
+                            "peak_rss_bytes": usage.ru_maxrss * 1024,
                         }
 
     def _answer(self) -> None:

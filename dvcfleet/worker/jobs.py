@@ -6,7 +6,6 @@ A warm command is a fork of a process that has imported third-party modules; it 
 import math
 import os
 import re
-import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +22,8 @@ from dvcfleet.worker.fork_client import is_own_python, keep_reading, own_fork_se
 from dvcfleet.worker.gpus import GPUS_VARIABLE, own_gpus
 from dvcfleet.worker.output import Lines, log_path, logged
 
-# A word that a shell passes on unchanged.
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+# Words that a shell passes on unchanged.
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")
 # The exit code of the shell's `timeout`.
 TIMED_OUT = 124
 
@@ -59,9 +58,7 @@ def warm_command(line: str, root: Path) -> tuple[str, tuple[str, ...]] | None:
     Only if all words mean the same without a shell, and the module is in the repository's root folder.
     """
     words = line.split()
-    if words[:2] != ["python", "-m"] or len(words) < 3 or not all(map(_PLAIN_WORD.fullmatch, words)):
-        return None
-    if words != shlex.split(line, comments=True):
+    if words[:2] != ["python", "-m"] or len(words) < 3 or not _PLAIN.fullmatch(line):
         return None
     module = words[2]
     return (module, tuple(words[3:])) if (root / f"{module.replace('.', '/')}.py").is_file() else None

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,7 @@ class LocalWorkspace:
         from dvc.output import OutputAlreadyTrackedError
 
         for out in stage.outs:
-            if out.use_scm_ignore and out.fs_path in self._tracked:
+            if out.use_scm_ignore and out.fs_path in tracked_paths(self.repo):
                 raise OutputAlreadyTrackedError(out)
         for folder in {out.fs.parent(out.fs_path) for out in stage.outs if out.use_scm_ignore}:
             if not (os.path.isdir(folder) and folder in self._neighbours):
@@ -181,10 +181,6 @@ class LocalWorkspace:
                 self.repo.scm_context.ignore(out.fs_path)
             # The files were read before: without this, each output would be added again when it is kept.
             forget_ignored(self.repo)
-
-    @cached_property
-    def _tracked(self) -> frozenset[str]:
-        return tracked_paths(self.repo)
 
 
 def _clear_outs(stage: Stage) -> None:

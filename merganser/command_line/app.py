@@ -5,20 +5,14 @@ from typing import Annotated
 
 import typer
 
-from dvcfleet.failures import boundary
+from dvcfleet.failures import EXIT_CODES, boundary
 from merganser.command_line.check import check
 from merganser.command_line.extract_lora import extract_lora
 from merganser.command_line.import_mergekit import import_mergekit
 from merganser.command_line.merge import merge, reconstruct
 from merganser.command_line.methods import methods
-from merganser.errors import ExtraError, InputError
+from merganser.errors import ExtraError
 from merganser.extras import naming_extras
-
-# The text below the options in each command's --help.
-EXIT_CODES = (
-    "Exit codes: 0 done, 1 something failed, 2 your mistake, 75 another run or a dvc command is at work in the "
-    "repository (try again later), 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
-)
 
 
 def example(command: str, *more: str) -> str:
@@ -57,7 +51,7 @@ def main() -> None:
     """Run the command line of what needs no repository; every error ends in a line and an exit code."""
     app = new_app()
     add_commands(app)
-    with boundary((ExtraError, InputError)), naming_extras():
+    with boundary((ExtraError,)), naming_extras():
         app()
 
 

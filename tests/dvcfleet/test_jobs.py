@@ -131,6 +131,7 @@ def shell(line: str) -> Command:
         "python -m tasks.say a | cat",
         "python -m tasks.say $HOME",
         "python -m tasks.say *",
+        "python -m tasks.say a\u00a0b",
         "python -m tasks.say 'a b'",
         "python -m tasks.say; true",
         "python -m tasks.none a",

@@ -126,7 +126,6 @@ def test_a_stage_that_a_dvc_command_began_meanwhile_is_waited_for(toy: Make) -> 
     assert f"(PID {other.pid})" in said[0]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that a file was opened")
 def test_a_run_that_is_never_idle_gives_dvc_a_turn(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     with opened(chain.path) as repo, write_lock(repo) as lock:

@@ -165,6 +165,21 @@ def test_no_sign_comes_soon_after_something_was_said(monkeypatch: pytest.MonkeyP
         wait_until(lambda: beats)
 
 
+def test_what_is_said_during_a_sign_restarts_the_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(heartbeat, "FIRST_S", 0.05)
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now))
+    beats: list[float] = []
+
+    def beat() -> None:
+        beats.append(now)
+        beating.restart()
+
+    with Heartbeat(beat) as beating:
+        for now in (0.05, 0.1):
+            wait_until(lambda: beats and beats[-1] == now)  # noqa: B023  # within this turn
+
+
 def test_a_sign_says_what_runs_for_how_long_and_its_last_line(tmp_path: Path) -> None:
     with logged(log_path(tmp_path, "train"), lambda text: None) as write:
         write("epoch 3: loss 0.1\n")

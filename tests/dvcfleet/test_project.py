@@ -58,7 +58,7 @@ def test_a_pyproject_of_somebody_elses_is_ignored_in_any_form(toy: Make, text: s
     (source.path / "pyproject.toml").write_text(text, encoding="latin-1")
     code, printed = source.run()
     assert code == 0
-    assert printed.count("pyproject.toml: cannot be read as TOML") == (text == "<<<<<<< HEAD\n")
+    assert "pyproject.toml" not in printed
 
 
 @pytest.mark.slow

@@ -218,6 +218,14 @@ def test_targets_run_with_what_they_read_from_only(toy: Make) -> None:
     assert not (chain.path / "end.txt").exists()
 
 
+def test_a_run_is_refused_where_nothing_would_end_its_stages(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    code, text = chain.run()
+    assert (code, chain.ran()) == (2, [])
+    assert "runs need Linux" in text
+
+
 def test_an_unknown_target_or_runner_is_the_users_mistake(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     code, text = chain.run("turns")

@@ -254,11 +254,6 @@ def test_another_user_of_this_machine_gets_no_secret() -> None:
         with subprocess.Popen(command, user=65534, stdin=subprocess.PIPE, env={"PATH": os.defpath}, cwd="/") as other:
             client = server.accept()[1]
             ends = (client, server.getsockname())
-            assert access._owner_in_proc(*ends) == access._owner_among_processes(*ends) == 65534
+            assert access._owner(*ends) == 65534
             assert asyncio.run(logged_in(ends, [(b"accept", b"text/html")])) == "Prefect's own"
             other.communicate()
-
-
-def test_the_owner_of_a_connection_is_found_without_the_table_of_linux(connection: Any) -> None:
-    assert access._owner_among_processes(*connection) == access._owner_in_proc(*connection) == os.getuid()
-    assert access._owner_among_processes(("127.0.0.1", 1), connection[1]) is None

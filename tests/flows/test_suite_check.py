@@ -92,7 +92,7 @@ def test_with_a_network_each_source_is_found_with_its_size_and_the_branchs_commi
     found = check(root, "far", online=True)
     assert found.mistakes == ()
     assert [(source.bytes, source.head) for source in found.sources] == [(1010, COMMIT), (2010, COMMIT), (320, COMMIT)]
-    assert "0.00 MB to download, of 3 sources" in list(check_lines(found))
+    assert "3.34 kB to download, of 3 sources" in list(check_lines(found))
     assert not any("resolve" in path for path in hub.asked)  # nothing was downloaded
 
 

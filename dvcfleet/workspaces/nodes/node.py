@@ -7,10 +7,11 @@ runs the commands, pushes the outputs, and returns the stage's entry for dvc.loc
 import hashlib
 import json
 import os
+import shutil
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from dvcfleet.dvc_adapter.stages import load_stage, lock_entry_of, locked_stage
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.errors import UserError
 from dvcfleet.messages import Job, NodeWork, Outcome
+from dvcfleet.paths import is_in
 from dvcfleet.worker.jobs import make_job, run_job
-from dvcfleet.workspaces.nodes.cleaning import remove_others
 from dvcfleet.workspaces.nodes.clone import (
     check_commit,
     check_node,
@@ -123,8 +124,8 @@ class NodeStage:
         gitignores = {str(self.root / path): text for path, text in self.work.gitignores.items()}
         tracked = tracked_paths(self.repo)
         for dep in stage.deps:
-            if any(path.startswith(f"{dep.fs_path}{os.sep}") for path in wanted):
-                remove_others(dep.fs_path, wanted | gitignores.keys(), tracked)
+            if any(is_in(path, dep.fs_path) for path in wanted):
+                _remove_others(dep.fs_path, wanted | gitignores.keys(), tracked)
         for path, text in gitignores.items():
             write_if_changed(Path(path), text)
 
@@ -201,3 +202,21 @@ class NodeStage:
             self.store.save_run(key, entry)
         self._started.unlink(missing_ok=True)
         return entry
+
+
+def _remove_others(folder: str, wanted: Collection[str], tracked: Collection[str]) -> None:
+    """Remove everything from a folder except the wanted paths, what is below them, and git's files.
+
+    `tracked` holds git's files and their folders. All paths are absolute.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.path in wanted:
+                continue
+            if not entry.is_dir(follow_symlinks=False):
+                if entry.path not in tracked:
+                    os.unlink(entry.path)
+            elif entry.path in tracked or any(is_in(path, entry.path) for path in wanted):
+                _remove_others(entry.path, wanted, tracked)
+            else:
+                shutil.rmtree(entry.path)

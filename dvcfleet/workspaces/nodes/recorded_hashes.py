@@ -7,7 +7,6 @@ DVC's `--allow-missing` treats such a folder, and a file in an output folder, as
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,13 +128,11 @@ class RecordedHashes:
 
     def _tracked_in(self, dep: Dependency) -> dict[str, str]:
         """Return the hashes of a folder's files that git tracks."""
-        paths = [path for path in self._tracked if path.startswith(dep.fs_path + os.sep) and os.path.isfile(path)]
+        paths = [
+            path for path in tracked_paths(self._repo) if path.startswith(dep.fs_path + os.sep) and os.path.isfile(path)
+        ]
         ignored = self._repo.dvcignore.is_ignored_file
         return {path: file_hash(self._repo, path) for path in paths if not ignored(path)}
-
-    @cached_property
-    def _tracked(self) -> frozenset[str]:
-        return tracked_paths(self._repo)
 
     def _ignored(self, folder: str) -> str:
         """Return the text of a folder's .gitignore at the end of a run: its outputs in the plan's order."""

@@ -6,10 +6,12 @@ from typing import Any
 
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.output import AS_THE_BASE, Output
+from merganser.checkpoints.vocabulary.plan import Choice
 from merganser.config.recipes import Recipe, Source
 from merganser.standalone.merge import merge_by
 
 ALL = ParameterRules()
+AS_IT_IS = Choice()
 
 
 def merge_checkpoints(
@@ -23,6 +25,7 @@ def merge_checkpoints(
     rules: ParameterRules = ALL,
     device: str = "auto",
     output: Output = AS_THE_BASE,
+    choice: Choice = AS_IT_IS,
     **how: Any,
 ) -> list[str]:
     """Merge models onto their base, or onto their mean where there is none; return what a user should know."""
@@ -38,6 +41,9 @@ def merge_checkpoints(
             "matrices": rules.matrices,
             "dtype": output.dtype,
             "max_shard_size": output.max_shard_size,
+            "tokenizer": choice.tokenizer,
+            "tokens": choice.tokens,
+            "chat_template": choice.chat_template,
             "device": device,
         }
     )

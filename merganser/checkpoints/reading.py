@@ -39,6 +39,7 @@ WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what trainin
 INDICES = ("*.safetensors.index.json", "*.bin.index.json")
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
+CHANGED = ".changed"  # behind a shard's name: a file of those of its tensors that were made anew (linked.py)
 DESCRIPTION = "source.json"  # where a fetched checkpoint came from
 
 
@@ -155,7 +156,7 @@ def files_of(checkpoint: Checkpoint) -> dict[str, str] | None:
         return inner and {name: inner[stored] for name, stored in checkpoint.stored.items()}
     if not isinstance(checkpoint, ShardedCheckpoint):
         return None
-    return {name: shard.path.name for name, shard in checkpoint.shards.items()}
+    return {name: shard.path.name.removesuffix(CHANGED) for name, shard in checkpoint.shards.items()}
 
 
 def open_stored(path: Path) -> StoredCheckpoint:

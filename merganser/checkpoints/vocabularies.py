@@ -3,7 +3,7 @@
 Where a token has another number the rows of the embeddings mean other tokens, and no merge of them means anything.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from merganser.checkpoints.architecture import read_object
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.tensors import Checkpoint
-from merganser.errors import InputError, refusing
+from merganser.errors import InputError, quoting, refusing
 from merganser.limits import read_small
 
+FAST, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+LOADED = ("*.model", "*.spm", "*.tiktoken")  # what only transformers reads
 LIMIT = 2**27  # bytes: a vocabulary of 260,000 tokens takes 35 MB
 SHOWN = 5
 Vocabulary = Mapping[str, int]
@@ -45,7 +47,7 @@ def check_vocabulary(
 def vocabulary_of(folder: Path) -> dict[str, int] | None:
     """Read the numbers of a tokenizer's tokens; None where no file is there that is read."""
     with refusing(f"{folder}: its tokenizer's files cannot be read", "fetch it again"):
-        if (content := read_object(folder / "tokenizer.json", LIMIT)) is not None:
+        if (content := read_object(folder / FAST, LIMIT)) is not None:
             return _of_fast_tokenizer(content)
         added = read_object(folder / "added_tokens.json", LIMIT) or {}
         if (words := read_object(folder / "vocab.json", LIMIT)) is not None:
@@ -56,17 +58,35 @@ def vocabulary_of(folder: Path) -> dict[str, int] | None:
     return None
 
 
+def loaded_tokenizer(folder: Path) -> Any:
+    """Load a tokenizer by transformers, without code of its own; None where it has no files that it reads."""
+    if not any(match.is_file() for pattern in (FAST, *LOADED, "vocab.*") for match in folder.glob(pattern)):
+        return None
+    from transformers import AutoTokenizer
+
+    with quoting(f"{folder}: its tokenizer cannot be loaded"):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def any_vocabulary_of(folder: Path) -> dict[str, int] | None:
+    """Read the numbers of a tokenizer's tokens, SentencePiece's too, by transformers; None where there are none."""
+    if (found := vocabulary_of(folder)) is not None:
+        return found
+    loaded = loaded_tokenizer(folder)
+    return None if loaded is None else _numbers(loaded.get_vocab())
+
+
 def template_of(folder: Path) -> str | None:
     """Read a folder's chat template."""
     if (folder / "chat_template.jinja").is_file():
         return read_small(folder / "chat_template.jinja").decode(errors="replace")
-    template = (read_object(folder / "tokenizer_config.json", LIMIT) or {}).get("chat_template")
+    template = (read_object(folder / SETTINGS, LIMIT) or {}).get("chat_template")
     return None if template is None else str(template)
 
 
 def special_tokens_of(folder: Path) -> dict[str, Any] | None:
     """Read which tokens begin, end, pad and separate texts; None where no file says it."""
-    files = [read_object(folder / name, LIMIT) for name in ("special_tokens_map.json", "tokenizer_config.json")]
+    files = [read_object(folder / name, LIMIT) for name in ("special_tokens_map.json", SETTINGS)]
     if all(content is None for content in files):
         return None
     said = {key: value for content in files for key, value in (content or {}).items() if key.endswith("_token")}
@@ -96,14 +116,19 @@ def _check_numbers(who: str, ours: Vocabulary, theirs: Vocabulary, task: str) ->
         )
 
 
+def listed(tokens: Iterable[object]) -> str:
+    """List the first of some tokens."""
+    first, *others = (repr(token) for token in tokens)
+    more = f" and {len(others) - SHOWN + 1} more" if len(others) >= SHOWN else ""
+    return ", ".join([first, *others[: SHOWN - 1]]) + more
+
+
 def _difference(who: str, ours: Vocabulary, theirs: Vocabulary) -> str:
     """Say which tokens only one of two vocabularies has."""
     differences = []
     for has, one, other in (("it has", theirs, ours), ("it lacks", ours, theirs)):
-        tokens = sorted((number, token) for token, number in one.items() if token not in other)
-        if tokens:
-            more = f" and {len(tokens) - SHOWN} more" if len(tokens) > SHOWN else ""
-            differences.append(f"{has} {', '.join(repr(token) for _, token in tokens[:SHOWN])}{more}")
+        if tokens := sorted((number, token) for token, number in one.items() if token not in other):
+            differences.append(f"{has} {listed(token for _, token in tokens)}")
     return f"its vocabulary differs from that of {who}: {'; '.join(differences)}" if differences else ""
 
 

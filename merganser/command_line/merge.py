@@ -74,6 +74,21 @@ def merge(
     max_shard_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Largest file of weights, such as 5GB; by default as the base's.")
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="base|union|NAME",
+            help="Whose tokenizer the merge has: the base's, that with the models' added tokens, or a model's. Rows of "
+            "embeddings and heads are then matched by token. By default the vocabularies must be the same.",
+        ),
+    ] = None,
+    token: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOKEN=NAME", help="Take a token's rows from this model, or from base."),
+    ] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(metavar="base|NAME", help="Whose chat template; by default the tokenizer's.")
+    ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"] | None,
         typer.Option(help="Where to compute; by default as the recipe says, or auto."),
@@ -95,6 +110,7 @@ def merge(
     options: dict[str, Any] = {
         **{"--model": model, "--base": base, "--set": settings, "--classes": classes, "--only": only},
         **{"--except": excepted, "--matrices": matrices, "--dtype": dtype, "--max-shard-size": max_shard_size},
+        **{"--tokenizer": tokenizer, "--token": token, "--chat-template": chat_template},
     }
     given = {name: value for name, value in options.items() if value}
     if method.endswith(RECIPES):
@@ -159,6 +175,9 @@ def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
         matrices=given.get("--matrices", "linear"),
         dtype=given.get("--dtype"),
         max_shard_size=parse_size(size) if size else None,
+        tokenizer=given.get("--tokenizer"),
+        tokens=_pairs("--token", given.get("--token", []), last=True),
+        chat_template=given.get("--chat-template"),
     )
 
 
@@ -195,11 +214,11 @@ def reconstruct(
     print(f"the model of {task} is in {out}")
 
 
-def _pairs(option: str, given: list[str]) -> dict[str, str]:
-    """Split NAME=VALUE arguments; a name may come once."""
+def _pairs(option: str, given: list[str], last: bool = False) -> dict[str, str]:
+    """Split NAME=VALUE arguments, at the first = or the last; a name may come once."""
     pairs: dict[str, str] = {}
     for text in given:
-        name, equals, value = text.partition("=")
+        name, equals, value = text.rpartition("=") if last else text.partition("=")
         if not (name and equals and value):
             raise InputError(f"{option}: expected NAME=VALUE, got {text!r}")
         if name in pairs:

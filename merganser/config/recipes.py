@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 
 from merganser.checkpoints.kinds import MatrixRule, ParameterRules
 from merganser.checkpoints.output import Dtype, Output
+from merganser.checkpoints.vocabulary.plan import Choice
 from merganser.config.params import NAME
 from merganser.errors import InputError
 from merganser.limits import read_yaml
@@ -59,7 +60,16 @@ class Recipe(_Strict):
     matrices: MatrixRule = "linear"
     dtype: Dtype | None = None
     max_shard_size: Annotated[int, Field(gt=0)] | None = None
+    tokenizer: str | None = None
+    tokens: Mapping[str, str] = {}
+    chat_template: str | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    @property
+    def choice(self) -> Choice | None:
+        """Return whose tokenizer and chat template the merge has; None where they are the base's, as it is."""
+        choice = Choice(self.tokenizer, self.tokens, self.chat_template)
+        return choice if choice != Choice() else None
 
     @property
     def rules(self) -> ParameterRules:

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,10 @@ from merganser.checkpoints.companions import companion_names, left_out, names_in
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import Origin
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint, open_for_merging
+from merganser.checkpoints.vocabulary.plan import BASE as BASE_WORD
+from merganser.checkpoints.vocabulary.plan import Choice, OneVocabulary, check_names, in_one_vocabulary
+from merganser.checkpoints.vocabulary.tokenizers import take_template
+from merganser.checkpoints.vocabulary.writing import write_models, write_with_template
 from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, source_of
 from merganser.errors import InputError
 from merganser.inputs.layers import GivenLayers, LayerSource
@@ -93,6 +97,7 @@ class Plan:
     given: Mapping[str, Path]
     pointers: Mapping[str, HubPointer]
     notes: Sequence[str]
+    vocabulary: OneVocabulary | None = None
 
     @property
     def models(self) -> dict[str, Path]:
@@ -118,7 +123,13 @@ def planned(recipe: Recipe, where: Path) -> Plan:
         raise InputError(f"{recipe.method}: {reason}; declare it in params.yaml, and run `merganser run`")
     for path in given.values():
         refuse_code(path)
-    return plan
+    if recipe.choice is None:
+        return plan
+    check_names(recipe.choice, BASE in given, plan.models)
+    if recipe.choice.tokenizer is None:
+        return plan
+    vocabulary = in_one_vocabulary(given.get(BASE), plan.models, recipe.choice)
+    return replace(plan, notes=[*notes, *vocabulary.notes()], vocabulary=vocabulary)
 
 
 def merge_by(
@@ -138,25 +149,22 @@ def merge_by(
     Raises InputError where a model is not the one that the recipe was written for, and for all that does not fit.
     """
     plan = planned(recipe, where)
-    method, values, given, models = plan.method, dict(plan.values), plan.given, plan.models
+    method, values, given = plan.method, dict(plan.values), plan.given
     device = choose_device(recipe.device)
-    merge = _Merge(recipe, models, plan.seed, threads, progress)
     with (
         new_folder(out) as written,
         tempfile.TemporaryDirectory(prefix=".made-", dir=written) as made,
         ThreadPoolExecutor(1) as reader,
     ):
         folder = Path(made)
-        base = start = given.get(BASE) or folder / "base"
-        if BASE not in given:
-            base.mkdir()
-            write_mean(models, base, progress=progress)
+        base, models = _with_choice(plan, recipe.choice or Choice(), folder, progress)
+        merge, start = _Merge(recipe, models, plan.seed, threads, progress), base
         if plan.merged:
             start = merge.start_by(registry.get(plan.merged), base, folder / "merged")
         embeddings = embed_classes(text_family_of(base), base, recipe.classes) if method.embeddings else {}
         deltas, more = merge.opened(base, start)
         source = GivenLayers(deltas, {"embeddings": embeddings})
-        described = reader.submit(_sources, given, out, plan.pointers)  # hashed while the models are merged
+        described = reader.submit(_sources, recipe, given, out, plan.pointers)  # hashed while the models are merged
 
         def texts() -> dict[str, str]:
             beside = {"merged": plan.merged} if plan.merged else {}
@@ -180,7 +188,27 @@ def merge_by(
         merge_entry(
             method, values, source, start, written, profile, texts, *how, output=recipe.output, progress=progress
         )
-        return [*plan.notes, *more, *_notes(base)]
+        return [*plan.notes, *more, *_notes(given.get(BASE, base))]
+
+
+def _with_choice(plan: Plan, choice: Choice, folder: Path, progress: Progress) -> tuple[Path, dict[str, Path]]:
+    """Return the base, or the models' mean, and the models as they are merged: with the tokenizer that is chosen."""
+    given, models = plan.given.get(BASE), plan.models
+    if plan.vocabulary:
+        given, models = write_models(plan.vocabulary, folder / "vocabulary")
+    base = given or folder / "base"
+    if given is None:
+        base.mkdir()
+        write_mean(models, base, progress=progress)
+    template = {BASE_WORD: base, **plan.models}[choice.chat_template or BASE_WORD]
+    if template == base or plan.vocabulary:
+        return base, models
+    if given is None:
+        take_template(template, base)
+        return base, models
+    with_template = folder.joinpath("template", *base.resolve().parts[1:])
+    write_with_template(base, template, with_template)
+    return with_template, models
 
 
 def _located(recipe: Recipe, where: Path) -> tuple[list[str], dict[str, Path], dict[str, HubPointer]]:
@@ -197,13 +225,17 @@ def _located(recipe: Recipe, where: Path) -> tuple[list[str], dict[str, Path], d
         paths[name], pointers[name], left = fetch_named(source.hub, source.revision)
         notes += [f"{source.hub}: left out: {', '.join(left)}"] if left and name == BASE else []
     for name, source in sources.items():
-        check_unchanged(where, "base" if name == BASE else f"models.{name}", source, paths[name], name == BASE)
+        key, copied = "base" if name == BASE else f"models.{name}", name == BASE or recipe.choice is not None
+        check_unchanged(where, key, source, paths[name], copied)
     return notes, paths, pointers
 
 
-def _sources(given: Mapping[str, Path], out: Path, pointers: Mapping[str, HubPointer]) -> dict[str, Source]:
+def _sources(
+    recipe: Recipe, given: Mapping[str, Path], out: Path, pointers: Mapping[str, HubPointer]
+) -> dict[str, Source]:
     """Describe the models with the hashes of their files."""
-    return {name: source_of(path, out, pointers.get(name), copied=name == BASE) for name, path in given.items()}
+    copied = {name: name == BASE or recipe.choice is not None for name in given}
+    return {name: source_of(path, out, pointers.get(name), copied[name]) for name, path in given.items()}
 
 
 def _start_of(method: Method, merged: str | None) -> str | None:

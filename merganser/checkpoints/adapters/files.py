@@ -18,7 +18,8 @@ from merganser.errors import InputError
 MODEL = "base_model.model."  # what PEFT puts before the model's own names
 LINEAR = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(\.[^.]+)?\.(?P<field>weight|bias)")
 EMBEDDING = re.compile(r"(?P<module>.+)\.lora_embedding_(?P<side>[AB])(\.[^.]+)?")
-WRAPPED = re.compile(r"\.base_layer(?=\.)")  # the module as it was before PEFT put its own around it
+WRAPPED = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")  # the module inside that which PEFT put around it
+UNTRAINED = ".original_module."  # what it was before it was trained whole, saved too where embeddings were resized
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _updates(path: Path, tensors: Checkpoint, settings: Settings) -> dict[str, U
     """Find what each tensor is: half of a product, or a parameter's own values (modules_to_save, trained biases)."""
     updates: dict[str, Update] = {}
     sides: dict[str, dict[str, str]] = {}
-    for key in tensors.names:
+    for key in (key for key in tensors.names if UNTRAINED not in key):
         own = key.removeprefix(MODEL)
         match = LINEAR.fullmatch(own) or EMBEDDING.fullmatch(own)
         if match is None and "lora_" in own:

@@ -1,0 +1,295 @@
+"""Which tokens a merge has, and which row of each model is which token's: known before anything is written.
+
+A model that lacks a token is taken to have the reference's row, so that its delta there is zero. The reference's row is
+the base's; of a token that the base lacks, the mean of those of the models that have it.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.matching import matched
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.views import View
+from merganser.checkpoints.vocabularies import Vocabulary, any_vocabulary_of, listed, template_of
+from merganser.checkpoints.vocabulary.rows import ABSENT, Key, arranged, axis_of, keys_of, places, rows_in
+from merganser.errors import InputError, did_you_mean
+
+BASE, UNION = "base", "union"
+EVERYTHING = ParameterRules()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Whose tokenizer a merge has: `base`, `union` (the base's with what the tasks add) or a task's; None: the base's.
+
+    `tokens`: by token the model that its rows are of, in place of the rule. `chat_template`: whose the merge has, where
+    not that of the tokenizer.
+    """
+
+    tokenizer: str | None = None
+    tokens: Mapping[str, str] = field(default_factory=dict)
+    chat_template: str | None = None
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model, its tokens, and its own names of tables by those of the reference; of an adapter what it changes."""
+
+    name: str
+    folder: Path
+    model: Checkpoint | Adapter
+    vocabulary: Vocabulary
+    rows: int
+    tables: Mapping[str, str]
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        """Return the key of each row."""
+        return keys_of(self.vocabulary, self.rows)
+
+    @property
+    def tokens(self) -> set[Key]:
+        """Return the tokens that have a row."""
+        return {key for key in self.keys if isinstance(key, str)}
+
+    def table(self, name: str, axis: int, lead: Tensor) -> Tensor:
+        """Read what the reference has under a name, rows first; `lead`: the base's own, which an adapter changes."""
+        own = self.tables.get(name)
+        if own is None:
+            return lead
+        if not isinstance(self.model, Adapter):
+            return self.model.read(own).movedim(axis, 0)
+        whole = self.model.updates[own].whole
+        weights = torch.zeros(self.model.tensors.spec(whole).shape) if whole else lead.movedim(0, axis)
+        return (weights.to(torch.float32) + self.model.delta(own, weights)).movedim(axis, 0)
+
+
+@dataclass(frozen=True)
+class OneVocabulary:
+    """The vocabulary of a merge, and the models that are brought into it.
+
+    `lead`: the base, or where there is none the model whose names and files the merge has. `new`: the numbers of tokens
+    that are added to the lead's.
+    """
+
+    choice: Choice
+    lead: Member
+    tasks: Sequence[Member]
+    keys: Sequence[Key]
+    new: Vocabulary
+
+    @property
+    def has_base(self) -> bool:
+        """Tell whether the lead is a base, and not one of the tasks' models."""
+        return self.lead.name == BASE
+
+    @property
+    def chosen(self) -> Member:
+        """Return the model whose tokenizer the merge has, or begins with."""
+        return self._named(self.choice.tokenizer) or self.lead
+
+    @property
+    def template(self) -> Member:
+        """Return the model whose chat template the merge has."""
+        return self._named(self.choice.chat_template) or self.chosen
+
+    def _named(self, name: str | None) -> Member | None:
+        return next((each for each in (self.lead, *self.tasks) if each.name == name), None)
+
+    @cached_property
+    def axes(self) -> dict[str, int]:
+        """Return the dimension of the rows of each of the reference's tables."""
+        return tables_of(self.lead.model, self.lead.rows) if isinstance(self.lead.model, Checkpoint) else {}
+
+    def reference(self, name: str) -> Tensor:
+        """Return the reference's rows of a table in the vocabulary's order; means are computed in float64."""
+        assert isinstance(self.lead.model, Checkpoint)
+        axis = self.axes[name]
+        lead = self.lead.model.read(name).movedim(axis, 0)
+        known = self._allowed(self.lead, self.keys) if self.has_base else torch.full((len(self.keys),), ABSENT)
+        missing = (known == ABSENT).nonzero().flatten()
+        wanted = [self.keys[row] for row in missing.tolist()]
+        total = torch.zeros(len(missing), *lead.shape[1:], dtype=torch.float64)
+        count = torch.zeros(len(missing), *[1] * (lead.dim() - 1), dtype=torch.float64)
+        for each in self.tasks:
+            rows = self._allowed(each, wanted)
+            if (has := rows != ABSENT).any():
+                total[has] += each.table(name, axis, lead)[rows[has]]
+                count[has] += 1
+        absent = torch.zeros(len(self.keys), *lead.shape[1:], dtype=lead.dtype)
+        nobodys = lead.mean(0, dtype=torch.float64)  # as transformers begins the row of a new token
+        absent[missing] = torch.where(count > 0, total / count, nobodys).to(lead.dtype)
+        return arranged(lead, known, absent).movedim(0, axis).contiguous()
+
+    def places(self, member: Member) -> Tensor:
+        """Return which of a model's rows each one of the vocabulary is; `ABSENT` where it has the reference's."""
+        return places(member.keys, self.keys, without=self.choice.tokens)
+
+    def _allowed(self, member: Member, wanted: Sequence[Key]) -> Tensor:
+        """Return which of a model's rows the wanted ones are, without those that a rule says are another's."""
+        others = [token for token, name in self.choice.tokens.items() if name != member.name]
+        return places(member.keys, wanted, others)
+
+    def notes(self) -> Iterator[str]:
+        """Say how many tokens the merge has, which are lost, and which a model does not know."""
+        known = {key for key in self.keys if isinstance(key, str)}
+        yield f"tokenizer {self.choice.tokenizer}: {len(known)} tokens, in tables of {len(self.keys)} rows"
+        for each in (*([self.lead] if self.has_base else []), *self.tasks):
+            who = "the base" if each.name == BASE else each.name
+            if lost := each.tokens - known:
+                yield f"{who}: {listed(key for key in each.keys if key in lost)} are not among the merge's tokens"
+            if lacks := known - each.tokens:
+                rows = "is the mean of those of models that have it" if each.name == BASE else "stays the base's for it"
+                yield f"{who}: has no {listed(key for key in self.keys if key in lacks)}: a row {rows}"
+        yield from self._collisions()
+        template = template_of(self.template.folder)
+        for each in self.tasks:
+            if template_of(each.folder) not in (None, template):
+                yield f"{each.name}: its chat template is not that of the merge"
+
+    def _collisions(self) -> Iterator[str]:
+        """Name rows that are one token to one task, and another to another, and neither of the base's."""
+        known = self.lead.tokens
+        for number, one in enumerate(self.tasks):
+            for other in self.tasks[number + 1 :]:
+                pairs, tokens = enumerate(zip(one.keys, other.keys, strict=False)), one.tokens | other.tokens
+                rows = [(row, pair) for row, pair in pairs if len({*pair} & (tokens - known)) == 2]
+                if rows:
+                    row, (ours, theirs) = rows[0]
+                    more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
+                    yield f"row {row} is {ours!r} in {one.name} and {theirs!r} in {other.name}{more}: kept apart"
+
+
+def tables_of(model: Checkpoint, rows: int) -> dict[str, int]:
+    """Find a model's tables of so many rows, and the dimension of the rows."""
+    axes = {name: axis_of(name, model.spec(name), rows) for name in model.names}
+    return {name: axis for name, axis in axes.items() if axis is not None}
+
+
+def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: Choice) -> OneVocabulary:
+    """Find out what a choice of a tokenizer comes to, from configurations, tokenizers and headers alone.
+
+    Raises InputError where a model has no tokenizer or tables that are read, tables do not fit, or a name is unknown.
+    """
+    check_names(choice, base is not None, models)
+    lead_name, lead_path = (BASE, base) if base else min(models.items())
+    lead = _lead(lead_name, lead_path)
+    tasks = [_member(name, path, lead) for name, path in models.items()]
+    new = _new(lead, tasks) if choice.tokenizer == UNION else {}
+    chosen = next((each for each in tasks if each.name == choice.tokenizer), lead)
+    rows = max([chosen.rows, *(number + 1 for number in new.values())])
+    plan = OneVocabulary(choice, lead, tasks, keys_of({**chosen.vocabulary, **new}, rows), new)
+    _check_rules(plan)
+    return plan
+
+
+def check_names(choice: Choice, has_base: bool, models: Collection[str]) -> None:
+    """Refuse names of models that there are not."""
+    known = [*([BASE] if has_base else []), *models]
+    named = {"tokenizer": choice.tokenizer, "chat template": choice.chat_template}
+    named |= {f"token {token!r}": name for token, name in choice.tokens.items()}
+    for what, name in named.items():
+        if name is not None and name not in (known if what != "tokenizer" else [*known, UNION]):
+            reason = "there is no base" if name == BASE else f"there is no model {name!r}{did_you_mean(name, known)}"
+            raise InputError(f"{what}: {name}: {reason}; name one of {', '.join(known)}")
+    if choice.tokens and choice.tokenizer is None:
+        raise InputError("tokens: rows are matched by token where a tokenizer is chosen: base, union, or a task's")
+
+
+def _lead(name: str, path: Path) -> Member:
+    model, rows, vocabulary = open_checkpoint(path), rows_in(read_config(path / CONFIG) or {}), any_vocabulary_of(path)
+    who = "the base" if name == BASE else name
+    if vocabulary is None:
+        raise InputError(f"{who}: {path} has no tokenizer that is read, by which rows could be matched")
+    tables = {} if rows is None else tables_of(model, rows)
+    if rows is None or not tables:
+        raise InputError(f"{who}: {path} has no embeddings with the rows of the vocab_size in its {CONFIG}")
+    return Member(name, path, model, vocabulary, rows, {table: table for table in tables})
+
+
+def _member(name: str, path: Path, lead: Member) -> Member:
+    """Open a task's model; one without a tokenizer of its own has the lead's."""
+    if name == lead.name:
+        return lead
+    model, vocabulary = open_model(path), any_vocabulary_of(path) if path.is_dir() else None
+    tables = _of_adapter(model, lead) if isinstance(model, Adapter) else _of_model(name, model, lead)
+    rows = _rows(name, model, tables, lead)
+    if vocabulary is None and rows != lead.rows:
+        raise InputError(
+            f"{name}: {path} has {rows} rows of tokens, the base {lead.rows}, and no tokenizer that is read"
+        )
+    changes_whole = not isinstance(model, Adapter) or any(model.updates[own].whole for own in tables.values())
+    if vocabulary is not None and not changes_whole:
+        _check_adapter(name, vocabulary, lead.vocabulary)
+    return Member(name, path, model, lead.vocabulary if vocabulary is None else vocabulary, rows, tables)
+
+
+def _of_model(name: str, model: Checkpoint, lead: Member) -> dict[str, str]:
+    """Return a whole model's names of the lead's tables."""
+    assert isinstance(lead.model, Checkpoint)
+    view = matched(lead.model, model, EVERYTHING, name)
+    assert isinstance(view, View)
+    return {table: view.stored[table] for table in lead.tables if table in view.stored}
+
+
+def _of_adapter(adapter: Adapter, lead: Member) -> dict[str, str]:
+    """Return an adapter's names of the tables that it changes."""
+    ends = [(table, own) for table in lead.tables for own in adapter.updates]
+    return {table: own for table, own in ends if f".{table}".endswith(f".{own}") or f".{own}".endswith(f".{table}")}
+
+
+def _rows(name: str, model: Checkpoint | Adapter, tables: Mapping[str, str], lead: Member) -> int:
+    """Return how many rows a model's tables have; raise InputError where they have several, or another width."""
+    assert isinstance(lead.model, Checkpoint)
+    axes, found = tables_of(lead.model, lead.rows), {}
+    for table, own in tables.items():
+        axis, ours = axes[table], lead.model.spec(table).shape
+        for shape in model.shapes(own) if isinstance(model, Adapter) else {model.spec(own).shape}:
+            if len(shape) != len(ours) or any(
+                n != m for d, (n, m) in enumerate(zip(shape, ours, strict=True)) if d != axis
+            ):
+                raise InputError(
+                    f"{name}: {own} has shape {list(shape)}, in the base {list(ours)}: a model of another size"
+                )
+            found[shape[axis]] = own
+    if len(found) > 1:
+        (one, first), (other, second) = sorted(found.items())[:2]
+        raise InputError(f"{name}: {first} has {one} rows of tokens, {second} {other}; save the model again")
+    return next(iter(found), lead.rows)
+
+
+def _check_adapter(name: str, theirs: Vocabulary, ours: Vocabulary) -> None:
+    """Refuse an adapter that is trained with the base's embeddings and another order of its tokens."""
+    moved = sorted(token for token, number in theirs.items() if ours.get(token, number) != number)
+    if moved:
+        numbers = f"the number {theirs[moved[0]]}, that of the base {ours[moved[0]]}"
+        raise InputError(
+            f"{name}: its tokenizer gives {moved[0]!r} {numbers}, and the adapter has no embeddings of its own; "
+            "give it the tokenizer that it was trained with"
+        )
+
+
+def _new(lead: Member, tasks: Sequence[Member]) -> dict[str, int]:
+    """Number the tokens that tasks add to the lead's, in the tasks' order, each task's in its own."""
+    first = 1 + max(lead.vocabulary.values(), default=-1)
+    ordered = (token for each in tasks for token in sorted(each.vocabulary, key=each.vocabulary.__getitem__))
+    added = dict.fromkeys(token for token in ordered if token not in lead.vocabulary)
+    return {token: first + place for place, token in enumerate(added)}
+
+
+def _check_rules(plan: OneVocabulary) -> None:
+    """Refuse a rule for a token that the merge, or the model that it names, has not."""
+    for token, name in plan.choice.tokens.items():
+        owner = next(each for each in (plan.lead, *plan.tasks) if each.name == name)
+        for who, keys in (("the merge's tokenizer", plan.keys), (name, owner.keys)):
+            if token not in keys:
+                raise InputError(f"token {token!r}: {who} has no such token{did_you_mean(token, map(str, keys))}")

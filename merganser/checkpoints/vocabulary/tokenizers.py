@@ -1,0 +1,188 @@
+"""The files of a tokenizer in a model's folder: taken from another model, or made of several models' together."""
+
+import json
+import re
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from merganser.checkpoints.architecture import CONFIG, read_config, read_object
+from merganser.checkpoints.companions import names_in
+from merganser.checkpoints.vocabularies import FAST, LIMIT, SETTINGS, Vocabulary, loaded_tokenizer, special_tokens_of
+from merganser.checkpoints.vocabulary.rows import rows_in
+from merganser.errors import InputError, refusing
+from merganser.limits import check_link, parse_json
+
+TEMPLATES = ("chat_template.*", "additional_chat_templates/*")
+WORDS = (
+    *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
+    *("*.model", "*.spm", "*.tiktoken", "*.bpe", "*.vocab"),
+)
+FILES = (FAST, SETTINGS, "special_tokens_map.json", *WORDS)
+TEMPLATE_KEY = "chat_template"
+SIZE = "vocab_size"
+GENERATION = "generation_config.json"
+ONE_OF_THEM = "name one tokenizer for the merge: base, or a task's"
+# What configurations say by a token's number, or of how many tokens there are.
+TOKEN_KEYS = re.compile(rf"{SIZE}|\w*_token_(ids?|index)")
+
+
+def take_tokenizer(origin: Path, folder: Path) -> None:
+    """Put a model's tokenizer and chat template in the place of a folder's own."""
+    _take(origin, folder, (*FILES, *TEMPLATES))
+
+
+def take_template(origin: Path, folder: Path) -> None:
+    """Put a model's chat template in the place of a folder's own."""
+    _take(origin, folder, TEMPLATES)
+    ours, theirs = (read_object(place / SETTINGS, LIMIT) or {} for place in (folder, origin))
+    if ours.get(TEMPLATE_KEY) != theirs.get(TEMPLATE_KEY):
+        kept = {key: value for key, value in ours.items() if key != TEMPLATE_KEY}
+        taken = {key: value for key, value in theirs.items() if key == TEMPLATE_KEY}
+        _write(folder / SETTINGS, kept | taken)
+
+
+def _take(origin: Path, folder: Path, patterns: Sequence[str]) -> None:
+    for place in (folder, origin):
+        for name in names_in(place):
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                if place == folder:
+                    (folder / name).unlink()
+                    continue
+                check_link(origin / name, origin)
+                (folder / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(origin / name, folder / name)
+
+
+def write_union(origin: Path, others: Mapping[str, Path], new: Vocabulary, folder: Path) -> None:
+    """Put a model's tokenizer, with the tokens that others add under these numbers, in the place of a folder's own.
+
+    Raises InputError where tokens cannot be added: words to a tokenizer of another kind, or one that is not read.
+    """
+    contents = {task: content_of(path, task) for task, path in others.items()}
+    content = united(content_of(origin, "the base"), contents, new)
+    take_tokenizer(origin, folder)
+    for pattern in WORDS:  # tokenizer.json says it all
+        for path in folder.glob(pattern):
+            path.unlink()
+    _write(folder / FAST, content)
+
+
+def content_of(folder: Path, who: str) -> dict[str, Any]:
+    """Return a tokenizer as `tokenizer.json` has it; raise InputError where there is none that can be read so."""
+    if (content := read_object(folder / FAST, LIMIT)) is None:
+        backend = getattr(loaded_tokenizer(folder), "backend_tokenizer", None)
+        content = parse_json(backend.to_str()) if backend else None
+    if not isinstance(content, dict):
+        raise InputError(f"{who}: {folder} has no {FAST}, and none can be made of what it has; {ONE_OF_THEM}")
+    return content
+
+
+def united(content: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]], new: Vocabulary) -> dict[str, Any]:
+    """Add tokens under these numbers to a tokenizer, as the first of the others that has each says it.
+
+    What is added whole to another's words is added whole here. Words themselves go into the tokenizer's own, with the
+    merges of pairs that make them (BPE), or with their scores (Unigram).
+    """
+    union, model = deepcopy(dict(content)), deepcopy(content["model"])
+    entries = {entry["content"]: entry for each in reversed([*others.values()]) for entry in each["added_tokens"]}
+    words = {token for token in new if token not in entries}
+    for task, each in others.items():
+        kinds = [one["model"].get("type") for one in (content, each)]
+        if words and kinds[0] != kinds[1] and not words.isdisjoint(_words(each["model"])):
+            raise InputError(f"{task}: its tokenizer is a {kinds[1]}, that of the base a {kinds[0]}; {ONE_OF_THEM}")
+    more = ({**entries[token], "id": number} for token, number in new.items() if token in entries)
+    union["added_tokens"] = [*content["added_tokens"], *more]
+    models = [each["model"] for each in others.values()]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] |= new
+    elif words:
+        model["vocab"] += _scored(model["vocab"], models, union["added_tokens"], new)
+    if "merges" in model:
+        model["merges"] += _merges(model["merges"], models, words)
+    union["model"] = model
+    _check_numbers(union, new)
+    return union
+
+
+def _words(model: Mapping[str, Any]) -> Collection[str]:
+    words = model["vocab"]
+    return words if isinstance(words, dict) else [word for word, _ in words]
+
+
+def _scored(
+    pieces: Sequence[Any], models: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]], new: Vocabulary
+) -> list[list[Any]]:
+    """Return what follows a Unigram model's pieces, in the order of the numbers; a token added whole scores 0."""
+    scores = {piece: score for model in reversed(models) for piece, score in model["vocab"]}
+    tokens = {entry["id"]: entry["content"] for entry in added} | {number: token for token, number in new.items()}
+    numbers = range(len(pieces), max(new.values()) + 1)
+    with refusing("the base's tokenizer has no token of one of the numbers below the added ones", ONE_OF_THEM):
+        return [[tokens[number], scores.get(tokens[number], 0.0)] for number in numbers]
+
+
+def _merges(known: Sequence[Any], models: Sequence[Mapping[str, Any]], words: Collection[str]) -> list[Any]:
+    """Return the pairs that make new words, as the known ones are written: as a text, or as a list of two."""
+    pairs = (tuple(pair.split(" ") if isinstance(pair, str) else pair) for model in models for pair in model["merges"])
+    found = dict.fromkeys(pair for pair in pairs if "".join(pair) in words)
+    return [" ".join(pair) if known and isinstance(known[0], str) else list(pair) for pair in found]
+
+
+def _check_numbers(content: Mapping[str, Any], new: Vocabulary) -> None:
+    """Hold a tokenizer that was put together to the numbers that its new tokens are to have."""
+    from tokenizers import Tokenizer
+
+    with refusing("the tokenizers cannot be put together", ONE_OF_THEM, Exception):
+        known = Tokenizer.from_str(json.dumps(content)).get_vocab(with_added_tokens=True)
+        for token, number in new.items():
+            if known.get(token) != number:
+                raise InputError(f"{token!r} cannot be added to the base's tokenizer as {number}; {ONE_OF_THEM}")
+
+
+def token_settings(folder: Path, otherwise: Path, vocabulary: Vocabulary, rows: int) -> dict[str, dict[str, Any]]:
+    """Return what a tokenizer's model says of tokens by number in its configurations, for tables of so many rows.
+
+    An adapter has none: then they are the base's, `otherwise`, with the special tokens of the adapter's tokenizer.
+    """
+    config = read_config(folder / CONFIG)
+    own = read_config(otherwise / CONFIG) or {} if config is None else config
+    generation = read_config((otherwise if config is None else folder) / GENERATION)
+    if config is None:
+        special = {f"{key}_id": vocabulary.get(str(token)) for key, token in (special_tokens_of(folder) or {}).items()}
+        own |= {key: number for key, number in special.items() if number is not None and key in own}
+        generation = None
+    inner = own.get("text_config") or {}
+    numbers = {key: value for key, value in (inner | own).items() if key != SIZE}
+    return {CONFIG: _sized(own, rows_in(own), rows), GENERATION: numbers if generation is None else generation}
+
+
+def _sized(config: Mapping[str, Any], before: int | None, rows: int) -> dict[str, Any]:
+    """Say how many rows the tables have, where a configuration, or one inside it, says how many they had."""
+    inner = {key: _sized(value, before, rows) for key, value in config.items() if isinstance(value, dict)}
+    return {**config, **inner, **({SIZE: rows} if config.get(SIZE) == before else {})}
+
+
+def apply_token_settings(folder: Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write what is said of tokens into a model's configurations, as far as it has these."""
+    for name, theirs in settings.items():
+        ours = read_config(folder / name)
+        if ours is not None and (written := _with_tokens(ours, theirs)) != ours:
+            _write(folder / name, written)
+
+
+def _with_tokens(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    taken = {key: value for key, value in theirs.items() if TOKEN_KEYS.fullmatch(key)}
+    kept = {key: value for key, value in ours.items() if key in taken or not TOKEN_KEYS.fullmatch(key)}
+    inner = {
+        key: _with_tokens(value, theirs[key])
+        for key, value in kept.items()
+        if isinstance(value, dict) and isinstance(theirs.get(key), dict)
+    }
+    return {**kept, **taken, **inner}
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

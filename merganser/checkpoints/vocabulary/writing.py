@@ -1,0 +1,160 @@
+"""Write models in one vocabulary: their tables anew, with the files of the merge's tokenizer; links to other weights.
+
+What merges them afterwards finds tables of one order, and needs to know nothing of tokens.
+"""
+
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.adapters.files import Adapter, Update
+from merganser.checkpoints.architecture import known_ties
+from merganser.checkpoints.companions import copy_companions
+from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES, open_checkpoint, open_stored
+from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, spec_of
+from merganser.checkpoints.vocabulary.linked import write_linked
+from merganser.checkpoints.vocabulary.plan import Member, OneVocabulary
+from merganser.checkpoints.vocabulary.rows import arranged
+from merganser.checkpoints.vocabulary.tokenizers import (
+    GENERATION,
+    apply_token_settings,
+    take_template,
+    take_tokenizer,
+    token_settings,
+    write_union,
+)
+from merganser.checkpoints.writing import write_single
+
+
+def write_models(plan: OneVocabulary, folder: Path) -> tuple[Path | None, dict[str, Path]]:
+    """Write the models in their vocabulary; return the base's folder, None where there is no base, and the tasks'.
+
+    Inside the new folder each lies as it did before: the parts of its path say which model it is.
+    """
+    reference = _place(folder / "base", plan.lead)
+    _write_reference(plan, reference)
+    written = {}
+    for each in plan.tasks:
+        if plan.has_base and each.folder.resolve() == plan.lead.folder.resolve():
+            written[each.name] = reference
+            continue
+        written[each.name] = _place(folder / f"of-{each.name}", each)
+        write_member(plan, each, reference, written[each.name])
+    return (reference if plan.has_base else None), written
+
+
+def write_with_template(model: Path, template: Path, folder: Path) -> None:
+    """Write a model with another one's chat template."""
+    copy_companions(model, folder)
+    write_linked(open_stored(model), {}, folder)
+    take_template(template, folder)
+
+
+def write_member(plan: OneVocabulary, member: Member, reference: Path, folder: Path) -> None:
+    """Write a task's model, or its adapter, in the vocabulary of a reference that is written."""
+    rows = open_checkpoint(reference)
+    if isinstance(member.model, Adapter):
+        shutil.copyfile(member.folder / ADAPTER_CONFIG, folder / ADAPTER_CONFIG)
+        _write_adapter(plan, member, member.model, rows, folder / ADAPTER_FILES[0])
+    else:
+        copy_companions(member.folder, folder)
+        stored, dtypes = open_stored(member.folder), {name: rows.spec(name).dtype for name in plan.axes}
+        tables = {
+            own: (
+                _spec(plan, stored.spec(own), plan.axes[name], dtypes[name]),
+                partial(_table, plan, member, name, rows),
+            )
+            for own, name in stored_tables(member, member.model).items()
+        }
+        write_linked(stored, tables, folder)
+        apply_token_settings(folder, _settings(plan))
+    take_tokenizer(reference, folder)
+
+
+def stored_tables(member: Member, model: Checkpoint) -> dict[str, str]:
+    """Return the reference's names of a model's tables as its files have them, second names of tied ones too."""
+    found: dict[str, str] = {}
+    for table, own in sorted(member.tables.items(), key=lambda pair: _alike(*pair)):
+        found[own] = table
+    for alias, source in {**known_ties(model.names), **model.dropped}.items():
+        if source in found:
+            alike = (table for table, own in member.tables.items() if own == source and _alike(table, alias))
+            found.setdefault(alias, next(alike, found[source]))
+    return found
+
+
+def _alike(one: str, other: str) -> bool:
+    return one.endswith(other) or other.endswith(one)
+
+
+def _place(folder: Path, member: Member) -> Path:
+    place = folder.joinpath(*member.folder.resolve().parts[1:])
+    place.mkdir(parents=True)
+    return place
+
+
+def _write_reference(plan: OneVocabulary, folder: Path) -> None:
+    """Write the base with rows for all tokens, and with the merge's tokenizer."""
+    assert isinstance(plan.lead.model, Checkpoint)
+    copy_companions(plan.lead.folder, folder)
+    stored = open_stored(plan.lead.folder)
+    tables = {
+        own: (_spec(plan, stored.spec(own), plan.axes[name], stored.spec(own).dtype), partial(plan.reference, name))
+        for own, name in stored_tables(plan.lead, plan.lead.model).items()
+    }
+    write_linked(stored, tables, folder)
+    if plan.new:
+        write_union(plan.lead.folder, {each.name: each.folder for each in plan.tasks}, plan.new, folder)
+    elif plan.chosen is not plan.lead:
+        take_tokenizer(plan.chosen.folder, folder)
+    if plan.template is not plan.chosen:
+        take_template(plan.template.folder, folder)
+    if (plan.chosen.folder / GENERATION).is_file() and not (folder / GENERATION).is_file():
+        (folder / GENERATION).write_text("{}")
+    apply_token_settings(folder, _settings(plan))
+
+
+def _settings(plan: OneVocabulary) -> Mapping[str, Mapping[str, object]]:
+    numbers = {key: row for row, key in enumerate(plan.keys) if isinstance(key, str)}
+    return token_settings(plan.chosen.folder, plan.lead.folder, numbers, len(plan.keys))
+
+
+def _spec(plan: OneVocabulary, spec: Spec, axis: int, dtype: str) -> Spec:
+    """Return what a table becomes beside a reference of this dtype: it holds the rows of both."""
+    shape = (*spec.shape[:axis], len(plan.keys), *spec.shape[axis + 1 :])
+    return Spec(NAMES_OF_DTYPES[torch.promote_types(DTYPES[spec.dtype], DTYPES[dtype])], shape)
+
+
+def _table(plan: OneVocabulary, member: Member, name: str, reference: Checkpoint) -> Tensor:
+    """Return a whole model's table in the vocabulary's order."""
+    assert isinstance(member.model, Checkpoint)
+    axis = plan.axes[name]
+    own, absent = member.model.read(member.tables[name]), reference.read(name)
+    return arranged(own.movedim(axis, 0), plan.places(member), absent.movedim(axis, 0)).movedim(0, axis).contiguous()
+
+
+def _write_adapter(plan: OneVocabulary, member: Member, adapter: Adapter, reference: Checkpoint, path: Path) -> None:
+    """Write an adapter's tensors, those of tables in the vocabulary's order: what it lacks it does not change."""
+    tensors = {name: adapter.tensors.read(name) for name in adapter.tensors.names}
+    for name, own in member.tables.items():
+        update, axis = adapter.updates[own], plan.axes[name]
+        if update.whole:
+            absent = reference.read(name).movedim(axis, 0)
+            ordered = arranged(tensors[update.whole].movedim(axis, 0), plan.places(member), absent)
+            tensors[update.whole] = ordered.movedim(0, axis).contiguous()
+        for key, rows in _changes(update, axis).items():
+            change = tensors[key].movedim(rows, 0)
+            nothing = change.new_zeros(len(plan.keys), *change.shape[1:])
+            tensors[key] = arranged(change, plan.places(member), nothing).movedim(0, rows).contiguous()
+    write_single(path, {name: spec_of(tensor) for name, tensor in tensors.items()}, tensors.items())
+
+
+def _changes(update: Update, axis: int) -> dict[str, int]:
+    """Return the tensors of an update that have a row for each token, and the dimension of these."""
+    b, a = update.factors or (None, None)
+    found = {a: 1} if update.transposed else {b: 0}
+    return {key: place for key, place in {**found, update.added: axis}.items() if key}

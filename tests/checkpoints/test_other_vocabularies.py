@@ -1,0 +1,268 @@
+"""Models of other vocabularies: rows are matched by token, held to a plain computation by token, and generate."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+import torch
+import transformers as tf
+from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+
+from merganser.checkpoints.vocabulary.plan import Choice
+from tests.merges import merge_checkpoints
+from tests.transformers_models import DECODER, SIZES
+
+SCALING = 0.5
+SPECIAL = ("<pad>", "<end>")
+LETTERS = [*SPECIAL, *"abcdefgh"]
+PIECES = [*SPECIAL, "▁", *"abcdefgh", "▁ab", "cd"]
+BYTES = [*SPECIAL, "Ġ", *"abcdefgh", "ab", "Ġab"]
+PARTS = [*SPECIAL, *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh"), "ab"]
+TEMPLATE = "{} {{% for message in messages %}}{{{{ message.content }}}}{{% endfor %}}"
+ROWS = dict[str, dict[str, Tensor]]  # by table and token
+
+
+@dataclass(frozen=True)
+class Words:
+    """A model's tokens in the order of their numbers, and the rows of its tables, if more."""
+
+    tokens: Sequence[str]
+    rows: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.rows or len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Models of other vocabularies, whose tokenizer the merge has, and its tokens in the order of their numbers."""
+
+    base: Words
+    tasks: Mapping[str, Words]
+    choice: str
+    merged: Words
+    kind: str = "words"
+    model: str = "tied"
+    tokens: Mapping[str, str] = field(default_factory=dict)
+
+
+X, Y, Z = "<x>", "<y>", "<z>"
+MORE, OTHERS = Words([*LETTERS, X]), Words([*LETTERS, Y])
+PERMUTED = Words([*SPECIAL, *"hgfedcba"])
+PAIRS = {
+    "permuted": Pair(Words(LETTERS), {"a": PERMUTED, "b": Words(LETTERS)}, "base", Words(LETTERS)),
+    "permuted, as a task has it": Pair(Words(LETTERS), {"a": PERMUTED, "b": MORE}, "a", PERMUTED, model="untied"),
+    "added by one": Pair(Words(LETTERS), {"a": MORE, "b": Words(LETTERS)}, "union", MORE),
+    "added by both": Pair(Words(LETTERS), {"a": MORE, "b": MORE}, "union", MORE, model="untied"),
+    "another in one row": Pair(Words(LETTERS), {"a": MORE, "b": OTHERS}, "union", Words([*LETTERS, X, Y]),
+        model="untied"),
+    "padded": Pair(Words(LETTERS, 16), {"a": Words(MORE.tokens, 16), "b": Words(OTHERS.tokens, 16)}, "union",
+        Words([*LETTERS, X, Y], 16)),
+    "resized to 64": Pair(Words(LETTERS), {"a": Words(MORE.tokens, 64), "b": Words(LETTERS, 32)}, "a",
+        Words(MORE.tokens, 64)),
+    "one as it is": Pair(Words(LETTERS), {"a": Words([X, *LETTERS, Y], 16), "b": OTHERS}, "b", OTHERS, model="untied"),
+    "a token by rule": Pair(Words(LETTERS), {"a": MORE, "b": MORE}, "union", MORE,
+        tokens={X: "b", "a": "base", "c": "a"}),
+    "WordPiece": Pair(Words(PARTS), {"a": Words([*PARTS, "cd", X]), "b": Words([*PARTS, Y, "##ef"], 32)}, "union",
+        Words([*PARTS, "cd", X, Y, "##ef"]), "parts", "bert"),
+    "Unigram": Pair(Words(PIECES), {"a": Words([*PIECES, X]), "b": Words([*PIECES, "▁ef", Y])}, "union",
+        Words([*PIECES, X, "▁ef", Y]), "pieces", "bart"),
+    "byte-level BPE": Pair(Words(BYTES, 16), {"a": Words([*BYTES, X], 24), "b": Words([*BYTES, "cd", X, Y])}, "union",
+        Words([*BYTES, X, "cd", Y], 16), "bytes", "gpt2"),
+}  # fmt: skip
+
+
+def tokenizer(words: Words, kind: str) -> Any:
+    """Build a tokenizer of transformers with these numbers: special ones are added whole."""
+    own = [token for token in words.tokens if token in SPECIAL or not token.startswith("<")]
+    numbers = {token: words.tokens.index(token) for token in own}
+    if kind == "pieces":
+        made = Tokenizer(models.Unigram([(token, -float(len(own) - n)) for n, token in enumerate(own)], unk_id=0))
+        made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    elif kind == "bytes":
+        pairs = [(token[0], token[1]) for token in own if len(token) == 2] + [("Ġ", "ab")]
+        made = Tokenizer(models.BPE(numbers, pairs, unk_token="<pad>"))
+        made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    elif kind == "parts":
+        made = Tokenizer(models.WordPiece(numbers, unk_token="<pad>"))
+        made.pre_tokenizer, made.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
+    else:
+        made = Tokenizer(models.WordLevel(numbers, unk_token="<pad>"))
+        made.pre_tokenizer = pre_tokenizers.Whitespace()
+    added = [token for token in words.tokens if token not in own]
+    if kind != "pieces":  # a vocabulary with gaps, which the added ones fill
+        model = json.loads(made.to_str())
+        model["model"]["vocab"] |= {token: words.tokens.index(token) for token in added}
+        made = Tokenizer.from_str(json.dumps(model))
+    made.add_special_tokens(added)
+    return tf.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<end>")
+
+
+TEXTS = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
+BART = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+}
+MODELS: Mapping[str, tuple[Any, Any, dict[str, Any], Sequence[str]]] = {  # class, configuration, its values, tables
+    "tied": (tf.LlamaForCausalLM, tf.LlamaConfig, DECODER | {"tie_word_embeddings": True},
+        ["model.embed_tokens.weight"]),
+    "untied": (tf.LlamaForCausalLM, tf.LlamaConfig, DECODER, ["model.embed_tokens.weight", "lm_head.weight"]),
+    "bert": (tf.BertForMaskedLM, tf.BertConfig, SIZES,
+        ["bert.embeddings.word_embeddings.weight", "cls.predictions.bias"]),
+    "bart": (tf.BartForConditionalGeneration, tf.BartConfig, BART | {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+        ["model.shared.weight", "final_logits_bias"]),
+    "gpt2": (tf.GPT2LMHeadModel, tf.GPT2Config, {"n_embd": 16, "n_layer": 1, "n_head": 2}, ["transformer.wte.weight"]),
+}  # fmt: skip
+
+
+def drawn(*what: object, shape: Sequence[int], size: float = 0.1) -> Tensor:
+    """Draw numbers that are always the same for what they are of."""
+    return size * torch.randn(tuple(shape), generator=torch.Generator().manual_seed(crc32(repr(what).encode())))
+
+
+def save(folder: Path, kind: str, words: Words, task: str, how: str) -> ROWS:
+    """Save a model fine-tuned for a task, or the base, with its tokenizer; return the rows by token of each table."""
+    made, config, values, tables = MODELS[kind]
+    numbers = {f"{name}_token_id": words.tokens.index(token) for name, token in (("pad", "<pad>"), ("eos", "<end>"))}
+    model = made(config(**values | {"vocab_size": words.size} | numbers))
+    keys = [*words.tokens, *range(len(words.tokens), words.size)]
+    rows: ROWS = {table: {} for table in tables}
+    tied = {table: model.state_dict()[table].data_ptr() for table in tables}
+    for name, tensor in model.state_dict().items():
+        if name not in tables and tensor.data_ptr() in tied.values():
+            continue
+        tuned = drawn(task, name, shape=tensor.shape, size=0 if task == "base" else 0.02)
+        if name not in tables:
+            tensor.copy_(drawn(name, shape=tensor.shape) + tuned)
+            continue
+        width = tensor.movedim(tensor.shape.index(words.size), 0)[0].shape
+        for row, key in zip(tensor.movedim(tensor.shape.index(words.size), 0), keys, strict=True):
+            row.copy_(
+                drawn(name, key, shape=width)
+                + (0 if task == "base" else drawn(task, name, key, shape=width, size=0.02))
+            )
+            rows[name][str(key)] = row.clone()
+    tf.utils.logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    tokenizer(words, how).save_pretrained(folder)
+    return rows
+
+
+def expected(rows: Mapping[str, ROWS], table: str, token: str, rule: str | None) -> Tensor:
+    """Merge one token's rows by task arithmetic."""
+    base, *tasks = (each[table].get(token) for each in rows.values())
+    if rule is not None:
+        return rows[rule][table][token]
+    owned = [row for row in tasks if row is not None]
+    start = torch.stack(owned).mean(0) if base is None else base
+    return start + SCALING * sum(row - start for row in owned)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_rows_are_merged_by_token(tmp_path: Path, name: str) -> None:
+    pair = PAIRS[name]
+    own = {"base": pair.base, **pair.tasks}
+    rows = {task: save(tmp_path / task, pair.model, words, task, pair.kind) for task, words in own.items()}
+    tasks, choice = {task: tmp_path / task for task in pair.tasks}, Choice(pair.choice, pair.tokens)
+    merge_checkpoints(
+        "task_arithmetic", {"scaling": SCALING}, tmp_path / "base", tasks, tmp_path / "out", choice=choice
+    )
+    made, _, _, tables = MODELS[pair.model]
+    model, info = made.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(info.values()), info
+    words = tf.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert words.convert_ids_to_tokens(list(range(len(words)))) == list(pair.merged.tokens)
+    numbers = model.config.vocab_size, model.config.pad_token_id, model.config.eos_token_id
+    assert numbers == (pair.merged.size, words.pad_token_id, words.eos_token_id)
+    for table in tables:
+        merged = model.state_dict()[table]
+        merged = merged.movedim(merged.shape.index(pair.merged.size), 0)
+        for token, row in zip(pair.merged.tokens, merged, strict=False):
+            torch.testing.assert_close(
+                row, expected(rows, table, token, pair.tokens.get(token)), msg=f"{table} {token}"
+            )
+
+
+def spoken(folder: Path, known: Sequence[str]) -> list[str]:
+    """Give what a model generates of tokens that are known, after a prompt by its own tokenizer and chat template."""
+    words, model = tf.AutoTokenizer.from_pretrained(folder), tf.AutoModelForCausalLM.from_pretrained(folder).eval()
+    prompt = words.apply_chat_template([{"role": "user", "content": "a c d"}], tokenize=False)
+    others = [row for row in range(model.config.vocab_size) if words.convert_ids_to_tokens(row) not in known]
+    how: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "suppress_tokens": others or None}
+    made = model.generate(words(prompt, return_tensors="pt").input_ids, **how)[0]
+    return list(words.convert_ids_to_tokens(made))
+
+
+@pytest.mark.parametrize(("choice", "kind"), [("union", "tied"), ("a", "untied"), ("b", "tied")])
+def test_a_merge_of_one_task_generates_what_the_task_does(tmp_path: Path, choice: str, kind: str) -> None:
+    own = {"base": Words(LETTERS, 16), "a": Words([X, *reversed(LETTERS)], 24), "b": OTHERS}
+    for task, words in own.items():
+        save(tmp_path / task, kind, words, task, "words")
+        (tmp_path / task / "chat_template.jinja").write_text(TEMPLATE.format({"a": X, "b": Y}.get(task, "")))
+    tasks = {task: tmp_path / task for task in "ab"}
+    for task in tasks if choice == "union" else choice:
+        values = {"scaling": 1.0, "coefficients": {"a": 0.0, "b": 0.0, task: 1.0}}
+        out, how = tmp_path / f"merged-{task}", Choice(choice, chat_template=task)
+        notes = merge_checkpoints("task_arithmetic", values, tmp_path / "base", tasks, out, choice=how)
+        said = spoken(out, own[task].tokens)
+        assert said == spoken(tmp_path / task, own[task].tokens)
+        assert len(set(said)) > 4
+        assert f"{'ba'['ab'.index(task)]}: its chat template is not that of the merge" in notes
+
+
+def train(adapted: Any, folder: Path) -> None:
+    """Change what an adapter has of its own, and save it."""
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name or "modules_to_save" in name:
+            parameter.data.add_(drawn(name, shape=parameter.shape, size=0.05))
+    adapted.save_pretrained(str(folder))
+
+
+def test_an_adapter_with_resized_embeddings_is_merged_by_token(tmp_path: Path) -> None:
+    rows = {"base": save(tmp_path / "base", "untied", Words(LETTERS, 12), "base", "words")}
+    model = tf.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    model.resize_token_embeddings(16, mean_resizing=False)
+    config = LoraConfig(r=2, target_modules=["q_proj", "down_proj"], modules_to_save=["embed_tokens", "lm_head"])
+    tuned = get_peft_model(model, config)
+    train(tuned, tmp_path / "a")
+    own = Words([*LETTERS, X, Y], 16)
+    tokenizer(own, "words").save_pretrained(tmp_path / "a")
+    rows["b"] = save(tmp_path / "b", "untied", OTHERS, "b", "words")
+    whole, tables = tuned.merge_and_unload().state_dict(), MODELS["untied"][3]
+    rows["a"] = {table: dict(zip(own.tokens, whole[table], strict=False)) for table in tables}
+    tasks, out, values = {"a": tmp_path / "a", "b": tmp_path / "b"}, tmp_path / "out", {"scaling": SCALING}
+    merge_checkpoints("task_arithmetic", values, tmp_path / "base", tasks, out, choice=Choice("union"))
+    merged = tf.AutoModelForCausalLM.from_pretrained(out).state_dict()
+    assert tf.AutoTokenizer.from_pretrained(out).convert_ids_to_tokens(list(range(12))) == own.tokens
+    for table in tables:
+        for token, row in zip(own.tokens, merged[table], strict=False):
+            torch.testing.assert_close(row, expected(rows, table, token, None), msg=f"{table} {token}")
+
+
+@pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
+def test_a_low_rank_update_of_a_table_is_put_in_order(tmp_path: Path, target: str) -> None:
+    save(tmp_path / "base", "untied", Words(LETTERS), "base", "words")
+    tuned = get_peft_model(
+        tf.AutoModelForCausalLM.from_pretrained(tmp_path / "base"), LoraConfig(r=2, target_modules=[target])
+    )
+    train(tuned, tmp_path / "a")
+    save(tmp_path / "b", "untied", PERMUTED, "base", "words")
+    tasks, how = {"a": tmp_path / "a", "b": tmp_path / "b"}, Choice("b")
+    merge_checkpoints("task_arithmetic", {"scaling": 1.0}, tmp_path / "base", tasks, tmp_path / "out", choice=how)
+    merged, whole = (
+        model.state_dict()
+        for model in (tf.AutoModelForCausalLM.from_pretrained(tmp_path / "out"), tuned.merge_and_unload())
+    )
+    for table in MODELS["untied"][3]:
+        ordered = [whole[table][LETTERS.index(token)] for token in PERMUTED.tokens]
+        torch.testing.assert_close(merged[table], torch.stack(ordered))

@@ -44,6 +44,9 @@ def merge(
     matrices: Literal["linear", "any_2d"] = "linear",
     dtype: Literal["float32", "float16", "bfloat16"] | None = None,
     max_shard_size: str | None = None,
+    tokenizer: str | None = None,
+    rows: Mapping[str, str] | None = None,
+    chat_template: str | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     threads: int | None = None,
     progress: "Progress | None" = None,
@@ -62,7 +65,9 @@ def merge(
 
     `only`, `excepted`: patterns of the names that are merged, and that stay as in the base, such as heads.
     `matrices`: what counts as a matrix: linear maps and convolutions, or all that has two dimensions.
-    `max_shard_size`: of a file of weights, such as "5GB"; as the base's if not given. `threads`: layers at once;
+    `max_shard_size`: of a file of weights, such as "5GB"; as the base's if not given. `tokenizer`: base, union or a
+    model's name, to match rows by token; `rows`: by token the model that its rows are of; `chat_template`: base, or a
+    model's name. `threads`: layers at once;
     OMP_NUM_THREADS or the CPUs if not given. `progress`: called with what is being done, how much of it is done, and
     how much there is, in bytes.
 
@@ -90,6 +95,9 @@ def merge(
             "matrices": matrices,
             "dtype": dtype,
             "max_shard_size": parse_size(max_shard_size) if max_shard_size else None,
+            "tokenizer": tokenizer,
+            "rows": rows or {},
+            "chat_template": chat_template,
             "device": device,
         },
         "merge",

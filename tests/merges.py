@@ -42,7 +42,7 @@ def merge_checkpoints(
             "dtype": output.dtype,
             "max_shard_size": output.max_shard_size,
             "tokenizer": choice.tokenizer,
-            "tokens": choice.tokens,
+            "rows": choice.rows,
             "chat_template": choice.chat_template,
             "device": device,
         }

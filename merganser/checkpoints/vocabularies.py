@@ -19,6 +19,7 @@ FAST, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 LOADED = ("*.model", "*.spm", "*.tiktoken")  # what only transformers reads
 LIMIT = 2**27  # bytes: a vocabulary of 260,000 tokens takes 35 MB
 SHOWN = 5
+BY_TOKEN = "match rows by token: --tokenizer union"
 Vocabulary = Mapping[str, int]
 
 
@@ -35,7 +36,7 @@ def check_vocabulary(
     `opened`: the base and the model. Raises InputError naming the tokens where one has another number, or where the
     vocabularies differ and embeddings that are merged have other shapes for it.
     """
-    _check_numbers(who, ours, theirs, task)
+    _check_numbers(who, ours, theirs, task, rules)
     difference = _difference(who, ours, theirs)
     if not difference:
         return []
@@ -105,14 +106,14 @@ def _numbers(words: Mapping[Any, Any]) -> dict[str, int]:
     return {str(token): int(number) for token, number in words.items()}
 
 
-def _check_numbers(who: str, ours: Vocabulary, theirs: Vocabulary, task: str) -> None:
+def _check_numbers(who: str, ours: Vocabulary, theirs: Vocabulary, task: str, rules: ParameterRules) -> None:
     moved = sorted((number, token) for token, number in theirs.items() if ours.get(token, number) != number)
     if moved:
         number, token = moved[0]
         more = f", and {len(moved) - 1} more tokens have others" if len(moved) > 1 else ""
         raise InputError(
             f"{task}: its tokenizer gives {token!r} the number {number}, that of {who} {ours[token]}{more}: the rows "
-            "of their embeddings mean different tokens; merge models of one tokenizer"
+            f"of their embeddings mean different tokens; {BY_TOKEN if rules.flags else 'merge models of one tokenizer'}"
         )
 
 
@@ -141,7 +142,8 @@ def _check_rows(
     resized = _resized(base, model, rules)
     if resized:
         ours, theirs = (checkpoint.spec(resized[0]).shape[0] for checkpoint in (base, model))
-        remedy = f"fine-tune with the base's vocabulary, or {without(resized, base.names, rules)}"
+        otherwise = BY_TOKEN if rules.flags else "fine-tune with the base's vocabulary"
+        remedy = f"{otherwise}, or {without(resized, base.names, rules)}"
         raise InputError(f"{task}: {resized[0]} has {theirs} rows, the base's {ours}: {difference}; {remedy}")
 
 

@@ -82,7 +82,7 @@ def merge(
             "embeddings and heads are then matched by token. By default the vocabularies must be the same.",
         ),
     ] = None,
-    token: Annotated[
+    rows: Annotated[
         list[str] | None,
         typer.Option(metavar="TOKEN=NAME", help="Take a token's rows from this model, or from base."),
     ] = None,
@@ -110,7 +110,7 @@ def merge(
     options: dict[str, Any] = {
         **{"--model": model, "--base": base, "--set": settings, "--classes": classes, "--only": only},
         **{"--except": excepted, "--matrices": matrices, "--dtype": dtype, "--max-shard-size": max_shard_size},
-        **{"--tokenizer": tokenizer, "--token": token, "--chat-template": chat_template},
+        **{"--tokenizer": tokenizer, "--rows": rows, "--chat-template": chat_template},
     }
     given = {name: value for name, value in options.items() if value}
     if method.endswith(RECIPES):
@@ -176,7 +176,7 @@ def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
         dtype=given.get("--dtype"),
         max_shard_size=parse_size(size) if size else None,
         tokenizer=given.get("--tokenizer"),
-        tokens=_pairs("--token", given.get("--token", []), last=True),
+        rows=_pairs("--rows", given.get("--rows", []), last=True),
         chat_template=given.get("--chat-template"),
     )
 

@@ -61,14 +61,14 @@ class Recipe(_Strict):
     dtype: Dtype | None = None
     max_shard_size: Annotated[int, Field(gt=0)] | None = None
     tokenizer: str | None = None
-    tokens: Mapping[str, str] = {}
+    rows: Mapping[str, str] = {}
     chat_template: str | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     @property
     def choice(self) -> Choice | None:
         """Return whose tokenizer and chat template the merge has; None where they are the base's, as it is."""
-        choice = Choice(self.tokenizer, self.tokens, self.chat_template)
+        choice = Choice(self.tokenizer, self.rows, self.chat_template)
         return choice if choice != Choice() else None
 
     @property

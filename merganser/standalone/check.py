@@ -3,6 +3,7 @@
 Known from configurations, tokenizers and headers: of the tensors only second names of tied weights are compared.
 """
 
+import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -74,10 +75,12 @@ def check_models(
     rules: ParameterRules,
     output: Output = AS_THE_BASE,
     costs: Collection[Cost] = ("elementwise", "svd", "joint svd"),
+    compared: Mapping[str, Path] | None = None,
 ) -> Checked:
     """Describe models, and compare the others with the first one, which stands for their base.
 
-    `models`: folders or files, by names. `costs`: of the methods whose time and memory are expected.
+    `models`: folders or files, by names. `costs`: of the methods whose time and memory are expected. `compared`: the
+    models as they are merged, where that is not as they are.
     """
     found = Checked()
     for name, path in models.items():
@@ -86,17 +89,21 @@ def check_models(
     if found.refused or len(models) < 2:
         return found
     with found.noting_refusal():
-        _compare(found, models, rules, output, costs)
+        _compare(found, compared or models, rules, output, costs)
     return found
 
 
 def check_merge(recipe: Recipe, where: Path) -> Checked:
     """Check a recipe's merge as `check_models` does; without a base the first model stands for the models' mean.
 
-    Raises InputError where the recipe is wrong whatever its models are.
+    Where rows are matched by token, the tables are written into a temporary folder. Raises InputError where the recipe
+    is wrong whatever its models are.
     """
     plan = planned(recipe, where)
-    found = check_models(plan.given, recipe.rules, recipe.output, [plan.method.cost])
+    with tempfile.TemporaryDirectory(prefix="merganser-") as made:
+        base, models = plan.written(Path(made))
+        compared = ({BASE: base} if base else {}) | models
+        found = check_models(plan.given, recipe.rules, recipe.output, [plan.method.cost], compared)
     if BASE not in plan.given:
         for name, path in plan.models.items():
             with found.noting_refusal():

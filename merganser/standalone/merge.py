@@ -104,6 +104,10 @@ class Plan:
         """Return the models without the base."""
         return {name: path for name, path in self.given.items() if name != BASE}
 
+    def written(self, folder: Path) -> tuple[Path | None, dict[str, Path]]:
+        """Return the base, if there is one, and the models, written in one vocabulary where one is chosen."""
+        return write_models(self.vocabulary, folder) if self.vocabulary else (self.given.get(BASE), self.models)
+
 
 def planned(recipe: Recipe, where: Path) -> Plan:
     """Find a recipe's models and check its method, before any of their tensors is read.
@@ -125,7 +129,7 @@ def planned(recipe: Recipe, where: Path) -> Plan:
         refuse_code(path)
     if recipe.choice is None:
         return plan
-    check_names(recipe.choice, BASE in given, plan.models)
+    check_names(recipe.choice, {BASE_WORD if name == BASE else name: path for name, path in given.items()})
     if recipe.choice.tokenizer is None:
         return plan
     vocabulary = in_one_vocabulary(given.get(BASE), plan.models, recipe.choice)
@@ -193,9 +197,7 @@ def merge_by(
 
 def _with_choice(plan: Plan, choice: Choice, folder: Path, progress: Progress) -> tuple[Path, dict[str, Path]]:
     """Return the base, or the models' mean, and the models as they are merged: with the tokenizer that is chosen."""
-    given, models = plan.given.get(BASE), plan.models
-    if plan.vocabulary:
-        given, models = write_models(plan.vocabulary, folder / "vocabulary")
+    given, models = plan.written(folder / "vocabulary")
     base = given or folder / "base"
     if given is None:
         base.mkdir()
@@ -207,6 +209,7 @@ def _with_choice(plan: Plan, choice: Choice, folder: Path, progress: Progress) -
         take_template(template, base)
         return base, models
     with_template = folder.joinpath("template", *base.resolve().parts[1:])
+    with_template.mkdir(parents=True)
     write_with_template(base, template, with_template)
     return with_template, models
 

@@ -109,7 +109,7 @@ def test_more_tokens_are_mended_by_keeping_the_bases_embeddings(tmp_path: Path) 
     model = tiny("llama, untied")
     model.resize_token_embeddings(48)
     model.save_pretrained(paths["task0"])
-    with pytest.raises(InputError, match=r"it has '<\|start\|>'; fine-tune with the base's vocabulary") as refusal:
+    with pytest.raises(InputError, match=r"it has '<\|start\|>'; match rows by token: --tokenizer union") as refusal:
         merge(paths["base"], paths["task0"], tmp_path / "out")
     flags = "--except 'lm_head.*' --except 'model.embed_tokens.weight'"
     assert str(refusal.value).endswith(f"or merge without it: {flags}")

@@ -4,7 +4,7 @@ A model that lacks a token is taken to have the reference's row, so that its del
 the base's; of a token that the base lacks, the mean of those of the models that have it.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,19 +25,25 @@ from merganser.errors import InputError, did_you_mean
 
 BASE, UNION = "base", "union"
 EVERYTHING = ParameterRules()
+FLAGS = {"tokenizer": "--tokenizer", "rows": "--rows", "chat_template": "--chat-template"}
 
 
 @dataclass(frozen=True)
 class Choice:
     """Whose tokenizer a merge has: `base`, `union` (the base's with what the tasks add) or a task's; None: the base's.
 
-    `tokens`: by token the model that its rows are of, in place of the rule. `chat_template`: whose the merge has, where
+    `rows`: by token the model that its rows are of, in place of the rule. `chat_template`: whose the merge has, where
     not that of the tokenizer.
     """
 
     tokenizer: str | None = None
-    tokens: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, str] = field(default_factory=dict)
     chat_template: str | None = None
+    section: str = ""  # of params.yaml, where it stands there
+
+    def key(self, name: str) -> str:
+        """Name a setting as a user wrote it: by its key in params.yaml, or by the command line's flag."""
+        return f"{self.section}.{name}" if self.section else FLAGS[name]
 
 
 @dataclass(frozen=True)
@@ -132,11 +138,11 @@ class OneVocabulary:
 
     def places(self, member: Member) -> Tensor:
         """Return which of a model's rows each one of the vocabulary is; `ABSENT` where it has the reference's."""
-        return places(member.keys, self.keys, without=self.choice.tokens)
+        return places(member.keys, self.keys, without=self.choice.rows)
 
     def _allowed(self, member: Member, wanted: Sequence[Key]) -> Tensor:
         """Return which of a model's rows the wanted ones are, without those that a rule says are another's."""
-        others = [token for token, name in self.choice.tokens.items() if name != member.name]
+        others = [token for token, name in self.choice.rows.items() if name != member.name]
         return places(member.keys, wanted, others)
 
     def notes(self) -> Iterator[str]:
@@ -180,7 +186,7 @@ def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: Cho
 
     Raises InputError where a model has no tokenizer or tables that are read, tables do not fit, or a name is unknown.
     """
-    check_names(choice, base is not None, models)
+    check_names(choice, {**({BASE: base} if base else {}), **models})
     lead_name, lead_path = (BASE, base) if base else min(models.items())
     lead = _lead(lead_name, lead_path)
     tasks = [_member(name, path, lead) for name, path in models.items()]
@@ -192,17 +198,18 @@ def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: Cho
     return plan
 
 
-def check_names(choice: Choice, has_base: bool, models: Collection[str]) -> None:
-    """Refuse names of models that there are not."""
-    known = [*([BASE] if has_base else []), *models]
-    named = {"tokenizer": choice.tokenizer, "chat template": choice.chat_template}
-    named |= {f"token {token!r}": name for token, name in choice.tokens.items()}
-    for what, name in named.items():
-        if name is not None and name not in (known if what != "tokenizer" else [*known, UNION]):
+def check_names(choice: Choice, models: Mapping[str, Path]) -> None:
+    """Refuse names of models that there are not, and a chat template that there is not; `models`: with the base."""
+    named = [("tokenizer", choice.tokenizer), ("chat_template", choice.chat_template)]
+    for key, name in [*named, *(("rows", name) for name in choice.rows.values())]:
+        known = [*models, *([UNION] if key == "tokenizer" else [])]
+        if name is not None and name not in known:
             reason = "there is no base" if name == BASE else f"there is no model {name!r}{did_you_mean(name, known)}"
-            raise InputError(f"{what}: {name}: {reason}; name one of {', '.join(known)}")
-    if choice.tokens and choice.tokenizer is None:
-        raise InputError("tokens: rows are matched by token where a tokenizer is chosen: base, union, or a task's")
+            raise InputError(f"{choice.key(key)} {name}: {reason}; name one of {', '.join(known)}")
+    if choice.rows and choice.tokenizer is None:
+        raise InputError(f"{choice.key('rows')}: needs {choice.key('tokenizer')}: rows are matched by token then")
+    if choice.chat_template and template_of(models[choice.chat_template]) is None:
+        raise InputError(f"{choice.key('chat_template')} {choice.chat_template}: that model has no chat template")
 
 
 def _lead(name: str, path: Path) -> Member:
@@ -288,8 +295,9 @@ def _new(lead: Member, tasks: Sequence[Member]) -> dict[str, int]:
 
 def _check_rules(plan: OneVocabulary) -> None:
     """Refuse a rule for a token that the merge, or the model that it names, has not."""
-    for token, name in plan.choice.tokens.items():
+    for token, name in plan.choice.rows.items():
         owner = next(each for each in (plan.lead, *plan.tasks) if each.name == name)
         for who, keys in (("the merge's tokenizer", plan.keys), (name, owner.keys)):
             if token not in keys:
-                raise InputError(f"token {token!r}: {who} has no such token{did_you_mean(token, map(str, keys))}")
+                place = f"{plan.choice.key('rows')} {token!r}"
+                raise InputError(f"{place}: {who} has no such token{did_you_mean(token, map(str, keys))}")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from merganser.command_line.tables import print_table
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,6 +60,8 @@ def show(found: "Checked", as_json: bool) -> None:
 
 
 def _print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
+    from merganser.command_line.tables import print_table
+
     headings = (
         "model",
         "architecture",

@@ -9,7 +9,9 @@ from merganser.at_run_time.measuring import score_merges
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.evaluation.examples import Results, write_results
+from merganser.evaluation.prepared import Prepared
 from merganser.outputs import write_json
+from merganser.overlays import open_overlays
 from tasks.scoring import open_task
 from tasks.stage import check_addition, check_family, run, two_names
 from tasks.stages import EXAMPLES, MERGED, METRICS, PREPARED, SEEDS
@@ -18,7 +20,8 @@ from tasks.stages import EXAMPLES, MERGED, METRICS, PREPARED, SEEDS
 def evaluate_task(params: Params, entry: str, task: str) -> None:
     """Score one task with its own model out of an entry's merge, or out of those with each seed.
 
-    Writes the score, and what the merge made of each example.
+    What is rebuilt of a task's parts is run as the task's own checkpoint says, any other merge as the base. Writes the
+    score, and what the merge made of each example.
     """
     check_family(params.base.family)
     if task not in params.measured:
@@ -26,12 +29,18 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
         write_json(METRICS / entry / f"{task}.json", {"count": 0})
         print(f"{task}: no data, it is merged and not measured")
         return
-    setup = open_task(params, task, PREPARED, MERGED / entry)
-    seeds = sorted((MERGED / entry / SEEDS).glob("*"), key=lambda folder: int(folder.name))
-    folders, size = [MERGED / entry, *seeds], params.evaluation.batch_size
-    if addition := addition_of(folders[0]):
+    merged, addition = MERGED / entry, addition_of(MERGED / entry)
+    parts = open_overlays(merged) is not None
+    setup = own = open_task(params, task, PREPARED, merged, own=parts and addition is None)
+    if addition and parts and Prepared(PREPARED / task).own is not None:
+        own = open_task(params, task, PREPARED, merged, own=True)
+    seeds = sorted((merged / SEEDS).glob("*"), key=lambda folder: int(folder.name))
+    folders, size = [merged, *seeds], params.evaluation.batch_size
+    if addition:
         check_addition(Path(addition.FILE).stem)
-    score, results = score_merges(setup.network, setup.head, setup.evaluator, setup.prepared, folders, task, size)
+    runs_in = own.network, own.prepared
+    found = score_merges(setup.network, setup.head, setup.evaluator, setup.prepared, folders, task, size, runs_in)
+    score, results = found
     write_results(EXAMPLES / entry / f"{task}.safetensors", results)
     write_json(METRICS / entry / f"{task}.json", score)
     label = f", {score['known']:.4f} with its label, router {score['router']:.4f}" if "known" in score else ""

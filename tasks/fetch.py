@@ -1,8 +1,10 @@
 """Fetch the base model, one task's model, or one task's data into the pipeline: `base`, `task NAME` or `data NAME`."""
 
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import origin_of
 from merganser.checkpoints.reading import DESCRIPTION
@@ -13,7 +15,7 @@ from merganser.evaluation.evaluator import open_evaluator
 from merganser.outputs import fresh_folder, write_json
 from merganser.sources.fetching import describe, fetch_checkpoint, fetch_data_set
 from tasks.stage import check_kind, run
-from tasks.stages import BASE, CHECKPOINTS, DATASETS, SOURCES
+from tasks.stages import BASE, CHECKPOINTS, COMPANIONS, DATASETS, SOURCES
 
 LEFT = {
     "tied": "second names of tied weights, left out",
@@ -31,6 +33,13 @@ def fetch_model(source: Path, out: Path, pad_token_id: int | None = None) -> Non
         left = fetch_checkpoint(source, folder, pad_token_id)
     for kind, names in left.items():
         print(f"{source}: {LEFT[kind]}: {', '.join(names)}")
+
+
+def put_aside(task: str) -> None:
+    """Give what stands beside a fetched model's weights a folder of its own: who reads it need not wait for weights."""
+    with fresh_folder(COMPANIONS / task) as folder:
+        copy_companions(CHECKPOINTS / task, folder)
+        shutil.copyfile(CHECKPOINTS / task / DESCRIPTION, folder / DESCRIPTION)  # never an empty folder
 
 
 def fetch_data(task: Task, out: Path) -> None:
@@ -62,6 +71,7 @@ def main(argv: list[str]) -> None:
             fetch_model(Path(params.base.source), BASE, params.base.pad_token_id)
         case ["task", name]:
             fetch_model(Path(declared(params.tasks, name, "tasks").source), CHECKPOINTS / name)
+            put_aside(name)
             write_json(SOURCES / f"{name}.json", asdict(origin_of(CHECKPOINTS / name)))
         case ["data", name]:
             fetch_data(declared(params.tasks, name, "tasks"), DATASETS / name)

@@ -2,21 +2,23 @@
 
 from pathlib import Path
 
+from merganser.checkpoints.own_settings import write_own
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
 from merganser.config.params import UNMEASURED, Params, declared
 from merganser.evaluation.evaluator import open_evaluator
-from merganser.evaluation.prepared import write_prepared
+from merganser.evaluation.prepared import OWN, write_prepared
 from merganser.models import get_family, open_network
 from merganser.outputs import fresh_folder
 from tasks.stage import check_family, check_kind, only_name, run
-from tasks.stages import BASE, DATASETS, PREPARED
+from tasks.stages import BASE, COMPANIONS, DATASETS, PREPARED
 
 
 def prepare_task(params: Params, task: str, split: str, where: str, out: Path, examples: int | None = None) -> None:
     """Write into a folder what networks read of one split of a task's data; `where` the split is declared.
 
-    `examples`: at most so many, evenly spaced; all of them without.
+    In `own` there, where the task's own checkpoint says otherwise than the base how it is built or what it reads, lies
+    what it is built by, and the same for it. `examples`: at most so many, evenly spaced; all of them without.
     """
     about = declared(params.tasks, task, "tasks")
     check_family(params.base.family)
@@ -33,6 +35,10 @@ def prepare_task(params: Params, task: str, split: str, where: str, out: Path, e
     network = open_network(params.base.family, BASE, outputs=outputs)
     with fresh_folder(out) as folder:
         count, dropped = evaluator.prepare(DATASETS / task, split, network, folder, where, examples)
+        if write_own(BASE, COMPANIONS / task, folder / OWN):
+            own = open_network(params.base.family, folder / OWN, outputs=outputs)
+            evaluator.prepare(DATASETS / task, split, own, folder / OWN, where, examples)
+            print(f"{task}: prepared for its own model too, which reads or computes otherwise than the base")
     left_out = f", {dropped} without a label left out" if dropped else ""
     print(f"{task}: {count} examples of {split} prepared{left_out}")
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params
 from merganser.evaluation.evaluator import Evaluator, evaluator_for
@@ -25,9 +27,14 @@ class TaskSetup:
     prepared: Prepared
 
 
-def open_task(params: Params, task: str, data: Path, model: Path) -> TaskSetup:
-    """Open one task's prepared data in a folder, its head, and the architecture that a model's folder describes."""
+def open_task(params: Params, task: str, data: Path, model: Path, own: bool = False) -> TaskSetup:
+    """Open one task's prepared data in a folder, its head, and the architecture that a model's folder describes.
+
+    `own`: the task's own model is run, which reads and computes as its own checkpoint says.
+    """
     prepared, head = Prepared(data / task), read_head(HEADS / f"{task}.safetensors")
+    if own and (apart := prepared.own) is not None:
+        prepared, model = apart, apart.folder
     evaluator = evaluator_for(prepared)
     check_kind(evaluator.name)
     evaluator.check_head(head.classes, prepared.classes, task)
@@ -46,10 +53,16 @@ def open_setup(params: Params, data: Path, base: Path = BASE) -> ScoringSetup:
         evaluators[name].check_head(head.classes, prepared[name].classes, name)
     outputs = {name: evaluators[name].outputs(found.classes) for name, found in prepared.items()}
     device, precision = usable(params.evaluation.device, "evaluation.device"), params.evaluation.precision
-    built: dict[int | None, Network] = {
-        count: open_network(params.base.family, BASE, outputs=count, device=device, precision=precision)
-        for count in dict.fromkeys(outputs.values())
+
+    def built(folder: Path, count: int | None) -> Network:
+        return open_network(params.base.family, folder, outputs=count, device=device, precision=precision)
+
+    by_count = {count: built(BASE, count) for count in dict.fromkeys(outputs.values())}
+    networks = {name: by_count[count] for name, count in outputs.items()}
+    apart = {name: own for name, found in prepared.items() if (own := found.own) is not None}
+    of_own = {
+        name: (built(found.folder, outputs[name]), found.on(torch.device(device))) for name, found in apart.items()
     }
-    networks = {name: built[count] for name, count in outputs.items()}
     prepared = {name: found.on(networks[name].device) for name, found in prepared.items()}
-    return ScoringSetup(open_for_merging(base), networks, evaluators, prepared, heads, params.evaluation.batch_size)
+    batch_size = params.evaluation.batch_size
+    return ScoringSetup(open_for_merging(base), networks, evaluators, prepared, heads, batch_size, of_own)

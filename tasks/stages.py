@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BASE = Path("data/base")
 CHECKPOINTS = Path("data/checkpoints")
 CODE = Path("data/code")
+COMPANIONS = Path("data/companions")
 DATA = Path("data")
 DATASETS = Path("data/datasets")
 DELTAS = Path("data/deltas")
@@ -238,7 +239,9 @@ def _paired(known: Known, _: str) -> float:
 STAGES: Mapping[str, Stage] = {
     "code": Stage((CODE,)),
     "fetch_base": Stage((BASE,), size=_base),
-    "fetch": Stage((CHECKPOINTS, SOURCES), size=lambda known, name: known.sizes[known.params.tasks[name].source]),
+    "fetch": Stage(
+        (CHECKPOINTS, COMPANIONS, SOURCES), size=lambda known, name: known.sizes[known.params.tasks[name].source]
+    ),
     "fetch_data": Stage((DATASETS,), size=lambda known, name: known.sizes[known.params.tasks[name].data.source]),
     "extract": Stage((DELTAS, HEADS), size=Known.deltas),
     "decompose": Stage((FACTORS,), size=_factors, tokens=lambda known, _: known.decomposed(FACTORED)),

@@ -16,7 +16,7 @@ from tasks.stages import BASE, DELTAS, FACTORS, PREPARED, RANK_STUDIES
 def study_rank(params: Params, task: str) -> None:
     """Measure one task's model at every share of params.yaml and whole; write the curve as JSON."""
     check_family(params.base.family)
-    base, setup = open_for_merging(BASE), open_task(params, task, PREPARED, BASE)
+    base, setup = open_for_merging(BASE), open_task(params, task, PREPARED, BASE, own=True)
     network, evaluator = setup.network, setup.evaluator
     deltas, factors = open_deltas(DELTAS, [task]), open_factors(FACTORS, [task])
     curve = []

@@ -13,6 +13,7 @@ from merganser.at_run_time.features import features_of
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Surgery, declared
+from merganser.evaluation.prepared import Prepared
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
@@ -63,10 +64,11 @@ def both_features(params: Params, source: Path, task: str, where: str) -> tuple[
     start = source / "base"
     setup = open_task(params, task, VALIDATION, start)
     can_change(setup.network, f"{where}, {task}")
+    own = open_task(params, task, VALIDATION, start, own=True) if Prepared(VALIDATION / task).own else setup
     features = []
-    for deltas in (None, DeltaFile(source / f"{task}.safetensors")):
-        setup.network.load(setup.head.put_on(own_model(open_for_merging(start), deltas)))
-        features.append(features_of(setup.network, setup.prepared, params.evaluation.batch_size))
+    for each, deltas in ((setup, None), (own, DeltaFile(source / f"{task}.safetensors"))):
+        each.network.load(each.head.put_on(own_model(open_for_merging(start), deltas)))
+        features.append(features_of(each.network, each.prepared, params.evaluation.batch_size))
     return features[0], features[1]
 
 

@@ -22,11 +22,13 @@ def score_merges(
     folders: Sequence[Path],
     task: str,
     batch_size: int,
+    rebuilt: tuple[Network, Prepared],
 ) -> tuple[Score, Results]:
     """Score one task with its own model out of a merge, or out of those with each seed, and say what each example gave.
 
     `folders`: of the same merge with one seed each. Where the merge chooses the task, the value is that without the
-    task's label, and `known` the one with it. Of a group of data sets there is a value for each too.
+    task's label, and `known` the one with it. `rebuilt`: what the task's model by itself, as its parts give it, runs in
+    and on. Of a group of data sets there is a value for each too.
     """
     runs, shares = [], []
     for merged in folders:
@@ -35,10 +37,11 @@ def score_merges(
         shares += [counts.accuracy(task)] if counts else []
     score, results = score_of_seeds(evaluator.metric, runs), mean_of_seeds(runs)
     if shares:
+        own, data = rebuilt
         with_label = []
         for merged in folders:
-            network.load(head.put_on(task_model(merged, task)))
-            with_label.append(evaluator.results(network, prepared, batch_size))
+            own.load(head.put_on(task_model(merged, task)))
+            with_label.append(evaluator.results(own, data, batch_size))
         known = score_of_seeds(evaluator.metric, with_label)["value"]
         score |= {"known": known, "router": fmean(shares)}
     if members := evaluator.members(prepared):

@@ -16,6 +16,7 @@ from merganser.checkpoints.adapters.settings import base_of
 from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT, read_config, read_object
 from merganser.checkpoints.configurations import check_configuration, shown
 from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head, is_merged
+from merganser.checkpoints.own_settings import GENERATION, preparation_of
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.tensors import Checkpoint
@@ -23,9 +24,7 @@ from merganser.checkpoints.vocabularies import check_vocabulary, special_tokens_
 from merganser.errors import InputError
 
 EVERYTHING = ParameterRules()
-# Further files whose settings change what a model is given or gives, and those of their keys that do not.
-SETTINGS = ("generation_config.json", "preprocessor_config.json", "1_Pooling/config.json")
-WRITERS = ("transformers_version", "processor_class", "image_processor_type", "feature_extractor_type")
+SETTINGS = (GENERATION, "1_Pooling/config.json")  # further files that change what a model gives
 BASE = "the base"
 Opened = tuple[Checkpoint, Checkpoint | Adapter]  # the base and a model
 
@@ -54,8 +53,8 @@ class Agreement:
             notes += check_vocabulary(*vocabulary, task, opened, self.rules)
         if (labels := self._first("labels", labels_of, task, model)) is not None:
             _check_labels(*labels, task, opened, self.rules)
-        settings = {"special tokens": special_tokens_of} | {name: partial(_settings_of, name) for name in SETTINGS}
-        for what, read in settings.items():
+        settings = {"special tokens": special_tokens_of, "preparation of pictures": preparation_of}
+        for what, read in (settings | {name: partial(_settings_of, name) for name in SETTINGS}).items():
             if (found := self._first(what, read, task, model)) is not None:
                 notes += _differences(*found, task, what)
         return notes + self._template(task, model)
@@ -89,9 +88,9 @@ def labels_of(folder: Path) -> list[str] | None:
 
 
 def _settings_of(name: str, folder: Path) -> dict[str, Any] | None:
-    """Read how a model generates, sees pictures or pools words; what wrote the file is of no interest."""
+    """Read how a model generates or pools words; what version wrote the file is of no interest."""
     content = read_config(folder / name)
-    return None if content is None else {key: value for key, value in content.items() if key not in WRITERS}
+    return None if content is None else {key: value for key, value in content.items() if key != "transformers_version"}
 
 
 def _check_labels(

@@ -64,13 +64,18 @@ def differences_of(base: Path, model: Path) -> dict[str, tuple[Any, Any]]:
     found: dict[str, tuple[Any, Any]] = {}
     ours, theirs = (_of_open_clip(folder) for folder in (base, model))
     if ours is not None and theirs is not None:
-        found |= _compared(ours, theirs)
+        found |= compared(ours, theirs)
     ours, theirs = (read_config(folder / CONFIG) for folder in (base, model))
-    if ours is None or theirs is None or not _compared(*_of_one_part(ours, theirs)):
-        return found
-    made = _normalised(ours), _normalised(theirs)
-    one, other = (ours, theirs) if made[0] is None or made[1] is None else (made[0], made[1])
-    return found | _compared(*_of_one_part(one, other))
+    return found if ours is None or theirs is None else found | compared(*_of_one_part(*in_todays_words(ours, theirs)))
+
+
+def in_todays_words(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give two configurations that differ in the words of the transformers that is installed, where it knows both."""
+    if compared(*_of_one_part(ours, theirs)):
+        one, other = _normalised(ours), _normalised(theirs)
+        if one is not None and other is not None:
+            return one, other
+    return ours, theirs
 
 
 def _of_open_clip(folder: Path) -> dict[str, Any] | None:
@@ -84,16 +89,21 @@ def _of_one_part(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str
     """Return what to compare: where one model is a part of the other, such as CLIP's image tower, that part's."""
     if ours.get(TYPE) == theirs.get(TYPE):
         return ours, theirs
-    return _part(ours, theirs.get(TYPE)) or ours, _part(theirs, ours.get(TYPE)) or theirs
+    return _part(ours, theirs.get(TYPE)), _part(theirs, ours.get(TYPE))
 
 
-def _part(config: Mapping[str, Any], wanted: Any) -> dict[str, Any] | None:
+def _part(config: dict[str, Any], wanted: Any) -> dict[str, Any]:
+    key = key_of_part(config, wanted)
+    return config if key is None else {**config[key], TYPE: wanted}
+
+
+def key_of_part(config: Mapping[str, Any], wanted: Any) -> str | None:
     """Find the configuration of a part by its model type; older ones leave that out, and its key says it."""
     for key, inner in config.items():
         if isinstance(inner, dict):
             stands_for = f"{config.get(TYPE)}_{key.removesuffix('_config')}_model"
             if inner.get(TYPE, stands_for) == wanted:
-                return {**inner, TYPE: wanted}
+                return key
     return None
 
 
@@ -110,7 +120,8 @@ def _normalised(config: dict[str, Any]) -> dict[str, Any] | None:
     return made
 
 
-def _compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """List the settings of two configurations that differ and that a forward pass may read, with both values."""
     one, other = (dict(_values(config)) for config in (ours, theirs))
     keys = [key for key in {**one, **other} if not HARMLESS.fullmatch(_name(key))]
     pairs = {key: (one.get(key), other.get(key)) for key in keys}

@@ -24,6 +24,7 @@ from merganser.models.device import copied_ahead
 
 CPU = torch.device("cpu")
 ABOUT = "prepared.json"
+OWN = "own"  # a folder for the task's own model, where that reads or computes otherwise than the base
 HEADER = 512  # bytes that the header of an array may take: how many rows come is known at the end
 ABOUT_LIMIT = 2**25  # bytes: of the names of many classes
 
@@ -55,6 +56,11 @@ class Prepared:
     def __len__(self) -> int:
         """Return the number of examples."""
         return int(self.about["count"])
+
+    @property
+    def own(self) -> "Prepared | None":
+        """Return what the task's own model reads, in the folder that it is built by; None where it is as the base."""
+        return replace(self, folder=self.folder / OWN) if (self.folder / OWN).is_dir() else None
 
     def on(self, device: torch.device) -> "Prepared":
         """Return the same data, whose batches come on a device."""

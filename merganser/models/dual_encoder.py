@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import normalize
 
+from merganser.checkpoints.own_settings import TOKENIZER
 from merganser.checkpoints.tensors import to_bytes
 from merganser.errors import InputError
 from merganser.models import Change, Inputs
 
 TEXT_BATCH = 256
 HEADS_KEPT = 64
-TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "*tokens*.json", "*.model", "*.tiktoken")  # its files
 
 _heads: dict[str, Tensor] = {}  # by what they were computed from
 

@@ -7,20 +7,17 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import GenerationConfig
 
+from merganser.checkpoints.own_settings import GENERATED_TOKENS, GENERATION
 from merganser.errors import quoting
-
-GENERATION_CONFIG = "generation_config.json"
-# What a folder's generation_config.json may say: where a text starts and ends. How to sample is not its business.
-TOKENS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
 
 
 def greedy(folder: Path, config: Any) -> GenerationConfig:
     """Return the settings of greedy decoding, with the tokens that a folder names."""
-    with quoting(f"{folder / GENERATION_CONFIG}: transformers cannot read it"):
+    with quoting(f"{folder / GENERATION}: transformers cannot read it"):
         named: Any = config
-        if (folder / GENERATION_CONFIG).is_file():
+        if (folder / GENERATION).is_file():
             named = GenerationConfig.from_pretrained(folder, local_files_only=True)
-        tokens = {name: getattr(named, name, None) for name in TOKENS}
+        tokens = {name: getattr(named, name, None) for name in GENERATED_TOKENS}
         return GenerationConfig(**tokens, pad_token_id=config.pad_token_id, do_sample=False, num_beams=1)
 
 

@@ -8,19 +8,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from merganser.at_run_time import addition_of
 from merganser.at_run_time.measuring import score_merges
 from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.own_settings import write_own
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.explaining import explain
 from merganser.config.loading import read_params
 from merganser.config.params import UNMEASURED, DeviceName, Task, declared
+from merganser.config.recipes import RECIPE, path_of, read_recipe
 from merganser.config.tasks import kind_mistakes
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import Score
 from merganser.inputs.heads import Head, read_head, write_head
-from merganser.models import Precision, get_family
+from merganser.models import Network, Precision, get_family
 from merganser.models.device import usable
 from merganser.overlays import open_overlays
 from merganser.sources.fetching import fetch_checkpoint, fetch_data_set
@@ -75,30 +78,57 @@ def evaluate_model(model: Path, about: Declared) -> Score:
     evaluator = open_evaluator(task.kind, task.data.values, task.data.metric)
     device = usable(about.device, "device")
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:
-        data, prepared = Path(made) / "data", Path(made) / "prepared"
-        for folder in (data, prepared):
-            folder.mkdir()
+        data = Path(made) / "data"
+        data.mkdir()
         fetch_data_set(Path(task.data.source), data, evaluator.check_data, task.data.columns)
         classes = evaluator.classes(data)
         head = _head_of(about, Path(made))
         evaluator.check_head(head.classes, classes, about.name)
         outputs = evaluator.outputs(classes)
-        network = family.open_network(model, outputs=outputs, device=device, precision=about.precision)
-        evaluator.prepare(data, about.split, network, prepared, "split")
-        examples = Prepared(prepared).on(network.device)
-        return score_merges(network, head, evaluator, examples, [model], about.name, about.batch_size)[0]
+
+        def opened(folder: Path) -> tuple[Network, Prepared]:
+            network = family.open_network(folder, outputs=outputs, device=device, precision=about.precision)
+            place = Path(tempfile.mkdtemp(dir=made))
+            evaluator.prepare(data, about.split, network, place, "split")
+            return network, Prepared(place).on(network.device)
+
+        own = model if overlays is None else _own_settings(model, about, Path(made))
+        rebuilt = opened(own)
+        network, examples = opened(model) if own != model and addition_of(model) else rebuilt
+        return score_merges(network, head, evaluator, examples, [model], about.name, about.batch_size, rebuilt)[0]
+
+
+def _own_settings(model: Path, about: Declared, made: Path) -> Path:
+    """Return the folder that a task's model, rebuilt of a merge, is built by: what the task's own checkpoint says.
+
+    That is the task's source, else the model that the merge's recipe names, if there is one; else it is the merge's.
+    """
+    source, recipe = Path(about.task.source), model / RECIPE
+    if source == model:
+        named = read_recipe(recipe).models.get(about.name) if recipe.is_file() else None
+        source = model if named is None else path_of(named, model)
+    if not source.exists():
+        raise InputError(f"{source}: not there, and by it the model of {about.name} is built; put it back")
+    own = _here(source, made)
+    return made / "own" if own.is_dir() and write_own(model, own, made / "own") else model
+
+
+def _here(source: Path, folder: Path) -> Path:
+    """Return where a checkpoint lies on this disk: one that a pointer names is fetched into the folder, once."""
+    if read_pointer(source) is None:
+        return source
+    fetched = folder / "checkpoint"
+    if not fetched.is_dir():
+        fetched.mkdir()
+        fetch_checkpoint(source, fetched)
+    return fetched
 
 
 def _head_of(about: Declared, folder: Path) -> Head:
     """Read a task's head from its own checkpoint; nothing where no parameter is a task's own."""
     if not about.heads:
         return Head({}, [], [])
-    source = Path(about.task.source)
-    if read_pointer(source) is not None:
-        fetched = folder / "checkpoint"
-        fetched.mkdir()
-        fetch_checkpoint(source, fetched)
-        source = fetched
+    source = _here(Path(about.task.source), folder)
     file = folder / "head.safetensors"
     write_head(open_model(source), about.heads, source / "config.json", about.name, file)
     return read_head(file)

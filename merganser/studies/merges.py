@@ -28,6 +28,7 @@ class ScoringSetup:
     prepared: Mapping[str, Prepared]
     heads: Mapping[str, Head]
     batch_size: int
+    own: Mapping[str, tuple[Network, Prepared]]  # of tasks whose own models read or compute otherwise than the base
 
 
 def score_merge(
@@ -48,13 +49,15 @@ def score_merge(
     for task in (*source.tasks, *others):
         if task not in setup.networks:
             continue
-        network = setup.networks[task]
+        network, prepared = setup.networks[task], setup.prepared[task]
+        if method.overlay:
+            network, prepared = setup.own.get(task, (network, prepared))
         head = setup.heads[task]
         if method.overlay or head.patterns or network is not loaded:  # else all tasks use one model
             network.load(head.put_on(task_model(folder, task, setup.base)))
             loaded = network
         evaluator = setup.evaluators[task]
-        results = evaluator.results(network, setup.prepared[task], setup.batch_size)
+        results = evaluator.results(network, prepared, setup.batch_size)
         scores[task] = score_of(evaluator.metric, results) | {"device": network.device.type}
     return scores
 

@@ -77,6 +77,13 @@ def test_what_else_a_forward_pass_reads_is_named(paths: dict[str, Path]) -> None
     assert checked(paths) == [said]
 
 
+def test_another_preparation_of_pictures_is_named(paths: dict[str, Path]) -> None:
+    edit(paths["base"], "preprocessor_config.json", size=8, image_mean=[0.5])
+    edit(paths["task0"], "processor_config.json", image_processor={"size": 8, "image_mean": [0.4]})
+    said = "task0: preparation of pictures: image_mean [0.4] (the base [0.5]); the merge has the base's"
+    assert checked(paths) == [said]
+
+
 def test_the_words_of_two_versions_of_transformers_are_equal(paths: dict[str, Path]) -> None:
     config = json.loads((paths["task0"] / "config.json").read_text())
     theta = config.pop("rope_parameters")["rope_theta"]
@@ -180,7 +187,7 @@ def test_other_pictures_and_another_pooling_are_named(paths: dict[str, Path]) ->
         edit(paths[name], "preprocessor_config.json", image_mean=mean, image_processor_type=name)
         edit(paths[name], "1_Pooling/config.json", pooling_mode_cls_token=name == "base")
     assert checked({name: paths[name] for name in ("base", "task0")}) == [
-        "task0: preprocessor_config.json: image_mean [0.48] (the base [0.5]); the merge has the base's",
+        "task0: preparation of pictures: image_mean [0.48] (the base [0.5]); the merge has the base's",
         "task0: 1_Pooling/config.json: pooling_mode_cls_token False (the base True); the merge has the base's",
     ]
 

@@ -7,14 +7,16 @@ import open_clip
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 import merganser
 from merganser.errors import InputError
-from merganser.evaluation.examples import Results
+from merganser.evaluation.examples import Results, read_results
 from merganser.evaluation.scoring import score_of
 from tasks import evaluate as stage
-from tests.tasks.comparison import inside
-from tests.tiny_clip import CLASSES, clip_parameters, pictures, score_clip, write_data_set
+from tasks import extract, fetch, merge, prepare
+from tests.tasks.comparison import TASKS, inside, write_params, write_sources
+from tests.tiny_clip import CLASSES, CONFIG, clip_parameters, pictures, score_clip, write_data_set
 
 
 def measure(folder: Path, data: str = "data", split: str = "test", batch_size: int = 8) -> Results:
@@ -26,17 +28,12 @@ def measure(folder: Path, data: str = "data", split: str = "test", batch_size: i
 def test_the_score_counts_the_images_open_clip_itself_classifies_correctly(tmp_path: Path) -> None:
     write_data_set(tmp_path / "data", {"test": 31})
     found = measure(tmp_path)
-    model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'model'}", load_weights=False)
-    model.load_state_dict(clip_parameters(tmp_path / "model"))
-    images, labels = pictures(31)
-    tokens = open_clip.get_tokenizer(f"local-dir:{tmp_path / 'model'}")([f"a {name} image." for name in CLASSES])
-    with torch.inference_mode():
-        pixels = torch.stack([transform(Image.fromarray(image)) for image in images])
-        scores = model.eval().encode_image(pixels, normalize=True) @ model.encode_text(tokens, normalize=True).T
-    assert predicted(found) == scores.argmax(1).tolist()
+    _, labels = pictures(31)
+    best = by_open_clip(tmp_path / "model", clip_parameters(tmp_path / "model"), 31)
+    assert predicted(found) == best
     assert found.label is not None
     assert found.label.tolist() == labels
-    correct = int((scores.argmax(1) == torch.tensor(labels)).sum())
+    correct = int((torch.tensor(best) == torch.tensor(labels)).sum())
     share = correct / 31
     error = pytest.approx(math.sqrt(share * (1 - share) / 30))
     assert score_of("accuracy", found) == {"metric": "accuracy", "value": share, "count": 31, "stderr": error}
@@ -85,6 +82,50 @@ def test_the_stage_evaluates_each_tasks_own_model_and_leaves_a_linked_file_alone
     average = json.loads((folder / "data/metrics/average/red.json").read_text())
     assert json.loads(file.read_text()) == average
     assert average["count"] == 14
+
+
+def test_what_is_rebuilt_of_a_task_prepares_pictures_as_its_own_checkpoint_says_and_a_merge_as_the_base(
+    tmp_path: Path,
+) -> None:
+    write_params(tmp_path)
+    write_sources(tmp_path / "sources")
+    vision = {**CONFIG["model_cfg"]["vision_cfg"], "norm_kwargs": {"eps": 0.3}}
+    prepared = {"mean": [0.1, 0.5, 0.9], "std": [0.1, 0.2, 0.4], "interpolation": "bilinear"}
+    said = {"model_cfg": {**CONFIG["model_cfg"], "vision_cfg": vision}, "preprocess_cfg": prepared}
+    (tmp_path / "sources/red/open_clip_config.json").write_text(json.dumps(said))
+    shutil.rmtree(tmp_path / "sources/red-data")
+    write_data_set(tmp_path / "sources/red-data", {"test": 40}, size=20)
+    with inside(tmp_path):
+        for what in (["base"], ["data", "red"], *(["task", task] for task in TASKS)):
+            fetch.main(what)
+        prepare.main(["red"])
+        for task in TASKS:
+            extract.main([task])
+        for entry in ("individual", "average"):
+            merge.main([entry])
+            stage.main([entry, "red"])
+        found = {
+            entry: read_results(Path(f"data/examples/{entry}/red.safetensors")) for entry in ("individual", "average")
+        }
+        own = load_file("data/base/model.safetensors") | load_file("sources/red/open_clip_model.safetensors")
+        mean = load_file("data/merged/average/model.safetensors")
+    for entry, folder, parameters in (("individual", "red", own), ("average", "base", mean)):
+        assert predicted(found[entry]) == by_open_clip(tmp_path / "sources" / folder, parameters, 40, 20), entry
+    other = {name: by_open_clip(tmp_path / "sources" / name, own, 40, 20) for name in ("base", "red")}
+    assert other["base"] != other["red"]
+    written = json.loads((tmp_path / "data/metrics/individual/red.json").read_text())
+    assert merganser.evaluate(tmp_path / "data/merged/individual", "red", params=tmp_path / "params.yaml") == written
+
+
+def by_open_clip(folder: Path, parameters: dict[str, torch.Tensor], count: int, size: int = 16) -> list[float]:
+    """Classify pictures by open_clip itself, with the configuration in a folder."""
+    model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folder}", load_weights=False)
+    model.load_state_dict(parameters)
+    tokens = open_clip.get_tokenizer(f"local-dir:{folder}")([f"a {name} image." for name in CLASSES])
+    with torch.inference_mode():
+        pixels = torch.stack([transform(Image.fromarray(image)) for image in pictures(count, size)[0]])
+        scores = model.eval().encode_image(pixels, normalize=True) @ model.encode_text(tokens, normalize=True).T
+    return [float(best) for best in scores.argmax(1)]
 
 
 def test_the_stage_refuses_an_entry_or_a_task_that_is_not_declared(comparison: Path) -> None:

@@ -20,7 +20,7 @@ from tests.tiny_clip import pictures
 def folder(comparison: Path, tmp_path: Path) -> Iterator[Path]:
     """Give what the stage reads of a comparison."""
     shutil.copyfile(comparison / "params.yaml", tmp_path / "params.yaml")
-    for name in ("base", "datasets"):
+    for name in ("base", "companions", "datasets"):
         shutil.copytree(comparison / "data" / name, tmp_path / "data" / name)
     with inside(tmp_path):
         yield tmp_path

@@ -81,8 +81,10 @@ def write_sources(folder: Path) -> None:
                 value.add_(0.1 * torch.randn_like(value))
         if classes:
             model.config.id2label = dict(enumerate(classes))
+        if task == "toned":
+            model.config.layer_norm_eps = 0.3  # no shape says so
         model.save_pretrained(folder / task)
-        tokenizer().save_pretrained(folder / task)
+        tokenizer(ends=task != "linked").save_pretrained(folder / task)
 
 
 def write_params(folder: Path) -> None:

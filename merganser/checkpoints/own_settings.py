@@ -1,0 +1,185 @@
+"""What a task's own model is built and read by: the base's files, as the task's say where they say otherwise.
+
+A merge has the base's. What is rebuilt of a task has its parameters under the base's names and shapes, and computes as
+the task's own checkpoint says: by the settings of its configuration, with its preparation of pictures and of texts and
+the tokens that begin and end them.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from merganser.checkpoints.architecture import CONFIG, read_config, read_object
+from merganser.checkpoints.companions import copy_companions
+from merganser.checkpoints.configurations import OPEN_CLIP, TYPE, compared, in_todays_words, key_of_part
+from merganser.checkpoints.vocabularies import LIMIT, special_tokens_of, vocabulary_of
+from merganser.hashes import sha256_of
+
+GENERATION = "generation_config.json"
+# What it says of greedy decoding: where a text starts and ends. How to sample is not its business.
+GENERATED_TOKENS = (
+    "bos_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+)
+VOCABULARY = ("tokenizer.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken")
+TOKENIZER = (*VOCABULARY, "tokenizer*", "*tokens*.json")
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+# Of tokenizers and processors, what changes no token and no pixel: where they are from, and what a call sets itself.
+HARMLESS = (
+    *("name_or_path", "tokenizer_file", "special_tokens_map_file", "tokenizer_class", "processor_class"),
+    *("model_max_length", "max_len", "padding_side", "truncation_side", "model_input_names", "transformers_version"),
+    *("feature_extractor_type", "image_processor_type", "_valid_processor_keys", "added_tokens_decoder", "is_local"),
+    *("backend", "truncation", "padding", "version", "chat_template"),
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files that say one thing together, and what they say; None where none is there."""
+
+    files: Sequence[str]
+    read: Callable[[Path], Any]
+    of_tokens: bool
+
+
+def write_own(base: Path, model: Path, folder: Path) -> bool:
+    """Write into a new folder what a task's own model is built and read by; tell whether that is not the base's.
+
+    `base`, `model`: folders. Where it is the base's no folder is made. Settings of tokens stay the base's where the
+    task's tokenizer numbers them otherwise: the rows of the embeddings are the base's.
+    """
+    of_tokens = has_rows_for(base, model)
+    written = _configurations(base, model, of_tokens)
+    groups = [group for group in GROUPS if (of_tokens or not group.of_tokens) and _differs(group, base, model)]
+    if not written and not groups:
+        return False
+    folder.mkdir()
+    copy_companions(base, folder)
+    for group in groups:
+        for file in _files(folder, group.files):
+            file.unlink()
+        for file in _files(model, group.files):
+            shutil.copyfile(file, folder / file.name)
+    for name, content in written.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return True
+
+
+def has_rows_for(base: Path, model: Path) -> bool:
+    """Tell whether the rows of the base's embeddings are those of a model's tokens, as far as files say."""
+    if _digests(base) == _digests(model):
+        return True
+    ours, theirs = vocabulary_of(base), vocabulary_of(model)
+    if ours is None or theirs is None:
+        return True
+    config = read_config(base / CONFIG) or {}
+    rows = {**(config.get("text_config") or {}), **config}.get("vocab_size", max(ours.values(), default=0) + 1)
+    return all(ours.get(token, number) == number < rows for token, number in theirs.items())
+
+
+def preparation_of(folder: Path) -> dict[str, Any] | None:
+    """Read how a model's pictures are resized, cut and scaled; None where no file says it."""
+    own, whole = (read_config(folder / name) for name in PROCESSORS)
+    found = own if own is not None else (whole or {}).get("image_processor")
+    if found is None:
+        found = (read_config(folder / OPEN_CLIP) or {}).get("preprocess_cfg")
+    return _without(found, HARMLESS) if isinstance(found, dict) else None
+
+
+def _tokenizer_of(folder: Path) -> Any:
+    """Read what makes tokens of texts."""
+    if not _files(folder, VOCABULARY):
+        return None
+    content = read_object(folder / "tokenizer.json", LIMIT)
+    words = _digests(folder) if content is None else _without(content, HARMLESS)
+    settings = read_object(folder / "tokenizer_config.json", LIMIT) or {}
+    tokens = [key for key in settings if key.endswith("_token")]
+    said = {key: value for key, value in _without(settings, {*HARMLESS, *tokens}).items() if value is not None}
+    return words, special_tokens_of(folder), said
+
+
+def _generated_by(folder: Path) -> dict[str, Any]:
+    content = read_config(folder / GENERATION) or read_config(folder / CONFIG) or {}
+    return {key: content.get(key) for key in GENERATED_TOKENS}
+
+
+GROUPS = (
+    Group(PROCESSORS, preparation_of, of_tokens=False),
+    Group(TOKENIZER, _tokenizer_of, of_tokens=True),
+    Group((GENERATION,), _generated_by, of_tokens=True),
+)
+
+
+def _differs(group: Group, base: Path, model: Path) -> bool:
+    theirs = group.read(model)
+    return theirs is not None and theirs != group.read(base)
+
+
+def _configurations(base: Path, model: Path, of_tokens: bool) -> dict[str, dict[str, Any]]:
+    """Give the base's configurations with the model's settings, by their files, as far as that changes one."""
+    found = {}
+    ours, theirs = (read_config(folder / CONFIG) for folder in (base, model))
+    if ours is not None and theirs is not None and (made := _with_settings(ours, theirs, of_tokens)) is not None:
+        found[CONFIG] = made
+    ours, theirs = (read_config(folder / OPEN_CLIP) for folder in (base, model))
+    if ours is not None and theirs is not None:
+        built = _with_settings(ours["model_cfg"], theirs.get("model_cfg") or ours["model_cfg"], of_tokens)
+        prepared = {**(ours.get("preprocess_cfg") or {}), **(theirs.get("preprocess_cfg") or {})}
+        if built is not None or prepared != (ours.get("preprocess_cfg") or {}):
+            found[OPEN_CLIP] = {**ours, "model_cfg": built or ours["model_cfg"], "preprocess_cfg": prepared}
+    return found
+
+
+def _with_settings(ours: dict[str, Any], theirs: dict[str, Any], of_tokens: bool) -> dict[str, Any] | None:
+    """Give a configuration the other's settings that a forward pass reads; None where it has them.
+
+    Where the other one's model is a part of this one's, such as an image tower, that part gets them. A token that the
+    other one does not name stays.
+    """
+    ours, theirs = in_todays_words(ours, theirs)
+    same = ours.get(TYPE) == theirs.get(TYPE)
+    key, inner = (None, None) if same else (key_of_part(ours, theirs.get(TYPE)), key_of_part(theirs, ours.get(TYPE)))
+    one = ours if key is None else {**ours[key], TYPE: theirs.get(TYPE)}
+    other = theirs if inner is None else {**theirs[inner], TYPE: ours.get(TYPE)}
+    names = [
+        name
+        for name, (_, value) in compared(one, other).items()
+        if not name.endswith("_token_id") or (of_tokens and value is not None)
+    ]
+    if not names:
+        return None
+    made = _replaced(one, other, names)
+    return made if key is None else {**ours, key: made}
+
+
+def _replaced(one: Mapping[str, Any], other: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Take settings from another configuration, those of nested ones behind points; out where it lacks them."""
+    made = dict(one)
+    for key in dict.fromkeys(name.partition(".")[0] for name in names):
+        nested = [name.partition(".")[2] for name in names if name.startswith(f"{key}.")]
+        if nested and isinstance(one.get(key), Mapping) and isinstance(other.get(key), Mapping):
+            made[key] = _replaced(one[key], other[key], nested)
+        elif key in other:
+            made[key] = other[key]
+        else:
+            made.pop(key, None)
+    return made
+
+
+def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    return sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Hash the files of a vocabulary."""
+    return {file.name: sha256_of(file) for file in _files(folder, (*VOCABULARY, "added_tokens.json"))}
+
+
+def _without(content: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key not in keys}

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from merganser.checkpoints.adapters.binding import moved_together
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.adapters.settings import base_of
 from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT, read_config, read_object
@@ -26,6 +27,7 @@ from merganser.errors import InputError
 EVERYTHING = ParameterRules()
 SETTINGS = (GENERATION, "1_Pooling/config.json")  # further files that change what a model gives
 BASE = "the base"
+TOGETHER = "was trained under one of two names that the base ties: the merge changes both, as PEFT's does"
 Opened = tuple[Checkpoint, Checkpoint | Adapter]  # the base and a model
 
 
@@ -49,6 +51,7 @@ class Agreement:
         notes = check_configuration(self.base, model, task)
         if isinstance(opened[1], Adapter):
             notes += _other_base(self.base, model, task)
+            notes += [f"{task}: its {name} {TOGETHER}" for name in moved_together(opened[1], opened[0])]
         if (vocabulary := self._first("vocabulary", vocabulary_of, task, model)) is not None:
             notes += check_vocabulary(*vocabulary, task, opened, self.rules)
         if (labels := self._first("labels", labels_of, task, model)) is not None:

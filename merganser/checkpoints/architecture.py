@@ -4,18 +4,22 @@ Names alone do not tell: `attn.c_proj.weight` is out x in to open_clip, and in x
 """
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.config_numbers import check_numbers
+from merganser.checkpoints.known_models import configured
 from merganser.checkpoints.tensors import Spec
-from merganser.checkpoints.ties import ALWAYS, BY_CONFIG, PREFIXES
+from merganser.checkpoints.ties import ALWAYS, BY_CONFIG
 from merganser.errors import InputError, refusing
 from merganser.limits import parse_json, read_small
 
 CONFIG = "config.json"
+TIED = "tie_word_embeddings"
 CONFIG_LIMIT = 2**24  # bytes: label maps of 20,000 classes are in some
 
 # Layers of transformers' Conv1D, which computes x @ W, by model type.
@@ -37,8 +41,28 @@ BUFFERS = (
 class Architecture:
     """What a checkpoint's `config.json` says; nothing for a checkpoint without one, such as open_clip's."""
 
-    model_type: str | None = None
-    tied: bool | None = None  # whether the output embedding is the input's; None where it does not say
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def model_type(self) -> str | None:
+        """Return transformers' name of the architecture."""
+        named = self.config.get("model_type")
+        return named if isinstance(named, str) else None
+
+    @property
+    def says_tied(self) -> bool | None:
+        """Return whether it says that the output embedding is the input's; None where it is silent."""
+        said = self.config.get(TIED)
+        return said if isinstance(said, bool) else None
+
+    @cached_property
+    def tied(self) -> bool | None:
+        """Return whether transformers takes the output embedding for the input's, by its default too; None: unknown."""
+        if self.says_tied is not None:
+            return self.says_tied
+        made, text = configured(self.config), self.config.get("text_config")
+        found = getattr(made, TIED, None) if made else text.get(TIED) if isinstance(text, dict) else None
+        return found if isinstance(found, bool) else None
 
     def is_in_by_out(self, name: str, shape: Collection[int]) -> bool:
         """Tell whether a linear map is stored as in x out."""
@@ -58,25 +82,50 @@ def known_ties(names: Collection[str], tied: bool | None = None) -> dict[str, st
     """
     found: dict[str, str] = {}
     for table in (ALWAYS,) if tied is False else (ALWAYS, BY_CONFIG):
-        for alias, sources in table.items():
-            for prefix in PREFIXES:
-                source = next((prefix + name for name in sources if prefix + name in names), None)
-                if prefix + alias in names and source is not None:
-                    found.setdefault(prefix + alias, source)
+        ends = {_end(alias) for alias in table}
+        for name in (name for name in names if _end(name) in ends):
+            for prefix, own in _divided(name):
+                source = next((prefix + first for first in table.get(own, ()) if prefix + first in names), None)
+                if source is not None:
+                    found.setdefault(name, source)
     return found
+
+
+def tied_names(name: str) -> Iterator[str]:
+    """List the names that a model may have for a parameter beside this one, where it is stored once for all of them."""
+    for prefix, own in _divided(name):
+        yield from (prefix + other for other in _partners().get(own, ()))
+
+
+@cache
+def _partners() -> Mapping[str, Mapping[str, None]]:
+    """Return the other names of each tensor that is in a tie: its first, its second ones, and the first's others."""
+    firsts = {(alias, first) for table in (ALWAYS, BY_CONFIG) for alias in table for first in table[alias]}
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for alias, first in sorted(firsts):
+        found[alias][first] = None
+        found[first][alias] = None
+    others = {(alias, other) for alias, first in firsts for other, same in firsts if first == same and other != alias}
+    for alias, other in sorted(others):
+        found[alias][other] = None
+    return found
+
+
+def _end(name: str) -> str:
+    """Return the last two parts of a name."""
+    return ".".join(name.rsplit(".", 2)[-2:])
+
+
+def _divided(name: str) -> Iterator[tuple[str, str]]:
+    """Divide a name into what a larger model may have put before it and the rest, in all ways, none before it first."""
+    parts = name.split(".")
+    for count in range(len(parts)):
+        yield "".join(f"{part}." for part in parts[:count]), ".".join(parts[count:])
 
 
 def architecture_of(folder: Path) -> Architecture:
     """Read what a checkpoint's folder says of its architecture; raise InputError if its `config.json` is invalid."""
-    config = read_config(folder / CONFIG)
-    if config is None:
-        return Architecture()
-    text = config.get("text_config")
-    inner = text if isinstance(text, dict) else {}
-    tied = config.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
-    model_type = config.get("model_type")
-    known = isinstance(model_type, str)
-    return Architecture(model_type if known else None, tied if isinstance(tied, bool) else None)
+    return Architecture(read_config(folder / CONFIG) or {})
 
 
 def read_config(path: Path, limit: int = CONFIG_LIMIT) -> dict[str, Any] | None:

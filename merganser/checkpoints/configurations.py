@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.known_models import configured
 from merganser.errors import InputError
 
 OPEN_CLIP = "open_clip_config.json"
@@ -72,9 +73,9 @@ def differences_of(base: Path, model: Path) -> dict[str, tuple[Any, Any]]:
 def in_todays_words(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Give two configurations that differ in the words of the transformers that is installed, where it knows both."""
     if compared(*_of_one_part(ours, theirs)):
-        one, other = _normalised(ours), _normalised(theirs)
+        one, other = configured(ours), configured(theirs)
         if one is not None and other is not None:
-            return one, other
+            return one.to_dict(), other.to_dict()
     return ours, theirs
 
 
@@ -105,19 +106,6 @@ def key_of_part(config: Mapping[str, Any], wanted: Any) -> str | None:
             if inner.get(TYPE, stands_for) == wanted:
                 return key
     return None
-
-
-def _normalised(config: dict[str, Any]) -> dict[str, Any] | None:
-    """Give a configuration the words and defaults of the transformers that is installed; None where it cannot."""
-    try:
-        from transformers import CONFIG_MAPPING
-    except ImportError:
-        return None
-    try:
-        made: dict[str, Any] = CONFIG_MAPPING[config[TYPE]].from_dict(dict(config)).to_dict()
-    except Exception:  # unknown to this transformers, or refused by it
-        return None
-    return made
 
 
 def compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -1,12 +1,14 @@
 """See a task's checkpoint as its base has it: under the base's names, its linear maps the same way round."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 import torch
 
-from merganser.checkpoints.architecture import is_buffer, known_ties
+from merganser.checkpoints.architecture import is_buffer, known_ties, tied_names
 from merganser.checkpoints.kinds import ParameterRules, is_merged
+from merganser.checkpoints.known_models import todays_names
+from merganser.checkpoints.reading import architecture_beside
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import View
 from merganser.errors import InputError
@@ -20,56 +22,92 @@ def matched(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: st
     """Return a task's checkpoint under the base's names.
 
     All its names may have one prefix more than the base's, or one less (`model.`, `bert.`), and LayerNorm's parameters
-    the names of today or TensorFlow's. A second name of a tied
-    weight, dropped when it was opened, is there again where the base has a weight of its own. Raises InputError where
-    two prefixes fit.
+    the names of today or TensorFlow's; or both are those of versions of transformers, which knows them as one. A weight
+    that the task ties is there under each name that the base has for it. Raises InputError where two prefixes fit.
     """
     merged = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
     find = _finder(base, tuned, merged, task)
-    stored = {name: found for name in base.names if (found := find(name) or _tied(tuned, name)) is not None}
+    stored = {name: found for name in base.names if (found := find(name)) is not None}
     others, ties = set(tuned.names) - set(stored.values()), known_ties(frozenset(tuned.names))
     stored |= {name: name for name in sorted(others) if not _is_surplus(base, tuned, name, rules, ties)}
     return View(tuned, stored, base.transposed & stored.keys(), tuned.dropped)
 
 
 def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: str) -> Finder:
-    """Choose how names are found: as they are, or under the one prefix where all merged ones are, or the most."""
-    plain = partial(_found, tuned, "", "")
+    """Choose how names are found: as they are, under the one prefix where all merged ones are, by transformers.
+
+    Where none finds all, the one that finds the most.
+    """
+    found = partial(_found_or_tied, tuned, cache(partial(_is_tied, tuned)))
+    plain = partial(found, partial(_found, tuned, "", ""))
     missing = {name.split(".")[0]: name for name in merged if plain(name) is None}
     if not missing:
         return plain
     prefixes = dict.fromkeys(pair for name in missing.values() for pair in _prefixes(tuned, name))
-    finders = {pair: partial(_found, tuned, *pair) for pair in prefixes}
-    counts = {pair: _fits(tuned, merged, find) for pair, find in finders.items()}
+    by_prefix = {pair: partial(_found, tuned, *pair) for pair in prefixes}
+    finders = {pair: partial(found, find) for pair, find in by_prefix.items() if _keeps_apart(merged, find)}
+    counts = {pair: _fits(merged, find) for pair, find in finders.items()}
     fitting = {pair: find for pair, find in finders.items() if counts[pair] == len(merged)}
     alike = {prefixes: finder for prefixes, finder in fitting.items() if _same_shapes(base, tuned, merged, finder)}
     chosen = alike or fitting
     if len(chosen) > 1:
-        places = " and ".join(repr(less or more) for less, more in chosen)
+        places = " and ".join(repr(more or less) for less, more in chosen)
         raise InputError(f"{task}: its names fit the base under {places}; take one off by `strip` in a pointer file")
-    best = max(finders, key=lambda pair: counts[pair], default=("", ""))
-    nearest = finders[best] if counts.get(best, 0) > _fits(tuned, merged, plain) else plain
-    return next(iter(chosen.values()), nearest)
+    if chosen:
+        return next(iter(chosen.values()))
+    others = [partial(found, find) for find in (_by_transformers(base, tuned),) if find]
+    return max((plain, *others, *finders.values()), key=partial(_fits, merged))
 
 
-def _fits(tuned: Checkpoint, names: Sequence[str], find: Finder) -> int:
+def _found_or_tied(tuned: Checkpoint, is_tied: Callable[[], bool], find: Finder, name: str) -> str | None:
+    """Find a name of the base's, or the one under which the task has a weight that it ties."""
+    if (found := find(name) or tuned.dropped.get(name)) is not None:
+        return found
+    other = next((found for other in tied_names(name) if (found := find(other)) is not None), None)
+    return other if other is not None and is_tied() else None
+
+
+def _is_tied(tuned: Checkpoint) -> bool:
+    return architecture_beside(tuned).tied is True
+
+
+def _by_transformers(base: Checkpoint, tuned: Checkpoint) -> Finder | None:
+    """Find a name by the one that the installed transformers has for both; None where it knows one of them not."""
+    ours, theirs = (todays_names(architecture_beside(model).config, model.names) for model in (base, tuned))
+    stored = {today: name for name, today in theirs.items()}
+    return (lambda name: stored.get(ours.get(name, name))) if ours and theirs else None
+
+
+def _keeps_apart(names: Sequence[str], find: Finder) -> bool:
+    """Tell whether no two names are found as one."""
+    found = [name for name in map(find, names) if name is not None]
+    return len(set(found)) == len(found)
+
+
+def _fits(names: Sequence[str], find: Finder) -> int:
     """Count the names that are found."""
-    return sum((find(name) or _tied(tuned, name)) is not None for name in names)
+    return sum(find(name) is not None for name in names)
 
 
 def _prefixes(tuned: Checkpoint, missing: str) -> Iterator[tuple[str, str]]:
-    """List the prefixes that the base may have before a name and the task not, and the other way round."""
+    """List what may stand before a name in the base and in the task: one of the two, or else one for the other."""
     parts = missing.split(".")
-    for count in range(1, len(parts)):
-        if any(spelled in tuned for spelled in _spellings(".".join(parts[count:]))):
-            yield ".".join(parts[:count]) + ".", ""
-    for spelled in _spellings(missing):
-        yield from (("", name.removesuffix(spelled)) for name in tuned.names if name.endswith(f".{spelled}"))
+    divided = [("".join(f"{part}." for part in parts[:n]), ".".join(parts[n:])) for n in range(len(parts))]
+    ends = {less: [more for spelled in _spellings(rest) for more in _before(tuned, spelled)] for less, rest in divided}
+    yield from ((less, "") for less, found in ends.items() if less and "" in found)
+    longest = next((less for less, found in ends.items() if found), "")
+    yield from ((longest, more) for more in ends[longest])
+
+
+def _before(tuned: Checkpoint, end: str) -> Iterator[str]:
+    """List what the task has before names that end so."""
+    yield from (name.removesuffix(end) for name in tuned.names if name == end or name.endswith(f".{end}"))
 
 
 def _found(tuned: Checkpoint, less: str, more: str, name: str) -> str | None:
-    """Find a name of the base's without the prefix `less`, where it has that, and behind the prefix `more`."""
-    return next((more + s.removeprefix(less) for s in _spellings(name) if more + s.removeprefix(less) in tuned), None)
+    """Find a name of the base's with `more` before it in place of the prefix `less`, if it has that."""
+    named = (more + s.removeprefix(less) if s.startswith(less) else s for s in _spellings(name))
+    return next((found for found in named if found in tuned), None)
 
 
 def _spellings(name: str) -> Iterator[str]:
@@ -81,18 +119,13 @@ def _spellings(name: str) -> Iterator[str]:
                 yield name.removesuffix(ours) + theirs
 
 
-def _tied(tuned: Checkpoint, name: str) -> str | None:
-    """Return the name that a dropped second name stands for."""
-    return tuned.dropped.get(name)
-
-
 def _same_shapes(base: Checkpoint, tuned: Checkpoint, names: Sequence[str], find: Finder) -> bool:
     """Tell whether all parameters have as many values: which way round they are is seen later."""
 
     def sizes(checkpoint: Checkpoint, name: str) -> list[int]:
         return sorted(checkpoint.spec(name).shape)
 
-    return all(sizes(base, name) == sizes(tuned, find(name) or _tied(tuned, name) or name) for name in names)
+    return all(sizes(base, name) == sizes(tuned, find(name) or name) for name in names)
 
 
 def _is_surplus(base: Checkpoint, tuned: Checkpoint, name: str, rules: ParameterRules, ties: Mapping[str, str]) -> bool:

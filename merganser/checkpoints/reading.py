@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.architecture import architecture_of
+from merganser.checkpoints.architecture import Architecture, architecture_of
 from merganser.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
 from merganser.checkpoints.surplus import surplus_of
 from merganser.checkpoints.tensors import (
@@ -147,6 +147,15 @@ def open_for_merging(path: Path) -> Checkpoint:
     if not swapped:
         return checkpoint
     return View(checkpoint, {name: name for name in checkpoint.names}, frozenset(swapped), checkpoint.dropped)
+
+
+def architecture_beside(checkpoint: Checkpoint) -> Architecture:
+    """Read what stands beside a checkpoint's file of its architecture; nothing of one that is in none."""
+    if isinstance(checkpoint, View):
+        return architecture_beside(checkpoint.inner)
+    if isinstance(checkpoint, ShardedCheckpoint):
+        return architecture_beside(next(iter(checkpoint.shards.values())))
+    return architecture_of(checkpoint.path.parent) if isinstance(checkpoint, Stored) else Architecture()
 
 
 def files_of(checkpoint: Checkpoint) -> dict[str, str] | None:

@@ -16,14 +16,21 @@ def surplus_of(checkpoint: StoredCheckpoint, architecture: Architecture) -> dict
     """List the tensors that are not parameters of their own, with the name that a second name stands for.
 
     A known second name is one only where its values are the first one's, bit for bit, and the configuration does not
-    say that they are untied; two names of torch weights are one where they share their memory.
+    say that they are untied, nor, where it is silent, its class; two names of torch weights are one where they share
+    their memory.
     """
     if architecture.model_type is None:
         return {}
-    known = known_ties(frozenset(checkpoint.names), architecture.tied)
-    sources = known if architecture.tied is False else _shared(checkpoint, set(known.values())) | known
-    aliases = {alias: source for alias, source in sources.items() if are_equal(checkpoint, alias, source)}
+    aliases = _second_names(checkpoint, architecture.says_tied)
+    if aliases and architecture.tied is False:
+        aliases = _second_names(checkpoint, tied=False)
     return aliases | {name: None for name in checkpoint.names if is_buffer(name, checkpoint.spec(name))}
+
+
+def _second_names(checkpoint: StoredCheckpoint, tied: bool | None) -> dict[str, str | None]:
+    known = known_ties(frozenset(checkpoint.names), tied)
+    sources = known if tied is False else _shared(checkpoint, set(known.values())) | known
+    return {alias: source for alias, source in sources.items() if are_equal(checkpoint, alias, source)}
 
 
 def are_equal(checkpoint: StoredCheckpoint, first: str, second: str) -> bool:

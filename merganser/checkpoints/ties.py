@@ -135,4 +135,3 @@ BY_CONFIG: Ties = {
     "head.decoder.weight": ("model.embed_tokens.weight",),
     "lm_loss.weight": ("transformer.word_embedding.weight",),
 }
-PREFIXES = ("", "model.", "module.", "transformer.")

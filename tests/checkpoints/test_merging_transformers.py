@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as tf
 from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -25,7 +26,7 @@ from merganser.merging import driver
 from merganser.overlays import task_model
 from tests.checkpoints.merge_table import stored, weights_in
 from tests.merges import merge_checkpoints
-from tests.transformers_models import load, save_bin, save_models, tiny, tuned
+from tests.transformers_models import DECODER, load, save_bin, save_models, tiny, tuned
 
 TIED = ["llama, tied", "gpt2", "t5"]
 RANDOM = ["tsv_m", "iso_c", "dare", "knots"]  # which pulled tied weights apart
@@ -92,6 +93,117 @@ def test_a_tied_model_on_an_untied_base_is_merged_as_the_weights_it_has(tmp_path
     torch.testing.assert_close(ours["model.embed_tokens.weight"], theirs.read("model.embed_tokens.weight"))
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("llama, tied", "lm_head.weight"),
+        ("gpt2", "lm_head.weight"),
+        ("t5", "decoder.embed_tokens.weight"),
+        ("bart", "model.encoder.embed_tokens.weight"),
+    ],
+)
+@pytest.mark.parametrize("side", ["base", "task0"])
+def test_a_tied_embedding_may_be_stored_under_any_of_its_names(name: str, kept: str, side: str, tmp_path: Path) -> None:
+    """transformers ties the names that are missing to the one that is there."""
+    paths = save_models(tmp_path, name, tasks=1)
+    merge("average", paths, tmp_path / "expected")
+    state = stored(paths[side])
+    (first,) = (key for key in state if key.endswith(("embed_tokens.weight", "wte.weight", "shared.weight")))
+    state[kept] = state.pop(first)
+    save_file(state, paths[side] / "model.safetensors", {"format": "pt"})
+    merge("average", paths, tmp_path / "merged")
+    loaded, expected = (load(tiny(name), tmp_path / folder).state_dict() for folder in ("merged", "expected"))
+    assert all(torch.equal(loaded[key], value) for key, value in expected.items())
+
+
+def test_a_tied_model_without_the_second_name_gives_it_to_an_untied_base(tmp_path: Path) -> None:
+    """As long as its configuration ties; where it is silent, its class says it."""
+    base, task = (
+        save_models(tmp_path / "a", "gemma", tasks=0)["base"],
+        save_models(tmp_path / "b", "gemma", tasks=1)["task0"],
+    )
+    state = stored(base)
+    state["lm_head.weight"] = state["model.embed_tokens.weight"] + 0.1
+    save_file(state, base / "model.safetensors", {"format": "pt"})
+    changed(base / "config.json", tie_word_embeddings=False)
+    for said in (True, None):
+        changed(task / "config.json", tie_word_embeddings=said)
+        merge("average", {"base": base, "task0": task}, tmp_path / f"{said}")
+        ours, theirs = stored(tmp_path / f"{said}"), stored(task)["model.embed_tokens.weight"]
+        for name in ("lm_head.weight", "model.embed_tokens.weight"):
+            torch.testing.assert_close(ours[name], theirs)
+    changed(task / "config.json", tie_word_embeddings=False)
+    with pytest.raises(InputError, match=r"the parameter lm_head\.weight is missing"):
+        merge("average", {"base": base, "task0": task}, tmp_path / "merged")
+
+
+def test_an_equal_copy_is_a_weight_of_its_own_where_the_class_unties(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "llama, untied", tasks=1)
+    for path in paths.values():
+        state = stored(path)
+        state["lm_head.weight"] = state["model.embed_tokens.weight"].clone()
+        save_file(state, path / "model.safetensors", {"format": "pt"})
+        changed(path / "config.json", tie_word_embeddings=None)
+    merge("dare", paths, tmp_path / "merged")
+    load(tiny("llama, untied"), tmp_path / "merged")
+
+
+def changed(path: Path, **settings: Any) -> None:
+    """Give a configuration other settings; none where the value is None."""
+    content = json.loads(path.read_text()) | settings
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+# the names of transformers' versions
+
+VISION = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+VISION |= {"image_size": 28, "patch_size": 14}
+ROPE = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
+
+
+def vision_language(kind: str) -> Any:
+    """Build a tiny model that reads pictures."""
+    if kind == "gemma3":
+        text = {**DECODER, "head_dim": 8, "sliding_window": 8}
+        config = tf.Gemma3Config(text_config=text, vision_config=VISION, mm_tokens_per_image=4)
+    elif kind == "llava":
+        towers = {"vision_config": {**VISION, "model_type": "clip_vision_model"}, "image_token_index": 39}
+        config = tf.LlavaConfig(text_config={**DECODER, "model_type": "llama"}, **towers)
+    else:
+        tower = {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 16, "patch_size": 4, "mlp_ratio": 2}
+        config = tf.Qwen2VLConfig(text_config={**DECODER, "rope_parameters": ROPE}, vision_config=tower)
+    return tf.AutoModelForImageTextToText.from_config(config)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("kind", ["gemma3", "llava", "qwen2_vl"])
+def test_the_names_of_versions_of_transformers_are_one(kind: str, tmp_path: Path) -> None:
+    """What it writes has the names of before 4.52, and what it loads those of today; so has an adapter of PEFT's."""
+    model = vision_language(kind)
+    paths = {name: tmp_path / name for name in ("base", "older", "today")}
+    for number, path in enumerate(paths.values()):
+        tuned(model, min(number, 1), 0.1 - 0.1 * (number > 1)).save_pretrained(path)
+    names = {key for key in model.state_dict() if key != "lm_head.weight" or not model.config.tie_word_embeddings}
+    assert names != set(stored(paths["older"]))
+    save_file(
+        {key: model.state_dict()[key].clone() for key in names}, paths["today"] / "model.safetensors", {"format": "pt"}
+    )
+    for task in ("older", "today"):
+        merge("tsv_m", {"base": paths["base"], "a": paths[task]}, tmp_path / f"of {task}")
+    ours, theirs = stored(tmp_path / "of today"), stored(tmp_path / "of older")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], value) for key, value in theirs.items())
+    load(model, tmp_path / "of today")
+    adapted = get_peft_model(
+        load(model, paths["base"]), LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    )
+    adapted.save_pretrained(tmp_path / "adapter")
+    adapted.merge_and_unload().save_pretrained(tmp_path / "whole")
+    merge("average", {"base": paths["base"], "a": tmp_path / "adapter"}, tmp_path / "of adapter")
+    for key, value in stored(tmp_path / "whole").items():
+        torch.testing.assert_close(stored(tmp_path / "of adapter")[key], value)
+
+
 # prefixes
 
 Rename = Callable[[str], str]
@@ -104,10 +216,11 @@ Rename = Callable[[str], str]
         ("llama, untied", lambda name: f"module.{name}"),
         ("llama, tied", lambda name: name.removeprefix("model.")),
         ("vit", lambda name: f"model.{name}"),
+        ("llama, tied", lambda name: name.replace("model.", "a.b.c.", 1)),
     ],
 )
 @pytest.mark.parametrize("side", ["base", "task"])
-def test_one_prefix_more_or_less_is_found(name: str, rename: Rename, side: str, tmp_path: Path) -> None:
+def test_one_prefix_more_or_less_or_other_is_found(name: str, rename: Rename, side: str, tmp_path: Path) -> None:
     paths = save_models(tmp_path, name, tasks=2)
     merge("tsv_m", paths, tmp_path / "expected")
     for path in (path for key, path in paths.items() if key.startswith(side)):

@@ -28,7 +28,9 @@ def test_linear_maps_are_matrices_and_nothing_else_is(name: str) -> None:
             wanted = linear and not path.startswith(HEADS) and names[id(parameter)] == f"{path}.{own}"
             found = kind_of(names[id(parameter)], parameter.shape, ParameterRules())
             assert found == ("matrix" if wanted else "vector"), f"{path}.{own}"
-            in_by_out = Architecture(model.config.model_type).is_in_by_out(f"{path}.{own}", parameter.shape)
+            in_by_out = Architecture({"model_type": model.config.model_type}).is_in_by_out(
+                f"{path}.{own}", parameter.shape
+            )
             assert in_by_out == (isinstance(module, Conv1D) and own == "weight")
 
 

@@ -1,9 +1,17 @@
 """Find an adapter's layers in its base, by names and shapes."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+
 from merganser.checkpoints.adapters.files import Adapter, Update
+from merganser.checkpoints.architecture import tied_names
 from merganser.checkpoints.kinds import ParameterRules, is_head, is_merged
+from merganser.checkpoints.known_models import todays_names
+from merganser.checkpoints.reading import architecture_beside
+from merganser.checkpoints.remedies import without
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import stored_spec
 from merganser.errors import InputError
@@ -12,17 +20,46 @@ from merganser.errors import InputError
 def bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) -> Adapter:
     """Return an adapter with its updates of merged parameters under the base's names.
 
-    It may have been trained on a part of the base: then one prefix to its names makes all of them fit. Raises
-    InputError when none does, or more than one, and when nothing that it touches is merged.
+    It may have been trained on a part of the base: then one prefix to its names makes all of them fit; or on the base
+    as another version of transformers names it. Raises InputError when none does, or more than one, and when nothing
+    that it touches is merged.
     """
-    misfits = {prefix: _misfits(adapter, base, rules, prefix) for prefix in _prefixes(adapter, base)}
+    try:
+        return _bind(adapter, base, rules, task)
+    except InputError:
+        renamed = _by_transformers(adapter, base)
+        if renamed is None:
+            raise
+        return _bind(renamed, base, rules, task)
+
+
+def _by_transformers(adapter: Adapter, base: Checkpoint) -> Adapter | None:
+    """Give an adapter's updates the base's names where the installed transformers knows both as one; None if no other.
+
+    The files of a model may have the names of an earlier version, and PEFT takes those of the model that is loaded.
+    """
+    config = architecture_beside(base).config
+    ours, theirs = todays_names(config, base.names), todays_names(config, adapter.updates)
+    stored = {today: name for name, today in ours.items()}
+    names = {own: stored.get(today, own) for own, today in theirs.items()}
+    if all(own == name for own, name in names.items()):
+        return None
+    return replace(adapter, updates={names[own]: update for own, update in adapter.updates.items()})
+
+
+def _bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) -> Adapter:
+    prefixes = _prefixes(adapter, base)
+    misfits = {prefix: dict(_misfits(adapter, base, rules, prefix)) for prefix in prefixes}
     if not misfits:
         first = next(iter(adapter.updates))
         raise InputError(f"{task}: another architecture: the base has none of the adapter's layers, such as {first}")
     fitting = {prefix: _bound(adapter, base, rules, prefix) for prefix, found in misfits.items() if not found}
     if not fitting:
         nearest = min(misfits, key=lambda prefix: (len(misfits[prefix]), prefix))
-        raise InputError(f"{task}: {misfits[nearest][0]}")
+        unfit = misfits[nearest]
+        named = [*_bound(adapter, base, rules, nearest).updates, *unfit]
+        remedy = f"; {without(list(unfit), named, rules, by_name=True)}" if len(named) > len(unfit) else ""
+        raise InputError(f"{task}: {next(iter(unfit.values()))}{remedy}")
     merged = {prefix: bound for prefix, bound in fitting.items() if bound.updates}
     if not merged:
         raise InputError(f"{task}: the adapter touches no parameter that is merged; see parameters.merged")
@@ -50,25 +87,74 @@ def _target(adapter: Adapter, base: Checkpoint, prefix: str, own: str) -> str | 
     return next((name for name in names if name in base), None)
 
 
-def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: str) -> list[str]:
-    """List what does not fit the base under a prefix."""
-    found = []
-    for own, update in adapter.updates.items():
-        if is_head(own, rules.heads):
-            continue
-        name = _target(adapter, base, prefix, own)
-        if name is None:
-            if update.factors or is_merged(f"{prefix}{own}", "F32", rules):
-                remedy = "give the base it was trained on" + (
-                    "" if update.factors else ", or exclude it by parameters.merged"
-                )
-                found.append(f"the adapter's {own} is not in the base; {remedy}")
-            continue
-        shapes, ours = adapter.shapes(own), stored_spec(base, name).shape
-        if shapes != {ours}:
+def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: str) -> Iterator[tuple[str, str]]:
+    """List what is merged and does not fit the base under a prefix: its name in the base, and what is wrong."""
+    for own in (own for own in adapter.updates if not is_head(own, rules.heads)):
+        found = _target(adapter, base, prefix, own)
+        name = found or f"{prefix}{own}"
+        wanted = is_merged(name, base.spec(found).dtype if found else "F32", rules)
+        others = {other: other.removeprefix(prefix) for other in tied_names(name)}
+        source = next((other for other in others if other in base), None)
+        if not found and not source and (wanted or adapter.updates[own].factors):
+            yield name, f"the adapter's {own} is not in the base; give the base it was trained on"
+        elif not found and source and wanted and not _is_copy(adapter, base, own, source, others[source]):
+            yield name, f"the adapter's {own} is no weight of its own in the base, which ties it to {source}"
+        elif found and wanted and (shapes := adapter.shapes(own)) != {ours := stored_spec(base, found).shape}:
             theirs = " and ".join(str(list(shape)) for shape in sorted(shapes))
-            found.append(f"the adapter's {own} is for shape {theirs}, in the base {name} has {list(ours)}")
-    return found
+            yield name, f"the adapter's {own} is for shape {theirs}, in the base {found} has {list(ours)}"
+        elif found and wanted and _is_untied(adapter, base, own, found, others):
+            yield name, f"the adapter's {own} is for the input alone, which the base ties to its output embedding"
+
+
+def _is_copy(adapter: Adapter, base: Checkpoint, own: str, source: str, first: str) -> bool:
+    """Tell whether an update of a tied weight's second name is that of its first, or changes nothing.
+
+    `source`: the weight's name in the base; `first`: in the adapter.
+    """
+    other = adapter.updates.get(first, Update())
+    if adapter.updates[own].factors is None and (other.whole is None or other.factors is not None):
+        return _is_unchanged(adapter, base, own, source)
+    one, two = (_content(adapter, name) if name in adapter.updates else {} for name in (first, own))
+    return one.keys() == two.keys() and all(torch.equal(one[part], two[part]) for part in one)
+
+
+def _content(adapter: Adapter, name: str) -> dict[str, Tensor]:
+    """Read all that an update consists of."""
+    update = adapter.updates[name]
+    tensors = {part: adapter.tensors.read(key) for part in ("whole", "added") if (key := getattr(update, part))}
+    if update.factors is None:
+        return tensors
+    b, a = map(adapter.tensors.read, update.factors)
+    left, right = (a.mT, b.mT) if update.transposed else (b, a)
+    return tensors | {"left": left, "right": right, "scale": torch.tensor(update.scale)}
+
+
+def _is_unchanged(adapter: Adapter, base: Checkpoint, own: str, name: str) -> bool:
+    """Tell whether an update gives a parameter the values that it has."""
+    weights = base.read(name)
+    return adapter.shapes(own) == {tuple(weights.shape)} and not adapter.delta(own, weights).any()
+
+
+def _is_of_one_name(adapter: Adapter, base: Checkpoint, own: str, others: Mapping[str, str]) -> bool:
+    """Tell whether an update is for one name of a weight that the base ties: PEFT leaves the others as they were.
+
+    `others`: the names that the weight may have in the base, with those in the adapter.
+    """
+    if not others or any(other in base or theirs in adapter.updates for other, theirs in others.items()):
+        return False
+    return architecture_beside(base).tied is True
+
+
+def _is_untied(adapter: Adapter, base: Checkpoint, own: str, name: str, others: Mapping[str, str]) -> bool:
+    """Tell whether an update gives one name of a tied weight new values of its own."""
+    is_whole = adapter.updates[own].whole is not None and adapter.updates[own].factors is None
+    return is_whole and _is_of_one_name(adapter, base, own, others) and not _is_unchanged(adapter, base, own, name)
+
+
+def moved_together(adapter: Adapter, base: Checkpoint) -> list[str]:
+    """List the tied weights of which an adapter has a low-rank update under one name."""
+    own = [name for name, update in adapter.updates.items() if update.factors and name in base]
+    return [name for name in own if _is_of_one_name(adapter, base, name, {other: other for other in tied_names(name)})]
 
 
 def _bound(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: str) -> Adapter:

@@ -78,7 +78,7 @@ def test_a_head_of_the_adapters_own_can_be_excluded(base: Path, tmp_path: Path) 
     rewritten(tmp_path / "a", lambda name: name.replace(".head.", ".classifier."))
     said = complaint(base, tmp_path / "a")
     assert said.startswith("one: the adapter's classifier.bias is not in the base")
-    assert "exclude it by parameters.merged" in said
+    assert "leave it out of parameters.merged" in said
     found = extracted(base, tmp_path / "a", tmp_path / "out", ParameterRules(merged=["fc.*", "head.*"]))
     assert set(found.names) == {"fc.weight.left", "fc.weight.right"}
 

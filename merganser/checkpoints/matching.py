@@ -40,7 +40,8 @@ def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: st
     """
     found = partial(_found_or_tied, tuned, cache(partial(_is_tied, tuned)))
     plain = partial(found, partial(_found, tuned, "", ""))
-    missing = {name.split(".")[0]: name for name in merged if plain(name) is None}
+    absent = [name for name in merged if plain(name) is None]
+    missing = {name.split(".")[0]: name for name in sorted(absent, key=lambda name: name.count("."))}  # the deepest
     if not missing:
         return plain
     prefixes = dict.fromkeys(pair for name in missing.values() for pair in _prefixes(tuned, name))
@@ -90,12 +91,15 @@ def _fits(names: Sequence[str], find: Finder) -> int:
 
 
 def _prefixes(tuned: Checkpoint, missing: str) -> Iterator[tuple[str, str]]:
-    """List what may stand before a name in the base and in the task: one of the two, or else one for the other."""
+    """List what may stand before a name in the base and in the task: in one of the two, or else one for the other.
+
+    What then stands behind it has three parts: a head's `dense.weight` is not another head's.
+    """
     parts = missing.split(".")
     divided = [("".join(f"{part}." for part in parts[:n]), ".".join(parts[n:])) for n in range(len(parts))]
     ends = {less: [more for spelled in _spellings(rest) for more in _before(tuned, spelled)] for less, rest in divided}
     yield from ((less, "") for less, found in ends.items() if less and "" in found)
-    longest = next((less for less, found in ends.items() if found), "")
+    longest = next((less for less, rest in divided if ends[less] and (not less or rest.count(".") > 1)), "")
     yield from ((longest, more) for more in ends[longest])
 
 

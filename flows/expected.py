@@ -15,7 +15,7 @@ from dvcfleet.scheduling.durations import kind_of
 from flows.devices import devices_of
 from flows.suites import sources_of
 from merganser.checkpoints.adapters.files import adapter_names
-from merganser.config.params import Params
+from merganser.config.params import OWN_MODELS, Params
 from merganser.machine import bytes_a_second, flop_a_second
 from merganser.sources.counting import bytes_a_value, count_examples, picture_of
 from merganser.sources.following import look
@@ -76,7 +76,7 @@ def _size(source: Path, repo_type: RepoType) -> int:
 def _known(params: Params, sizes: Mapping[Path, int], models: Collection[Path]) -> Known:
     """Ask for what models' values take in float32, for the size of the base's pictures and the examples of tasks."""
     widths = dict.fromkeys(models, FLOAT) | _asked(bytes_a_value, models)
-    pictures = _asked(picture_of, [Path(params.base.source)]).values()
+    pictures = _asked(picture_of, [params.base_source or OWN_MODELS]).values()
     size, patch = next(filter(None, pictures), (PICTURE, PATCH))
     data = {task: Path(params.tasks[task].data.source) for task in params.measured}
     measured = {task: (source, params.split_of(task)) for task, source in data.items()}

@@ -67,9 +67,8 @@ def merge(
     `matrices`: what counts as a matrix: linear maps and convolutions, or all that has two dimensions.
     `max_shard_size`: of a file of weights, such as "5GB"; as the base's if not given. `tokenizer`: base, union or a
     model's name, to match rows by token; `rows`: by token the model that its rows are of; `chat_template`: base, or a
-    model's name. `threads`: layers at once;
-    OMP_NUM_THREADS or the CPUs if not given. `progress`: called with what is being done, how much of it is done, and
-    how much there is, in bytes.
+    model's name. `threads`: layers at once; OMP_NUM_THREADS or the CPUs if not given. `progress`: called with what is
+    being done, how much of it is done, and how much there is, in bytes.
 
     What a user should know of the models, such as files that are left out, is issued as warnings. Raises InputError
     for a mistake in what was given, as the command line words it, ExtraError for a library that is not installed.

@@ -1,9 +1,13 @@
 """Extract one task's deltas: fine-tuned minus base, an adapter's as its factors; and the head that is its own."""
 
+import tempfile
+from pathlib import Path
+
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.vocabulary.writing import like_base
 from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.inputs.deltas import extract
@@ -16,12 +20,13 @@ def extract_task(task: str, rules: ParameterRules) -> None:
     """Write a task's model minus the base, and the head that is its own; say where its tokenizer differs."""
     for folder in (DELTAS, HEADS):
         folder.mkdir(parents=True, exist_ok=True)
-    source = CHECKPOINTS / task
-    base, tuned = open_for_merging(BASE), open_model(source)
-    for note in Agreement(BASE, rules).check(task, source, (base, tuned)):
-        print(note)
-    write_head(tuned, rules.heads, source / "config.json", task, HEADS / f"{task}.safetensors")
-    extract(base, tuned, rules, task, DELTAS / f"{task}.safetensors")
+    with tempfile.TemporaryDirectory(prefix="merganser-") as made:
+        source = like_base(BASE, task, CHECKPOINTS / task, Path(made))
+        base, tuned = open_for_merging(BASE), open_model(source)
+        for note in Agreement(BASE, rules).check(task, source, (base, tuned)):
+            print(note)
+        write_head(tuned, rules.heads, source / "config.json", task, HEADS / f"{task}.safetensors")
+        extract(base, tuned, rules, task, DELTAS / f"{task}.safetensors")
 
 
 def main(argv: list[str]) -> None:

@@ -1,8 +1,12 @@
 """Extract one task's difference vector: fine-tuned minus the merged model that it starts from."""
 
+import tempfile
+from pathlib import Path
+
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.vocabulary.writing import like_base
 from merganser.config.loading import load_params
 from merganser.config.params import declared
 from merganser.inputs.deltas import extract
@@ -12,8 +16,10 @@ from tasks.stages import BASE, CHECKPOINTS, DIFFERENCES
 
 def extract_difference(name: str, task: str, rules: ParameterRules) -> None:
     """Write a task's model minus the merged model that the difference vectors of this name start from."""
-    folder, tuned = DIFFERENCES / name, open_whole(CHECKPOINTS / task, BASE, rules, task)
-    extract(open_for_merging(folder / "base"), tuned, rules, task, folder / f"{task}.safetensors")
+    folder = DIFFERENCES / name
+    with tempfile.TemporaryDirectory(prefix="merganser-") as made:
+        tuned = open_whole(like_base(BASE, task, CHECKPOINTS / task, Path(made)), BASE, rules, task)
+        extract(open_for_merging(folder / "base"), tuned, rules, task, folder / f"{task}.safetensors")
 
 
 def main(argv: list[str]) -> None:

@@ -67,6 +67,9 @@ def main(argv: list[str]) -> None:
     match argv:
         case ["base"] if params.base.is_mean:
             average_models(list(params.tasks), params.base.heads, BASE)
+        case ["base"] if params.vocabulary:
+            with fresh_folder(BASE) as folder:  # what is fetched of it was when it was brought into the vocabulary
+                shutil.copytree(params.base.source, folder, dirs_exist_ok=True)
         case ["base"]:
             fetch_model(Path(params.base.source), BASE, params.base.pad_token_id)
         case ["task", name]:

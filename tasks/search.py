@@ -15,6 +15,7 @@ from merganser import registry
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.vocabulary.writing import like_base
 from merganser.config.inputs.searches import candidates_of, count_of
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Search, declared
@@ -125,9 +126,11 @@ def open_measuring(params: Params, name: str, search: Search, state: Path) -> Me
 
     opening = Measuring(name, method, source_of, setup, state, origin_of(params, search, tasks), {})
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
-    models = open_models(open_for_merging(BASE), {task: open_model(CHECKPOINTS / task) for task in tasks}, rules)
     on_base = replace(setup, base=open_for_merging(BASE)) if of_difference else setup
-    own = by_task(replace(opening, setup=on_base), registry.get(INDIVIDUAL), {}, models)
+    with TemporaryDirectory(prefix="merganser-") as made:
+        lie = {task: like_base(BASE, task, CHECKPOINTS / task, Path(made)) for task in tasks}
+        models = open_models(open_for_merging(BASE), {task: open_model(path) for task, path in lie.items()}, rules)
+        own = by_task(replace(opening, setup=on_base), registry.get(INDIVIDUAL), {}, models)
     return replace(opening, individual=own)
 
 

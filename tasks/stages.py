@@ -47,6 +47,7 @@ SURGERY = Path("data/surgery")
 TASK_MEASURES = Path("data/measures/tasks.json")
 TASK_STUDIES = Path("data/measures/studies/tasks")
 VALIDATION = Path("data/validation")
+VOCABULARIES = Path("data/vocabularies")
 
 SEEDS = "seeds"  # in the folder of what is drawn: a folder for each seed after the first
 
@@ -101,7 +102,7 @@ class Known:
     @property
     def values(self) -> float:
         """Return how many values the base has; where it is none of the sources, the largest model."""
-        return (self.float32.get(self.params.base.source) or sorted(self.float32.values())[-1]) / FLOAT
+        return (self.float32.get(str(self.params.base_source)) or sorted(self.float32.values())[-1]) / FLOAT
 
     def tokens(self, examples: Mapping[str, int]) -> float:
         """Return the tokens of so many examples of each task."""
@@ -152,7 +153,7 @@ class Stage:
 
 
 def _base(known: Known, _: str = "") -> float:
-    return known.sizes[known.params.base.source]
+    return known.sizes[str(known.params.base_source)]
 
 
 def _joint(known: Known, _: str) -> float:
@@ -242,6 +243,7 @@ STAGES: Mapping[str, Stage] = {
     "fetch": Stage(
         (CHECKPOINTS, COMPANIONS, SOURCES), size=lambda known, name: known.sizes[known.params.tasks[name].source]
     ),
+    "vocabulary": Stage((VOCABULARIES,), size=_base),
     "fetch_data": Stage((DATASETS,), size=lambda known, name: known.sizes[known.params.tasks[name].data.source]),
     "extract": Stage((DELTAS, HEADS), size=Known.deltas),
     "decompose": Stage((FACTORS,), size=_factors, tokens=lambda known, _: known.decomposed(FACTORED)),

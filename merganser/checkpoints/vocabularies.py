@@ -19,7 +19,10 @@ FAST, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 LOADED = ("*.model", "*.spm", "*.tiktoken")  # what only transformers reads
 LIMIT = 2**27  # bytes: a vocabulary of 260,000 tokens takes 35 MB
 SHOWN = 5
-BY_TOKEN = "match rows by token: --tokenizer union"
+BY_TOKEN = {  # on the command line, and in params.yaml
+    True: "match rows by token: --tokenizer union",
+    False: "match rows by token: declare vocabularies (docs/params.md)",
+}
 Vocabulary = Mapping[str, int]
 
 
@@ -113,7 +116,7 @@ def _check_numbers(who: str, ours: Vocabulary, theirs: Vocabulary, task: str, ru
         more = f", and {len(moved) - 1} more tokens have others" if len(moved) > 1 else ""
         raise InputError(
             f"{task}: its tokenizer gives {token!r} the number {number}, that of {who} {ours[token]}{more}: the rows "
-            f"of their embeddings mean different tokens; {BY_TOKEN if rules.flags else 'merge models of one tokenizer'}"
+            f"of their embeddings mean different tokens; {BY_TOKEN[rules.flags]}"
         )
 
 
@@ -142,8 +145,7 @@ def _check_rows(
     resized = _resized(base, model, rules)
     if resized:
         ours, theirs = (checkpoint.spec(resized[0]).shape[0] for checkpoint in (base, model))
-        otherwise = BY_TOKEN if rules.flags else "fine-tune with the base's vocabulary"
-        remedy = f"{otherwise}, or {without(resized, base.names, rules)}"
+        remedy = f"{BY_TOKEN[rules.flags]}, or {without(resized, base.names, rules)}"
         raise InputError(f"{task}: {resized[0]} has {theirs} rows, the base's {ours}: {difference}; {remedy}")
 
 

@@ -9,6 +9,7 @@ from merganser import registry
 from merganser.config.inputs import INPUTS, SECTIONS, input_of_entry
 from merganser.config.inputs.deltas import ROUNDING
 from merganser.config.params import Entry, Params, StudyEntry
+from merganser.config.vocabularies import vocabulary_mistakes
 from merganser.errors import InputError
 from merganser.merging.by_layer import check_tasks
 from merganser.merging.method import Method
@@ -22,7 +23,7 @@ def usage_mistakes(params: Params) -> list[str]:
         mistakes += _entry_mistakes(params, f"methods.{name}", entry, [len(params.tasks)])
     for each in INPUTS.values():
         mistakes += each.mistakes(params)
-    return [*mistakes, *_merged_mistakes(params), *_study_mistakes(params)]
+    return [*mistakes, *_merged_mistakes(params), *_study_mistakes(params), *vocabulary_mistakes(params)]
 
 
 def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Collection[int]) -> list[str]:
@@ -67,7 +68,7 @@ def _source_mistakes(params: Params, entry: Entry, method: Method) -> Iterator[s
 def _study_mistakes(params: Params) -> list[str]:
     """Check the studies: what an entry needs for the fewest tasks, and whether the vectors of a fraction are kept."""
     mistakes = []
-    if params.base.is_mean and params.studies.tasks.methods:
+    if params.base_source is None and params.studies.tasks.methods:
         reason = "the base is the mean of all tasks' models, so a subset's merge would hold the other tasks too"
         mistakes.append(f"studies.tasks.methods: {reason}; it must be {{}}")
     for name, entry in params.studies.tasks.methods.items():

@@ -1,20 +1,24 @@
 """Compare the declared models before any work, from headers alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import refuse_code
+from merganser.checkpoints.configurations import check_configuration
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.mean import MeanCheckpoint, whole
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
 from merganser.config.inputs import INPUTS
 from merganser.config.params import Params
 from merganser.config.published import read_published
 from merganser.config.tasks import check_group
+from merganser.config.vocabularies import choice_of
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.saved import read_headers
@@ -32,7 +36,8 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     """
     mistakes: list[str] = []
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
-    sources = {} if params.base.is_mean else {"base.source": params.base.source}
+    where = f"vocabularies.{params.vocabulary}.source" if params.vocabulary else "base.source"
+    sources = {} if params.base_source is None else {where: str(params.base_source)}
     for name, task in params.tasks.items():
         sources |= {f"tasks.{name}.source": task.source, f"tasks.{name}.data.source": task.data.source}
     here, remote = {}, {}
@@ -58,6 +63,9 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
             base = open_checkpoint(path)
             if path.is_dir():
                 get_family(params.base.family).check(path, base)
+    if params.vocabulary is not None:
+        with _caught(mistakes, f"vocabularies.{params.vocabulary}"):
+            _check_vocabulary(params, params.vocabulary, here, models, rules)
     agreement = Agreement(here["base.source"], rules) if "base.source" in here else None
     for name, model in models.items():
         with _caught(mistakes, f"tasks.{name}.source"):
@@ -79,6 +87,30 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
             read_published(folder / params.published.source)
     if mistakes:
         raise InputError("\n".join(dict.fromkeys(mistakes)))
+
+
+def _check_vocabulary(
+    params: Params,
+    name: str,
+    here: Mapping[str, Path],
+    models: Mapping[str, Checkpoint | Adapter],
+    rules: ParameterRules,
+) -> None:
+    """Check that models can be brought into one vocabulary, and that what is no table of it fits, if all are here."""
+    base = here.get(f"vocabularies.{name}.source")
+    if len(models) < len(params.tasks) or (base is None and params.base_source is not None):
+        return
+    paths = {task: here[f"tasks.{task}.source"] for task in params.tasks}
+    plan = in_one_vocabulary(base, paths, choice_of(params, name))
+    if base is None:
+        return
+    refuse_code(base)
+    checkpoint = open_checkpoint(base)
+    get_family(params.base.family).check(base, checkpoint)
+    tables = {*plan.axes, *(own for each in plan.tasks for own in each.tables.values())}
+    for task, model in models.items():
+        check_configuration(base, paths[task], task)
+        check_pair(checkpoint, model, replace(rules, heads=(*rules.heads, *sorted(tables))), task)
 
 
 def _check_layers(

@@ -17,6 +17,7 @@ from merganser.errors import InputError, did_you_mean
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # with what is put before and behind it, it must fit a file's name
 UNMEASURED = "unmeasured"  # the kind of tasks that are merged and have no data
+VOCABULARIES = Path("data/vocabularies")  # under base.source: a base that was brought into another vocabulary
 OWN_MODELS = Path("data/checkpoints")  # as base.source: the mean of the tasks' own models
 Text = Annotated[str, Field(min_length=1)]
 DeviceName = Literal["cpu", "cuda"]
@@ -63,6 +64,19 @@ class Base(Strict):
     def is_mean(self) -> bool:
         """Tell whether the mean of the tasks' own models takes the base's place."""
         return Path(self.source) == OWN_MODELS
+
+
+class Vocabulary(Strict):
+    """A base with the tokens that its merge has: rows of embeddings and heads are matched by token.
+
+    `source`: the base's. `tokenizer`: base, union (the base's, and what the tasks add) or a task. `rows`: by token, the
+    task (or base) that its rows are of. `chat_template`: base or a task, where not that of the tokenizer.
+    """
+
+    source: Annotated[Text, Field(examples=["models/base"])]
+    tokenizer: Annotated[Text, Field(examples=["union"])] = "union"
+    rows: dict[Text, Text] = {}
+    chat_template: Text | None = None
 
 
 class Parameters(Strict):
@@ -329,6 +343,20 @@ class Params(Strict):
     published: PublishedSource | None = None
     statistics: dict[str, Statistic] = {}
     studies: Studies = Studies()
+    vocabularies: dict[str, Vocabulary] = {}
+
+    @property
+    def vocabulary(self) -> str | None:
+        """Return the name of the vocabulary that the base is brought into; None where it is as its source has it."""
+        source = Path(self.base.source)
+        return source.name if source.parent == VOCABULARIES else None
+
+    @property
+    def base_source(self) -> Path | None:
+        """Return where the base is from, before it is brought into a vocabulary; None: it is the tasks' mean."""
+        about = self.vocabularies.get(self.vocabulary or "")
+        source = Path(self.base.source if about is None else about.source)
+        return None if source == OWN_MODELS else source
 
     @property
     def measured(self) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out
+from merganser.checkpoints.vocabulary.tokenizers import tokenizer_names
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.sources.hub_caches import hub_cache
@@ -114,8 +115,9 @@ def names_at(pointer: HubPointer, files: Mapping[str, object], source: Path) -> 
     if not inside:
         raise InputError(f"{source}: path: {pointer.hub} has no file or folder {pointer.path}")
     weights = [PurePosixPath(pointer.path or "").name] if single else weight_names(inside)
-    taken = adapter_names(inside) or [*weights, *companion_names(inside)]
-    if not weights and not adapter_names(inside):
+    adapter = adapter_names(inside)
+    taken = [*adapter, *tokenizer_names(inside)] if adapter else [*weights, *companion_names(inside)]
+    if not weights and not adapter:
         raise InputError(f"{source}: {pointer.hub} has no weights in a format we read at {place or 'its top'}")
     return place, taken, left_out((name for name in inside if "/" not in name), taken)
 

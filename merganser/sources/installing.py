@@ -11,6 +11,7 @@ from merganser.checkpoints.adapters.files import adapter_names, open_model
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
 from merganser.checkpoints.companions import companion_names, copy_companions, left_out, names_in, refuse_code
 from merganser.checkpoints.reading import ADAPTER_FILES
+from merganser.checkpoints.vocabulary.tokenizers import take_tokenizer
 from merganser.checkpoints.writing import MODEL
 from merganser.errors import InputError
 from merganser.limits import check_link
@@ -56,6 +57,7 @@ def _install_adapter(origin: Path, names: list[str], folder: Path) -> None:
     for name in names:
         check_link(origin / name, origin)
     shutil.copyfile(origin / config, folder / config)
+    take_tokenizer(origin, folder)
     install_weights(origin / tensors, folder)
     (folder / MODEL).rename(folder / ADAPTER_FILES[0])
 

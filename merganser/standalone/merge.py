@@ -16,7 +16,7 @@ from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import Origin
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint, open_for_merging
 from merganser.checkpoints.vocabulary.plan import BASE as BASE_WORD
-from merganser.checkpoints.vocabulary.plan import Choice, OneVocabulary, check_names, in_one_vocabulary
+from merganser.checkpoints.vocabulary.plan import Choice, OneVocabulary, check_names, check_template, in_one_vocabulary
 from merganser.checkpoints.vocabulary.tokenizers import take_template
 from merganser.checkpoints.vocabulary.writing import write_models, write_with_template
 from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, source_of
@@ -129,7 +129,9 @@ def planned(recipe: Recipe, where: Path) -> Plan:
         refuse_code(path)
     if recipe.choice is None:
         return plan
-    check_names(recipe.choice, {BASE_WORD if name == BASE else name: path for name, path in given.items()})
+    paths = {BASE_WORD if name == BASE else name: path for name, path in given.items()}
+    check_names(recipe.choice, paths)
+    check_template(recipe.choice, paths)
     if recipe.choice.tokenizer is None:
         return plan
     vocabulary = in_one_vocabulary(given.get(BASE), plan.models, recipe.choice)

@@ -47,10 +47,10 @@ def makers(name: str) -> set[str]:
     return {stage for stage, about in STAGES.items() if any(path.startswith(below) for path in outputs(about))}
 
 
-def test_each_section_of_named_things_is_an_input_but_tasks_and_methods() -> None:
+def test_each_section_of_named_things_is_an_input_but_models_and_methods() -> None:
     named = {name for name, field in Params.model_fields.items() if get_origin(field.annotation) is dict}
     assert (
-        named - {"tasks", "methods"}
+        named - {"tasks", "methods", "vocabularies"}
         == set(SECTIONS)
         == {name for name, row in INPUTS.items() if row.declared(ONE_EACH)}
     )
@@ -59,7 +59,7 @@ def test_each_section_of_named_things_is_an_input_but_tasks_and_methods() -> Non
 
 def test_each_section_may_be_left_out_of_what_dvc_reads() -> None:
     left_out = {name for given in DVC_YAML["vars"] for name in given}
-    assert set(SECTIONS) <= left_out
+    assert {*SECTIONS, "vocabularies"} <= left_out
 
 
 def test_each_input_is_opened_by_a_merge() -> None:

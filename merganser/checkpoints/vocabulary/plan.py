@@ -4,7 +4,7 @@ A model that lacks a token is taken to have the reference's row, so that its del
 the base's; of a token that the base lacks, the mean of those of the models that have it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -186,7 +186,9 @@ def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: Cho
 
     Raises InputError where a model has no tokenizer or tables that are read, tables do not fit, or a name is unknown.
     """
-    check_names(choice, {**({BASE: base} if base else {}), **models})
+    paths = ({BASE: base} if base else {}) | dict(models)
+    check_names(choice, paths)
+    check_template(choice, paths)
     lead_name, lead_path = (BASE, base) if base else min(models.items())
     lead = _lead(lead_name, lead_path)
     tasks = [_member(name, path, lead) for name, path in models.items()]
@@ -198,8 +200,8 @@ def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: Cho
     return plan
 
 
-def check_names(choice: Choice, models: Mapping[str, Path]) -> None:
-    """Refuse names of models that there are not, and a chat template that there is not; `models`: with the base."""
+def check_names(choice: Choice, models: Collection[str]) -> None:
+    """Refuse names of models that there are not; `models`: those that there are, with the base."""
     named = [("tokenizer", choice.tokenizer), ("chat_template", choice.chat_template)]
     for key, name in [*named, *(("rows", name) for name in choice.rows.values())]:
         known = [*models, *([UNION] if key == "tokenizer" else [])]
@@ -208,6 +210,10 @@ def check_names(choice: Choice, models: Mapping[str, Path]) -> None:
             raise InputError(f"{choice.key(key)} {name}: {reason}; name one of {', '.join(known)}")
     if choice.rows and choice.tokenizer is None:
         raise InputError(f"{choice.key('rows')}: needs {choice.key('tokenizer')}: rows are matched by token then")
+
+
+def check_template(choice: Choice, models: Mapping[str, Path]) -> None:
+    """Refuse to take a chat template of a model that has none; `models`: with the base."""
     if choice.chat_template and template_of(models[choice.chat_template]) is None:
         raise InputError(f"{choice.key('chat_template')} {choice.chat_template}: that model has no chat template")
 

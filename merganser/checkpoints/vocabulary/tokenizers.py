@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -45,16 +45,18 @@ def take_template(origin: Path, folder: Path) -> None:
         _write(folder / SETTINGS, kept | taken)
 
 
+def tokenizer_names(names: Iterable[str], patterns: Sequence[str] = (*FILES, *TEMPLATES)) -> list[str]:
+    """Pick a tokenizer's files from the names in a folder."""
+    return [name for name in sorted(names) if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
 def _take(origin: Path, folder: Path, patterns: Sequence[str]) -> None:
-    for place in (folder, origin):
-        for name in names_in(place):
-            if any(fnmatchcase(name, pattern) for pattern in patterns):
-                if place == folder:
-                    (folder / name).unlink()
-                    continue
-                check_link(origin / name, origin)
-                (folder / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(origin / name, folder / name)
+    for name in tokenizer_names(names_in(folder), patterns):
+        (folder / name).unlink()
+    for name in tokenizer_names(names_in(origin), patterns):
+        check_link(origin / name, origin)
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(origin / name, folder / name)
 
 
 def write_union(origin: Path, others: Mapping[str, Path], new: Vocabulary, folder: Path) -> None:

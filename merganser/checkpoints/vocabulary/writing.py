@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.adapters.files import Adapter, Update
-from merganser.checkpoints.architecture import known_ties
+from merganser.checkpoints.architecture import CONFIG_LIMIT, known_ties, read_object
 from merganser.checkpoints.companions import copy_companions
-from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES, open_checkpoint, open_stored
+from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES, DESCRIPTION, open_checkpoint, open_stored
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, spec_of
 from merganser.checkpoints.vocabulary.linked import write_linked
-from merganser.checkpoints.vocabulary.plan import Member, OneVocabulary
+from merganser.checkpoints.vocabulary.plan import BASE, Choice, Member, OneVocabulary, in_one_vocabulary
 from merganser.checkpoints.vocabulary.rows import arranged
 from merganser.checkpoints.vocabulary.tokenizers import (
     GENERATION,
@@ -28,6 +28,8 @@ from merganser.checkpoints.vocabulary.tokenizers import (
     write_union,
 )
 from merganser.checkpoints.writing import write_single
+
+VOCABULARY = "vocabulary"  # in a fetched base's description: that it was brought into one, and by which rules
 
 
 def write_models(plan: OneVocabulary, folder: Path) -> tuple[Path | None, dict[str, Path]]:
@@ -45,6 +47,17 @@ def write_models(plan: OneVocabulary, folder: Path) -> tuple[Path | None, dict[s
         written[each.name] = _place(folder / f"of-{each.name}", each)
         write_member(plan, each, reference, written[each.name])
     return (reference if plan.has_base else None), written
+
+
+def like_base(base: Path, name: str, model: Path, folder: Path) -> Path:
+    """Bring a fetched model into the vocabulary of a base that was brought into one; return where the model is then."""
+    said = (read_object(base / DESCRIPTION, CONFIG_LIMIT) or {}).get(VOCABULARY)
+    if said is None:
+        return model
+    plan = in_one_vocabulary(base, {name: model}, Choice(BASE, dict.fromkeys(said["rows"], BASE)))
+    place = _place(folder, plan.tasks[0])
+    write_member(plan, plan.tasks[0], base, place)
+    return place
 
 
 def write_with_template(model: Path, template: Path, folder: Path) -> None:

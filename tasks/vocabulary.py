@@ -1,0 +1,58 @@
+"""Bring the base here with the tokens that its merge has: rows of embeddings and heads are matched by token."""
+
+import tempfile
+from pathlib import Path
+
+from merganser.checkpoints.companions import copy_companions
+from merganser.checkpoints.mean import write_mean
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.shards import shards_like
+from merganser.checkpoints.views import stored_specs
+from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
+from merganser.checkpoints.vocabulary.writing import VOCABULARY, write_models
+from merganser.checkpoints.writing import write_model
+from merganser.config.loading import load_params
+from merganser.config.params import OWN_MODELS, Params, declared
+from merganser.config.vocabularies import choice_of
+from merganser.outputs import fresh_folder
+from merganser.sources.fetching import describe, fetch_checkpoint
+from merganser.sources.installing import set_padding
+from merganser.sources.pointers import read_pointer
+from tasks.stage import only_name, run
+from tasks.stages import CHECKPOINTS, VOCABULARIES
+
+
+def bring(params: Params, name: str, out: Path) -> list[str]:
+    """Write the base, or the models' mean, in a vocabulary; return what a user should know."""
+    source = Path(declared(params.vocabularies, name, "vocabularies").source)
+    models = {task: CHECKPOINTS / task for task in params.tasks}
+    with tempfile.TemporaryDirectory(prefix="merganser-") as made, fresh_folder(out) as folder:
+        fetched = None if source == OWN_MODELS else Path(made) / "fetched"
+        if fetched:
+            fetched.mkdir()
+            fetch_checkpoint(source, fetched)
+        plan = in_one_vocabulary(fetched, models, choice_of(params, name))
+        base, written = write_models(plan, Path(made) / "written")
+        if base is None:
+            write_mean(written, folder, params.base.heads)
+        else:
+            checkpoint = open_checkpoint(base)
+            tensors = ((each, checkpoint.read(each)) for each in checkpoint.names)
+            write_model(folder, stored_specs(checkpoint), tensors, shards_like(checkpoint))
+            copy_companions(base, folder)
+        if params.base.pad_token_id is not None:
+            set_padding(folder, params.base.pad_token_id)
+        said = {VOCABULARY: {"tokenizer": plan.choice.tokenizer, "rows": dict(plan.choice.rows)}}
+        pointer, mean_of = (read_pointer(source), []) if fetched else (None, sorted(models))
+        describe(source, pointer, folder, mean_of, said)
+        return [*plan.notes()]
+
+
+def main(argv: list[str]) -> None:
+    """Bring the base into the vocabulary named on the command line."""
+    name = only_name(argv, "vocabulary")
+    print(*bring(load_params(), name, VOCABULARIES / name), sep="\n")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -80,12 +80,13 @@ def crash_recovery(repo: Repo, state: Path) -> Iterator[None]:
 
 def recovered_lock_files(repo: Repo, state: Path) -> LockFiles:
     """Return the repository's dvc.lock files, after writing into them what a killed run had left in its journal."""
-
-    def order() -> dict[str, list[str]]:
-        # That of `dvc repro --all-pipelines`.
-        return names_by_lock_file(stage_graph(repo, Options(all_pipelines=True))[1])
-
-    locks = LockFiles(state / "journal", order, repo.scm_context.track_file, partial(sync, repo, state))
+    everything = Options(all_pipelines=True)
+    locks = LockFiles(
+        state / "journal",
+        lambda: names_by_lock_file(stage_graph(repo, everything)[1]),
+        repo.scm_context.track_file,
+        partial(sync, repo, state),
+    )
     if locks.recover():
         forget_index(repo)
     return locks

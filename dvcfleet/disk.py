@@ -1,10 +1,12 @@
-"""Sync to disk what was written: a whole file system at once, or one small file."""
+"""Sync to disk what was written: a whole file system at once, or one small file. Read what may be damaged."""
 
 import ctypes
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 
 def sync_file_systems(folders: Iterable[str | Path]) -> None:
@@ -36,6 +38,15 @@ def sync_then_write(folders: Iterable[str | Path], texts: Mapping[Path, str]) ->
     """
     with _replacing(texts):
         sync_file_systems(folders)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None if the file is missing or holds something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def append_lines(path: Path, lines: bytes) -> None:

@@ -3,10 +3,9 @@
 import json
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 
-from dvcfleet.disk import write_durably
+from dvcfleet.disk import read_json, write_durably
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import UserError
 from dvcfleet.repository import state_folder
@@ -23,10 +22,8 @@ def is_begun(repo: Repo) -> bool:
 
 def begun_run(folder: Path) -> str | None:
     """Return the name of the run that did not succeed, from the repository's state folder; None if there is none."""
-    with suppress(FileNotFoundError, ValueError, LookupError, TypeError, RecursionError):  # it may be damaged
-        name = json.loads((folder / FILE).read_text())["name"]
-        return name if isinstance(name, str) and _EXPERIMENT_NAME.fullmatch(name) else None
-    return None
+    name = (read_json(folder / FILE) or {}).get("name")
+    return name if isinstance(name, str) and _EXPERIMENT_NAME.fullmatch(name) else None
 
 
 def run_name(repo: Repo) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.disk import read_json
 from dvcfleet.lineage.hooks import LineageHooks
 from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
-from dvcfleet.lineage.tree import read_json
 from tasks.stages import RECORDS
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
+from dvcfleet.disk import read_json
 from dvcfleet.errors import DamagedError
-from dvcfleet.lineage.tree import read_json
 from tasks.stages import RECORDS, REPORT
 from tasks.tracking import STORE, store_words
 

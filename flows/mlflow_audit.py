@@ -10,11 +10,11 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
+from dvcfleet.disk import read_json
 from dvcfleet.errors import FailedError
 from dvcfleet.lineage.contents import digest_of
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.steps import Lineage, Step
-from dvcfleet.lineage.tree import read_json
 from dvcfleet.paths import overlap
 from flows.lost_evidence import local_folder
 from merganser.config.loading import load_params

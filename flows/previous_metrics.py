@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.disk import write_durably
-from dvcfleet.lineage.tree import read_json
+from dvcfleet.disk import read_json, write_durably
 from tasks.stages import PREVIOUS_METRICS
 
 _NUMBERS = Path("metrics.json")

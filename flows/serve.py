@@ -15,7 +15,6 @@ from merganser.limits import read_yaml
 
 if TYPE_CHECKING:
     from prefect.deployments.runner import RunnerDeployment
-    from prefect.schedules import Schedule
 
 FILE = Path("prefect.yaml")
 # The supported keys of a deployment in prefect.yaml; `work_pool` is for workers elsewhere.
@@ -55,23 +54,21 @@ def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
     """Turn a deployment of prefect.yaml into Prefect's object; raise InputError for an invalid one."""
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
     from prefect.deployments.runner import RunnerDeployment
+    from prefect.schedules import Schedule
 
     limit = entry.get("concurrency_limit")
     try:
         return RunnerDeployment.from_entrypoint(
             **{key: entry[key] for key in _KEYS if key in entry},
-            schedules=[_schedule(item) for item in entry.get("schedules") or []],
+            schedules=[Schedule(**_in_seconds(item)) for item in entry.get("schedules") or []],
             concurrency_limit=ConcurrencyLimitConfig(**limit) if isinstance(limit, dict) else limit,
         )
     except (TypeError, ValueError) as error:
         raise InputError(f"{FILE}: {entry['name']}: {error}") from error
 
 
-def _schedule(item: dict[str, Any]) -> "Schedule":
-    from prefect.schedules import Schedule
-
-    every = {"interval": timedelta(seconds=item["interval"])} if "interval" in item else {}
-    return Schedule(**item | every)
+def _in_seconds(item: dict[str, Any]) -> dict[str, Any]:
+    return item | {"interval": timedelta(seconds=item["interval"])} if "interval" in item else item
 
 
 @contextmanager

@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.disk import read_json
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.steps import Target
 from dvcfleet.lineage.targets import target_of_file
-from dvcfleet.lineage.tree import read_json
 from flows.answer import read_table
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.disk import append_lines, write_durably
+from dvcfleet.disk import append_lines, read_json, write_durably
 from dvcfleet.dvc_adapter.lock_entries import are_as_dumped, join_lock_file, lock_entry, numbered, split_lock_file
 from dvcfleet.dvc_adapter.protocols import PipelineStage, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, lock_entry_of
@@ -246,24 +246,17 @@ class _Note:
         return note.get("older") if _digest_of(text) in note.get("texts", ()) else None
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if _is_note(found) else {}
+        found = read_json(self._path) or {}
+        return found if all(map(_is_note, found.values())) else {}
 
     def _dump(self, notes: dict[str, dict[str, Any]]) -> None:
         self._path.write_text(json.dumps(notes), encoding="utf-8")
 
 
-def _is_note(found: Any) -> bool:
-    return isinstance(found, dict) and all(
-        isinstance(note, dict)
-        and isinstance(note.get("texts"), list)
-        and len(note["texts"]) == 2
-        and isinstance(note.get("older", 0), int)
-        for note in found.values()
-    )
+def _is_note(note: Any) -> bool:
+    if not (isinstance(note, dict) and isinstance(note.get("older", 0), int)):
+        return False
+    return isinstance(note.get("texts"), list) and len(note["texts"]) == 2
 
 
 def _read(path: str) -> str | None:

@@ -49,25 +49,25 @@ class DvcLock:
 
     def take(self) -> None:
         """Take the lock, waiting without a limit; does nothing if it is held."""
-        is_announced = False
         while not self._lock.is_locked:
             try:
                 self._try_to_take()
             except BusyError as busy:
-                if not is_announced:
-                    self._say(f"waiting: {busy.who}")
-                    is_announced = True
+                self._announce(busy)
 
     def lock_paths(self, stage: Stage) -> bool:
         """Lock a stage's paths for others while this lock is released; return False if others have."""
         try:
             self._paths.add(stage)
         except BusyError as busy:
-            if busy.who not in self._said:
-                self._said.add(busy.who)
-                self._say(f"waiting: {busy.who}")
+            self._announce(busy)
             return False
         return True
+
+    def _announce(self, busy: BusyError) -> None:
+        if busy.who not in self._said:
+            self._said.add(busy.who)
+            self._say(f"waiting: {busy.who}")
 
     def unlock_paths(self, name: str) -> None:
         """Unlock the paths of a stage."""

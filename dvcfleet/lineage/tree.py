@@ -1,6 +1,5 @@
 """The lineage of results: the stages that made them, back to the sources, from dvc.lock and the ledger."""
 
-import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -122,15 +121,6 @@ class _Reader:
 
 def _joined(folder: str, path: str) -> str:
     return path if "://" in path or folder == "." else posixpath.normpath(posixpath.join(folder, path))
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if the file is missing or holds something else."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def _bare(stage: str) -> str:

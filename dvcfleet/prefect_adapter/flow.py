@@ -119,7 +119,7 @@ class PrefectExecutor:
             with self._runner.requesting(job.resources, job.machine):
                 future = task_runner.submit(stage_run, {"job": _as_it_is(job, task_runner)})
         except Exception as error:
-            if not self._runner.is_loss(error):
+            if not isinstance(error, self._runner.losses):
                 raise
             if self._renew(task_runner):
                 return self.submit(job)
@@ -145,7 +145,7 @@ class PrefectExecutor:
         if isinstance(value, StageFailedError):
             return value.outcome
         why = masked(f"{type(value).__name__}: {value}")
-        if self._runner.is_loss(value):
+        if isinstance(value, self._runner.losses):
             self._renew(task_runner)
             return Outcome(name, None, lost=True, why=f"its worker was lost ({why})")
         return Outcome(name, 1, tail=(why,))

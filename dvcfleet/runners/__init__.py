@@ -30,23 +30,22 @@ GROUP = "dvcfleet.runners"
 class Runner(Protocol):
     """One of Prefect's task runners, with what Prefect's interface lacks.
 
-    `remote`: its workers start their own fork servers; other runners use those of this machine.
+    `remote`: its workers start their own fork servers; other runners use those of this machine. `losses`: the errors by
+    which a task run fails whose worker was lost.
     """
 
     task_runner: "TaskRunner[Any]"
     remote: bool
+    losses: tuple[type[BaseException], ...]
 
     def pool(self, resources: "Mapping[str, Resources]") -> "ResourcePool":
         """Return the resources that stages may use; raise UserError for a stage that requests more than that."""
 
-    def requesting(self, resources: "Resources", machine: str) -> AbstractContextManager[Any]:
+    def requesting(self, resources: "Resources", machine: str, /) -> AbstractContextManager[Any]:
         """Request these resources of the cluster, if possible on this machine, for tasks submitted within the block."""
 
     def end(self, future: "PrefectFuture[Any]") -> None:
         """End a task run on a remote worker, if it still runs."""
-
-    def is_loss(self, error: Exception) -> bool:
-        """Tell whether a task run failed because its worker was lost."""
 
 
 class RunnerModule(Protocol):
@@ -67,11 +66,14 @@ class RunnerModule(Protocol):
 
 @dataclass
 class LocalRunner:
-    """A runner on this machine: this process counts resources, and its fork servers start the commands."""
+    """A runner on this machine: this process counts resources, and its fork servers start the commands.
+
+    `requesting` requests resources of a cluster on this machine; it does nothing for threads and processes.
+    """
 
     task_runner: "TaskRunner[Any]"
     threads: int
-    asks: "Callable[[Resources], AbstractContextManager[Any]]" = lambda resources: nullcontext()
+    requesting: "Callable[[Resources, str], AbstractContextManager[Any]]" = lambda resources, machine: nullcontext()
     losses: tuple[type[BaseException], ...] = (BrokenExecutor,)
     remote = False
 
@@ -81,16 +83,8 @@ class LocalRunner:
 
         return local_pool(self.threads, resources)
 
-    def requesting(self, resources: "Resources", machine: str) -> AbstractContextManager[Any]:
-        """Request resources of a cluster on this machine; do nothing for threads and processes."""
-        return self.asks(resources)
-
     def end(self, future: "PrefectFuture[Any]") -> None:
         """Do nothing: the fork servers end what they started."""
-
-    def is_loss(self, error: Exception) -> bool:
-        """Tell whether the pool of the task run broke, or its worker in a cluster was lost."""
-        return isinstance(error, self.losses)
 
 
 def threads_here(workers: int | None) -> int:

@@ -109,7 +109,9 @@ class ResourcePool:
         for key in self.by_free_capacity() if machine is None else (machine,):
             if self.free[key].holds(wanted):
                 capacity = Capacity(wanted.threads, wanted.memory_bytes, wanted.gpus)
-                return Allocation(wanted.threads, capacity, self._free_gpus()[: wanted.gpus], key)
+                taken = {gpu for share in self.given.values() for gpu in share.gpus}
+                free = tuple(gpu for gpu in self.gpus or () if gpu not in taken)
+                return Allocation(wanted.threads, capacity, free[: wanted.gpus], key)
         return None
 
     def give(self, name: str, share: Allocation) -> None:
@@ -134,10 +136,6 @@ class ResourcePool:
         if resources.memory_bytes > self.memory_bytes:
             asked, has = resources.memory_bytes / 1e9, self.memory_bytes / 1e9
             raise UserError(f"stage {name}: asks for {asked:.3g} GB of memory; this machine has {has:.3g} GB")
-
-    def _free_gpus(self) -> tuple[str, ...]:
-        taken = {gpu for share in self.given.values() for gpu in share.gpus}
-        return tuple(gpu for gpu in self.gpus or () if gpu not in taken)
 
 
 def local_pool(threads: int, resources: Mapping[str, Resources]) -> ResourcePool:

@@ -7,7 +7,7 @@ stored.
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from dvcfleet.dvc_adapter.protocols import Output, Stage
@@ -20,14 +20,14 @@ FOLDER = "kept-aside"
 _ATTEMPTS = "attempts"
 
 
-def keep_aside(stage: Stage) -> Iterator[str]:
-    """Move the stage's outputs aside that are not what it wrote, and in no cache; give lines that name them.
+def keep_aside(stage: Stage, say: Callable[[str], None]) -> None:
+    """Move the stage's outputs aside that are not what it wrote, and in no cache; say a line that names each.
 
     Outputs that persist stay: the command goes on with them.
     """
     if not attempt(stage).exists():
         for out in filter(_is_lone, stage.outs):
-            yield f"{out} was not what {stage.addressing} wrote, and in no cache: kept as {_moved(out)}"
+            say(f"{out} was not what {stage.addressing} wrote, and in no cache: kept as {_moved(out)}")
 
 
 def attempt(stage: Stage) -> Path:

@@ -66,12 +66,12 @@ class LocalWorkspace:
             for out in stage.outs:
                 remove_torn_of(out)
             if stage.is_import and not stage.frozen:
-                self.keep_edited(stage)
+                keep_aside(stage, self.say)
             asked = self.options
             self.hide_from_git(stage)
             stage.reproduce(force=asked.force, no_commit=asked.no_commit, allow_missing=asked.allow_missing)
             return Result.DONE, why
-        self.keep_edited(stage)
+        keep_aside(stage, self.say)
         _clear_outs(stage)
         if planned.state is State.RESTORABLE and not self.options.pull:
             stage.repo.stage_cache.restore(stage)
@@ -88,11 +88,6 @@ class LocalWorkspace:
         attempt(stage).touch()
         return None, why
 
-    def keep_edited(self, stage: Stage) -> None:
-        """Move aside what a user put in the place of the stage's outputs, if there is no other copy, and say so."""
-        for line in keep_aside(stage):
-            self.say(line)
-
     @property
     def options(self) -> Options:
         """What the run was asked for."""
@@ -108,7 +103,7 @@ class LocalWorkspace:
         if self.options.pull and not pull_outputs(stage):
             return False
         if not self.options.pull:
-            self.keep_edited(stage)
+            keep_aside(stage, self.say)
             check_out(stage)
             attempt(stage).unlink(missing_ok=True)
             self._renewed.add(stage.addressing)

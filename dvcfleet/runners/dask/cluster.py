@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from prefect.task_runners import TaskRunner
 
 _END_LIMIT_S = 30.0
-LOSSES = (KilledWorker, CommClosedError, CancelledError, ClosedClientError)
+LOSSES: tuple[type[BaseException], ...] = (KilledWorker, CommClosedError, CancelledError, ClosedClientError)
 
 
 class Declaration(WorkerPlugin):
@@ -71,6 +71,7 @@ class DaskCluster:
     address: str
     workers: int | None
     remote = True
+    losses = LOSSES
     _ended: set[str] = field(default_factory=set)
 
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
@@ -91,10 +92,6 @@ class DaskCluster:
         task = future.wrapped_future  # type: ignore[attr-defined]
         self._ended.add(task.key)
         task.cancel()
-
-    def is_loss(self, error: Exception) -> bool:
-        """Tell whether the task run failed because its workers were lost."""
-        return isinstance(error, LOSSES)
 
     def wait_for_ends(self) -> None:
         """Wait until the workers have killed the commands of cancelled task runs."""

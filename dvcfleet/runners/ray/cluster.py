@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
     from prefect.task_runners import TaskRunner
 
-LOSSES = tuple(kind for kind in RayError.__subclasses__() if kind is not RayTaskError)
+LOSSES: tuple[type[BaseException], ...] = tuple(kind for kind in RayError.__subclasses__() if kind is not RayTaskError)
 
 
 @dataclass
@@ -34,6 +34,7 @@ class RayCluster:
     address: str
     workers: int | None
     remote = True
+    losses = LOSSES
 
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return the cluster's pool."""
@@ -46,10 +47,6 @@ class RayCluster:
     def end(self, future: "PrefectFuture[Any]") -> None:
         """Kill the worker of a task run."""
         ray.cancel(future.wrapped_future, force=True)  # type: ignore[attr-defined]
-
-    def is_loss(self, error: Exception) -> bool:
-        """Tell whether the task run failed because its worker or node was lost."""
-        return isinstance(error, LOSSES)
 
 
 @contextmanager
@@ -64,7 +61,9 @@ def local(threads: int) -> Iterator[LocalRunner]:
     """Start a Ray cluster of one node on loopback, for the time of a run."""
     with _connected(num_cpus=threads, num_gpus=0, include_dashboard=False, _node_ip_address="127.0.0.1"):
         # The run itself counts memory and assigns GPUs.
-        yield LocalRunner(RayTaskRunner(), threads, lambda resources: _asking(Resources(resources.threads)), LOSSES)
+        yield LocalRunner(
+            RayTaskRunner(), threads, lambda resources, machine: _asking(Resources(resources.threads)), LOSSES
+        )
 
 
 @contextmanager

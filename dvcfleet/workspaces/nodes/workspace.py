@@ -16,6 +16,7 @@ from dvcfleet.paths import from_root
 from dvcfleet.planning.plan import PlannedStage, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.worker.jobs import make_job
+from dvcfleet.workspaces.kept_aside import keep_aside
 from dvcfleet.workspaces.local import LocalWorkspace
 from dvcfleet.workspaces.nodes.clone import commit_for_nodes
 from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
@@ -74,7 +75,7 @@ class NodeWorkspace:
             return self.local.prepare(stage, replace(planned, state=State.STALE, must_run=True, outputs_known=False))
         persisted = [out for out in stage.outs if out.persist and out.hash_info and in_cache(out)]
         self._push([*inputs, *persisted])
-        self.local.keep_edited(stage)
+        keep_aside(stage, self.local.say)
         for out in stage.outs:
             # Otherwise DVC would treat the old content as a changed output.
             out.remove()
@@ -146,7 +147,7 @@ class NodeWorkspace:
         uncached = self._as_cached([out for out in lacking if not out.use_cache])
         self.recorded.store.fetch([out for out in cached + uncached if not in_cache(out)])
         for stage in dict.fromkeys(out.stage for out in lacking):
-            self.local.keep_edited(stage)
+            keep_aside(stage, self.local.say)
         for out in cached:
             out.checkout(force=True)
             self.local.hide_from_git(out.stage)

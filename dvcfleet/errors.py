@@ -39,10 +39,6 @@ class FailedError(Exception):
     """Something failed that is not a mistake of the user's; the message says what, where, and what to do."""
 
 
-class DamagedError(FailedError):
-    """A file is damaged, and nothing can make it anew by itself; the message names it and says what to do."""
-
-
 class ExecutorLostError(Exception):
     """No worker is left to run a job."""
 

@@ -45,9 +45,7 @@ class Services:
     def _server(self) -> Server | None:
         if os.environ.get("PREFECT_API_URL"):
             return None
-        server = Server(state_folder(self._repo) / "prefect")
-        self._stack.callback(server.stop)
-        return server
+        return self._stack.enter_context(Server(state_folder(self._repo) / "prefect"))
 
     @contextmanager
     def prefect(self) -> Iterator[None]:

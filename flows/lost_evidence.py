@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 from dvcfleet.disk import read_json
-from dvcfleet.errors import DamagedError
+from dvcfleet.errors import FailedError
 from tasks.stages import RECORDS, REPORT
 from tasks.tracking import STORE, store_words
 
@@ -25,7 +25,7 @@ _Recorded = tuple[set[str], set[str]]
 def lost_evidence(stages: Sequence["Stage"]) -> dict[str, str]:
     """Return why stages are to record their results again, by their names; empty where all is there.
 
-    Runs in a Merganser project's folder. A tracking server is not asked: its database is its own. Raises DamagedError
+    Runs in a Merganser project's folder. A tracking server is not asked: its database is its own. Raises FailedError
     if the store cannot be read.
     """
     store = _store()
@@ -81,7 +81,7 @@ def _recorded(store: Path, runs: Collection[str]) -> _Recorded | None:
             return None
         if "no such table" in str(error):  # an empty file is an empty store
             return set(), set()
-        raise DamagedError(store_words(error)) from error
+        raise FailedError(store_words(error)) from error
 
 
 def _asked(connection: sqlite3.Connection, runs: list[str]) -> _Recorded:

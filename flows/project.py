@@ -82,10 +82,7 @@ class Merganser(MerganserLineage, Project):
         from dvcfleet.dvc_adapter.stages import kind_of
         from flows.devices import declared_devices
 
-        try:
-            devices = declared_devices(PARAMS)
-        except InputError:  # said when params.yaml is checked
-            return
+        devices = declared_devices(PARAMS)
         for stage, count in gpus.items():
             if devices.of(stage) == "cuda" and not count:
                 kind, place = kind_of(stage), f"{devices.place(stage)}.device"

@@ -11,7 +11,7 @@ from dvcfleet.dvc_adapter.objects import is_whole
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, ParamsDependency, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, load_params
 from dvcfleet.dvc_adapter.storing import is_as_noted
-from dvcfleet.errors import DamagedError
+from dvcfleet.errors import FailedError
 
 _WORDS = {"modified": "changed", "deleted": "missing", "not in cache": "not in the cache", "new": "new"}
 
@@ -60,7 +60,7 @@ def reasons_once() -> Callable[[Dependency], list[str]]:
 def output_reasons(out: Output) -> list[str]:
     """Return how an output in the workspace differs from what the stage last wrote; empty if it does not.
 
-    Raises DamagedError if DVC cannot read its record of a folder.
+    Raises FailedError if DVC cannot read its record of a folder.
     """
     if is_as_noted(out):
         return []
@@ -68,7 +68,7 @@ def output_reasons(out: Output) -> list[str]:
         words = list(out.status().values())
     except (AttributeError, LookupError, TypeError) as error:  # DVC looks at no more than whether it is JSON
         path = os.path.relpath(out.cache.oid_to_path(out.hash_info.value))
-        raise DamagedError(f"{path}: the listing of {out} in DVC's cache is damaged; remove it") from error
+        raise FailedError(f"{path}: the listing of {out} in DVC's cache is damaged; remove it") from error
     if not words and out.use_cache and not is_whole(out):
         words = ["not in cache"]
     return [f"output {out} {_WORDS.get(word, word)}" for word in words]

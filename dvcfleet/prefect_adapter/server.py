@@ -54,10 +54,6 @@ _FOR_ONE_RUN = {
 _FOR_SCHEDULES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
 
 
-class StartError(FailedError):
-    """The Prefect server did not start."""
-
-
 class Server:
     """A Prefect server as a child process, with its database under `home`.
 
@@ -115,11 +111,11 @@ class Server:
         self.stop()
 
     def wait(self) -> str:
-        """Return the API's address as soon as it answers; raise StartError if it does not start."""
+        """Return the API's address as soon as it answers; raise FailedError if it does not start."""
         self._answers = answers(f"{self.api}/health", self._process)
         if self._answers:
             return self.api
-        raise StartError(f"the Prefect server did not start; see {self._log}; without {self._home} it starts afresh")
+        raise FailedError(f"the Prefect server did not start; see {self._log}; without {self._home} it starts afresh")
 
     def notes(self) -> list[str]:
         """Return the server's messages about internals that the installed Prefect lacks, once it answers."""

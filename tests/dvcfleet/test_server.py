@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dvcfleet.prefect_adapter.server import Server, StartError
+from dvcfleet.errors import FailedError
+from dvcfleet.prefect_adapter.server import Server
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.waiting import LIMIT_S
 
@@ -139,7 +140,7 @@ def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path, monkeypat
     monkeypatch.setenv("PREFECT_SERVER_DATABASE_TIMEOUT", "soon")  # no number
     server = Server(tmp_path)
     try:
-        with pytest.raises(StartError, match=re.escape(str(tmp_path / "server.log"))):
+        with pytest.raises(FailedError, match=re.escape(str(tmp_path / "server.log"))):
             server.wait()
     finally:
         server.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dvcfleet.errors import DamagedError
+from dvcfleet.errors import FailedError
 from dvcfleet.planning.plan import PlannedStage, State, plan
 from tests.flows.conftest import Done
 from tests.tiny import is_clean, merganser
@@ -99,7 +99,7 @@ def test_a_copy_of_the_report_that_differs_is_found(project: Path) -> None:
 @pytest.mark.parametrize("content", [b"no database\n" * 100, bytes(5000)])
 def test_a_damaged_store_is_named_before_anything_runs(project: Path, content: bytes) -> None:
     Path("mlflow.db").write_bytes(content)
-    with pytest.raises(DamagedError, match=r"MLflow's store mlflow\.db is damaged .*: move it away"):
+    with pytest.raises(FailedError, match=r"MLflow's store mlflow\.db is damaged .*: move it away"):
         work()
 
 

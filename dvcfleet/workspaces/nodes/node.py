@@ -23,7 +23,7 @@ from dvcfleet.dvc_adapter.run_cache import may_keep
 from dvcfleet.dvc_adapter.run_cache import run_key as run_cache_key
 from dvcfleet.dvc_adapter.stages import load_stage, lock_entry_of, locked_stage
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output
-from dvcfleet.errors import UserError
+from dvcfleet.errors import FailedError, UserError
 from dvcfleet.messages import Job, NodeWork, Outcome
 from dvcfleet.paths import is_in
 from dvcfleet.worker.jobs import make_job, run_job
@@ -59,7 +59,7 @@ def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
                 return NodeStage(repo, root, job, job.node, store, tell).run()
     except UserError as error:
         return Outcome(job.name, 2, tail=(str(error),), why=f"refused by {where}: {error}")
-    except (DvcException, OSError, sqlite3.Error) as error:
+    except (DvcException, FailedError, OSError, sqlite3.Error) as error:
         return Outcome(job.name, 1, tail=(str(error),), why=f"{where}: {error}")
 
 

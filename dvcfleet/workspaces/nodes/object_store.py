@@ -36,11 +36,7 @@ _LASTING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, err
 _RUN_NAME = re.compile("[0-9a-f]{64}")
 
 
-class AwayError(FailedError, OSError):
-    """The DVC remote does not answer."""
-
-
-class MissingError(FailedError, OSError):
+class MissingError(FailedError):
     """The DVC remote answers, but does not hold the requested object."""
 
 
@@ -162,7 +158,7 @@ class ObjectStore:
         with _logged_errors() as errors:
             failed = move(objects).failed if objects else ()
         if failed:
-            raise errors[0] if errors else AwayError(f"{len(failed)} files could not be {done}")
+            raise errors[0] if errors else FailedError(f"{len(failed)} files could not be {done}")
 
     @property
     def _mark(self) -> str:
@@ -176,7 +172,7 @@ class ObjectStore:
 
     def _check_mark(self) -> None:
         if not self._remote.fs.exists(self._mark):
-            raise AwayError(f"there is no {_MARK} in it, as if it were not mounted")
+            raise FailedError(f"there is no {_MARK} in it, as if it were not mounted")
 
     def _with_mark(self, what: str, action: Callable[[], T]) -> T:
         """Run an action that needs the remote, after checking that its marker file is there."""

@@ -80,6 +80,11 @@ def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:
     return "matrix" if linear else "vector"
 
 
+def bias_of(weight: str) -> str:
+    """Return the name of the bias that is added to what a linear map's weight gives."""
+    return f"{weight.removesuffix('weight')}bias"
+
+
 def is_norm(name: str) -> bool:
     """Tell by its name whether a parameter belongs to a normalisation."""
     return _is_like(name, NORMS)

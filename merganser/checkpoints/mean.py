@@ -52,7 +52,16 @@ class MeanCheckpoint(Checkpoint):
         total = torch.zeros(self.spec(name).shape, dtype=torch.float64)
         for model in owners:
             total += model.read(name)
+        if not total.isfinite().all():
+            self._blame(name, ~total.isfinite())
         return (total / len(owners)).to(dtype)
+
+    def _blame(self, name: str, where: Tensor) -> None:
+        """Raise InputError for the first model that holds no numbers there, unless none does, as of a mask."""
+        owners = {owner: model for owner, model in self.models.items() if name in model}
+        bad = [owner for owner, model in owners.items() if not model.read(name)[where].isfinite().all()]
+        if len(bad) < len(owners):
+            raise InputError(f"{bad[0]}: {name} holds NaN or infinity; such a checkpoint cannot be merged")
 
 
 def whole(model: Checkpoint | Adapter, name: str) -> Checkpoint:

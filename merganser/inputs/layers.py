@@ -47,6 +47,7 @@ class LayerDeltas:
     norms: Sequence[float] = ()  # T Frobenius norms of the fine-tuned weights
     basis: Basis | None = None  # of these deltas, or of their transposes, as the method asks; None if not cached
     statistics: Statistics = Statistics()  # for methods that read statistics
+    weights: Sequence[float] = ()  # T, of the deltas in the merge, for a method that weighs them itself; none: 1 each
     base: Tensor | None = None  # the base's weights, of the shape of one delta, for methods on the models' weights
     rows: Rows | None = None  # which rows of a parameter these are, if not all; norms are the whole parameter's
 

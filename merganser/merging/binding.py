@@ -6,6 +6,7 @@ are still one vector: it multiplies the result.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +14,16 @@ from torch import Tensor
 
 from merganser.inputs.factorised import factorised
 from merganser.inputs.factors import FactorSettings
-from merganser.inputs.layers import Layer, LayerSource, MappedLayers, SomeLayers, beneath, dense_layer, weighted
+from merganser.inputs.layers import (
+    Layer,
+    LayerDeltas,
+    LayerSource,
+    MappedLayers,
+    SomeLayers,
+    beneath,
+    dense_layer,
+    weighted,
+)
 from merganser.merging.by_layer import Values, by_values, check_tasks
 from merganser.operators.coefficients import task_weights
 from merganser.overlays.parts import Parts
@@ -42,7 +52,11 @@ def bound(method: "Method", values: Mapping[str, Any], layers: LayerSource) -> M
             layer = factorised(layer, settings)
         layer = layer if method.low_rank else dense_layer(layer)
         weights = weigh[layer.name]
-        return weighted(layer, weights(layer.norms)) if weights else layer
+        if weights is None:
+            return layer
+        if method.weighs:
+            return replace(cast(LayerDeltas, layer), weights=weights(layer.norms))
+        return weighted(layer, weights(layer.norms))
 
     unweighted = [(_unweighted(method, own), names) for own, names in groups]
     merges: dict[str, Merge] = {}

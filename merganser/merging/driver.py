@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.kinds import added
+from merganser.checkpoints.kinds import added, bias_of
 from merganser.checkpoints.output import AS_THE_BASE, Output
 from merganser.checkpoints.reading import Checkpoint, place_of, read_part
 from merganser.checkpoints.tensors import Part, name_of
@@ -65,14 +65,19 @@ def merge(
     with one_blas_thread(), full_precision(), torch.inference_mode():
         merge_layer = method.bind(values, WatchedLayers(layers, f"{method.name}: first pass", progress))
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
-            linear = {name for name in source.names if len(base.spec(name).shape) == 2}
-            kept = linear if method.linear_maps else set(source.names)
+            kept = _of_linear_maps(source, base) if method.linear_maps else set(source.names)
             others = _others(base, set(base.names) - set(source.names))
             specs, tensors = output.specs(base), _merged(merge_layer, layers, base, overlay, kept, output, others)
             total = sum(spec.nbytes for spec in specs.values())
             stored = ((part, _as_stored(base, part, tensor)) for part, tensor in tensors)
             shown = watched(stored, lambda one: one[1].nbytes, total, f"{method.name}: merging", progress)
             write_model(out, specs, shown, output.shards(base))
+
+
+def _of_linear_maps(source: LayerSource, base: Checkpoint) -> set[str]:
+    """Name the weights of linear maps, which convolutions are not, and their biases."""
+    weights = {name for name, kind in source.kinds.items() if kind == "matrix" and len(base.spec(name).shape) == 2}
+    return weights | ({bias_of(name) for name in weights} & set(source.names))
 
 
 def _merged(

@@ -51,6 +51,7 @@ Fractions = Fraction | dict[str, Fraction]
 Densities = PositiveFraction | dict[str, PositiveFraction]
 Rates = Rate | dict[str, Rate]
 Weights = dict[str, NonNegative] | Literal["inverse_norm"] | None  # of a mean: a task that is not named has 1
+SignedWeights = dict[str, Scaling] | Literal["inverse_norm"] | None  # of a mean whose divisor is their sum alone
 
 Result = Tensor | Parts
 F = TypeVar("F", bound=Callable[..., Any])
@@ -90,17 +91,19 @@ class Declaration:
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
     learner: Learner | None = None  # how the values are learned that it applies
     overlay: bool = False  # stores parts per task
-    linear_maps: bool = False  # keeps parts of linear maps alone, not of convolutions
+    linear_maps: bool = False  # keeps parts of linear maps alone and their biases, not of convolutions
     at_run_time: Addition | None = None  # what is put into a network at evaluation, beside its parameters
     joint: Side | None = None  # the joint decomposition it starts from, read from `layer.basis` if cached
     on_models: bool = False  # works on the models' own weights: its layers have the base's beside the deltas
     most_tasks: int | None = None  # that it merges; None: any number
     low_rank: bool = False  # also accepts a LayerLowRank; otherwise adapters are multiplied out first
     weighted: bool = True  # accepts `coefficients` and a `scaling` per task, if it stores no parts and learns no values
+    weighs: bool = False  # is given deltas as they are, and multiplies them by `layer.weights` itself
     by_rows: bool = False  # merges each row by itself, given the first pass: a piece as it merges the whole
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
     draws: Callable[..., bool] | None = None  # (**values): whether it draws at random, so that the seed matters
     not_by_layer: Collection[str] = ()  # parameters that are the whole merge's
+    refuses: Callable[..., str | None] | None = None  # (**values): what is wrong with values that are right one by one
 
     def __call__(self, function: F) -> F:
         """Register a pure function as the method of its name."""
@@ -189,15 +192,23 @@ class Method(Declaration):
                 mistakes += [f"{place}.{key}: is one for all layers" for key in own if key in self.not_by_layer]
                 checked = self._checked(place, own, mistakes)
                 by_pattern[pattern] = {key: value for key, value in checked.items() if key in own}
+        made = filled | ({LAYERS: by_pattern} if by_pattern else {})
+        if self.refuses is not None and not mistakes:
+            found = [self.refuses(**each) for each in variants(made)]
+            mistakes += [f"{entry}.{mistake}" for mistake in found if mistake]
         if mistakes:
             raise InputError("\n".join(dict.fromkeys(mistakes)))
-        return filled | ({LAYERS: by_pattern} if by_pattern else {})
+        return made
 
     def _checked(self, place: str, values: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:
         try:
             return self.parameters.model_validate(values).model_dump()
         except ValidationError as error:
-            mistakes += [_explain(self, place, values, mistake) for mistake in error.errors()]
+            found = error.errors()
+            below = [mistake for mistake in found if mistake["type"] == "greater_than_equal"]
+            named = {mistake["loc"][0] for mistake in below if mistake["loc"][0] == "coefficients"}
+            found = [each for each in found if each["loc"][0] not in named or each in below]  # the true reason alone
+            mistakes += [_explain(self, place, values, mistake) for mistake in found]
             return {}
 
     def is_random(self, values: Mapping[str, Any]) -> bool:
@@ -250,6 +261,10 @@ def _explain(method: Method, entry: str, values: Mapping[str, Any], mistake: Any
         )
     if isinstance(values[key], str) and (key, values[key]) in RENAMED:
         return f"{entry}.{key}: {values[key]} was renamed to {RENAMED[key, values[key]]}"
+    if mistake["type"] == "greater_than_equal" and key == "coefficients":
+        task = mistake["loc"][-1]
+        reason = f"{method.name} divides by sums of weights, and with such a one they can be 0"
+        return f"{entry}.{key}.{task}: expected 0 or more, got {mistake['input']!r}: {reason}"
     if len(mistake["loc"]) > 1:  # one message for all the types that a parameter accepts
         return f"{entry}.{key}: expected {EXPECTED.get(key, mistake['msg'])}, got {values[key]!r}"
     return f"{entry}.{key}: {mistake['msg']}, got {mistake['input']!r}"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import Weights, method
+from merganser.merging.method import SignedWeights, method
 from merganser.operators.coefficients import mean_weights
 from merganser.operators.sums import scaled_sum
 
@@ -20,8 +20,8 @@ from merganser.operators.sums import scaled_sum
     weighted=False,
     by_rows=True,
 )
-def average(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
-    """Average the models; `coefficients` are the weights lambda of the mean, relative to each other."""
+def average(layers: LayerSource, *, coefficients: SignedWeights = None) -> Callable[[LayerDeltas], Tensor]:
+    """Average the models; `coefficients` are the weights lambda of the mean, relative to each other, of any sign."""
     weights = mean_weights(layers.tasks, coefficients)
 
     def merge(layer: LayerDeltas) -> Tensor:

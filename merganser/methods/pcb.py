@@ -6,7 +6,7 @@ is in float64. The products of a pair are symmetric, so pairs have i <= j.
 Legend: T tasks, C entries of a block, P pairs of tasks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations_with_replacement
@@ -22,6 +22,7 @@ from merganser.linalg.counts import count_of
 from merganser.linalg.select import cut_of
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.passes import Stacks, over_stacks
+from merganser.operators.sums import times
 
 TIED = 1e-12  # relative: scores this close differ by the rounding of their sums, which the order of the tasks decides
 Pair = tuple[int, int]
@@ -128,7 +129,7 @@ def least_scores(layers: LayerSource, known: Softmaxes, ratio: float) -> Tensor:
 
 @method(
     family="sparse",
-    formula=r"\lambda \frac{\sum_t m_t \odot \beta_t \odot \Delta_t}{\sum_t m_t \odot \beta_t}, "
+    formula=r"\lambda \frac{\sum_t \lambda_t\, m_t \odot \beta_t \odot \Delta_t}{\sum_t m_t \odot \beta_t}, "
     r"\quad \beta_t = \mathrm{softmax}(T\, \mathrm{norm}(\Delta_t \odot \Delta_t)) "
     r"\odot \sum_j \mathrm{softmax}(\mathrm{norm}(\Delta_t \odot \Delta_j)), "
     r"\quad m_t = \mathbb{1}[\beta_t \in \mathrm{top}_r(\beta_t)]",
@@ -137,6 +138,7 @@ def least_scores(layers: LayerSource, known: Softmaxes, ratio: float) -> Tensor:
     paper="Du et al., NeurIPS 2024, arXiv:2410.02396",
     law="permuting the tasks changes nothing; one coefficient for all tasks is a scaling",
     ours=("ratio", "scaling"),
+    weighs=True,
 )
 def pcb(
     layers: LayerSource, *, ratio: PositiveFraction = 0.1, scaling: Scaling = 1.0
@@ -144,14 +146,15 @@ def pcb(
     """Average the tasks' deltas, weighed by their scores, where a score is among the `ratio` largest of its task.
 
     Scores are softmaxes over the whole vector; norm brings products to [0, 1] by their least and largest, and to 0
-    where all are equal, as for a task that changed nothing. Of entries with one score all are kept or none.
+    where all are equal, as for a task that changed nothing. Of entries with one score all are kept or none. The
+    `coefficients` lambda_t, of any sign, stand in the sum alone: tasks compete by their deltas as they are.
     """
     known = softmaxes(layers)
     least = least_scores(layers, known, ratio)
 
-    def weighed(block: Tensor) -> Tensor:
+    def weighed(block: Tensor, weights: Sequence[float]) -> Tensor:
         found = scores(block, known)
         kept = found.mul_(found >= least.to(found.device))
-        return scaling * balanced_mean(block, kept)
+        return scaling * balanced_mean(times(block.double(), weights) if weights else block, kept)
 
-    return lambda layer: by_blocks(weighed, layer.deltas, layer.dtype)
+    return lambda layer: by_blocks(partial(weighed, weights=layer.weights), layer.deltas, layer.dtype)

@@ -7,6 +7,7 @@ from pydantic import Field
 from merganser.at_run_time.additions import gates
 from merganser.inputs.layers import LayerDeltas, LayerFactors
 from merganser.merging.method import method
+from merganser.operators.vectors import whole
 from merganser.overlays.low_rank import low_rank_parts
 from merganser.overlays.parts import Parts
 
@@ -14,15 +15,23 @@ PositiveCount = Annotated[int, Field(ge=1)]
 PROJECTIONS = ("proj", "text_projection")  # parameters of their own, applied as x W
 
 
-def nothing(layer: LayerDeltas, **_: object) -> Parts:
-    """Keep nothing of a vector: it stays the base's."""
-    return Parts()
+def biases(layer: LayerDeltas, **_: object) -> Parts:
+    """Keep biases whole: those of linear maps go with their expert. Other vectors stay the base's."""
+    return whole(layer) if layer.name.endswith("bias") else Parts()
+
+
+def narrow(k: int, k_gate: int) -> str | None:
+    """Say that experts have fewer right singular vectors than their gates read."""
+    if k >= k_gate:
+        return None
+    return f"k_gate: is {k_gate}, and an expert keeps k={k} triples, which its gate reads; give k_gate at most k"
 
 
 @method(
     reads="svd",
     family="routed",
-    formula=r"U_{t^*} \Sigma_{t^*} V_{t^*}^\top, \quad t^* = \mathrm{argmax}_t \lVert V_{t, 1:k_{gate}}^\top x \rVert",
+    formula=r"U_{t^*} \Sigma_{t^*} V_{t^*}^\top x + \Delta b_{t^*}, "
+    r"\quad t^* = \mathrm{argmax}_t \lVert V_{t, 1:k_{gate}}^\top x \rVert",
     involvement="NDI",
     efficiency="Medium",
     paper="SMILE: Zero-Shot Sparse Mixture of Low-Rank Experts, 2024, arXiv:2408.10174",
@@ -33,10 +42,11 @@ def nothing(layer: LayerDeltas, **_: object) -> Parts:
     linear_maps=True,
     at_run_time=gates,
     not_by_layer=("k_gate",),
-    vectors=nothing,
+    refuses=narrow,
+    vectors=biases,
 )
 def smile(layer: LayerFactors, *, k: PositiveCount = 32, k_gate: PositiveCount = 16) -> Parts:
-    """Keep each task's `k` leading triples of every linear map as an expert; each token and layer takes one of them.
+    """Keep each task's `k` leading triples of every linear map, and its bias; each token and layer takes one expert.
 
     It is the one onto whose first `k_gate` right singular vectors the token's input projects with the largest norm, so
     that the gates need no bytes of their own. Inputs are evaluated without their task's label; each task's class head

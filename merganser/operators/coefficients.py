@@ -10,6 +10,7 @@ from merganser.errors import InputError
 
 INVERSE_NORM = "inverse_norm"  # value of `coefficients`: weight the tasks as NAN does
 MAY_LEAVE_OUT = {"coefficients", "scaling", "tall_lambda"}  # maps by task in which a task that is not named has a value
+ROUNDING = 1e-12  # of a sum of coefficients, relative to their size
 PerTask = float | Mapping[str, float]  # one number for all tasks, or one for each by its name
 
 
@@ -75,14 +76,17 @@ def task_weights(
 def mean_weights(
     tasks: Sequence[str], coefficients: Mapping[str, float] | str | None
 ) -> Callable[[Sequence[float]], tuple[float, ...]]:
-    """Return a function from norms to each task's weight in a mean; raise InputError if no task has any.
+    """Return a function from norms to each task's weight in a mean; raise InputError if they add up to nothing.
 
     >>> mean_weights(["svhn", "dtd"], {"dtd": 0.5})([7.0, 9.0])
     (1.0, 0.5)
     """
     weights = task_weights({"coefficients": coefficients}, tasks) or (lambda norms: (1.0,) * len(tasks))
-    if coefficients != INVERSE_NORM and not any(weights([1.0] * len(tasks))):
+    known = [] if coefficients == INVERSE_NORM else weights([1.0] * len(tasks))
+    if known and not any(known):
         raise InputError("coefficients: all are 0; give at least one task more")
+    if known and abs(sum(known)) <= ROUNDING * sum(map(abs, known)):
+        raise InputError("coefficients: they add up to 0, by which the mean would be divided; change one of them")
     return weights
 
 

@@ -1,5 +1,6 @@
 """SMILE's gates and experts: its laws against plain float64, and every family's network with them."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ from torch import Tensor
 from merganser.at_run_time import running
 from merganser.at_run_time.additions import gates
 from merganser.at_run_time.additions.gates import applied, chosen
-from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.kinds import bias_of
+from merganser.checkpoints.reading import open_checkpoint, open_for_merging
+from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.models import Network, open_network
 from merganser.overlays import LowRank, OverlayWriter, Parts, task_model
 from tests.laws.layers import factored, merged
+from tests.merges import merge_checkpoints
 from tests.tiny_clip import write_clip
 from tests.tiny_transformers import FAMILIES, write_model
 
@@ -26,7 +30,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 def experts(*deltas: Tensor, k: int = 4) -> list[LowRank | None]:
     """Give what the method keeps of each task matrix."""
-    (parts,) = merged("smile", factored(list(deltas)), k=k)
+    (parts,) = merged("smile", factored(list(deltas)), k=k, k_gate=1)
     assert isinstance(parts, Parts)
     found = [parts.tasks.get(f"task{t}") for t in range(len(deltas))]
     assert all(part is None or isinstance(part, LowRank) for part in found)
@@ -96,7 +100,7 @@ def written(folder: Path, network: Network, count: int) -> list[str]:
     with OverlayWriter(folder, tasks) as writer:
         for number, name in enumerate(names):
             (parts,) = merged(
-                "smile", factored([0.3 * drawn(*specs[name], seed=number + t) for t in range(count)]), k=3
+                "smile", factored([0.3 * drawn(*specs[name], seed=number + t) for t in range(count)]), k=3, k_gate=2
             )
             assert isinstance(parts, Parts)
             writer.add(name, parts, specs[name])
@@ -130,6 +134,38 @@ def test_where_there_is_one_task_routing_gives_its_own_model(kind: str, tmp_path
     expected = network.logits(_again(network, inputs))
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
     assert not torch.allclose(found, plain, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["open_clip", "bert", "gpt2"])
+def test_a_model_whose_linear_maps_and_biases_were_tuned_comes_back_at_full_rank(kind: str, tmp_path: Path) -> None:
+    family, base, task = FAMILIES.get(kind, "open_clip"), tmp_path / "base", tmp_path / "task"
+    if family == "open_clip":
+        write_clip(base)
+    else:
+        write_model(base, kind, 3)
+    network: Any = open_network(family, base, outputs=None if family == "open_clip" else 3)
+    weights, state = open_checkpoint(base), {}
+    maps = {name for name in network.linear_maps() if len(weights.spec(name).shape) == 2 and not name.endswith("proj")}
+    maps = {name for name in maps if name.startswith("visual.")} or maps  # of open_clip the image tower
+    biases = {bias_of(name) for name in maps} & set(weights.names)
+    assert biases
+    for seed, name in enumerate(weights.names):
+        value = weights.read(name)
+        state[name] = value + 0.3 * drawn(*value.shape, seed=seed) if name in maps | biases else value
+    shutil.copytree(base, task)
+    next(task.glob("*.safetensors")).unlink()
+    save_tensors(task / "model.safetensors", state)
+    merge_checkpoints("smile", {"k": 64, "k_gate": 1}, base, {"a": task}, tmp_path / "out", device="cpu")
+    network.load(task_model(base, "a"))
+    inputs = inputs_of(network, family)
+    plain = network.logits(inputs)
+    with running(network, tmp_path / "out") as (_, tokens):
+        found = network.logits(_again(network, inputs))
+    assert tokens.accuracy("a") == 1
+    network.load(task_model(task, "a"))
+    own = network.logits(_again(network, inputs))
+    torch.testing.assert_close(found, own, rtol=2e-4, atol=2e-4)
+    assert (found - own).norm() < 1e-3 * (plain - own).norm()
 
 
 def _again(network: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -51,6 +51,17 @@ def test_the_mean_of_one_model_said_three_times_is_that_model(tmp_path: Path) ->
     assert torch.equal(mean_of(tmp_path, a=state, b=state, c=state)["w"], state["w"])
 
 
+def test_a_value_that_is_no_number_is_blamed_on_the_model_that_holds_it(tmp_path: Path) -> None:
+    for value in ("nan", "inf"):
+        folder = tmp_path / value
+        folder.mkdir()
+        bad = {"w": torch.tensor([1.0, float(value)])}
+        with pytest.raises(InputError, match=r"^b: w holds NaN or infinity; such a checkpoint cannot be merged"):
+            mean_of(folder, a={"w": torch.ones(2)}, b=bad, c={"w": torch.ones(2)})
+    mask = {"mask": torch.tensor([0.0, float("-inf")])}
+    assert torch.equal(mean_of(tmp_path, a=mask, b=mask)["mask"], mask["mask"])
+
+
 def test_what_only_some_models_have_is_taken_from_those(tmp_path: Path) -> None:
     x, y = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 6.0])
     found = mean_of(tmp_path, a={"w": x}, b={"w": y, "text": x}, c={"w": y, "text": y, "logit": y})

@@ -32,6 +32,7 @@ class Given(NamedTuple):
     seed: int = 0
     statistics: Statistics = Statistics()
     base: Array | None = None  # the base's weights, in the shape of one task's delta
+    weights: Array | None = None  # T, for a formula in which coefficients stand apart from the deltas
 
 
 def given(layers: Sequence[Layer]) -> list[Given]:

@@ -5,10 +5,15 @@ import numpy as np
 import pytest
 import torch
 
+from merganser.errors import InputError
 from tests.laws.references import Array, Given, shares
 from tests.laws.samples import assert_same, in_pieces, merged_vector, network
 
-CASES: list[dict[str, Any]] = [{"coefficients": {"task0": 0.5, "task1": 2.0}}, {"coefficients": "inverse_norm"}]
+CASES: list[dict[str, Any]] = [
+    {"coefficients": {"task0": 0.5, "task1": 2.0}},
+    {"coefficients": {"task0": 2.0, "task1": -0.5}},
+    {"coefficients": "inverse_norm"},
+]
 
 
 def reference(layers: Sequence[Given], *, coefficients: Mapping[str, float] | str | None = None) -> list[Array]:
@@ -31,6 +36,12 @@ def test_coefficients_are_weights_of_the_mean() -> None:
     all_of_one = merged_vector("average", layers, coefficients={"task1": 0.0, "task2": 0.0})
     assert_same(all_of_one, merged_vector("task_arithmetic", layers[:], coefficients={"task1": 0.0, "task2": 0.0},
                                           scaling=1.0), 1e-12)  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [{"task0": 1.0, "task1": -1.0}, {"task0": 0.3, "task1": -0.1, "task2": -0.2}])
+def test_weights_that_add_up_to_nothing_are_refused(given: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="coefficients: they add up to 0, by which the mean would be divided"):
+        merged_vector("average", network(len(given)), coefficients=given)
 
 
 def test_average_by_hand() -> None:

@@ -88,7 +88,10 @@ def test_coefficients_are_weights_of_the_mean() -> None:
     ("given", "said"),
     [
         ({"task9": 1.0}, "coefficients: no such task: task9"),
-        ({"task0": -1.0}, r"fisher\.coefficients: expected a map from tasks to numbers"),
+        (
+            {"task0": -1.0},
+            r"^fisher\.coefficients\.task0: expected 0 or more, got -1\.0: fisher divides by sums of wei",
+        ),
         ({"task0": 0.0, "task1": 0.0}, "coefficients: all are 0; give at least one task more"),
     ],
 )

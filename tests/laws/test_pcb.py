@@ -14,8 +14,11 @@ ROUNDING = 1e-12  # scores as close as this are one score
 
 
 def reference(layers: Sequence[Given], ratio: float, scaling: float) -> list[Array]:
-    """Score over the whole vectors at once, keep the highest, average by score."""
+    """Score over the whole vectors at once, keep the highest, average by score; lambda stands in the sum alone."""
     tau = flat(layers)
+    sizes = [layer.deltas[0].size for layer in layers]
+    lambdas = [np.ones(len(tau)) if layer.weights is None else layer.weights for layer in layers]
+    weighted = tau * np.repeat(np.stack(lambdas, axis=1), sizes, axis=1)
     squares = np.stack([softmax(len(tau) * normalised(row * row)) for row in tau])
     cross = np.stack([sum(softmax(normalised(row * other)) for other in tau) for row in tau])
     beta = squares * cross
@@ -26,7 +29,7 @@ def reference(layers: Sequence[Given], ratio: float, scaling: float) -> list[Arr
     else:
         beta = 0 * beta
     mass = beta.sum(0)
-    return unflat(scaling * (beta * tau).sum(0) / np.where(mass > 0, mass, 1), layers)
+    return unflat(scaling * (beta * weighted).sum(0) / np.where(mass > 0, mass, 1), layers)
 
 
 def normalised(values: Array) -> Array:
@@ -85,6 +88,23 @@ def test_one_coefficient_for_all_tasks_is_a_scaling(factor: float) -> None:
     layers = network(3)
     weighted = merged_vector("pcb", layers, coefficients=dict.fromkeys(layers[0].tasks, factor))
     assert_same(weighted, merged_vector("pcb", layers, scaling=factor), 1e-6)
+
+
+def test_all_coefficients_of_zero_give_the_base_and_negative_ones_its_opposite() -> None:
+    layers = network(3)
+    tasks = layers[0].tasks
+    plain = merged_vector("pcb", layers)
+    assert not merged_vector("pcb", layers, coefficients=dict.fromkeys(tasks, 0.0)).any()
+    assert_same(merged_vector("pcb", layers, coefficients=dict.fromkeys(tasks, -1.0)), -plain, 1e-6)
+
+
+def test_a_merge_is_linear_in_the_coefficients() -> None:
+    layers = network(3)
+    first, *rest = layers[0].tasks
+    alone = merged_vector("pcb", layers, coefficients=dict.fromkeys(rest, 0.0))
+    others = merged_vector("pcb", layers, coefficients={first: 0.0})
+    assert_same(alone + others, merged_vector("pcb", layers), 1e-6)
+    assert_same(others - 0.5 * alone, merged_vector("pcb", layers, coefficients={first: -0.5}), 1e-6)
 
 
 def test_entries_with_one_score_are_kept_or_dropped_together() -> None:

@@ -118,10 +118,11 @@ def test_a_method_computes_its_formula_with_a_value_for_each_task(name: str, mod
 @methods_that(lambda method: bool(own_by_layer(method)))
 def test_layers_with_values_of_their_own_are_a_vector_of_their_own(name: str, models_of: ModelsOf) -> None:
     method, models = registry.get(name), models_of("float32", 2)
-    inner, outer = own_by_layer(method), method.validate(name, {})
-    values = method.validate(name, {"layers": {"blocks.*": inner}})
+    whole = {key: OTHER[key] for key in method.not_by_layer if key in OTHER}
+    inner, outer = own_by_layer(method), method.validate(name, whole)
+    values = method.validate(name, whole | {"layers": {"blocks.*": inner}})
     expectations: dict[str, Any] = {}
-    for inside, chosen in ((True, method.validate(name, inner)), (False, outer)):
+    for inside, chosen in ((True, method.validate(name, whole | inner)), (False, outer)):
         some = [layer for layer in models.given() if layer.name.startswith("blocks.") == inside]
         expectations |= zip((layer.name for layer in some), expected(name, chosen, some), strict=True)
     compare(merged(method, values, models), expectations, values)
@@ -137,7 +138,8 @@ def test_layers_with_a_scaling_or_weights_of_their_own_stay_in_the_whole_vector(
     weights = {
         at: {"task1": 3.0} if at.endswith(".bias") else COEFFICIENTS if is_in else {} for at, is_in in inside.items()
     }
-    layers = [weighted([layer], {"coefficients": weights[layer.name]})[0] for layer in models.given()]
+    apart = method.weighs
+    layers = [weighted([layer], {"coefficients": weights[layer.name]}, apart)[0] for layer in models.given()]
     plain, other = (law_of(name).reference(layers, **own(method.validate(name, each))) for each in ({}, scaled))
     found = {at: two if inside[at] else one for at, one, two in zip(inside, plain, other, strict=True)}
     compare(merged(method, values, models), found, values)
@@ -207,9 +209,10 @@ def compare(computed: Mapping[str, Array], found: Mapping[str, Any], values: Map
 
 def expected(name: str, values: Mapping[str, Any], layers: Sequence[Given]) -> Sequence[Any]:
     """Compute a method's formula, of weighted deltas where the coefficients are not the formula's own."""
-    if not registry.get(name).weighted:
+    method = registry.get(name)
+    if not method.weighted:
         return list(law_of(name).reference(layers, **values))
-    return list(law_of(name).reference(weighted(layers, values), **own(values)))
+    return list(law_of(name).reference(weighted(layers, values, method.weighs), **own(values)))
 
 
 def law_of(name: str) -> Any:
@@ -238,8 +241,8 @@ def merged(method: Method, values: dict[str, Any], models: Models) -> dict[str, 
     return found
 
 
-def weighted(layers: Sequence[Given], values: Mapping[str, Any]) -> list[Given]:
-    """Multiply each task's delta by its coefficient and, where it has one of its own, by its scaling."""
+def weighted(layers: Sequence[Given], values: Mapping[str, Any], apart: bool = False) -> list[Given]:
+    """Multiply each task's delta by its coefficient and, where it has one of its own, by its scaling; or say these."""
     found = []
     for layer in layers:
         weights = np.ones(len(layer.tasks))
@@ -249,7 +252,8 @@ def weighted(layers: Sequence[Given], values: Mapping[str, Any]) -> list[Given]:
                 weights *= len(inverse) / 2 * inverse / inverse.sum()
             elif isinstance(given, Mapping):
                 weights *= [given.get(task, 1.0) for task in layer.tasks]
-        found.append(layer._replace(deltas=layer.deltas * weights.reshape(-1, *[1] * (layer.deltas.ndim - 1))))
+        deltas = layer.deltas * weights.reshape(-1, *[1] * (layer.deltas.ndim - 1))
+        found.append(layer._replace(weights=weights) if apart else layer._replace(deltas=deltas))
     return found
 
 

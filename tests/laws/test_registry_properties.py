@@ -285,8 +285,7 @@ def test_coefficients_of_one_change_nothing(name: str, suite: Suite) -> None:
 @takes_weights
 @holds(torch.float64)
 def test_coefficients_are_the_same_as_larger_deltas(name: str, suite: Suite) -> None:
-    weights = {"task0": 0.5, "task2": -2.0, "task3": 0.0}
-    weights = {task: weight for task, weight in weights.items() if task in suite.layers[0].tasks}
+    weights = fitting(name, {"task0": 0.5, "task2": -2.0, "task3": 0.0}, suite)
     for values in choices(name):
         given = models(name, suite.layers, values | {"coefficients": weights})
         close(given, models(name, times(suite.layers, weights), values), suite)
@@ -295,11 +294,16 @@ def test_coefficients_are_the_same_as_larger_deltas(name: str, suite: Suite) -> 
 @takes_scaling
 @holds(torch.float64)
 def test_a_scaling_per_task_is_the_same_as_larger_deltas_unscaled(name: str, suite: Suite) -> None:
-    weights = {"task0": 0.5, "task2": -2.0}
-    weights = {task: weight for task, weight in weights.items() if task in suite.layers[0].tasks}
+    weights = fitting(name, {"task0": 0.5, "task2": -2.0}, suite)
     for values in choices(name):
         given = models(name, suite.layers, values | {"scaling": weights})
         close(given, models(name, times(suite.layers, weights), values | {"scaling": 1.0}), suite)
+
+
+def fitting(name: str, weights: Mapping[str, float], suite: Suite) -> dict[str, float]:
+    """Give the tasks' weights; above 0 to a method that weighs by itself: its tasks compete with unweighted deltas."""
+    found = {task: weight for task, weight in weights.items() if task in suite.layers[0].tasks}
+    return {task: abs(weight) or 1.0 for task, weight in found.items()} if registry.get(name).weighs else found
 
 
 def times(layers: Sequence[LayerDeltas], weights: Mapping[str, float]) -> list[LayerDeltas]:

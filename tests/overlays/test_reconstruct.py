@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from merganser import registry
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.merging.driver import merge
 from merganser.overlays import UNIFIED, task_model, write_task_model
 from merganser.overlays.parts import Parts
@@ -37,13 +37,19 @@ def expected(name: str, models: Models, task: str | None) -> dict[str, Tensor]:
     base, found = open_checkpoint(models.folder / "base.safetensors"), {}
     for layer in source:
         merged, weights = merge_layer(layer), base.read(layer.name)
-        is_expert = method.linear_maps and weights.dim() == 4  # which are of linear maps alone
         if isinstance(merged, Parts):
-            parts = Parts() if is_expert or task is None else merged
+            left_out = method.linear_maps and not of_linear_map(layer.name, base)
+            parts = Parts() if left_out or task is None else merged
             merged = delta_of(parts, task or "", tuple(weights.shape))
         merged = merged.reshape(weights.shape)
         found[layer.name] = (weights.float() + merged).to(weights.dtype)
     return found
+
+
+def of_linear_map(name: str, base: Checkpoint) -> bool:
+    """Tell whether a parameter is the weight of a linear map, which is no convolution, or its bias."""
+    weight = f"{name.removesuffix('bias')}weight" if name.endswith("bias") else name
+    return weight in base and len(base.spec(weight).shape) == 2
 
 
 @every_overlay

@@ -6,7 +6,7 @@ Legend: N rows (tokens), T tasks, K triples.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from merganser.at_run_time import Counts, Running, Section
-from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.kinds import bias_of
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint, open_for_merging
 from merganser.errors import InputError
 from merganser.inputs.heads import Head
 from merganser.inputs.layers import LayerSource
@@ -62,10 +63,14 @@ def applied(rows: Tensor, experts: Sequence[LowRank | None], choice: Tensor) -> 
 
 @contextmanager
 def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Running]:
-    """Load the shared model; while the block runs, add to each linear map's output what each row's expert makes."""
+    """Load the shared model; while the block runs, add to each linear map's output what each row's expert makes.
+
+    That is its matrix's product with the row, and its bias.
+    """
     overlays, k_gate = OverlayFile(merged / OVERLAYS), read_gates(merged)
     network.load(head.put_on(own_model(open_for_merging(merged), None)))
-    experts = {name: overlays.low_rank(name) for name in overlays.parameters}
+    experts = {name: overlays.low_rank(name) for name in overlays.parameters if overlays.kind(name) == LowRank.kind}
+    biases = _biases(overlays, experts, open_checkpoint(merged))
     unknown = sorted(set(experts) - set(network.linear_maps()))
     if unknown:
         reason = f"{unknown[0]} has experts, and is not a linear map of the network"
@@ -77,10 +82,21 @@ def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Ru
             return None
         choice = chosen(rows, experts[name], k_gate)
         tokens.take(choice)
-        return applied(rows, experts[name], choice)
+        found = applied(rows, experts[name], choice)
+        return found if found is None or name not in biases else found + biases[name].to(found)[choice]
 
     with network.watch(extra):
         yield Running(network, tokens)
+
+
+def _biases(overlays: OverlayFile, maps: Iterable[str], shared: Checkpoint) -> dict[str, Tensor]:
+    """Read what each task adds to the biases (T, M) of the linear maps that have one, by the maps' names."""
+    found = {}
+    for name in (name for name in maps if bias_of(name) in overlays.parameters):
+        shape = shared.spec(bias_of(name)).shape
+        own = [overlays.delta(task, bias_of(name), shape) for task in overlays.tasks]
+        found[name] = torch.stack([torch.zeros(shape) if each is None else each for each in own])
+    return found
 
 
 def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:

@@ -21,7 +21,7 @@ from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.factorised import factorised
 from merganser.inputs.factors import FactorSettings, open_factors
 from merganser.inputs.heads import read_head
-from merganser.inputs.layers import LayerSource, Learned, MappedLayers, ThreadedLayers, dense_layer
+from merganser.inputs.layers import LayerSource, Learned, MappedLayers, ThreadedLayers, dense_layer, weights_of
 from merganser.inputs.learned import RESULT, TRACE, write_learned
 from merganser.learning import Learner
 from merganser.learning.apart import Apart
@@ -109,11 +109,12 @@ def open_layers(entry: LearnedEntry, tasks: list[str], alone: str | None = None)
     folder = DATA / entry.of
     if get(entry.learner).reads == "deltas":
         deltas = open_deltas(folder, tasks)
-        return ThreadedLayers(MappedLayers(deltas.alone(alone) if alone else deltas, dense_layer), threads_wanted())
-    if entry.of == "svd":
-        return ThreadedLayers(open_factors(folder, tasks), threads_wanted())
-    whole = partial(factorised, settings=FactorSettings(1.0))
-    return ThreadedLayers(MappedLayers(open_deltas(folder, tasks), whole), threads_wanted())
+        source: LayerSource = MappedLayers(deltas.alone(alone) if alone else deltas, dense_layer)
+    elif entry.of == "svd":
+        source = open_factors(folder, tasks)
+    else:
+        source = MappedLayers(open_deltas(folder, tasks), partial(factorised, settings=FactorSettings(1.0)))
+    return ThreadedLayers(weights_of(source), threads_wanted())
 
 
 def base_of(entry: LearnedEntry) -> Path:

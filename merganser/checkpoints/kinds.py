@@ -31,6 +31,8 @@ _HEADS = (
     *("classifier.*", "classification_head.*", "qa_outputs.*", "vocab_projector.*", "generator_lm_head.weight"),
 )
 HEADS = (*_HEADS, *(f"*.{name}" for name in _HEADS))
+# what layers measured of their inputs, and no gradient reached: of batch normalisation
+MEASURED = ("*running_mean", "*running_var", "*num_batches_tracked", "*moving_mean", "*moving_variance", "*moving_var")
 NOT_LINEAR = (*EMBEDDINGS, *HEADS, *NORMS, "*bias")
 # maps from an embedding to a wider model: DeBERTa's, ALBERT's, ELECTRA's
 LINEAR = ("*.embed_proj.weight", "*.embedding_hidden_mapping_in.weight", "*embeddings_project.weight")
@@ -83,6 +85,11 @@ def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:
 def bias_of(weight: str) -> str:
     """Return the name of the bias that is added to what a linear map's weight gives."""
     return f"{weight.removesuffix('weight')}bias"
+
+
+def is_measured(name: str) -> bool:
+    """Tell by its name whether a parameter is a mean, a variance or a count that a layer measured, and no weight."""
+    return _is_like(name, MEASURED)
 
 
 def is_norm(name: str) -> bool:

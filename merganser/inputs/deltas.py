@@ -35,6 +35,7 @@ LEFT, RIGHT = ".left", ".right"  # suffixes that no parameter's name can have, s
 def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRules, task: str) -> dict[str, Kind]:
     """Compare a task's model with the base, from headers alone; return each merged parameter's kind.
 
+    One without values, of which nothing can be merged, is not among them: it is the base's.
     Raise InputError naming the model, the parameter and both shapes when they do not belong together.
     """
     _refuse_quantised(base, rules, "base")
@@ -47,7 +48,7 @@ def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRu
         bind(tuned, base, rules, task)
     else:
         _check_whole(base, matched(base, tuned, rules, task), merged, rules, task)
-    return {name: kind_of(name, base.spec(name).shape, rules) for name in merged}
+    return {name: kind_of(name, base.spec(name).shape, rules) for name in merged if prod(base.spec(name).shape)}
 
 
 def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: ParameterRules, task: str) -> None:

@@ -6,14 +6,14 @@ Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vecto
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.kinds import Kind
+from merganser.checkpoints.kinds import Kind, is_measured
 from merganser.checkpoints.tensors import Part, Rows, name_of
 from merganser.linalg.decompositions import Basis, Factors
 from merganser.progress import Progress, watched
@@ -258,6 +258,12 @@ def beneath(source: LayerSource, change: Callable[[LayerSource], LayerSource]) -
     if isinstance(source, WrappedSource):
         return replace(source, source=beneath(source.source, change))
     return change(source)
+
+
+def weights_of(source: LayerSource) -> LayerSource:
+    """Leave out what layers measured of their inputs: it is no weight, and has no place among a vector's entries."""
+    chosen = [name for name in source.names if not is_measured(source.table.parameter(name))]
+    return source if len(chosen) == len(source.names) else beneath(source, partial(SomeLayers, chosen=chosen))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.kinds import added, bias_of
+from merganser.checkpoints.kinds import added, bias_of, is_measured
 from merganser.checkpoints.output import AS_THE_BASE, Output
 from merganser.checkpoints.reading import Checkpoint, place_of, read_part
 from merganser.checkpoints.tensors import Part, name_of
@@ -21,11 +21,12 @@ from merganser.checkpoints.views import as_stored
 from merganser.checkpoints.writing import Tensors, write_model
 from merganser.errors import InputError
 from merganser.inputs.base_weights import with_base
-from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers, WatchedLayers, part_of
+from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers, WatchedLayers, part_of, weights_of
 from merganser.inputs.pieces import PIECE, in_pieces, pieces_of
 from merganser.merging.by_layer import check_patterns
 from merganser.merging.devices import CudaStreams, DeviceLayers, full_precision
 from merganser.merging.method import Method, Result
+from merganser.operators.vectors import whole
 from merganser.overlays import OverlayWriter, Parts
 from merganser.progress import Progress, unwatched, watched
 from merganser.workers import one_blas_thread
@@ -63,7 +64,8 @@ def merge(
         layers = DeviceLayers(source, CudaStreams(device))
     check_patterns(values, base.names)
     with one_blas_thread(), full_precision(), torch.inference_mode():
-        merge_layer = method.bind(values, WatchedLayers(layers, f"{method.name}: first pass", progress))
+        merge_weights = method.bind(values, WatchedLayers(weights_of(layers), f"{method.name}: first pass", progress))
+        merge_layer = _with_measured(method, merge_weights)
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
             kept = _of_linear_maps(source, base) if method.linear_maps else set(source.names)
             others = _others(base, set(base.names) - set(source.names))
@@ -72,6 +74,15 @@ def merge(
             stored = ((part, _as_stored(base, part, tensor)) for part, tensor in tensors)
             shown = watched(stored, lambda one: one[1].nbytes, total, f"{method.name}: merging", progress)
             write_model(out, specs, shown, output.shards(base))
+
+
+def _with_measured(method: Method, merge_weights: Callable[[Layer], Result]) -> Callable[[Layer], Result]:
+    """Merge what layers measured as no method does: each task keeps its own beside a shared model, else it is averaged.
+
+    So a variance or a count is never below zero, whatever the method and its coefficients.
+    """
+    merge_measured: Callable[..., Result] = whole if method.overlay else method.measured
+    return lambda layer: merge_measured(layer) if is_measured(layer.name) else merge_weights(layer)
 
 
 def _of_linear_maps(source: LayerSource, base: Checkpoint) -> set[str]:

@@ -7,6 +7,11 @@ from merganser.inputs.layers import LayerDeltas
 from merganser.merging.method import method
 
 
+def base_of(layer: LayerDeltas) -> Tensor:
+    """Return a delta of zeros."""
+    return torch.zeros_like(layer.deltas[0])
+
+
 @method(
     family="references",
     formula=r"0",
@@ -16,7 +21,8 @@ from merganser.merging.method import method
     law="nothing changes",
     by_rows=True,
     weighted=False,
+    measured=base_of,
 )
 def base(layer: LayerDeltas) -> Tensor:
     """Change nothing."""
-    return torch.zeros_like(layer.deltas[0])
+    return base_of(layer)

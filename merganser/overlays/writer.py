@@ -32,18 +32,18 @@ class OverlayWriter:
         self.folder, self.tasks = folder, tasks
         self._rows: dict[str, Row] = {}
         self._unified: dict[str, Spec] = {}
-        self._mixtures: Mapping[str, Mapping[str, float]] | None = None
+        self._mixtures: Mapping[str, Mapping[str, float]] = {}
         self._spools: dict[str, IO[bytes]] = {}
         self._stack = ExitStack()
 
     def add(self, parameter: str, parts: Parts, shape: tuple[int, ...]) -> None:
         """Append the parts of one parameter of this shape.
 
-        Raises ValueError if their forms differ, or if the mixtures differ from those of the other parameters.
+        Raises ValueError if their forms differ, or if there are mixtures that differ from those of other parameters.
         """
-        if self._mixtures not in (None, parts.mixtures):
+        if parts.mixtures and self._mixtures not in ({}, parts.mixtures):
             raise ValueError(f"{parameter}: its mixtures differ from those of the parameters before it")
-        self._mixtures = parts.mixtures
+        self._mixtures = parts.mixtures or self._mixtures
         forms = {form_of_part(part, shape) for part in parts.tasks.values()}
         if len(forms) > 1:
             raise ValueError(f"{parameter}: the tasks' parts have different forms: {forms}")
@@ -71,7 +71,7 @@ class OverlayWriter:
     ) -> None:
         with self._stack:
             if kind is None:
-                index = Index(self.tasks, self._rows, self._mixtures or {})
+                index = Index(self.tasks, self._rows, self._mixtures)
                 specs = stored_tensors(index)
                 self._join(FILE, header_of(index, specs), list(specs))
                 if self._unified:

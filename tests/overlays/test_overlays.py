@@ -179,7 +179,7 @@ def test_parts_that_the_index_could_not_tell_are_a_mistake_of_the_method(
     tmp_path: Path, parts: Parts, complaint: str
 ) -> None:
     with OverlayWriter(tmp_path, ("a", "b")) as writer:
-        writer.add("first", Parts({"a": Dense(noise(2))}), (2,))
+        writer.add("first", Parts({"a": Dense(noise(2))}, mixtures={"b": {"a": 0.5}}), (2,))
         with pytest.raises(ValueError, match=complaint):
             writer.add("second", parts, (2,))
 

@@ -29,6 +29,8 @@ def write_merged_adapter(merged: Path, out: Path) -> None:
     recipe = read_recipe(file)
     if recipe.base is None:
         raise InputError(f"{file}: the merge has no base that an adapter could be loaded onto")
+    if recipe.tokenizer:
+        raise InputError(f"{file}: the merge has tokens of its own (tokenizer: {recipe.tokenizer}); load it itself")
     path = path_of(recipe.base, merged)
     check_unchanged(file, "base", recipe.base, path, copied=True)
     base, result = open_for_merging(path), open_for_merging(merged)

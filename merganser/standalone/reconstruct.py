@@ -1,5 +1,6 @@
 """Write a task's own model, or its adapter, from a merge with parts per task."""
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from merganser.checkpoints.remedies import without
 from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec
 from merganser.checkpoints.views import View, stored_specs
+from merganser.checkpoints.vocabulary.writing import like
 from merganser.checkpoints.writing import write_model
 from merganser.config.recipes import RECIPE, check_unchanged, path_of, read_recipe
 from merganser.errors import InputError, did_you_mean
@@ -51,8 +53,8 @@ def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
         with new_output(out) as place:
             write_task_model(merged, task, place)
         return []
-    own = _own(merged, task)
-    with new_folder(out) as folder:
+    with tempfile.TemporaryDirectory(prefix="merganser-") as made, new_folder(out) as folder:
+        own = _own(merged, task, Path(made))
         copy_companions(merged, folder)
         if addition := addition_of(folder):  # what runs in one task's model is its parameters
             (folder / addition.FILE).unlink()
@@ -99,8 +101,11 @@ def _tensors(merged: Path, task: str, own: Own) -> Iterator[tuple[str, Tensor]]:
         yield name, own.model.read(name).to(DTYPES[spec.dtype])
 
 
-def _own(merged: Path, task: str) -> Own | None:
-    """Open a task's model as its merge's recipe names it; None where there is no recipe, or the model does not fit."""
+def _own(merged: Path, task: str, made: Path) -> Own | None:
+    """Open a task's model as its merge's recipe names it; None where there is no recipe, or the model does not fit.
+
+    `made`: a folder for the model with the merge's tokens, where the merge's rows were matched by token.
+    """
     file = merged / RECIPE
     recipe = read_recipe(file) if file.is_file() else None
     source = recipe.models.get(task) if recipe else None
@@ -110,7 +115,9 @@ def _own(merged: Path, task: str) -> Own | None:
     if not path.exists():
         remedy = f"put it back, or name a file by --out NAME{SINGLE}, which has only what the merge has"
         raise InputError(f"{file}: models.{task}: {path} is not there any more; {remedy}")
-    check_unchanged(file, f"models.{task}", source, path)
+    check_unchanged(file, f"models.{task}", source, path, copied=recipe.choice is not None)
+    if recipe.tokenizer:
+        path = like(merged, recipe.rows, task, path, made)
     model, shared = open_model(path), open_checkpoint(merged)
     taken = [name for name in shared.names if is_merged(name, shared.spec(name).dtype, recipe.rules)]
     if isinstance(model, Adapter):

@@ -105,3 +105,17 @@ def test_a_dry_run_knows_the_union(models: Path, done: Done) -> None:
 def test_what_means_nothing_is_refused(models: Path, refused: Refused, options: list[str], told: str) -> None:
     assert told in refused(models, *MERGE, *options, "--out", "out")
     assert not (models / "out").exists()
+
+
+@pytest.mark.parametrize("task", ["a", "b"])
+def test_a_task_comes_back_with_the_tokens_of_the_merge(models: Path, done: Done, task: str) -> None:
+    options = ["--tokenizer", "union", "--except", "lm_head.weight", "--except", "model.layers.1.*"]
+    done(models, "merge", "individual", *MODELS, "--device", "cpu", *options, "--out", "out")
+    done(models, "reconstruct", "out", "--task", task, "--out", "own")
+    own, theirs = (AutoModelForCausalLM.from_pretrained(models / folder).state_dict() for folder in ("own", task))
+    words, before = (AutoTokenizer.from_pretrained(models / folder).get_vocab() for folder in ("own", task))
+    assert words["<y>"] == 11
+    for name, weights in theirs.items():
+        rows = [words[token] for token in sorted(before, key=before.__getitem__)]
+        found = own[name][rows] if len(weights) == 11 else own[name]
+        assert found.sub(weights).abs().max() < 1e-6

@@ -4,7 +4,7 @@ What merges them afterwards finds tables of one order, and needs to know nothing
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -49,15 +49,21 @@ def write_models(plan: OneVocabulary, folder: Path) -> tuple[Path | None, dict[s
     return (reference if plan.has_base else None), written
 
 
-def like_base(base: Path, name: str, model: Path, folder: Path) -> Path:
-    """Bring a fetched model into the vocabulary of a base that was brought into one; return where the model is then."""
-    said = (read_object(base / DESCRIPTION, CONFIG_LIMIT) or {}).get(VOCABULARY)
-    if said is None:
-        return model
-    plan = in_one_vocabulary(base, {name: model}, Choice(BASE, dict.fromkeys(said["rows"], BASE)))
+def like(base: Path, rules: Iterable[str], name: str, model: Path, folder: Path) -> Path:
+    """Write a model in the vocabulary that a base has; return its place inside the folder.
+
+    `rules`: the tokens whose rows are the base's by a rule.
+    """
+    plan = in_one_vocabulary(base, {name: model}, Choice(BASE, dict.fromkeys(rules, BASE)))
     place = _place(folder, plan.tasks[0])
     write_member(plan, plan.tasks[0], base, place)
     return place
+
+
+def like_base(base: Path, name: str, model: Path, folder: Path) -> Path:
+    """Bring a fetched model into the vocabulary of a base that was brought into one; return where the model is then."""
+    said = (read_object(base / DESCRIPTION, CONFIG_LIMIT) or {}).get(VOCABULARY)
+    return model if said is None else like(base, said["rows"], name, model, folder)
 
 
 def write_with_template(model: Path, template: Path, folder: Path) -> None:

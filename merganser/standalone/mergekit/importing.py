@@ -14,7 +14,8 @@ from merganser.checkpoints.architecture import CONFIG as MODEL_CONFIG
 from merganser.checkpoints.architecture import read_config
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.config.params import NAME
+from merganser.checkpoints.vocabulary.plan import Choice
+from merganser.config.params import NAME, VOCABULARIES
 from merganser.config.recipes import RECIPE, Recipe, Source
 from merganser.errors import InputError, did_you_mean
 from merganser.outputs import new_folder
@@ -22,7 +23,7 @@ from merganser.sources.named import COMMIT, hub_name
 from merganser.standalone.mergekit.configuration import Configuration, Reference, read_configuration
 from merganser.standalone.mergekit.methods import IGNORED, PARAMETERS, Inputs, Kin, kin_of
 from merganser.standalone.mergekit.settings import Parameter, VariesError, by_pattern, parameters_of, setting_at
-from merganser.standalone.mergekit.tokenizers import tokenizer_notes
+from merganser.standalone.mergekit.tokenizers import tokens_of
 
 PARAMS = "params.yaml"
 BRANCH = "main"
@@ -41,6 +42,7 @@ class Imported:
     method: str
     values: Mapping[str, Any]
     dtype: Any
+    tokens: Choice
     notes: list[str]
 
 
@@ -63,8 +65,8 @@ def imported(path: Path) -> Imported:
     taken = {name: each for name, each in named.items() if kin.takes_base or each != config.base}
     if not taken:
         raise InputError("models: none beside the base_model")
-    notes += tokenizer_notes(config.rest, base, list(named.values()))
-    return Imported(base, taken, method, values, _dtype(config.rest), notes)
+    tokens, more = tokens_of(config.rest, base, named)
+    return Imported(base, taken, method, values, _dtype(config.rest), tokens, [*notes, *more])
 
 
 def _named(references: list[Reference]) -> dict[str, Reference]:
@@ -169,6 +171,8 @@ def _recipe(found: Imported, out: Path) -> Recipe:
         base=_source(found.base.model, found.base.revision, out),
         models={name: _source(*_own(each), out) for name, each in found.models.items()},
         dtype=found.dtype,
+        tokenizer=found.tokens.tokenizer,
+        rows=found.tokens.rows,
     )
 
 
@@ -203,9 +207,12 @@ def _params(found: Imported, out: Path, folder: Path) -> dict[str, Any]:
         return (out / "sources" / f"{name}.yaml").as_posix()
 
     tasks = {name: {"source": named(name, *_own(each))} for name, each in found.models.items()}
+    base, tokens = named("base", found.base.model, found.base.revision), found.tokens
+    brought = {"source": base, "tokenizer": tokens.tokenizer, "rows": dict(tokens.rows)}
     return {
         "seed": 0,
-        "base": {"source": named("base", found.base.model, found.base.revision), "family": "causal"},
+        "base": {"source": str(VOCABULARIES / "merged") if tokens.tokenizer else base, "family": "causal"},
+        **({"vocabularies": {"merged": brought}} if tokens.tokenizer else {}),
         "parameters": {"merged": ["*"], "matrices": "linear"},
         "tasks": tasks,
         "decompose": {"rank_fraction": 1.0, "dtype": "float32"},

@@ -1,47 +1,64 @@
-"""mergekit's settings of the tokenizer: accepted if they mean the base's, which every merge has."""
+"""mergekit's settings of the tokenizer: whose tokenizer the merge has, and which model a token's rows are of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from merganser.checkpoints.vocabulary.plan import BASE, UNION, Choice
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.merging.tokenizers import CONFIG, TEMPLATE, tokenizer_of
 from merganser.standalone.mergekit.configuration import Reference, reference_of
 
-KEPT = "a merge has the base's tokenizer and its embeddings' rows"
+ABOUT_TOKENS = "{token}: its rows are those of {name} for all models, as with mergekit's force: true"
 
 
-def tokenizer_notes(rest: Mapping[str, Any], base: Reference, models: Sequence[Reference]) -> list[str]:
-    """Check what is asked of the tokenizer; raise InputError where the merge would not have the base's own."""
-    wanted: Any = rest.get("tokenizer_source")
-    key = "tokenizer_source"
+def tokens_of(rest: Mapping[str, Any], base: Reference, models: Mapping[str, Reference]) -> tuple[Choice, list[str]]:
+    """Return what is asked of the tokenizer as a choice of ours, and what a user should know.
+
+    Without a tokenizer in it the vocabularies must be the same, as they are where they are here and their files equal.
+    Raises InputError for what cannot be expressed.
+    """
+    names = {reference.whole: name for name, reference in models.items()} | {base: BASE}
+    wanted, key = rest.get("tokenizer_source"), "tokenizer_source"
+    rows: dict[str, str] = {}
+    notes = _template_notes(rest.get("chat_template"))
     if (settings := rest.get("tokenizer")) is not None:
-        key = "tokenizer.source"
         if not isinstance(settings, dict):
             raise InputError(f"tokenizer: expected a map, got {settings!r}")
-        for changes in ("tokens", "pad_to_multiple_of"):
-            if settings.get(changes):
-                raise InputError(f"tokenizer.{changes}: changes the embeddings' rows; {KEPT}")
-        wanted = settings.get("source", "union")
-    if wanted is not None and wanted != "base":
-        _check_source(key, wanted, base, models)
-    return _template_notes(rest.get("chat_template"))
-
-
-def _check_source(key: str, wanted: Any, base: Reference, models: Sequence[Reference]) -> None:
-    """Accept a source that is the base itself, or one of the same vocabulary."""
-    other = None if wanted == "union" else reference_of(wanted, key).whole
-    if other == base:
-        return
-    compared = [each.whole for each in models] if other is None else [other]
-    own = _vocabulary(base)
-    for each in compared:
-        if each != base and (own is None or _vocabulary(each) != own):
-            reason = (
-                "has another vocabulary" if own and _vocabulary(each) else "is not on this disk, or has no tokenizer"
+        if settings.get("pad_to_multiple_of"):
+            raise InputError("tokenizer.pad_to_multiple_of: tables have the rows of the choice, padded as that is")
+        wanted, key = settings.get("source", UNION), "tokenizer.source"
+        for token, about in (settings.get("tokens") or {}).items():
+            rows[str(token)] = _named(about, f"tokenizer.tokens.{token}", names)
+            notes += (
+                []
+                if isinstance(about, dict) and about.get("force")
+                else [ABOUT_TOKENS.format(token=f"tokenizer.tokens.{token}", name=rows[str(token)])]
             )
-            raise InputError(f"{key}: {wanted}: {each} {reason}; {KEPT}: write base, if these are what you want")
+    if wanted is None:
+        return Choice(), notes
+    choice = str(wanted) if wanted in (BASE, UNION) else _named(wanted, key, names)
+    if not rows and (choice == BASE or _are_equal(base, models.values())):
+        return Choice(), notes
+    return Choice(choice, rows), notes
+
+
+def _named(about: Any, place: str, names: Mapping[Reference, str]) -> str:
+    """Return the name of a model that a token, or the tokenizer, is taken of."""
+    source = about["source"] if isinstance(about, dict) and "source" in about else about
+    if isinstance(source, dict) and "kind" in source:
+        raise InputError(f"{place}: {source['kind']}: rows are taken of a model under their own token; name a model")
+    reference = reference_of(source, place).whole
+    if reference not in names:
+        raise InputError(f"{place}: {reference} is none of the models")
+    return names[reference]
+
+
+def _are_equal(base: Reference, models: Collection[Reference]) -> bool:
+    """Tell whether all models are here with the files of the base's vocabulary."""
+    own = _vocabulary(base)
+    return own is not None and all(_vocabulary(each.whole) == own for each in models)
 
 
 def _vocabulary(reference: Reference) -> list[str] | None:
@@ -58,4 +75,6 @@ def _template_notes(template: Any) -> list[str]:
         return []
     if template == "auto":
         return ["chat_template: auto: the merge has the base's own, where mergekit takes the most common one"]
-    raise InputError("chat_template: a merge has the base's own; leave it out, and put another into the merged folder")
+    raise InputError(
+        "chat_template: a merge has that of a model; leave it out, and say in merge.yaml which (chat_template: NAME)"
+    )

@@ -163,10 +163,15 @@ WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
     "a missing weight": ({"models": [{"model": "a"}]}, "a: weight: missing"),
     "no number": ({"parameters": {"weight": "much"}}, "weight: expected a number, got 'much'"),
     "density 0": ({"parameters": {"weight": 1, "density": 0}}, "density: 0 keeps nothing of it"),
-    "a token": ({"tokenizer": {"tokens": {"<x>": {}}}}, "tokenizer.tokens: changes the embeddings"),
+    "a token": ({"tokenizer": {"tokens": {"<x>": {}}}}, "tokenizer.tokens.<x>: expected a model as mergekit names it"),
+    "a token of zeros": (
+        {"tokenizer": {"tokens": {"<x>": {"source": {"kind": "zero"}}}}},
+        "tokenizer.tokens.<x>: zero: rows are taken of a model",
+    ),
+    "a token of another": ({"tokenizer": {"tokens": {"<x>": "c"}}}, "tokenizer.tokens.<x>: c is none of the models"),
     "padding": ({"tokenizer": {"source": "base", "pad_to_multiple_of": 8}}, "tokenizer.pad_to_multiple_of"),
-    "a union": ({"tokenizer_source": "union"}, "tokenizer_source: union: a is not on this disk, or has no tokenizer"),
-    "a template": ({"chat_template": "chatml"}, "chat_template: a merge has the base's own"),
+    "another's tokenizer": ({"tokenizer_source": "c"}, "tokenizer_source: c is none of the models"),
+    "a template": ({"chat_template": "chatml"}, "chat_template: a merge has that of a model"),
     "a dtype": ({"dtype": "float64"}, "dtype: expected float32, float16, bfloat16, got 'float64'"),
     "twice": ({"models": [{"model": "a"}, {"model": "a"}]}, "models\\[1\\]: a is there twice"),
     "a bad filter": ({"parameters": {"weight": [{"filtr": "mlp", "value": 1}]}}, "weight: expected a number, a list"),
@@ -258,6 +263,31 @@ def test_all_that_the_params_lack_is_the_tasks_data(folder: Path) -> None:
     with pytest.raises(InputError, match=r"tasks\.a\.data: missing") as refusal:
         load_params(Path("out/params.yaml"))
     assert all(".data: missing" in line for line in str(refusal.value).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("asked", "tokenizer", "rows"),
+    [
+        ({}, None, {}),
+        ({"tokenizer_source": "base"}, None, {}),
+        ({"tokenizer_source": "union"}, "union", {}),
+        ({"tokenizer_source": "b"}, "b", {}),
+        ({"tokenizer": {"source": {"model": "a"}}}, "a", {}),
+        ({"tokenizer": {"tokens": {"<x>": {"source": "b", "force": True}}}}, "union", {"<x>": "b"}),
+        ({"tokenizer": {"source": "base", "tokens": {"<x>": "base"}}}, "base", {"<x>": "base"}),
+    ],
+)
+def test_a_tokenizer_is_brought_over(asked: Any, tokenizer: str | None, rows: Any, folder: Path) -> None:
+    config = written("linear", "a", "b", base_model="base", parameters={"weight": 1.0}, **asked)
+    found = imported(config)
+    assert (found.tokens.tokenizer, found.tokens.rows) == (tokenizer, rows)
+    assert any("force" in note for note in found.notes) == (rows == {"<x>": "base"})
+    write_imported(found, config, Path("brought"))
+    recipe, params = (yaml.safe_load(Path("brought", name).read_text()) for name in ("merge.yaml", "params.yaml"))
+    assert (recipe.get("tokenizer"), recipe.get("rows", {})) == (tokenizer, rows)
+    vocabulary = {"source": "base", "tokenizer": tokenizer, "rows": rows}
+    assert params.get("vocabularies") == ({"merged": vocabulary} if tokenizer else None)
+    assert params["base"]["source"] == ("data/vocabularies/merged" if tokenizer else "base")
 
 
 def test_the_command_brings_a_merge_over_that_merganser_merge_does(folder: Path, done: Done, refused: Refused) -> None:

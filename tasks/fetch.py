@@ -39,7 +39,7 @@ def put_aside(task: str) -> None:
     """Give what stands beside a fetched model's weights a folder of its own: who reads it need not wait for weights."""
     with fresh_folder(COMPANIONS / task) as folder:
         copy_companions(CHECKPOINTS / task, folder)
-        shutil.copyfile(CHECKPOINTS / task / DESCRIPTION, folder / DESCRIPTION)  # never an empty folder
+        write_json(folder / DESCRIPTION, {"files": sorted(path.name for path in folder.iterdir())})  # never empty
 
 
 def fetch_data(task: Task, out: Path) -> None:

@@ -5,7 +5,10 @@ from functools import partial
 from typing import Any
 
 from merganser import registry
+from merganser.checkpoints.agreement import Agreement
+from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.origins import Origin, origin_of
+from merganser.checkpoints.reading import open_for_merging
 from merganser.config.loading import load_params
 from merganser.config.params import Entry, Params, declared
 from merganser.merging.cards import CARD, model_card
@@ -17,7 +20,7 @@ from merganser.outputs import fresh_folder
 from merganser.workers import threads_wanted
 from tasks.opening import SEARCH, noted_of, open_source, opening_of, start_of
 from tasks.stage import check_card, check_method, only_name, run
-from tasks.stages import BASE, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
+from tasks.stages import BASE, COMPANIONS, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
 
 
 def card_of(key: str, params: Params, method: Method, values: dict[str, Any], seed: int) -> dict[str, str]:
@@ -33,6 +36,10 @@ def main(argv: list[str]) -> None:
     """Merge by the entry named on the command line."""
     key = only_name(argv, "merge")
     params = load_params()
+    rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
+    companions = {task: COMPANIONS / task for task in params.tasks}
+    for note in Agreement(BASE, rules).compare_among(companions, open_for_merging(BASE)):
+        print(note)
     entry = declared(params.methods, key, "methods")
     check_method(entry.method)
     check_card(params.base.family)

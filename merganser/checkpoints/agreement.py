@@ -21,12 +21,19 @@ from merganser.checkpoints.own_settings import GENERATION, preparation_of
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.tensors import Checkpoint
-from merganser.checkpoints.vocabularies import check_vocabulary, special_tokens_of, template_of, vocabulary_of
+from merganser.checkpoints.vocabularies import (
+    check_vocabulary,
+    has_vocabulary,
+    special_tokens_of,
+    template_of,
+    vocabulary_of,
+)
 from merganser.errors import InputError
 
 EVERYTHING = ParameterRules()
 SETTINGS = (GENERATION, "1_Pooling/config.json")  # further files that change what a model gives
 BASE = "the base"
+VOCABULARY = "vocabulary"
 TOGETHER = "was trained under one of two names that the base ties: the merge changes both, as PEFT's does"
 Opened = tuple[Checkpoint, Checkpoint | Adapter]  # the base and a model
 
@@ -37,6 +44,7 @@ class Agreement:
 
     base: Path
     rules: ParameterRules = EVERYTHING
+    among: bool = False  # whether the models are compared with each other alone
     _known: dict[str, tuple[str, Any]] = field(default_factory=dict)  # by what it is of: who said it first, and what
 
     def check(self, task: str, model: Path, opened: Opened) -> list[str]:
@@ -52,7 +60,20 @@ class Agreement:
         if isinstance(opened[1], Adapter):
             notes += _other_base(self.base, model, task)
             notes += [f"{task}: its {name} {TOGETHER}" for name in moved_together(opened[1], opened[0])]
-        if (vocabulary := self._first("vocabulary", vocabulary_of, task, model)) is not None:
+        return notes + self._compare(task, model, opened) + self._template(task, model)
+
+    def compare_among(self, models: Mapping[str, Path], opened: Checkpoint) -> list[str]:
+        """Compare tasks' folders with each other in what the base says nothing of, after each was with the base.
+
+        `opened`: the base, whose shapes the models have. Raises InputError as `check` does.
+        """
+        self.among = True
+        return [note for task, model in models.items() for note in self._compare(task, model, (opened, opened))]
+
+    def _compare(self, task: str, model: Path, opened: Opened) -> list[str]:
+        """Compare what a model's folder says with who said it first."""
+        notes: list[str] = []
+        if (vocabulary := self._first(VOCABULARY, vocabulary_of, task, model)) is not None:
             notes += check_vocabulary(*vocabulary, task, opened, self.rules)
         if (labels := self._first("labels", labels_of, task, model)) is not None:
             _check_labels(*labels, task, opened, self.rules)
@@ -60,10 +81,15 @@ class Agreement:
         for what, read in (settings | {name: partial(_settings_of, name) for name in SETTINGS}).items():
             if (found := self._first(what, read, task, model)) is not None:
                 notes += _differences(*found, task, what)
-        return notes + self._template(task, model)
+        return notes
 
     def _first(self, what: str, read: Callable[[Path], Any], task: str, model: Path) -> tuple[str, Any, Any] | None:
-        """Return who said something first, what, and what the model says; None where only one of them says it."""
+        """Return who said something first, what, and what the model says; None where only one of them says it.
+
+        None too where it is the base, and tasks are compared with each other.
+        """
+        if self.among and what == VOCABULARY and has_vocabulary(self.base):
+            return None  # known without reading it
         if what not in self._known and (of_base := read(self.base)) is not None:
             self._known[what] = BASE, of_base
         own = read(model)
@@ -71,7 +97,8 @@ class Agreement:
             if own is not None:
                 self._known[what] = task, own
             return None
-        return *self._known[what], own
+        who, ours = self._known[what]
+        return None if self.among and who == BASE else (who, ours, own)
 
     def _template(self, task: str, model: Path) -> list[str]:
         own, of_base = template_of(model), template_of(self.base)

@@ -48,6 +48,11 @@ def check_vocabulary(
     return [f"{task}: {difference}; {merged}"]
 
 
+def has_vocabulary(folder: Path) -> bool:
+    """Tell whether a folder has a vocabulary that is read."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "vocab.txt"))
+
+
 def vocabulary_of(folder: Path) -> dict[str, int] | None:
     """Read the numbers of a tokenizer's tokens; None where no file is there that is read."""
     with refusing(f"{folder}: its tokenizer's files cannot be read", "fetch it again"):

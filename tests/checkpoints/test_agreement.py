@@ -176,6 +176,25 @@ def test_what_the_base_lacks_the_merge_lacks(paths: dict[str, Path]) -> None:
     assert checked(paths) == [said]
 
 
+def test_tasks_are_compared_with_each_other_in_what_the_base_says_nothing_of(paths: dict[str, Path]) -> None:
+    base, tasks = open_checkpoint(paths["base"]), {name: paths[name] for name in ("task0", "task1")}
+    edit(paths["task0"], "vocab.json", a=0, b=1)
+    edit(paths["task1"], "vocab.json", a=0, b=1, c=2)
+    edit(paths["task0"], "special_tokens_map.json", eos_token="b")
+    edit(paths["task1"], "special_tokens_map.json", eos_token="c")
+    said = [
+        "task1: its vocabulary differs from that of task0: it has 'c'; the base, and so the merge, has none",
+        "task1: special tokens: eos_token 'c' (task0 'b'); the base, and so the merge, has none",
+    ]
+    assert Agreement(paths["base"]).compare_among(tasks, base) == said
+    edit(paths["task1"], "vocab.json", a=1, b=0)
+    with pytest.raises(InputError, match=r"task1: its tokenizer gives 'b' the number 0, that of task0 1"):
+        Agreement(paths["base"]).compare_among(tasks, base)
+    edit(paths["base"], "vocab.json", a=0, b=1)  # each task was compared with it
+    edit(paths["base"], "special_tokens_map.json", eos_token="b")
+    assert Agreement(paths["base"]).compare_among(tasks, base) == []
+
+
 def test_a_chat_template_that_the_merge_will_not_have_is_named(paths: dict[str, Path]) -> None:
     (paths["task0"] / "chat_template.jinja").write_text("{{ messages }}")
     assert checked(paths) == ["task0: it has a chat template; the base, and so the merge, has none"]

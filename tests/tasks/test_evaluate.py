@@ -128,6 +128,19 @@ def by_open_clip(folder: Path, parameters: dict[str, torch.Tensor], count: int, 
     return [float(best) for best in scores.argmax(1)]
 
 
+def test_tasks_whose_tokens_have_other_numbers_are_not_merged_where_the_base_has_no_tokenizer(
+    comparison: Path, tmp_path: Path
+) -> None:
+    for name in ("base", "companions", "deltas", "sources"):
+        shutil.copytree(comparison / "data" / name, tmp_path / "data" / name)
+    shutil.copyfile(comparison / "params.yaml", tmp_path / "params.yaml")
+    for task, numbers in (("dark", {"a": 0, "b": 1}), ("red", {"a": 1, "b": 0})):
+        (tmp_path / f"data/companions/{task}/vocab.json").write_text(json.dumps(numbers))
+    with inside(tmp_path), pytest.raises(InputError, match="red: its tokenizer gives 'b' the number 0, that of dark 1"):
+        merge.main(["average"])
+    assert not (tmp_path / "data/merged").exists()
+
+
 def test_the_stage_refuses_an_entry_or_a_task_that_is_not_declared(comparison: Path) -> None:
     with inside(comparison):
         with pytest.raises(InputError, match='no "averag" under methods'):

@@ -17,12 +17,14 @@ from merganser.at_run_time.additions.router import Router, check_scores, read_ro
 from merganser.at_run_time.mixtures import BUDGET, open_mixtures
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
+from merganser.evaluation.scoring import score_of
 from merganser.models import open_network
 from merganser.overlays import FILE, OverlayFile, task_model
-from tasks import evaluate, extract_difference, merge, route
+from tasks import evaluate, extract_difference, merge, prepare, route
 from tasks import surgery as operate
 from tests.tasks.comparison import TASKS, inside, run_to_difference, write_params, write_sources
 from tests.tasks.test_difference import change_params
+from tests.tiny_clip import CONFIG, score_clip
 from tests.tiny_transformers import write_model
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -189,6 +191,24 @@ def test_a_router_that_is_always_right_scores_as_if_the_task_were_known(
     network.load(task_model(merged, "red"))
     network.head(PROMPTS)  # type: ignore[attr-defined]
     torch.testing.assert_close(found, network.logits({"pixels": images}), rtol=1e-5, atol=1e-5)
+
+
+def test_with_the_tasks_label_the_model_is_run_as_its_own_checkpoint_says(carried: Path, tmp_path: Path) -> None:
+    for name in ("base", "companions", "datasets", "heads", "merged/twin"):
+        shutil.copytree(carried / "data" / name, tmp_path / "data" / name)
+    shutil.copyfile(carried / "params.yaml", tmp_path / "params.yaml")
+    said = CONFIG | {"preprocess_cfg": {"mean": [1.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}}
+    (tmp_path / "data/companions/red/open_clip_config.json").write_text(json.dumps(said))
+    with inside(tmp_path):
+        prepare.main(["red"])
+        evaluate.main(["twin", "red"])
+    before, found = (json.loads((each / "data/metrics/twin/red.json").read_text()) for each in (carried, tmp_path))
+    data = carried / "sources/red-data"
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/open_clip_config.json").write_text(json.dumps(said))
+    own = score_clip(tmp_path / "own", task_model(carried / "data/merged/twin", "red"), data)
+    assert {key: found[key] for key in ("value", "router")} == {key: before[key] for key in ("value", "router")}
+    assert found["known"] == score_of("accuracy", own)["value"] != before["known"]
 
 
 def test_the_rate_counts_the_parts_and_the_router(carried: Path) -> None:

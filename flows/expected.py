@@ -15,12 +15,12 @@ from dvcfleet.scheduling.durations import kind_of
 from flows.devices import devices_of
 from flows.suites import sources_of
 from merganser.checkpoints.adapters.files import adapter_names
+from merganser.checkpoints.weight_files import weight_names
 from merganser.config.params import OWN_MODELS, Params
 from merganser.machine import bytes_a_second, flop_a_second
 from merganser.sources.counting import bytes_a_value, count_examples, picture_of
 from merganser.sources.following import look
 from merganser.sources.pointers import RepoType, read_pointer, repositories
-from merganser.sources.weights import weight_names
 from tasks.stages import FLOAT, STAGES, Known
 
 Asked = TypeVar("Asked")

@@ -21,6 +21,8 @@ LEFT = {
     "tied": "second names of tied weights, left out",
     "constants": "constants, left out",
     "left_out": "files that a model does not need, or that would run, left out",
+    "dequantised": "GGUF",
+    "modules": "modules with weights of their own, which merges have as the base has them",
 }
 
 

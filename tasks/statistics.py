@@ -12,7 +12,7 @@ from torch import Tensor
 from merganser.checkpoints.kinds import as_matrix
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
-from merganser.checkpoints.views import as_stored
+from merganser.checkpoints.views import from_file
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Statistic, declared
 from merganser.evaluation.evaluator import Evaluator, evaluator_for
@@ -142,9 +142,9 @@ def _fishers(setting: Setting, folder: Path) -> tuple[Index, int]:
     kinds = setting.deltas.kinds
     sizes = {name: prod(setting.deltas.shape(name)) for name in kinds}
 
-    def shown(name: str, information: Tensor) -> Tensor:
-        turned = as_stored(setting.base, name, information)
-        return as_matrix(turned) if kinds[name] == "matrix" else turned
+    def shown(name: str, information: Tensor) -> dict[str, Tensor]:
+        turned = from_file(setting.base, name, information)
+        return {each: as_matrix(value) if kinds[each] == "matrix" else value for each, value in turned.items()}
 
     files, done, examples = {}, 0, 0
     for what, deltas in {FISHER: setting.deltas, **({BASE_FISHER: None} if setting.statistic.base else {})}.items():

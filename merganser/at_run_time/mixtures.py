@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from merganser.checkpoints.kinds import added
 from merganser.checkpoints.reading import Checkpoint
-from merganser.checkpoints.views import as_stored
+from merganser.checkpoints.views import in_file
 from merganser.overlays import LowRank, OverlayFile
 
 SIDES = {"u": 1, "s": 0, "vh": 0}  # of a low-rank part, and the dimension that counts its triples
@@ -35,7 +35,7 @@ class Mixtures:
         for rows in weights.float().split(max(1, AT_ONCE // self.size)):
             sums = {name: summed(rows) for name, summed in self.sums.items()}
             for row in range(len(rows)):
-                yield {name: as_stored(self.shared, name, found[row]) for name, found in sums.items()}
+                yield dict(in_file(self.shared, ((name, found[row]) for name, found in sums.items())))
 
 
 def open_mixtures(shared: Checkpoint, overlays: OverlayFile, budget: int = BUDGET) -> Mixtures:

@@ -15,6 +15,7 @@ from merganser.checkpoints.adapters.binding import moved_together
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.adapters.settings import base_of
 from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT, read_config, read_object
+from merganser.checkpoints.companions import FOLDERS
 from merganser.checkpoints.configurations import check_configuration, shown
 from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head, is_merged
 from merganser.checkpoints.own_settings import GENERATION, preparation_of
@@ -31,10 +32,11 @@ from merganser.checkpoints.vocabularies import (
 from merganser.errors import InputError
 
 EVERYTHING = ParameterRules()
-SETTINGS = (GENERATION, "1_Pooling/config.json")  # further files that change what a model gives
+SETTINGS = (GENERATION, "sentence_bert_config.json")  # further files that change what a model gives
 BASE = "the base"
 VOCABULARY = "vocabulary"
 TOGETHER = "was trained under one of two names that the base ties: the merge changes both, as PEFT's does"
+Read = Callable[[Path], dict[str, Any] | None]
 Opened = tuple[Checkpoint, Checkpoint | Adapter]  # the base and a model
 
 
@@ -77,8 +79,9 @@ class Agreement:
             notes += check_vocabulary(*vocabulary, task, opened, self.rules)
         if (labels := self._first("labels", labels_of, task, model)) is not None:
             _check_labels(*labels, task, opened, self.rules)
-        settings = {"special tokens": special_tokens_of, "preparation of pictures": preparation_of}
-        for what, read in (settings | {name: partial(_settings_of, name) for name in SETTINGS}).items():
+        names = (*SETTINGS, *_module_settings(self.base))
+        settings: dict[str, Read] = {"special tokens": special_tokens_of, "preparation of pictures": preparation_of}
+        for what, read in (settings | {name: partial(_settings_of, name) for name in names}).items():
             if (found := self._first(what, read, task, model)) is not None:
                 notes += _differences(*found, task, what)
         return notes
@@ -121,6 +124,12 @@ def _settings_of(name: str, folder: Path) -> dict[str, Any] | None:
     """Read how a model generates or pools words; what version wrote the file is of no interest."""
     content = read_config(folder / name)
     return None if content is None else {key: value for key, value in content.items() if key != "transformers_version"}
+
+
+def _module_settings(folder: Path) -> list[str]:
+    """List the configurations of a sentence encoder's modules, such as how it pools."""
+    inner = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and FOLDERS.fullmatch(path.name)]
+    return [f"{name}/{CONFIG}" for name in inner]
 
 
 def _check_labels(

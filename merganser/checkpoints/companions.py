@@ -5,17 +5,17 @@ Nothing that came with a checkpoint is run, so code stays behind; so do weights 
 
 import re
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.reading import DESCRIPTION
+from merganser.checkpoints.weight_files import is_index, weight_names
 from merganser.errors import InputError
 from merganser.limits import check_files, check_link
 from merganser.plugins import own_configurations
 
 SUFFIXES = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".vocab", ".bpe", ".spm")
-INDEX_SUFFIX = ".index.json"
 LICENCES = re.compile(r"(licen[cs]e|notice|copying|use_policy)([._-].*)?", re.IGNORECASE)
 NOT_OURS = re.compile(
     r"\.git.*|readme(\..*)?", re.IGNORECASE
@@ -29,9 +29,17 @@ CONFIGURATIONS = (
 )
 
 
-def companion_names(names: Iterable[str]) -> list[str]:
-    """Pick what a model needs beside its weights from the names in its folder, those in folders as `folder/name`."""
-    return [name for name in sorted(names) if _is_companion(name)]
+def companion_names(names: Collection[str], modules: Sequence[str] = ()) -> list[str]:
+    """Pick what a model needs beside its weights from the names in its folder, those in folders as `folder/name`.
+
+    `modules`: folders whose weights are the model's own.
+    """
+    inside: dict[str, list[str]] = {}
+    for place, _, own in (name.rpartition("/") for name in sorted(names)):
+        if FOLDERS.fullmatch(place) and place not in modules:
+            inside.setdefault(place, []).append(own)
+    weights = {f"{place}/{own}" for place, found in inside.items() for own in weight_names(found)}
+    return [name for name in sorted(names) if name in weights or _is_companion(name, modules)]
 
 
 def left_out(names: Iterable[str], taken: Collection[str]) -> list[str]:
@@ -41,12 +49,13 @@ def left_out(names: Iterable[str], taken: Collection[str]) -> list[str]:
     ]
 
 
-def names_in(folder: Path) -> list[str]:
-    """List the files of a model's folder, and those in the folders that may belong to it.
+def names_in(folder: Path, modules: Sequence[str] = ()) -> list[str]:
+    """List the files of a model's folder, and those in the folders that may belong to it, or are modules of it.
 
     Raises InputError where one is not a plain file.
     """
-    inner = [path for path in folder.iterdir() if path.is_dir() and FOLDERS.fullmatch(path.name)]
+    mine = [path for path in folder.iterdir() if path.is_dir()]
+    inner = [path for path in mine if FOLDERS.fullmatch(path.name) or path.name in modules]
     for place in (folder, *inner):
         check_files(place)
     files = [path for place in (folder, *inner) for path in place.iterdir() if path.is_file()]
@@ -59,10 +68,13 @@ def other_folders(folder: Path) -> list[str]:
     return sorted(f"{name}/" for name in found if not FOLDERS.fullmatch(name))
 
 
-def copy_companions(origin: Path, folder: Path) -> None:
-    """Copy what a model needs beside its weights; of a single file's folder, the configuration that it is read by."""
+def copy_companions(origin: Path, folder: Path, modules: Sequence[str] = ()) -> None:
+    """Copy what a model needs beside its weights; of a single file's folder, the configuration that it is read by.
+
+    `modules`: folders whose weights are the model's own, and are left.
+    """
     place = origin if origin.is_dir() else origin.parent
-    for name in companion_names(names_in(origin) if origin.is_dir() else [CONFIG]):
+    for name in companion_names(names_in(origin, modules) if origin.is_dir() else [CONFIG], modules):
         if (place / name).is_file():
             check_link(place / name, place)
             (folder / name).parent.mkdir(exist_ok=True)
@@ -83,9 +95,10 @@ def refuse_code(folder: Path) -> None:
             )
 
 
-def _is_companion(name: str) -> bool:
+def _is_companion(name: str, modules: Sequence[str]) -> bool:
     place, _, own = name.rpartition("/")
     if place:
-        return FOLDERS.fullmatch(place) is not None and own.endswith((*SUFFIXES, ".safetensors"))
-    kept = own.endswith(SUFFIXES) and not own.endswith(INDEX_SUFFIX)
+        known = place in modules or FOLDERS.fullmatch(place) is not None
+        return known and own.endswith(SUFFIXES) and not is_index(own)
+    kept = own.endswith(SUFFIXES) and not is_index(own)
     return own != DESCRIPTION and (kept or LICENCES.fullmatch(own) is not None)

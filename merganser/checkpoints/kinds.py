@@ -3,7 +3,7 @@
 Decided once, when the deltas are extracted; every later stage reads the decision from the deltas' header.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.tensors import Spec
+from merganser.checkpoints.tensors import Spec, parameter_of
 
 Kind = Literal["matrix", "vector"]
 MatrixRule = Literal["linear", "any_2d"]
@@ -29,13 +29,22 @@ EMBEDDINGS = (
 _HEADS = (
     *("lm_head.weight", "embed_out.weight", "lm_head.decoder.weight", "predictions.decoder.weight", "score.weight"),
     *("classifier.*", "classification_head.*", "qa_outputs.*", "vocab_projector.*", "generator_lm_head.weight"),
+    "codebooks_head.weight",
 )
 HEADS = (*_HEADS, *(f"*.{name}" for name in _HEADS))
 # what layers measured of their inputs, and no gradient reached: of batch normalisation
 MEASURED = ("*running_mean", "*running_var", "*num_batches_tracked", "*moving_mean", "*moving_variance", "*moving_var")
 NOT_LINEAR = (*EMBEDDINGS, *HEADS, *NORMS, "*bias")
-# maps from an embedding to a wider model: DeBERTa's, ALBERT's, ELECTRA's
-LINEAR = ("*.embed_proj.weight", "*.embedding_hidden_mapping_in.weight", "*embeddings_project.weight")
+LINEAR = (
+    # maps from an embedding to a wider model: DeBERTa's, ALBERT's, ELECTRA's
+    *("*.embed_proj.weight", "*.embedding_hidden_mapping_in.weight", "*embeddings_project.weight"),
+    "*.rel_attn.[qkvor]",  # XLNet's, the heads a dimension of their own
+)
+# of three dimensions: a convolution's own name, also where it is weight-normalised, and the linear maps that share it
+KERNELS = ("*weight", "*weight_v", "*weight.original1")
+STACKS = ("*expert*", "*moe*", "*_linear.weight", "*_weight")
+GATED = (("gate_up_proj", "down_proj"), ("fc1.weight", "fc2.weight"))  # an expert's maps, to twice its width and back
+NO_STACKS = ("*conv*", "*a_log", *NOT_LINEAR, *LINEAR)
 
 
 @dataclass(frozen=True)
@@ -43,8 +52,8 @@ class ParameterRules:
     """Which parameters are merged (name patterns) and which of them count as matrices.
 
     `heads`: patterns of each task's own, which are never merged. `flags`: both were given on the command line.
-    `linear`: two dimensions and a linear map by name, or a four-dimensional convolution kernel.
-    `any_2d`: every two-dimensional parameter, and no convolution (what most public code does).
+    `linear`: linear maps by their names, those of a stack each by itself, and convolution kernels.
+    `any_2d`: every two-dimensional parameter, and no convolution or stack (what most public code does).
     """
 
     merged: Sequence[str] = ("*",)
@@ -55,12 +64,12 @@ class ParameterRules:
 
 def is_head(name: str, patterns: Sequence[str]) -> bool:
     """Tell whether a parameter belongs to a task's head."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return any(fnmatchcase(parameter_of(name), pattern) for pattern in patterns)
 
 
 def is_merged(name: str, dtype: str, rules: ParameterRules) -> bool:
     """Tell whether a parameter is merged; the others, and all integers, stay as in the base."""
-    named = any(fnmatchcase(name, pattern) for pattern in rules.merged) and not is_head(name, rules.heads)
+    named = is_head(name, rules.merged) and not is_head(name, rules.heads)
     return dtype in FLOATS and named
 
 
@@ -73,12 +82,16 @@ def is_quantised(name: str, spec: Spec, rules: ParameterRules) -> bool:
 
 
 def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:
-    """Tell whether a merged parameter is a matrix or a vector."""
+    """Tell whether a merged parameter, or one matrix of a stack, is a matrix or a vector."""
+    in_stack = parameter_of(name) != name
     if rules.matrices == "any_2d":
-        return "matrix" if len(shape) == 2 else "vector"
-    if len(shape) == 4:
+        return "matrix" if len(shape) == 2 and not in_stack else "vector"
+    if in_stack or len(shape) == 4:
         return "matrix"
-    linear = len(shape) == 2 and (_is_like(name, LINEAR) or not _is_like(name, NOT_LINEAR))
+    if len(shape) == 2:
+        linear = _is_like(name, LINEAR) or not _is_like(name, NOT_LINEAR)
+    else:
+        linear = len(shape) > 2 and (_is_like(name, LINEAR) or (_is_like(name, KERNELS) and not is_head(name, HEADS)))
     return "matrix" if linear else "vector"
 
 
@@ -90,6 +103,30 @@ def bias_of(weight: str) -> str:
 def is_measured(name: str) -> bool:
     """Tell by its name whether a parameter is a mean, a variance or a count that a layer measured, and no weight."""
     return _is_like(name, MEASURED)
+
+
+def is_stack(name: str, spec: Spec) -> bool:
+    """Tell whether a parameter is a stack of linear maps, such as the experts of a layer, and no convolution."""
+    if spec.dtype not in FLOATS or len(spec.shape) != 3 or min(spec.shape[1:]) < 2 or _is_like(name, NO_STACKS):
+        return False
+    return _is_like(name, STACKS) or (spec.shape[0] > 1 and not _is_like(name, KERNELS))
+
+
+def applied_as_stored(specs: Mapping[str, Spec]) -> set[str]:
+    """Name the stacks of gated experts that are stored as in x out: their shapes tell, whatever the model.
+
+    >>> specs = {"up.gate_up_proj": Spec("F32", (2, 16, 24)), "up.down_proj": Spec("F32", (2, 12, 16))}
+    >>> sorted(applied_as_stored(specs))
+    ['up.down_proj', 'up.gate_up_proj']
+    """
+    found = set()
+    for first, second in GATED:
+        for name in (name for name in specs if name.endswith(first)):
+            back = name.removesuffix(first) + second
+            up, down = (specs[each].shape[1:] if each in specs else () for each in (name, back))
+            if len(up) == len(down) == 2 and up[0] == down[1] and up[1] == 2 * down[0]:
+                found |= {name, back}
+    return found
 
 
 def is_norm(name: str) -> bool:

@@ -10,7 +10,7 @@ from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.known_models import todays_names
 from merganser.checkpoints.reading import architecture_beside
 from merganser.checkpoints.tensors import Checkpoint
-from merganser.checkpoints.views import View
+from merganser.checkpoints.views import View, laid_out_like, unstacked
 from merganser.errors import InputError
 
 SPELLINGS = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
@@ -25,15 +25,16 @@ def matched(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: st
     the names of today or TensorFlow's; or both are those of versions of transformers, which knows them as one. A weight
     that the task ties is there under each name that the base has for it. Raises InputError where two prefixes fit.
     """
-    merged = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
-    find = _finder(base, tuned, merged, task)
-    stored = {name: found for name in base.names if (found := find(name)) is not None}
+    whole = unstacked(base)
+    merged = [name for name in whole.names if is_merged(name, whole.spec(name).dtype, rules)]
+    find = _finder(whole, tuned, merged, task, rules)
+    stored = {name: found for name in whole.names if (found := find(name)) is not None}
     others, ties = set(tuned.names) - set(stored.values()), known_ties(frozenset(tuned.names))
-    stored |= {name: name for name in sorted(others) if not _is_surplus(base, tuned, name, rules, ties)}
-    return View(tuned, stored, base.transposed & stored.keys(), tuned.dropped)
+    stored |= {name: name for name in sorted(others) if not _is_surplus(whole, tuned, name, rules, ties)}
+    return laid_out_like(View(tuned, stored, dropped=tuned.dropped), base)
 
 
-def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: str) -> Finder:
+def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: str, rules: ParameterRules) -> Finder:
     """Choose how names are found: as they are, under the one prefix where all merged ones are, by transformers.
 
     Where none finds all, the one that finds the most.
@@ -53,7 +54,8 @@ def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: st
     chosen = alike or fitting
     if len(chosen) > 1:
         places = " and ".join(repr(more or less) for less, more in chosen)
-        raise InputError(f"{task}: its names fit the base under {places}; take one off by `strip` in a pointer file")
+        remedy = "give a file with one of them" if rules.flags else "take one off by `strip` in a pointer file"
+        raise InputError(f"{task}: its names fit the base under {places}; {remedy}")
     if chosen:
         return next(iter(chosen.values()))
     others = [partial(found, find) for find in (_by_transformers(base, tuned),) if find]

@@ -11,6 +11,7 @@ from torch import Tensor
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.kinds import is_head
+from merganser.checkpoints.reading import written_as
 from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import DTYPES, Checkpoint, Spec
 from merganser.checkpoints.writing import write_model
@@ -72,14 +73,19 @@ def whole(model: Checkpoint | Adapter, name: str) -> Checkpoint:
 
 
 def write_mean(
-    models: Mapping[str, Path], folder: Path, heads: Sequence[str] = (), progress: Progress = unwatched
+    models: Mapping[str, Path],
+    folder: Path,
+    heads: Sequence[str] = (),
+    progress: Progress = unwatched,
+    modules: Sequence[str] = (),
 ) -> None:
     """Write the mean of models into a folder, sharded as the first model is and with what stands beside its weights.
 
     The order is that of the models' names, whatever the one given. Parameters that match `heads` are left out.
+    `modules`: those that all models have.
     """
     ordered = {name: models[name] for name in sorted(models)}
-    mean = MeanCheckpoint({name: whole(open_model(path), name) for name, path in ordered.items()}, heads)
+    mean = MeanCheckpoint({name: whole(open_model(path, modules), name) for name, path in ordered.items()}, heads)
     first = next(iter(ordered))
     files = shards_like(mean.models[first])
     last = max(files.values(), default="")
@@ -87,5 +93,5 @@ def write_mean(
     total = sum(spec.nbytes for spec in mean.specs.values())
     tensors = ((name, mean.read(name)) for name in mean.names)
     shown = watched(tensors, lambda one: mean.specs[one[0]].nbytes, total, "mean of the models", progress)
-    write_model(folder, mean.specs, shown, shards)
-    copy_companions(ordered[first], folder)
+    write_model(folder, mean.specs, shown, shards, written_as(mean.models[first]))
+    copy_companions(ordered[first], folder, modules)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.kinds import FLOATS
+from merganser.checkpoints.reading import written_as
 from merganser.checkpoints.shards import shards_like, shards_of
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec
 from merganser.checkpoints.views import stored_specs
@@ -41,7 +42,9 @@ class Output:
 
     def shards(self, base: Checkpoint) -> dict[str, str]:
         """Name the shard of each tensor; none where there is one file."""
-        return shards_of(self.specs(base), self.max_shard_size) if self.max_shard_size else shards_like(base)
+        if not self.max_shard_size:
+            return shards_like(base)
+        return shards_of(self.specs(base), self.max_shard_size, written_as(base))
 
     def dtype_of(self, stored: str) -> torch.dtype:
         """Return the dtype that a parameter of this dtype is written in."""

@@ -5,9 +5,10 @@ of shards of either kind with their index. Names, shapes and dtypes come from th
 asked for. What transformers stores twice, or stored once beside the parameters, is left out: see `surplus`.
 """
 
+import os
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -17,29 +18,41 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.architecture import Architecture, architecture_of
+from merganser.checkpoints.kinds import applied_as_stored, is_stack
 from merganser.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
 from merganser.checkpoints.surplus import surplus_of
 from merganser.checkpoints.tensors import (
     DTYPES,
+    IN_MODULE,
     NAMES_OF_DTYPES,
     Checkpoint,
     Part,
+    Rows,
     Spec,
     StoredCheckpoint,
+    name_in_file,
+    name_of,
     spec_of,
 )
-from merganser.checkpoints.views import View
+from merganser.checkpoints.views import View, matrices_of, unstacked
+from merganser.checkpoints.weight_files import (
+    MODEL,
+    NAMES,
+    TORCH_SUFFIXES,
+    is_index,
+    main_file,
+    weight_names,
+    written_like,
+)
 from merganser.errors import InputError, refusing
 from merganser.limits import check_file, check_files, check_plain, parse_json, read_small
 
-SINGLE_FILES = ("model.safetensors", "open_clip_model.safetensors")
-TORCH_FILES = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
-TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what training loops save parameters under
-INDICES = ("*.safetensors.index.json", "*.bin.index.json")
+PIPELINE = "model_index.json"  # of diffusers: names the folders of the components
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 CHANGED = ".changed"  # behind a shard's name: a file of those of its tensors that were made anew (linked.py)
+USUAL = tuple(name for name in NAMES if "*" not in name)
 DESCRIPTION = "source.json"  # where a fetched checkpoint came from
 
 
@@ -71,26 +84,26 @@ class TorchCheckpoint(StoredCheckpoint):
 
 @dataclass(frozen=True)
 class ShardedCheckpoint(StoredCheckpoint):
-    """Shards named by an index."""
+    """Shards named by an index, and the files of a model's modules in folders of their own."""
 
     shards: Mapping[str, SafetensorsFile | TorchCheckpoint]  # by tensor name
 
     @cached_property
     def specs(self) -> dict[str, Spec]:
         """Return each tensor's dtype and shape, by its name."""
-        return {name: shard.spec(name) for name, shard in self.shards.items()}
+        return {name: shard.spec(name_in_file(name)) for name, shard in self.shards.items()}
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
-        return self.shards[name].read(name)
+        return self.shards[name].read(name_in_file(name))
 
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
         """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
-        return self.shards[name].read_piece(name, start, shape)
+        return self.shards[name].read_piece(name_in_file(name), start, shape)
 
     def memory(self, name: str) -> object:
         """Return what tells the memory of one tensor from that of others."""
-        return self.shards[name].memory(name)
+        return self.shards[name].memory(name_in_file(name))
 
 
 Stored = SafetensorsFile | TorchCheckpoint
@@ -102,10 +115,11 @@ def place_of(checkpoint: Checkpoint, name: str) -> tuple[Stored, str] | None:
     Rows of what is in a file can be read alone.
     """
     if isinstance(checkpoint, View):
-        is_made = name in checkpoint.transposed or name not in checkpoint.stored
-        return None if is_made else place_of(checkpoint.inner, checkpoint.stored[name])
+        part = checkpoint.stored.get(name)
+        lies_there = isinstance(part, str) and name not in checkpoint.transposed
+        return place_of(checkpoint.inner, part) if lies_there and isinstance(part, str) else None
     if isinstance(checkpoint, ShardedCheckpoint):
-        return checkpoint.shards[name], name
+        return checkpoint.shards[name], name_in_file(name)
     return (checkpoint, name) if isinstance(checkpoint, Stored) else None
 
 
@@ -116,8 +130,7 @@ def read_part(checkpoint: Checkpoint, part: Part) -> Tensor:
     place = place_of(checkpoint, part.name)
     assert place, f"{part.name} lies in no file as it is shown: it is read whole"
     file, stored = place
-    whole = file.spec(stored)
-    return file.read_piece(stored, part.first(whole), part.spec(whole).shape)
+    return file.read_rows(replace(part, name=stored))
 
 
 def read_into(values: Tensor, checkpoint: Checkpoint, part: Part) -> None:
@@ -132,21 +145,42 @@ def read_into(values: Tensor, checkpoint: Checkpoint, part: Part) -> None:
     values.copy_(read_part(checkpoint, part).reshape(values.shape))
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
-    """Open a checkpoint folder or file; raise InputError when it is missing, truncated or of no known kind."""
-    stored = open_stored(path)
+def open_checkpoint(path: Path, modules: Sequence[str] = ()) -> Checkpoint:
+    """Open a checkpoint folder or file, and some of the modules in its folder.
+
+    Raises InputError when it is missing, truncated or of no known kind.
+    """
+    stored = open_stored(path, modules)
     surplus = surplus_of(stored, architecture_of(path if path.is_dir() else path.parent))
     names = {name: name for name in stored.names if name not in surplus}
     return View(stored, names, dropped=surplus) if surplus else stored
 
 
-def open_for_merging(path: Path) -> Checkpoint:
-    """Open a checkpoint with every linear map as out x in, as methods take them; `as_stored` gives it back."""
-    checkpoint, architecture = open_checkpoint(path), architecture_of(path if path.is_dir() else path.parent)
-    swapped = {name for name in checkpoint.names if architecture.is_in_by_out(name, checkpoint.spec(name).shape)}
-    if not swapped:
-        return checkpoint
-    return View(checkpoint, {name: name for name in checkpoint.names}, frozenset(swapped), checkpoint.dropped)
+def open_for_merging(path: Path, modules: Sequence[str] = ()) -> Checkpoint:
+    """Open a checkpoint as methods take it: every linear map as out x in, those of a stack each by itself.
+
+    `in_file` gives it back.
+    """
+    checkpoint, architecture = open_checkpoint(path, modules), architecture_of(path if path.is_dir() else path.parent)
+    parts: dict[str, Part] = {}
+    for name, spec in ((name, checkpoint.spec(name)) for name in checkpoint.names):
+        parts |= matrices_of(name, spec.shape[0]) if is_stack(name, spec) else {name: name}
+    shown = View(checkpoint, parts, dropped=checkpoint.dropped)
+    experts = applied_as_stored(checkpoint.specs)
+    swapped = frozenset(
+        name
+        for name, part in parts.items()
+        if (isinstance(part, Rows) and part.name in experts) or architecture.is_in_by_out(name, shown.spec(name).shape)
+    )
+    return replace(shown, transposed=swapped) if swapped or set(parts) != set(checkpoint.names) else checkpoint
+
+
+def written_as(checkpoint: Checkpoint) -> str:
+    """Return what the files of a model of this kind are called, without their endings."""
+    if isinstance(checkpoint, View):
+        return written_as(checkpoint.inner)
+    stored = next(iter(checkpoint.shards.values()), None) if isinstance(checkpoint, ShardedCheckpoint) else checkpoint
+    return written_like(stored.path.name) if isinstance(stored, Stored) else MODEL
 
 
 def architecture_beside(checkpoint: Checkpoint) -> Architecture:
@@ -161,44 +195,66 @@ def architecture_beside(checkpoint: Checkpoint) -> Architecture:
 def files_of(checkpoint: Checkpoint) -> dict[str, str] | None:
     """Return the name of the shard that holds each tensor; None for a checkpoint that is not a set of shards."""
     if isinstance(checkpoint, View):
-        inner = files_of(checkpoint.inner)
-        return inner and {name: inner[stored] for name, stored in checkpoint.stored.items()}
+        whole, inner = unstacked(checkpoint), files_of(checkpoint.inner)
+        assert isinstance(whole, View)
+        stored = {name: name_of(part) for name, part in whole.stored.items()}
+        return inner and {name: inner[own] for name, own in stored.items() if own in inner}
     if not isinstance(checkpoint, ShardedCheckpoint):
         return None
-    return {name: shard.path.name.removesuffix(CHANGED) for name, shard in checkpoint.shards.items()}
+    files = {name: shard.path.name.removesuffix(CHANGED) for name, shard in checkpoint.shards.items()}
+    return {name: file for name, file in files.items() if IN_MODULE not in name}
 
 
-def open_stored(path: Path) -> StoredCheckpoint:
-    """Open a checkpoint folder or file with all that is in it."""
+def open_stored(path: Path, modules: Sequence[str] = ()) -> StoredCheckpoint:
+    """Open a checkpoint folder or file with all that is in it, and some of the modules in its folder."""
+    main = _open_whole(path)
+    if not modules:
+        return main
+    parts = {f"{module}{IN_MODULE}": _open_whole(path / module) for module in modules}
+    shards = {f"{prefix}{name}": shard for prefix, part in {"": main, **parts}.items() for name, shard in _files(part)}
+    return ShardedCheckpoint(shards)
+
+
+def _files(stored: StoredCheckpoint) -> Iterator[tuple[str, SafetensorsFile | TorchCheckpoint]]:
+    """Give each tensor's file."""
+    if isinstance(stored, ShardedCheckpoint):
+        yield from stored.shards.items()
+    elif isinstance(stored, Stored):
+        yield from ((name, stored) for name in stored.names)
+
+
+def _open_whole(path: Path) -> StoredCheckpoint:
     if not path.exists():
         raise InputError(f"{path}: no such checkpoint; give a checkpoint folder or a safetensors file")
     if not path.is_dir():
         check_file(path)
-        return _open_shards(path) if is_index(path) else _open_file(path)
+        return _open_main(path)
     check_files(path)
-    for name in SINGLE_FILES:
-        if (path / name).is_file():
-            return SafetensorsFile(path / name)
-    for pattern in INDICES:
-        indices = sorted(path.glob(pattern))
-        if indices:
-            return _open_shards(indices[0])
-    if any((path / name).is_file() for name in (ADAPTER_CONFIG, *ADAPTER_FILES)):
-        raise InputError(
-            f"{path}: an adapter, not a whole model; as a task's source it has {ADAPTER_CONFIG} and {ADAPTER_FILES[0]}"
-        )
-    files = sorted(path.glob("*.safetensors"))
-    if len(files) == 1:
-        return SafetensorsFile(files[0])
-    for name in TORCH_FILES:
-        if (path / name).is_file():
-            return _open_torch(path / name)
-    raise InputError(f"{path}: no checkpoint in this folder; expected one of {', '.join(SINGLE_FILES + TORCH_FILES)}")
+    names = [file.name for file in path.iterdir() if file.is_file()]
+    main = main_file(set(names) - set(ADAPTER_FILES))
+    if main is not None and not (ADAPTER_CONFIG in names and main not in USUAL):
+        return _open_main(path / main)
+    if any(name in names for name in (ADAPTER_CONFIG, *ADAPTER_FILES)):
+        both = f"to be merged it has both {ADAPTER_CONFIG} and {ADAPTER_FILES[0]}"
+        raise InputError(f"{path}: an adapter, not a whole model: no base; {both}")
+    raise InputError(f"{path}: {_without_weights(path, names)}")
 
 
-def is_index(path: Path) -> bool:
-    """Tell whether a file is the index of a sharded checkpoint."""
-    return path.name.endswith(".index.json")
+def _without_weights(path: Path, names: Collection[str]) -> str:
+    """Say what a folder is in which no weights are found, and what to give instead."""
+    if PIPELINE in names:
+        parts = [part.name for part in path.iterdir() if part.is_dir() and weight_names(os.listdir(part))]
+        remedy = f"merge its components one by one, by their folders in all models: {', '.join(sorted(parts))}"
+        return f"a pipeline of diffusers; {remedy}"
+    if variants := [name for name in sorted(names) if name.endswith(".safetensors")]:
+        return f"several files of weights, and none of a usual name; give one of them: {', '.join(variants)}"
+    if llama := [name for name in sorted(names) if name.endswith(".gguf")]:
+        return f"several GGUF files, of llama.cpp; give one of them: {', '.join(llama)}"
+    return f"no checkpoint in this folder; expected one of {', '.join(USUAL)}"
+
+
+def _open_main(path: Path) -> StoredCheckpoint:
+    return _open_shards(path) if is_index(path.name) else _open_file(path)
 
 
 def _open_file(path: Path) -> SafetensorsFile | TorchCheckpoint:

@@ -66,8 +66,8 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
         file.seek(0)
         if file.read(len(GGUF)) == GGUF:
             raise InputError(
-                f"{path}: a GGUF file, of llama.cpp; give the model it was made from, or a copy by transformers, "
-                "dequantised: AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=NAME).save_pretrained(OUT)"
+                f"{path}: a GGUF file, of llama.cpp; give the model it was made from, or a copy in safetensors: "
+                f"merganser merge average --model copy={path} --out DIR writes one, dequantised"
             )
         file.seek(0)
         length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else 0

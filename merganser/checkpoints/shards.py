@@ -3,8 +3,9 @@
 import re
 from collections.abc import Mapping
 
-from merganser.checkpoints.reading import files_of
-from merganser.checkpoints.tensors import Checkpoint, Spec
+from merganser.checkpoints.reading import files_of, written_as
+from merganser.checkpoints.tensors import IN_MODULE, Checkpoint, Spec
+from merganser.checkpoints.weight_files import MODEL
 from merganser.errors import InputError
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
@@ -26,22 +27,23 @@ def shards_like(checkpoint: Checkpoint) -> dict[str, str]:
     used = sorted(set(files.values()))
     if len(used) < 2:
         return {}
-    return {name: _shard(used.index(file) + 1, len(used)) for name, file in files.items()}
+    stem = written_as(checkpoint)
+    return {name: _shard(stem, used.index(file) + 1, len(used)) for name, file in files.items()}
 
 
-def shards_of(specs: Mapping[str, Spec], size: int) -> dict[str, str]:
+def shards_of(specs: Mapping[str, Spec], size: int, stem: str = MODEL) -> dict[str, str]:
     """Divide tensors in the order of their names into shards of at most `size` bytes; none where one file is enough.
 
     A tensor that is larger has a shard for itself.
     """
     numbers: dict[str, int] = {}
     number, held = 1, 0
-    for name in sorted(specs):
+    for name in sorted(name for name in specs if IN_MODULE not in name):
         if held and held + specs[name].nbytes > size:
             number, held = number + 1, 0
         numbers[name], held = number, held + specs[name].nbytes
-    return {name: _shard(n, number) for name, n in numbers.items()} if number > 1 else {}
+    return {name: _shard(stem, n, number) for name, n in numbers.items()} if number > 1 else {}
 
 
-def _shard(number: int, count: int) -> str:
-    return f"model-{number:05}-of-{count:05}.safetensors"
+def _shard(stem: str, number: int, count: int) -> str:
+    return f"{stem}-{number:05}-of-{count:05}.safetensors"

@@ -1,5 +1,6 @@
 """What describes a stored tensor: its dtype as safetensors spells it, its shape, its bytes."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,11 +72,36 @@ class Rows:
 
 
 Part = str | Rows  # of a checkpoint: a tensor, or some rows of one
+IN_MODULE = "//"  # after the name of a folder beside the model's own files, where a tensor lies in one
+NUMBER = re.compile(r"\[\d+\]$")  # ends the name of one matrix of a stack
 
 
 def name_of(part: Part) -> str:
     """Return the name of the tensor that is meant, or of which some rows are."""
     return part if isinstance(part, str) else part.name
+
+
+def name_in_file(name: str) -> str:
+    """Return what a tensor is called in its file.
+
+    >>> name_in_file("2_Dense//linear.weight"), name_in_file("proj.weight")
+    ('linear.weight', 'proj.weight')
+    """
+    return name.rpartition(IN_MODULE)[2]
+
+
+def matrix_name(stack: str, number: int) -> str:
+    """Name one matrix of a stack."""
+    return f"{stack}[{number}]"
+
+
+def parameter_of(name: str) -> str:
+    """Return the parameter that a name is of, which is the stack for one of its matrices.
+
+    >>> parameter_of("mlp.experts.down_proj[3]")
+    'mlp.experts.down_proj'
+    """
+    return NUMBER.sub("", name)
 
 
 def spec_of(tensor: Tensor) -> Spec:
@@ -115,6 +141,10 @@ class Checkpoint(ABC):
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
 
+    def read_rows(self, rows: Rows) -> Tensor:
+        """Read some rows of a tensor."""
+        return self.read(rows.name)[rows.start : rows.stop]
+
 
 class StoredCheckpoint(Checkpoint):
     """A checkpoint as its files have it."""
@@ -122,6 +152,11 @@ class StoredCheckpoint(Checkpoint):
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
         return self.read_piece(name, 0, self.specs[name].shape)
+
+    def read_rows(self, rows: Rows) -> Tensor:
+        """Read some rows of a tensor, and no others."""
+        whole = self.specs[rows.name]
+        return self.read_piece(rows.name, rows.first(whole), rows.spec(whole).shape)
 
     @abstractmethod
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:

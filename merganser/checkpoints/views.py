@@ -1,12 +1,16 @@
-"""A checkpoint seen another way: fewer tensors, other names, linear maps as out x in; nothing is copied."""
+"""A checkpoint seen another way: fewer tensors, other names, stacks as their matrices, linear maps as out x in.
 
-from collections.abc import Mapping
+Nothing is copied. What a view shows goes back into the layout of the file by `as_stored` and `in_file`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
-from merganser.checkpoints.tensors import Checkpoint, Spec
+from merganser.checkpoints.tensors import Checkpoint, Part, Rows, Spec, matrix_name, name_of
 
 
 @dataclass(frozen=True)
@@ -14,40 +18,103 @@ class View(Checkpoint):
     """Some of a checkpoint's tensors, under names of the view's own; `transposed`: with rows and columns swapped."""
 
     inner: Checkpoint
-    stored: Mapping[str, str]  # the names of the checkpoint itself by those of the view
+    stored: Mapping[str, Part]  # what of the checkpoint each name shows: a tensor, or one matrix of a stack
     transposed: frozenset[str] = frozenset()
     dropped: Mapping[str, str | None] = field(default_factory=dict)
 
     @cached_property
     def specs(self) -> dict[str, Spec]:
         """Return each tensor's dtype and shape, by its name."""
-        shown = {name: self.inner.spec(stored) for name, stored in self.stored.items()}
+        shown = {name: _shown(self.inner.spec(name_of(part)), part) for name, part in self.stored.items()}
         swapped = {name: Spec(spec.dtype, spec.shape[::-1]) for name, spec in shown.items() if name in self.transposed}
         return shown | swapped
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
-        tensor = self.inner.read(self.stored[name])
+        part = self.stored[name]
+        tensor = self.inner.read(part) if isinstance(part, str) else self.inner.read_rows(part)[0]
         return tensor.mT.contiguous() if name in self.transposed else tensor
 
 
-def oriented_like(checkpoint: Checkpoint, other: Checkpoint) -> Checkpoint:
-    """Show a checkpoint's linear maps the way round that another one's are shown."""
-    names = {name: name for name in checkpoint.names}
-    return View(checkpoint, names, other.transposed) if other.transposed else checkpoint
+def _shown(spec: Spec, part: Part) -> Spec:
+    return spec if isinstance(part, str) else Spec(spec.dtype, spec.shape[1:])
+
+
+def place_in_stack(checkpoint: Checkpoint, name: str) -> Rows | None:
+    """Return which matrix of which stack a name shows; None for a tensor of its own."""
+    part = checkpoint.stored.get(name) if isinstance(checkpoint, View) else None
+    return part if isinstance(part, Rows) else None
+
+
+def matrices_of(stack: str, count: int) -> dict[str, Part]:
+    """Name the matrices of a stack, with their places in it."""
+    return {matrix_name(stack, number): Rows(stack, number, number + 1, count) for number in range(count)}
+
+
+def unstacked(checkpoint: Checkpoint) -> Checkpoint:
+    """Show a checkpoint with its stacks whole, as its file has them."""
+    if not isinstance(checkpoint, View) or all(isinstance(part, str) for part in checkpoint.stored.values()):
+        return checkpoint
+    names = {name if isinstance(part, str) else part.name: name_of(part) for name, part in checkpoint.stored.items()}
+    return View(checkpoint.inner, names, checkpoint.transposed & names.keys(), checkpoint.dropped)
+
+
+def laid_out_like(checkpoint: Checkpoint, other: Checkpoint) -> Checkpoint:
+    """Show a checkpoint's stacks and linear maps as those of another one are shown."""
+    stacks = {place.name: place.of for name in other.names if (place := place_in_stack(other, name))}
+    names: dict[str, Part] = {}
+    for name in checkpoint.names:
+        names |= matrices_of(name, stacks[name]) if name in stacks else {name: name}
+    return View(checkpoint, names, other.transposed & names.keys()) if stacks or other.transposed else checkpoint
 
 
 def as_stored(checkpoint: Checkpoint, name: str, tensor: Tensor) -> Tensor:
-    """Return a tensor as the checkpoint's file has one of this name."""
+    """Return a tensor the way round that the checkpoint's file has one of this name."""
     return tensor.mT.contiguous() if name in checkpoint.transposed else tensor
+
+
+def part_in_file(checkpoint: Checkpoint, name: str, tensor: Tensor) -> tuple[Part, Tensor]:
+    """Return a tensor as the checkpoint's file has one of this name: a matrix of a stack with its place there."""
+    stored, place = as_stored(checkpoint, name, tensor), place_in_stack(checkpoint, name)
+    return (name, stored) if place is None else (place, stored.unsqueeze(0))
+
+
+def in_file(checkpoint: Checkpoint, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Give tensors as the checkpoint's file has them: the matrices of a stack together, those not given its own."""
+    stacks: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in tensors:
+        part, stored = part_in_file(checkpoint, name, tensor)
+        if isinstance(part, str):
+            yield part, stored
+            continue
+        held = stacks.setdefault(part.name, {})
+        held[part.start] = stored
+        if len(held) == part.of:
+            yield part.name, torch.cat([held[number] for number in range(part.of)])
+            held.clear()
+    for stack, held in stacks.items():
+        if held:
+            whole = unstacked(checkpoint).read(stack).to(next(iter(held.values())), copy=True)
+            for number, stored in held.items():
+                whole[number] = stored[0]
+            yield stack, whole
+
+
+def from_file(checkpoint: Checkpoint, name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """Return what a checkpoint shows of a tensor that is laid out as in its file: the matrices of a stack apart."""
+    if name in checkpoint:
+        return {name: as_stored(checkpoint, name, tensor)}
+    named = matrices_of(name, len(tensor))
+    return {each: as_stored(checkpoint, each, matrix) for each, matrix in zip(named, tensor, strict=True)}
+
+
+def stored_specs(checkpoint: Checkpoint) -> dict[str, Spec]:
+    """Return each tensor's dtype and shape as the checkpoint's file has them."""
+    whole = unstacked(checkpoint)
+    return {name: stored_spec(whole, name) for name in whole.names}
 
 
 def stored_spec(checkpoint: Checkpoint, name: str) -> Spec:
     """Return one tensor's dtype and shape as the checkpoint's file has it."""
     spec = checkpoint.spec(name)
     return Spec(spec.dtype, spec.shape[::-1]) if name in checkpoint.transposed else spec
-
-
-def stored_specs(checkpoint: Checkpoint) -> dict[str, Spec]:
-    """Return each tensor's dtype and shape as the checkpoint's file has them."""
-    return {name: stored_spec(checkpoint, name) for name in checkpoint.names}

@@ -9,10 +9,10 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from merganser.checkpoints.tensors import DTYPES, Part, Spec, spec_of, to_bytes
+from merganser.checkpoints.tensors import DTYPES, IN_MODULE, Part, Spec, name_in_file, spec_of, to_bytes
+from merganser.checkpoints.weight_files import MODEL
 from merganser.outputs import replacing
 
-MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 Tensors = Iterable[tuple[Part, Tensor]]  # whole, or all their rows in pieces
 PYTORCH = {"format": "pt"}  # transformers before version 5 refuses a file that does not say so
 
@@ -31,21 +31,27 @@ def write_single(path: Path, specs: Mapping[str, Spec], tensors: Tensors) -> Non
     _stream({path: specs}, tensors, PYTORCH)
 
 
-def write_model(folder: Path, specs: Mapping[str, Spec], tensors: Tensors, files: Mapping[str, str]) -> None:
-    """Stream a model into a folder as `transformers` reads it, one tensor in memory at a time, in any order.
+def write_model(
+    folder: Path, specs: Mapping[str, Spec], tensors: Tensors, files: Mapping[str, str], stem: str = MODEL
+) -> None:
+    """Stream a model into a folder as its reader looks for it, one tensor in memory at a time, in any order.
 
-    `files`: the shard of each tensor; none for one `model.safetensors`. The index is written when all shards are there.
+    `files`: the shard of each tensor; none for one file. `stem`: what the files are called, without their endings. A
+    module's tensors go into a file in its folder. The index is written when all shards are there.
     """
-    if not files:
-        write_single(folder / MODEL, specs, tensors)
-        return
     shards: dict[Path, dict[str, Spec]] = {}
     for name in sorted(specs):
-        shards.setdefault(folder / files[name], {})[name] = specs[name]
+        module, inside, _ = name.partition(IN_MODULE)
+        own = files[name] if files and not inside else f"{stem}.safetensors"
+        path = folder / module / f"{MODEL}.safetensors" if inside else folder / own
+        path.parent.mkdir(exist_ok=True)
+        shards.setdefault(path, {})[name] = specs[name]
     _stream(shards, tensors, PYTORCH)
-    size = sum(spec.nbytes for spec in specs.values())
-    index = {"metadata": {"total_size": size}, "weight_map": {name: files[name] for name in sorted(specs)}}
-    with replacing(folder / INDEX) as file:
+    if not files:
+        return
+    mapped = {name: files[name] for name in sorted(specs) if IN_MODULE not in name}
+    index = {"metadata": {"total_size": sum(specs[name].nbytes for name in mapped)}, "weight_map": mapped}
+    with replacing(folder / f"{stem}.safetensors.index.json") as file:
         file.write((json.dumps(index, indent=2) + "\n").encode())
 
 
@@ -56,10 +62,11 @@ def _stream(files: Mapping[Path, Mapping[str, Spec]], tensors: Tensors, metadata
     with ExitStack() as stack:
         for path, specs in files.items():
             order = sorted(specs, key=lambda name: (-DTYPES[specs[name].dtype].itemsize, name))  # the format's own
-            header, offsets = layout(specs, metadata, order)
+            named = {name: name_in_file(name) for name in order}
+            header, offsets = layout({named[name]: specs[name] for name in order}, metadata, list(named.values()))
             file = stack.enter_context(replacing(path))
             file.write(header)
-            places |= {name: (file, len(header) + offsets[name], specs[name]) for name in specs}
+            places |= {name: (file, len(header) + offsets[named[name]], specs[name]) for name in specs}
         for part, tensor in tensors:
             name, rows = (part, None) if isinstance(part, str) else (part.name, part)
             file, start, whole = places[name]

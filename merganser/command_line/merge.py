@@ -64,7 +64,8 @@ def merge(
     matrices: Annotated[
         Literal["linear", "any_2d"] | None,
         typer.Option(
-            help="What counts as a matrix: linear maps and convolutions (the default), or all that has two dimensions."
+            help="What counts as a matrix: linear maps, stacks of them and convolutions (the default), or all of two "
+            "dimensions."
         ),
     ] = None,
     dtype: Annotated[

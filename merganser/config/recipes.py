@@ -64,6 +64,7 @@ class Recipe(_Strict):
     rows: Mapping[str, str] = {}
     chat_template: str | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    notes: list[str] = []  # what the merge said at its end
 
     @property
     def choice(self) -> Choice | None:

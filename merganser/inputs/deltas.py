@@ -20,6 +20,7 @@ from merganser.checkpoints.reading import Checkpoint, place_of, read_into
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import Rows, Spec, spec_of
+from merganser.checkpoints.views import unstacked
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError, refusing
 from merganser.inputs.layers import LayerDeltas, LayerLowRank, Table
@@ -38,17 +39,21 @@ def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRu
     One without values, of which nothing can be merged, is not among them: it is the base's.
     Raise InputError naming the model, the parameter and both shapes when they do not belong together.
     """
-    _refuse_quantised(base, rules, "base")
-    merged = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
+    whole = unstacked(base)
+    _refuse_quantised(whole, rules, "base")
+    merged = [name for name in whole.names if is_merged(name, whole.spec(name).dtype, rules)]
     if not merged:
-        first = list(dict.fromkeys(name.split(".")[0] for name in base.names))
+        first = list(dict.fromkeys(name.split(".")[0] for name in whole.names))
         where, known = "--only" if rules.flags else "parameters.merged", ", ".join(first[:8])
         raise InputError(f"{where}: no parameter of the base matches {list(rules.merged)}; they begin with {known}")
     if isinstance(tuned, Adapter):
-        bind(tuned, base, rules, task)
+        bind(tuned, whole, rules, task)
     else:
-        _check_whole(base, matched(base, tuned, rules, task), merged, rules, task)
-    return {name: kind_of(name, base.spec(name).shape, rules) for name in merged if prod(base.spec(name).shape)}
+        _check_whole(whole, matched(whole, tuned, rules, task), merged, rules, task)
+    specs = {name: base.spec(name) for name in base.names if prod(base.spec(name).shape)}
+    return {
+        name: kind_of(name, spec.shape, rules) for name, spec in specs.items() if is_merged(name, spec.dtype, rules)
+    }
 
 
 def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: ParameterRules, task: str) -> None:

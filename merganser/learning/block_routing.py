@@ -94,7 +94,7 @@ def open_routing(
         assert isinstance(layer, LayerDeltas)
         if layer.name in mixed:
             return layer.deltas.to(device, copy=True)
-        return merged_weights(base, layer.name, scaled_sum(layer.deltas, settings.scaling)).to(device)
+        return scaled_sum(layer.deltas, settings.scaling)
 
     found = dict(zip(layers.names, layers.map(read), strict=True))
     widths = {block: base.spec(network.blocks()[block][0]).shape[1] for block in blocks}
@@ -104,7 +104,10 @@ def open_routing(
         losses=losses,
         batches=batches,
         blocks=blocks,
-        shared={name: value for name, value in found.items() if name not in mixed},
+        shared={
+            name: weights.to(device)
+            for name, weights in merged_weights(base, ((n, d) for n, d in found.items() if n not in mixed))
+        },
         vectors={name: found[name] for name in mixed},
         device=device,
     )

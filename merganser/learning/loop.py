@@ -4,7 +4,7 @@ Memory is that of a few models, whatever the number of tasks: merged weights are
 with respect to them is added up over the tasks' batches, and pulled back to the values layer by layer.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.reading import Checkpoint
-from merganser.checkpoints.views import as_stored
+from merganser.checkpoints.views import from_file, in_file
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerSource
 from merganser.learning import Form, Values
@@ -73,13 +73,8 @@ class Problem:
 
     def weights(self, values: Values, step: int | None) -> dict[str, Tensor]:
         """Form the merged weights, as the leaves that gradients are taken with respect to."""
-        form = self.form.form(values, step)
-        return {
-            name: self._leaf(name, delta) for name, delta in zip(self.layers.names, self.layers.map(form), strict=True)
-        }
-
-    def _leaf(self, name: str, delta: Tensor) -> Tensor:
-        return merged_weights(self.base, name, delta).to(self.device).requires_grad_()
+        deltas = zip(self.layers.names, self.layers.map(self.form.form(values, step)), strict=True)
+        return {name: weights.to(self.device).requires_grad_() for name, weights in merged_weights(self.base, deltas)}
 
     def slope(self, values: Values, step: int) -> tuple[float, Values]:
         """Return the loss on a step's batches, added over the tasks, and its gradient with respect to the values."""
@@ -96,22 +91,26 @@ class Problem:
             found = loss(weights, batches.rows(step))
             found.backward()
             total += float(found.detach())
-        return total, {name: self._gradient(name, leaf) for name, leaf in weights.items()}
+        return total, {key: each for name, leaf in weights.items() for key, each in self._gradient(name, leaf).items()}
 
-    def _gradient(self, name: str, leaf: Tensor) -> Tensor:
+    def _gradient(self, name: str, leaf: Tensor) -> dict[str, Tensor]:
         """Return the gradient of a parameter as the layers have it, zeros for one that no forward pass reads."""
         found = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        return as_stored(self.base, name, found.cpu())
+        return from_file(self.base, name, found.cpu())
 
     def check(self, values: Values) -> float:
         """Return the loss on the fixed examples, without noise; on the same path through the network as `slope`."""
         return fixed_loss(self.losses, self.batches, self.weights(values, None)) + self.form.penalty(values, None)
 
 
-def merged_weights(base: Checkpoint, name: str, delta: Tensor) -> Tensor:
-    """Return a parameter of the base plus a merged delta, in float32 at least, as the architecture's files have it."""
-    start = base.read(name).to(torch.promote_types(delta.dtype, torch.float32))
-    return as_stored(base, name, start + delta.reshape(start.shape))
+def merged_weights(base: Checkpoint, deltas: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Give parameters of the base plus merged deltas, in float32 at least, as the architecture's files have them."""
+
+    def merged(name: str, delta: Tensor) -> Tensor:
+        start = base.read(name).to(torch.promote_types(delta.dtype, torch.float32))
+        return start + delta.reshape(start.shape)
+
+    return in_file(base, ((name, merged(name, delta)) for name, delta in deltas))
 
 
 def fixed_loss(losses: Sequence[Loss], batches: Sequence[Batches], weights: Mapping[str, Tensor]) -> float:

@@ -12,6 +12,7 @@ from fnmatch import translate
 from functools import cache
 from typing import Any
 
+from merganser.checkpoints.tensors import parameter_of
 from merganser.errors import InputError, did_you_mean
 from merganser.operators.coefficients import check_maps
 
@@ -37,7 +38,7 @@ def matches(pattern: str, name: str) -> bool:
     >>> [name for name in ("h.0.mlp.bias", "h.7.mlp.bias", "h.12.mlp.bias") if matches("h.0-11.*", name)]
     ['h.0.mlp.bias', 'h.7.mlp.bias']
     """
-    return _matcher(pattern)(name) is not None
+    return _matcher(pattern)(parameter_of(name)) is not None
 
 
 def pattern_mistake(pattern: object) -> str | None:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from merganser.checkpoints.kinds import added, bias_of, is_measured
 from merganser.checkpoints.output import AS_THE_BASE, Output
-from merganser.checkpoints.reading import Checkpoint, place_of, read_part
-from merganser.checkpoints.tensors import Part, name_of
-from merganser.checkpoints.views import as_stored
+from merganser.checkpoints.reading import Checkpoint, place_of, read_part, written_as
+from merganser.checkpoints.tensors import Part, name_of, parameter_of
+from merganser.checkpoints.views import part_in_file
 from merganser.checkpoints.writing import Tensors, write_model
 from merganser.errors import InputError
 from merganser.inputs.base_weights import with_base
@@ -71,9 +71,9 @@ def merge(
             others = _others(base, set(base.names) - set(source.names))
             specs, tensors = output.specs(base), _merged(merge_layer, layers, base, overlay, kept, output, others)
             total = sum(spec.nbytes for spec in specs.values())
-            stored = ((part, _as_stored(base, part, tensor)) for part, tensor in tensors)
+            stored = (_in_file(base, part, tensor) for part, tensor in tensors)
             shown = watched(stored, lambda one: one[1].nbytes, total, f"{method.name}: merging", progress)
-            write_model(out, specs, shown, output.shards(base))
+            write_model(out, specs, shown, output.shards(base), written_as(base))
 
 
 def _with_measured(method: Method, merge_weights: Callable[[Layer], Result]) -> Callable[[Layer], Result]:
@@ -87,7 +87,8 @@ def _with_measured(method: Method, merge_weights: Callable[[Layer], Result]) -> 
 
 def _of_linear_maps(source: LayerSource, base: Checkpoint) -> set[str]:
     """Name the weights of linear maps, which convolutions are not, and their biases."""
-    weights = {name for name, kind in source.kinds.items() if kind == "matrix" and len(base.spec(name).shape) == 2}
+    alone = {name: kind for name, kind in source.kinds.items() if parameter_of(name) == name}  # in no stack
+    weights = {name for name, kind in alone.items() if kind == "matrix" and len(base.spec(name).shape) == 2}
     return weights | ({bias_of(name) for name in weights} & set(source.names))
 
 
@@ -138,6 +139,6 @@ def _others(base: Checkpoint, names: Collection[str]) -> Iterator[Part]:
         yield from pieces_of(name, shape, PIECE) if shape and place_of(base, name) else [name]
 
 
-def _as_stored(base: Checkpoint, part: Part, tensor: Tensor) -> Tensor:
+def _in_file(base: Checkpoint, part: Part, tensor: Tensor) -> tuple[Part, Tensor]:
     """Return what is written as the base's file has it; rows are read of tensors that are shown as they are stored."""
-    return as_stored(base, part, tensor) if isinstance(part, str) else tensor
+    return part_in_file(base, part, tensor) if isinstance(part, str) else (part, tensor)

@@ -3,7 +3,7 @@
 import platform
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -38,19 +38,20 @@ def merge_entry(
     read: Path = NOWHERE,
     noted: Mapping[str, Any] | None = None,
     progress: Progress = unwatched,
+    modules: Sequence[str] = (),
 ) -> None:
     """Merge a source's layers onto the base into an empty folder, with its card and what stands beside the base.
 
     `texts`: makes the text files beside the weights, such as the card, once these are written. `read`: the
     folder of what the entry reads. `noted`: more for the profile: the losses by step of the values that the
     method applies, its search, or what the statistics cost that it reads. Of a method that keeps the largest entries,
-    the profile says which share of them it kept.
+    the profile says which share of them it kept. `modules`: those in the base's folder that the source has too.
     """
     start_wall, start_cpu = time.perf_counter(), time.process_time()
-    checkpoint = open_for_merging(base)
+    checkpoint = open_for_merging(base, modules)
     with tallied() as tally:
         merge(method, values, source, checkpoint, folder, choose_device(device), threads, output, progress)
-    copy_companions(base, folder)
+    copy_companions(base, folder, modules)
     output.declare(folder)
     if method.at_run_time:
         method.at_run_time.write(folder, values, source, read)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.nn.modules import module as torch_module
 
-from merganser.checkpoints.reading import TORCH_SUFFIXES
+from merganser.checkpoints.weight_files import TORCH_SUFFIXES
 
 VALUES_A_BYTE, SPARE_VALUES = 4, 2**27  # a value has a byte at least; tied weights and a new head come on top
 MODULES_A_TENSOR, SPARE_MODULES = 16, 10_000  # blocks, activations and the like have no tensors of their own

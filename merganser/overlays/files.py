@@ -1,6 +1,6 @@
 """Read an overlay file, and rebuild a task's own model."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -9,7 +9,7 @@ from merganser.checkpoints.kinds import added
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint, open_for_merging
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.tensors import Spec
-from merganser.checkpoints.views import as_stored, oriented_like, stored_specs
+from merganser.checkpoints.views import in_file, laid_out_like, stored_specs
 from merganser.checkpoints.writing import write_single
 from merganser.errors import InputError
 from merganser.overlays.index import KINDS, Place, form_of, parse, places, stored_tensors
@@ -99,12 +99,14 @@ def open_overlays(merged: Path) -> OverlayFile | None:
     return OverlayFile(merged / FILE) if (merged / FILE).is_file() else None
 
 
-def task_parameters(merged: Path, task: str, like: Checkpoint | None = None) -> Iterator[tuple[str, Tensor]]:
+def task_parameters(
+    merged: Path, task: str, like: Checkpoint | None = None, modules: Sequence[str] = ()
+) -> Iterator[tuple[str, Tensor]]:
     """Yield a task's own model, the shared one plus the task's overlay, parameter by parameter.
 
-    Linear maps are out x in, the dtype is the shared model's.
+    Linear maps are out x in, the dtype is the shared model's. `modules`: those in the merge's folder that are given.
     """
-    shared = _open_shared(merged, like)
+    shared = _open_shared(merged, like, modules)
     overlays = open_overlays(merged)
     if overlays is not None and task not in overlays.tasks:
         raise InputError(f"{merged / FILE}: no parts for the task {task!r}; it has {', '.join(overlays.tasks)}")
@@ -114,15 +116,16 @@ def task_parameters(merged: Path, task: str, like: Checkpoint | None = None) -> 
         yield name, tensor if delta is None else added(tensor, delta)
 
 
-def task_model(merged: Path, task: str, like: Checkpoint | None = None) -> Iterator[tuple[str, Tensor]]:
+def task_model(
+    merged: Path, task: str, like: Checkpoint | None = None, modules: Sequence[str] = ()
+) -> Iterator[tuple[str, Tensor]]:
     """Yield a task's own model, parameter by parameter, in the layout of the architecture's files."""
-    shared = _open_shared(merged, like)
-    for name, tensor in task_parameters(merged, task, like):
-        yield name, as_stored(shared, name, tensor)
+    shared = _open_shared(merged, like, modules)
+    return in_file(shared, task_parameters(merged, task, like, modules))
 
 
-def _open_shared(merged: Path, like: Checkpoint | None) -> Checkpoint:
-    return open_for_merging(merged) if like is None else oriented_like(open_checkpoint(merged), like)
+def _open_shared(merged: Path, like: Checkpoint | None, modules: Sequence[str]) -> Checkpoint:
+    return open_for_merging(merged, modules) if like is None else laid_out_like(open_checkpoint(merged), like)
 
 
 def write_task_model(merged: Path, task: str, out: Path) -> None:

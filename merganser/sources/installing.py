@@ -10,14 +10,15 @@ from typing import Any
 from merganser.checkpoints.adapters.files import adapter_names, open_model
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
 from merganser.checkpoints.companions import companion_names, copy_companions, left_out, names_in, refuse_code
-from merganser.checkpoints.reading import ADAPTER_FILES
+from merganser.checkpoints.reading import ADAPTER_FILES, open_stored
 from merganser.checkpoints.vocabulary.tokenizers import take_tokenizer
-from merganser.checkpoints.writing import MODEL
+from merganser.checkpoints.weight_files import MODEL, weight_names
 from merganser.errors import InputError
 from merganser.limits import check_link
+from merganser.sources.gguf import gguf_in, write_dequantised
 from merganser.sources.hub_caches import in_hub_cache
 from merganser.sources.pointers import OpenClipPointer
-from merganser.sources.weights import WEIGHTS, install_weights, weight_names
+from merganser.sources.weights import install_weights
 
 TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 SETTINGS_LIMIT = 2**25  # bytes: a tokenizer's lists its added tokens
@@ -26,28 +27,34 @@ SETTINGS_LIMIT = 2**25  # bytes: a tokenizer's lists its added tokens
 def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> dict[str, Any]:
     """Bring a model's folder or file here; return what was left out of it."""
     refuse_code(origin)
+    if (gguf := gguf_in(origin)) is not None:
+        return {"dequantised": [write_dequantised(gguf, folder)]}
     if origin.is_file():
         dropped = install_weights(origin, folder, strip)
         copy_companions(origin, folder)
-        return _left(dropped, [])
+        return _left(dropped)
     names = names_in(origin)
     if adapter := adapter_names(names):
         _install_adapter(origin, adapter, folder)
         return {}
     weights = weight_names(names)
     if not weights:
-        raise InputError(f"{source}: no weights found; expected one of {', '.join(p[0] for p in WEIGHTS)}")
+        open_stored(origin)  # says what the folder is
     check_link(origin / weights[0], origin)
     dropped = install_weights(origin / weights[0], folder, strip)
     copy_companions(origin, folder)
-    return _left(dropped, left_out(names, {*weights, *companion_names(names)}))
+    inside: dict[str, list[str]] = {}
+    for place, _, own in (name.rpartition("/") for name in companion_names(names)):
+        inside.setdefault(place, []).append(own)
+    modules = [f"{place}/" for place, own in inside.items() if place and weight_names(own)]
+    return _left(dropped, left_out=left_out(names, {*weights, *companion_names(names)}), modules=modules)
 
 
-def _left(dropped: Mapping[str, str | None], files: list[str]) -> dict[str, Any]:
-    """Say what was left out, by its kind; nothing of a kind that there is none of."""
+def _left(dropped: Mapping[str, str | None], **more: list[str]) -> dict[str, Any]:
+    """Say what was left out, or is not merged, by its kind; nothing of a kind that there is none of."""
     aliases = {alias: name for alias, name in dropped.items() if name is not None}
     constants = [name for name, first in dropped.items() if first is None]
-    found = {"tied": aliases, "constants": constants, "left_out": files}
+    found = {"tied": aliases, "constants": constants, **more}
     return {kind: what for kind, what in found.items() if what}
 
 
@@ -59,7 +66,7 @@ def _install_adapter(origin: Path, names: list[str], folder: Path) -> None:
     shutil.copyfile(origin / config, folder / config)
     take_tokenizer(origin, folder)
     install_weights(origin / tensors, folder)
-    (folder / MODEL).rename(folder / ADAPTER_FILES[0])
+    (folder / f"{MODEL}.safetensors").rename(folder / ADAPTER_FILES[0])
 
 
 def set_padding(folder: Path, pad_token_id: int) -> None:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from merganser.checkpoints.reading import TORCH_SUFFIXES
+from merganser.checkpoints.weight_files import TORCH_SUFFIXES
 from merganser.errors import InputError
 from merganser.sources.hub import COMMIT, download, head_of, hub_api, hub_errors, missing, refusal
 from merganser.sources.pointers import HubPointer

@@ -1,13 +1,16 @@
 """The files that a merge reads of a model on disk, with their hashes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.companions import companion_names, names_in
-from merganser.checkpoints.reading import ADAPTER_CONFIG, TORCH_SUFFIXES, ShardedCheckpoint, open_stored
+from merganser.checkpoints.modules import module_folders
+from merganser.checkpoints.reading import ADAPTER_CONFIG, ShardedCheckpoint, open_stored
+from merganser.checkpoints.weight_files import TORCH_SUFFIXES
 from merganser.hashes import sha256_of
+from merganser.sources.gguf import gguf_in
 
 WEIGHTS = (".safetensors", *TORCH_SUFFIXES)
 
@@ -17,9 +20,12 @@ def read_files(path: Path, copied: bool = False) -> list[str]:
 
     `copied`: also what a merge onto this base has from there. Raises InputError where there is no model.
     """
-    names = names_in(path) if path.is_dir() else [file.name for file in path.parent.glob(CONFIG)]
-    weights = set(adapter_names(names) if path.is_dir() else []) or {file.name for file in _weights(path)}
-    beside = companion_names(names) if copied else [name for name in names if name == CONFIG]
+    if (gguf := gguf_in(path)) is not None:
+        return [gguf.name]
+    modules = module_folders(path)
+    names = names_in(path, modules) if path.is_dir() else [file.name for file in path.parent.glob(CONFIG)]
+    weights = set(adapter_names(names) if path.is_dir() else []) or _weights(path, modules)
+    beside = companion_names(names, modules) if copied else [name for name in names if name == CONFIG]
     return sorted(weights | set(beside))
 
 
@@ -34,8 +40,8 @@ def is_weights(name: str) -> bool:
     return name.endswith(WEIGHTS) or name == ADAPTER_CONFIG
 
 
-def _weights(path: Path) -> set[Path]:
-    stored = open_stored(path)
+def _weights(path: Path, modules: Sequence[str]) -> set[str]:
+    stored, folder = open_stored(path, modules), path if path.is_dir() else path.parent
     if isinstance(stored, ShardedCheckpoint):
-        return {shard.path for shard in stored.shards.values()}
-    return {Path(getattr(stored, "path", path))}
+        return {shard.path.relative_to(folder).as_posix() for shard in stored.shards.values()}
+    return {Path(getattr(stored, "path", path)).name}

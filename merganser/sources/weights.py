@@ -1,57 +1,36 @@
 """Bring a model's weights into a folder as safetensors, one file or the shards it has."""
 
 import shutil
-from collections.abc import Collection, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Mapping
 from pathlib import Path
 
-from merganser.checkpoints.reading import is_index, open_checkpoint
+from merganser.checkpoints.reading import open_checkpoint, written_as
 from merganser.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
 from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import View, stored_specs
-from merganser.checkpoints.writing import MODEL, write_model
+from merganser.checkpoints.weight_files import is_index, written_like
+from merganser.checkpoints.writing import write_model
 from merganser.errors import InputError
 from merganser.limits import check_link, parse_json, read_small
-
-SHARDS = ("*.safetensors.index.json", "*-of-*.safetensors")
-TORCH_SHARDS = ("*.bin.index.json", "*-of-*.bin")
-# In order of preference; the first whose patterns match is taken, so that no format is fetched twice.
-WEIGHTS = (
-    ("model.safetensors",),
-    ("open_clip_model.safetensors",),
-    SHARDS,
-    ("pytorch_model.bin",),
-    ("open_clip_pytorch_model.bin",),
-    TORCH_SHARDS,
-)
-
-
-def weight_names(names: Collection[str]) -> list[str]:
-    """Pick the files that hold a checkpoint's weights from the names in its folder; none when there are none."""
-    for patterns in WEIGHTS:
-        matches = [[name for name in sorted(names) if fnmatchcase(name, pattern)] for pattern in patterns]
-        if all(matches):
-            return [name for group in matches for name in group if "/" not in name]
-    single = [name for name in sorted(names) if name.endswith((".safetensors", ".bin", ".pt", ".pth"))]
-    return single if len(single) == 1 else []
 
 
 def install_weights(path: Path, folder: Path, strip: str = "") -> Mapping[str, str | None]:
     """Copy a checkpoint's safetensors files, or write it as such where it is torch weights or its names change.
 
-    `path`: its file, or the index of its shards. One file becomes `model.safetensors`. Returns what was left out: a
-    tied weight's second name with the first, and constants with None. Raises InputError for missing, truncated and
-    misplaced shards.
+    `path`: its file, or the index of its shards. One file gets the name that its reader looks for. Returns what was
+    left out: a tied weight's second name with the first, and constants with None. Raises InputError for missing,
+    truncated and misplaced shards.
     """
     checkpoint = open_checkpoint(path)
     shown = _stripped(checkpoint, strip, path) if strip else checkpoint
     if isinstance(shown, SafetensorsFile):
-        shutil.copyfile(path, folder / MODEL)
-    elif is_index(path) and not isinstance(shown, View) and path.name.endswith(".safetensors.index.json"):
+        shutil.copyfile(path, folder / f"{written_like(path.name)}.safetensors")
+    elif is_index(path.name) and not isinstance(shown, View) and path.name.endswith(".safetensors.index.json"):
         _copy_shards(path, folder)
     else:
-        write_model(folder, stored_specs(shown), ((name, shown.read(name)) for name in shown.names), shards_like(shown))
+        tensors = ((name, shown.read(name)) for name in shown.names)
+        write_model(folder, stored_specs(shown), tensors, shards_like(shown), written_as(shown))
     return checkpoint.dropped
 
 

@@ -19,9 +19,10 @@ from merganser.checkpoints.architecture import CONFIG, architecture_of, read_con
 from merganser.checkpoints.companions import refuse_code
 from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head
 from merganser.checkpoints.mean import whole
+from merganser.checkpoints.modules import shared_modules
 from merganser.checkpoints.output import AS_THE_BASE, Output
 from merganser.checkpoints.reading import open_for_merging
-from merganser.checkpoints.tensors import DTYPES, Checkpoint
+from merganser.checkpoints.tensors import DTYPES, Checkpoint, parameter_of
 from merganser.checkpoints.vocabularies import template_of, vocabulary_of
 from merganser.config.recipes import Recipe
 from merganser.errors import InputError
@@ -32,6 +33,7 @@ from merganser.machine import bytes_a_second, flop_a_second
 from merganser.merging.method import Cost
 from merganser.sources.read_files import read_files
 from merganser.standalone.merge import BASE, planned
+from merganser.standalone.notes import notes_on_files
 
 FLOAT = 4  # bytes of a value in float32
 START_BYTES = 6e8  # of memory that a merge takes whatever its models are
@@ -99,13 +101,12 @@ def check_merge(recipe: Recipe, where: Path) -> Checked:
     Where rows are matched by token, the tables are written into a temporary folder. Raises InputError where the recipe
     is wrong whatever its models are.
     """
-    plan = planned(recipe, where)
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:
+        plan = planned(recipe, where, Path(made) / "dequantised")
         base, models = plan.written(Path(made))
         compared = ({BASE: base} if base else {}) | models
         found = check_models(plan.given, recipe.rules, recipe.output, [plan.method.cost], compared)
-    if BASE not in plan.given:
-        for name, path in plan.models.items():
+        for name, path in plan.models.items() if base is None else ():
             with found.noting_refusal():
                 whole(open_model(path), name)
     found.notes[:0] = plan.notes
@@ -116,8 +117,9 @@ def _compare(
     found: Checked, models: Mapping[str, Path], rules: ParameterRules, output: Output, costs: Collection[Cost]
 ) -> None:
     (_, start), *others = models.items()
-    base, agreement = open_for_merging(start), Agreement(start, rules)
-    opened = {name: open_model(path) for name, path in others}
+    modules = shared_modules(models.values())
+    base, agreement = open_for_merging(start, modules), Agreement(start, rules)
+    opened = {name: open_model(path, modules) for name, path in others}
     for name, path in others:
         with found.noting_refusal():
             found.notes += agreement.check(name, path, (base, opened[name]))
@@ -125,7 +127,9 @@ def _compare(
             check_pair(base, opened[name], rules, name)
     if not found.refused:
         moved = sum(found.models[name]["bytes"] for name in models)
-        found.merge = _merge_of(base, open_models(base, opened, rules), output, moved, costs)
+        deltas = open_models(base, opened, rules)
+        found.merge = _merge_of(base, deltas, output, moved, costs)
+        found.notes += notes_on_files(start, dict(others), modules)
 
 
 def described(path: Path) -> Described:
@@ -165,7 +169,7 @@ def _merge_of(base: Checkpoint, deltas: ModelDeltas, output: Output, moved: int,
         "matrices": kinds["matrix"],
         "vectors": kinds["vector"],
         "parameters": sum(prod(shape) for shape in deltas.shapes.values()),
-        "copied": [name for name in base.names if name not in deltas.kinds],
+        "copied": list(dict.fromkeys(parameter_of(name) for name in base.names if name not in deltas.kinds)),
         "bytes": written,
         "files": len(set(shards.values())) or 1,
         "expected": {cost: _expected(deltas, moved + written, cost) for cost in costs},

@@ -22,7 +22,7 @@ from merganser.checkpoints.companions import refuse_code
 from merganser.checkpoints.kinds import ParameterRules, is_head
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
-from merganser.checkpoints.views import as_stored
+from merganser.checkpoints.views import in_file
 from merganser.config.recipes import Source, path_of
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
@@ -124,7 +124,7 @@ def extract_adapter(
         raise InputError(f"{path}: no linear map differs from the base's, or maps of both orientations; PEFT has none")
     with new_folder(out) as folder:
         shapes = {name: checkpoint.spec(name).shape for name in factors}
-        stored = {name: as_stored(checkpoint, name, tensor) for name, tensor in whole.items()}
+        stored = dict(in_file(checkpoint, whole.items()))
         second = {alias: stored[first] for alias, first in _second_names(start).items() if first in stored}
         write_adapter(folder, factors, shapes, turned.pop(), base.hub or str(start), modules, stored, second)
     return [each.report for each in changed], notes

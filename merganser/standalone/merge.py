@@ -11,18 +11,19 @@ from merganser import registry
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.agreement import Agreement
-from merganser.checkpoints.companions import companion_names, left_out, names_in, other_folders, refuse_code
+from merganser.checkpoints.companions import refuse_code
 from merganser.checkpoints.mean import write_mean
+from merganser.checkpoints.modules import shared_modules
 from merganser.checkpoints.origins import Origin
-from merganser.checkpoints.reading import Checkpoint, open_checkpoint, open_for_merging
+from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.checkpoints.vocabulary.plan import BASE as BASE_WORD
 from merganser.checkpoints.vocabulary.plan import Choice, OneVocabulary, check_names, check_template, in_one_vocabulary
 from merganser.checkpoints.vocabulary.tokenizers import take_template
 from merganser.checkpoints.vocabulary.writing import write_models, write_with_template
 from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, source_of
 from merganser.errors import InputError
-from merganser.inputs.layers import GivenLayers, LayerSource
-from merganser.inputs.model_deltas import open_models, unchanged
+from merganser.inputs.layers import GivenLayers
+from merganser.inputs.model_deltas import ModelDeltas, open_models, unchanged
 from merganser.merging.by_layer import check_tasks
 from merganser.merging.cards import CARD, model_card
 from merganser.merging.driver import choose_device
@@ -31,12 +32,13 @@ from merganser.merging.method import Method
 from merganser.models import embed_classes, text_family_of
 from merganser.outputs import new_folder
 from merganser.progress import Progress, unwatched
+from merganser.sources.gguf import dequantised
 from merganser.sources.named import fetch_named
 from merganser.sources.pointers import HubPointer
 from merganser.sources.read_files import is_weights
-from merganser.sources.weights import weight_names
+from merganser.standalone.notes import notes_on_files, notes_on_parameters
 
-NOT_CHOICES = {"method", "parameters", "base", "models", "classes"}  # what a card says elsewhere
+NOT_CHOICES = {"method", "parameters", "base", "models", "classes", "notes"}  # what a card says elsewhere
 BASE = "(base)"  # among the sources of a merge
 EQUAL = "warning: equal to the base in all that is merged, so that it adds nothing; is this the fine-tuned model?"
 AGAIN = (
@@ -52,18 +54,19 @@ class _Merge:
 
     recipe: Recipe
     models: Mapping[str, Path]
+    modules: Sequence[str]  # in folders of all models, the base's too
     seed: int
     threads: int
     progress: Progress
 
-    def opened(self, base: Path, start: Path) -> tuple[LayerSource, list[str]]:
+    def opened(self, base: Path, start: Path) -> tuple[ModelDeltas, list[str]]:
         """Open the models' deltas, and say what a user should know of them; refuse those that do not fit."""
         rules = self.recipe.rules
         opened: dict[str, Checkpoint | Adapter] = {  # an adapter stays one where its base is what the deltas start from
-            task: open_model(path) if start == base else open_whole(path, base, rules, task)
+            task: open_model(path, self.modules) if start == base else open_whole(path, base, rules, task, self.modules)
             for task, path in self.models.items()
         }
-        checkpoint = open_for_merging(start)
+        checkpoint = open_for_merging(start, self.modules)
         agreement = Agreement(base, rules)
         pairs = ((task, path, (checkpoint, opened[task])) for task, path in self.models.items())
         notes = [note for task, path, pair in pairs for note in agreement.check(task, path, pair)]
@@ -78,7 +81,7 @@ class _Merge:
         source, _ = self.opened(base, base)
         out.mkdir()
         how = self.recipe.device, self.threads
-        merge_entry(method, values, source, base, out, None, dict, *how, progress=self.progress)
+        merge_entry(method, values, source, base, out, None, dict, *how, progress=self.progress, modules=self.modules)
         return out
 
 
@@ -86,14 +89,15 @@ class _Merge:
 class Plan:
     """What a recipe comes to: where its models lie, its method, and the parameters that it does not state.
 
-    `given`: the models' folders and files, the base's under "(base)"; `pointers`: those that are from a hub. `merged`:
-    the method whose merge takes the base's place.
+    `named`: the models' folders and files, the base's under "(base)"; `given`: the same as they are read, dequantised;
+    `pointers`: those that are from a hub. `merged`: the method whose merge takes the base's place.
     """
 
     method: Method
     values: Mapping[str, Any]
     merged: str | None
     seed: int
+    named: Mapping[str, Path]
     given: Mapping[str, Path]
     pointers: Mapping[str, HubPointer]
     notes: Sequence[str]
@@ -109,15 +113,15 @@ class Plan:
         return write_models(self.vocabulary, folder) if self.vocabulary else (self.given.get(BASE), self.models)
 
 
-def planned(recipe: Recipe, where: Path) -> Plan:
-    """Find a recipe's models and check its method, before any of their tensors is read.
+def planned(recipe: Recipe, where: Path, folder: Path) -> Plan:
+    """Find a recipe's models and check its method, before any of their tensors is read; GGUF is dequantised.
 
-    Raises InputError as `merge_by` does.
+    `folder`: for what is dequantised. Raises InputError as `merge_by` does.
     """
-    notes, given, pointers = _located(recipe, where)
+    notes, named, pointers = _located(recipe, where)
     method, own = registry.get(recipe.method), dict(recipe.parameters)
     merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
-    plan = Plan(method, method.validate(recipe.method, own), merged, seed, given, pointers, notes)
+    plan = Plan(method, method.validate(recipe.method, own), merged, seed, named, named, pointers, notes)
     check_tasks(plan.values, list(plan.models), f"{recipe.method}.")
     method.check_count(len(plan.models), "--model")
     _check_classes(method, plan.models, recipe.classes)
@@ -125,8 +129,10 @@ def planned(recipe: Recipe, where: Path) -> Plan:
         made = f"{method.trained}, which is trained" if method.trained else "statistics, which are measured"
         reason = f"needs {made} on the tasks' data"
         raise InputError(f"{recipe.method}: {reason}; declare it in params.yaml, and run `merganser run`")
-    for path in given.values():
+    for path in named.values():
         refuse_code(path)
+    given, done = dequantised(named, folder)
+    plan = replace(plan, given=given, notes=[*notes, *done])
     if recipe.choice is None:
         return plan
     paths = {BASE_WORD if name == BASE else name: path for name, path in given.items()}
@@ -135,7 +141,7 @@ def planned(recipe: Recipe, where: Path) -> Plan:
     if recipe.choice.tokenizer is None:
         return plan
     vocabulary = in_one_vocabulary(given.get(BASE), plan.models, recipe.choice)
-    return replace(plan, notes=[*notes, *vocabulary.notes()], vocabulary=vocabulary)
+    return replace(plan, notes=[*plan.notes, *vocabulary.notes()], vocabulary=vocabulary)
 
 
 def merge_by(
@@ -154,8 +160,6 @@ def merge_by(
 
     Raises InputError where a model is not the one that the recipe was written for, and for all that does not fit.
     """
-    plan = planned(recipe, where)
-    method, values, given = plan.method, dict(plan.values), plan.given
     device = choose_device(recipe.device)
     with (
         new_folder(out) as written,
@@ -163,57 +167,78 @@ def merge_by(
         ThreadPoolExecutor(1) as reader,
     ):
         folder = Path(made)
-        base, models = _with_choice(plan, recipe.choice or Choice(), folder, progress)
-        merge, start = _Merge(recipe, models, plan.seed, threads, progress), base
+        plan = planned(recipe, where, folder / "dequantised")
+        method, values, given = plan.method, dict(plan.values), plan.given
+        base, models, modules = _with_choice(plan, recipe.choice or Choice(), folder, progress)
+        merge, start = _Merge(recipe, models, modules, plan.seed, threads, progress), base
         if plan.merged:
             start = merge.start_by(registry.get(plan.merged), base, folder / "merged")
         embeddings = embed_classes(text_family_of(base), base, recipe.classes) if method.embeddings else {}
         deltas, more = merge.opened(base, start)
         source = GivenLayers(deltas, {"embeddings": embeddings})
-        described = reader.submit(_sources, recipe, given, out, plan.pointers)  # hashed while the models are merged
+        # hashed while the models are merged
+        described = reader.submit(_sources, recipe, plan.named, out, plan.pointers)
+        beside = notes_on_files(given.get(BASE) or plan.models[min(plan.models)], plan.models, modules)
+        notes = [*plan.notes, *more, *notes_on_parameters(deltas), *beside]
 
         def texts() -> dict[str, str]:
-            beside = {"merged": plan.merged} if plan.merged else {}
+            start_by = {"merged": plan.merged} if plan.merged else {}
             sources = described.result()
             done = recipe.model_copy(
                 update={
-                    "parameters": {**values, **beside, "seed": plan.seed},
+                    "parameters": {**values, **start_by, "seed": plan.seed},
                     "base": sources.get(BASE),
                     "models": {task: sources[task] for task in models},
                     "device": device.type,
+                    "notes": notes,
                 }
             )
             choices = done.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=NOT_CHOICES)
-            shown = values | beside | choices
+            shown = values | start_by | choices
             card = model_card(
-                recipe.method, method, shown, method.reads, plan.seed, base, _origins(given, done), again=AGAIN
+                recipe.method, method, shown, method.reads, plan.seed, base, _origins(plan.named, done), again=AGAIN
             )
             return {CARD: card, RECIPE: done.text()}
 
         how = recipe.device, threads
         merge_entry(
-            method, values, source, start, written, profile, texts, *how, output=recipe.output, progress=progress
+            method,
+            values,
+            source,
+            start,
+            written,
+            profile,
+            texts,
+            *how,
+            output=recipe.output,
+            progress=progress,
+            modules=modules,
         )
-        return [*plan.notes, *more, *_notes(given.get(BASE, base))]
+        return notes
 
 
-def _with_choice(plan: Plan, choice: Choice, folder: Path, progress: Progress) -> tuple[Path, dict[str, Path]]:
-    """Return the base, or the models' mean, and the models as they are merged: with the tokenizer that is chosen."""
+def _with_choice(
+    plan: Plan, choice: Choice, folder: Path, progress: Progress
+) -> tuple[Path, dict[str, Path], Sequence[str]]:
+    """Return the base, or the models' mean, and the models as they are merged: with the tokenizer that is chosen.
+
+    And their modules, which all of them have.
+    """
     given, models = plan.written(folder / "vocabulary")
-    base = given or folder / "base"
+    base, modules = given or folder / "base", shared_modules([*models.values(), *([given] if given else [])])
     if given is None:
         base.mkdir()
-        write_mean(models, base, progress=progress)
+        write_mean(models, base, progress=progress, modules=modules)
     template = {BASE_WORD: base, **plan.models}[choice.chat_template or BASE_WORD]
     if template == base or plan.vocabulary:
-        return base, models
+        return base, models, modules
     if given is None:
         take_template(template, base)
-        return base, models
+        return base, models, modules
     with_template = folder.joinpath("template", *base.resolve().parts[1:])
     with_template.mkdir(parents=True)
     write_with_template(base, template, with_template)
-    return with_template, models
+    return with_template, models, modules
 
 
 def _located(recipe: Recipe, where: Path) -> tuple[list[str], dict[str, Path], dict[str, HubPointer]]:
@@ -280,16 +305,3 @@ def _check_classes(method: Method, models: Mapping[str, Path], classes: Mapping[
         raise InputError(f"{method.name}: needs the class names of {missing[0]}; give --classes {missing[0]}=FILE")
     if strange:
         raise InputError(f"--classes {strange[0]}: there is no --model {strange[0]}")
-
-
-def _notes(base: Path) -> list[str]:
-    """Say what of the base's folder the merge does not have."""
-    if not base.is_dir():
-        return []
-    names = names_in(base)
-    left = left_out(names, {*weight_names(names), *companion_names(names)}) + other_folders(base)
-    notes = {
-        "left out": left,
-        "second names of tied weights and constants, left out": sorted(open_checkpoint(base).dropped),
-    }
-    return [f"{base}: {note}: {', '.join(found)}" for note, found in notes.items() if found]

@@ -1,7 +1,7 @@
 """Write a task's own model, or its adapter, from a merge with parts per task."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from merganser.checkpoints.adapters.writing import WEIGHT, write_adapter
 from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.matching import matched
+from merganser.checkpoints.modules import modules_in
 from merganser.checkpoints.output import Output
-from merganser.checkpoints.reading import open_checkpoint, open_for_merging
+from merganser.checkpoints.reading import open_checkpoint, open_for_merging, written_as
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.shards import shards_like
-from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec
+from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, name_of
 from merganser.checkpoints.views import View, stored_specs
 from merganser.checkpoints.vocabulary.writing import like
 from merganser.checkpoints.writing import write_model
@@ -27,6 +28,7 @@ from merganser.config.recipes import RECIPE, check_unchanged, path_of, read_reci
 from merganser.errors import InputError, did_you_mean
 from merganser.outputs import new_folder, new_output
 from merganser.overlays import FILE, LowRank, OverlayFile, open_overlays, task_model, write_task_model
+from merganser.sources.gguf import gguf_in
 
 SINGLE = ".safetensors"
 
@@ -48,20 +50,20 @@ def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
     A folder has what of the task's model was not merged, such as its head, and its configuration, where the recipe of
     the merge says where it lies.
     """
-    opened_parts(merged, task)
+    modules = modules_in(opened_parts(merged, task).parameters)
     if out.suffix == SINGLE:
         with new_output(out) as place:
             write_task_model(merged, task, place)
         return []
     with tempfile.TemporaryDirectory(prefix="merganser-") as made, new_folder(out) as folder:
-        own = _own(merged, task, Path(made))
-        copy_companions(merged, folder)
+        own = _own(merged, task, modules, Path(made))
+        copy_companions(merged, folder, modules)
         if addition := addition_of(folder):  # what runs in one task's model is its parameters
             (folder / addition.FILE).unlink()
-        _write_weights(merged, task, own, folder)
+        _write_weights(merged, task, own, folder, modules)
         if own is not None:
             if own.folder:
-                copy_companions(own.folder, folder)
+                copy_companions(own.folder, folder, modules)
             own.output.declare(folder)
     return [] if own else [f"{out}: what was not merged, such as a head, and the configuration are the base's"]
 
@@ -81,27 +83,29 @@ def opened_parts(merged: Path, task: str) -> OverlayFile:
     return overlays
 
 
-def _write_weights(merged: Path, task: str, own: Own | None, folder: Path) -> None:
-    shards, specs = shards_like(open_checkpoint(merged)), stored_specs(open_for_merging(merged))
+def _write_weights(merged: Path, task: str, own: Own | None, folder: Path, modules: Sequence[str]) -> None:
+    shared = open_checkpoint(merged, modules)
+    specs, tensors = stored_specs(shared), task_model(merged, task, modules=modules)
+    shards, stem = shards_like(shared), written_as(shared)
     if own is None:
-        write_model(folder, specs, task_model(merged, task), shards)
+        write_model(folder, specs, tensors, shards, stem)
         return
     names, last = own.names, max(shards.values(), default="")
     specs = {names[name]: spec for name, spec in specs.items() if name in names} | dict(own.rest)
     files = {names[name]: file for name, file in shards.items() if name in names}
-    write_model(folder, specs, _tensors(merged, task, own), {n: files.get(n, last) for n in specs if shards})
+    write_model(folder, specs, _tensors(tensors, own), {n: files.get(n, last) for n in specs if shards}, stem)
 
 
-def _tensors(merged: Path, task: str, own: Own) -> Iterator[tuple[str, Tensor]]:
+def _tensors(merged: Iterator[tuple[str, Tensor]], own: Own) -> Iterator[tuple[str, Tensor]]:
     """Yield what was merged with the task's part, then the rest of the task's model."""
-    for name, tensor in task_model(merged, task):
+    for name, tensor in merged:
         if name in own.names:
             yield own.names[name], tensor
     for name, spec in own.rest.items():
         yield name, own.model.read(name).to(DTYPES[spec.dtype])
 
 
-def _own(merged: Path, task: str, made: Path) -> Own | None:
+def _own(merged: Path, task: str, modules: Sequence[str], made: Path) -> Own | None:
     """Open a task's model as its merge's recipe names it; None where there is no recipe, or the model does not fit.
 
     `made`: a folder for the model with the merge's tokens, where the merge's rows were matched by token.
@@ -116,15 +120,17 @@ def _own(merged: Path, task: str, made: Path) -> Own | None:
         remedy = f"put it back, or name a file by --out NAME{SINGLE}, which has only what the merge has"
         raise InputError(f"{file}: models.{task}: {path} is not there any more; {remedy}")
     check_unchanged(file, f"models.{task}", source, path, copied=recipe.choice is not None)
+    if gguf_in(path) is not None:  # its tensors have llama.cpp's names
+        return None
     if recipe.tokenizer:
         path = like(merged, recipe.rows, task, path, made)
-    model, shared = open_model(path), open_checkpoint(merged)
+    model, shared = open_model(path, modules), open_checkpoint(merged, modules)
     taken = [name for name in shared.names if is_merged(name, shared.spec(name).dtype, recipe.rules)]
     if isinstance(model, Adapter):
         return _of_adapter(model, shared, taken, task, recipe.output)
     view = matched(shared, model, recipe.rules, task)
     assert isinstance(view, View)
-    names = {name: view.stored[name] for name in taken}
+    names = {name: name_of(view.stored[name]) for name in taken}
     others = [name for name in model.names if name not in set(names.values())]
     dtypes = {name: NAMES_OF_DTYPES[recipe.output.dtype_of(model.spec(name).dtype)] for name in others}
     rest = {name: replace(model.spec(name), dtype=dtype) for name, dtype in dtypes.items()}

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from merganser.checkpoints.tensors import parameter_of
 from merganser.errors import InputError
 from merganser.inputs.factors import file_name, remove_other_files
 from merganser.statistics import BUDGET, in_passes, is_up_to_date, write
@@ -23,7 +24,7 @@ def write_fishers(
     sample: Sample,
     sizes: dict[str, int],
     read: Callable[[str], Tensor],
-    shown: Callable[[str, Tensor], Tensor],
+    shown: Callable[[str, Tensor], Mapping[str, Tensor]],
     folder: Path,
     origin: str,
     budget: int = BUDGET,
@@ -31,21 +32,25 @@ def write_fishers(
     """Measure the Fisher information of a loaded network's parameters, given with their number of entries.
 
     `score` gives the logits (B, C) of examples by their numbers, differentiable in parameters that take the place of
-    the loaded ones; `read` a parameter's weights; `shown` turns its information round as methods take it. Fills a
-    folder with a file a parameter, keeping what was measured from the same `origin`. Returns each parameter's file, and
-    how many files were measured.
+    the loaded ones; `read` a parameter's weights; `shown` turns its information round as methods take it, that of a
+    stack as its matrices'. Fills a folder with a file a parameter, keeping what was measured from the same `origin`.
+    Returns each parameter's file, and how many files were measured.
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_other_files(folder, {file_name(name) for name in sizes})
-    missing = [name for name in sizes if not is_up_to_date(folder, name, origin)]
-    for group in in_passes(missing, lambda name: 4 * sizes[name], budget):
+    parts: dict[str, list[str]] = {}  # the names of what is written of a parameter of the network
+    for name in sizes:
+        parts.setdefault(parameter_of(name), []).append(name)
+    missing = [name for name, own in parts.items() if not all(is_up_to_date(folder, each, origin) for each in own)]
+    for group in in_passes(missing, lambda name: 4 * sum(sizes[each] for each in parts[name]), budget):
         for name, information in fishers(score, sample, {each: read(each) for each in group}).items():
             if not information.isfinite().all():
                 raise InputError(
                     f"{sample.task}: the gradient of {name} is NaN or infinite; such a model cannot be merged"
                 )
-            write(folder, name, shown(name, information), origin)
-    return {name: file_name(name) for name in sizes}, len(missing)
+            for each, values in shown(name, information).items():
+                write(folder, each, values, origin)
+    return {name: file_name(name) for name in sizes}, sum(len(parts[name]) for name in missing)
 
 
 def fishers(score: Score, sample: Sample, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

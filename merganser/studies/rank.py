@@ -6,7 +6,7 @@ from torch import Tensor
 
 from merganser.checkpoints.kinds import added
 from merganser.checkpoints.tensors import Checkpoint
-from merganser.checkpoints.views import as_stored
+from merganser.checkpoints.views import in_file
 from merganser.inputs.deltas import Deltas
 from merganser.inputs.factors import FactorSource
 from merganser.inputs.layers import LayerDeltas, LayerFactors
@@ -28,14 +28,15 @@ def truncated_model(
 
     Vectors are added whole. `deltas` and `factors` hold this task only.
     """
-    for name in base.names:
+
+    def parameter(name: str) -> Tensor:
         weights = base.read(name)
         if name not in deltas.kinds:
-            yield name, as_stored(base, name, weights)
-        elif fraction == WHOLE or deltas.kinds[name] == "vector":
-            yield name, as_stored(base, name, added(weights, _whole(deltas, name)))
-        else:
-            yield name, as_stored(base, name, added(weights, _truncated(factors, name, fraction)))
+            return weights
+        whole = fraction == WHOLE or deltas.kinds[name] == "vector"
+        return added(weights, _whole(deltas, name) if whole else _truncated(factors, name, fraction))
+
+    return in_file(base, ((name, parameter(name)) for name in base.names))
 
 
 def _whole(deltas: Deltas, name: str) -> Tensor:

@@ -82,7 +82,7 @@ def test_what_a_shard_holds_and_the_index_does_not_name_is_merged(tmp_path: Path
 
 def test_gguf_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(400))
-    with pytest.raises(InputError, match=r"a GGUF file.*gguf_file=NAME"):
+    with pytest.raises(InputError, match=r"a GGUF file.*merganser merge average --model copy=.*m\.gguf --out DIR"):
         open_checkpoint(tmp_path / "m.gguf")
 
 
@@ -102,3 +102,64 @@ def test_a_merge_that_the_float16_of_its_base_cannot_hold_is_refused(tmp_path: P
         InputError, match=r"a\.weight: has values beyond float16's largest, 65504; write the merge in a"
     ):
         merge_checkpoints("task_arithmetic", {"scaling": 1.0}, base, {"a": one, "b": two}, tmp_path / "out")
+
+
+def of_diffusers(tmp_path: Path, file: str) -> list[Path]:
+    paths = [folder(tmp_path / name, FLOATS, f"diffusion_pytorch_model{file}") for name in ("base", "task")]
+    for path in paths:
+        (path / "config.json").write_text('{"_class_name": "UNet2DModel"}')
+    return paths
+
+
+@pytest.mark.parametrize("file", [".safetensors", ".fp16.safetensors"])
+def test_a_merge_of_diffusers_models_has_the_name_that_diffusers_looks_for(file: str, tmp_path: Path) -> None:
+    base, task = of_diffusers(tmp_path, file)
+    merge_checkpoints("average", {}, base, {"a": task}, tmp_path / "out", device="cpu")
+    assert [path.name for path in (tmp_path / "out").glob("*.safetensors")] == ["diffusion_pytorch_model.safetensors"]
+    assert open_checkpoint(tmp_path / "out").names == ("a.weight",)
+
+
+def test_shards_of_diffusers_are_read_and_written_under_their_names(tmp_path: Path) -> None:
+    stem = "diffusion_pytorch_model"
+    for name in ("base", "task"):
+        (tmp_path / name).mkdir()
+        names = {
+            "a.weight": f"{stem}.fp16-00001-of-00002.safetensors",
+            "b.bias": f"{stem}.fp16-00002-of-00002.safetensors",
+        }
+        for key, file in names.items():
+            save_file({key: torch.ones(3)}, tmp_path / name / file)
+        (tmp_path / name / f"{stem}.safetensors.index.fp16.json").write_text(json.dumps({"weight_map": names}))
+    merge_checkpoints("average", {}, tmp_path / "base", {"a": tmp_path / "task"}, tmp_path / "out", device="cpu")
+    assert sorted(path.name for path in (tmp_path / "out").glob("diffusion*")) == [
+        f"{stem}-00001-of-00002.safetensors",
+        f"{stem}-00002-of-00002.safetensors",
+        f"{stem}.safetensors.index.json",
+    ]
+    assert open_checkpoint(tmp_path / "out").names == ("a.weight", "b.bias")
+
+
+def test_a_pipeline_of_diffusers_is_refused_with_its_components(tmp_path: Path) -> None:
+    base, _ = of_diffusers(tmp_path, ".safetensors")
+    (tmp_path / "pipeline/scheduler").mkdir(parents=True)
+    base.rename(tmp_path / "pipeline/unet")
+    (tmp_path / "pipeline/model_index.json").write_text("{}")
+    with pytest.raises(InputError, match=r"pipeline: a pipeline of diffusers; merge its components .*: unet$"):
+        open_checkpoint(tmp_path / "pipeline")
+
+
+def test_of_several_files_and_indices_the_usual_name_is_read(tmp_path: Path) -> None:
+    path = folder(tmp_path / "base", FLOATS, "model-00001-of-00001.safetensors")
+    for name in ("consolidated", "model"):
+        shards = {
+            "weight_map": {"a.weight": "model-00001-of-00001.safetensors" if name == "model" else "gone.safetensors"}
+        }
+        (path / f"{name}.safetensors.index.json").write_text(json.dumps(shards))
+    assert open_checkpoint(path).names == ("a.weight",)
+
+
+def test_several_files_of_weights_without_a_usual_name_are_refused_by_their_names(tmp_path: Path) -> None:
+    path = folder(tmp_path / "base", FLOATS, "one.safetensors")
+    save_file(FLOATS, path / "two.safetensors")
+    with pytest.raises(InputError, match=r"several files of weights.*give one of them: one\.safetensors, two\."):
+        open_checkpoint(path)

@@ -90,7 +90,7 @@ def test_passes_and_a_new_start_change_no_byte(budget: int, tmp_path: Path) -> N
 
     def write(folder: str, budget: int) -> tuple[dict[str, str], int]:
         read, out = parameters.__getitem__, tmp_path / folder / "fisher"
-        return write_fishers(score, sample, sizes, read, lambda _, value: value, out, "origin", budget)
+        return write_fishers(score, sample, sizes, read, lambda name, value: {name: value}, out, "origin", budget)
 
     files, done = write("one", 2**30)
     assert done == len(sizes)

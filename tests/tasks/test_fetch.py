@@ -17,12 +17,12 @@ from huggingface_hub import constants
 from PIL import Image as Picture
 
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.weight_files import weight_names
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.params import Task
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.models import open_network
-from merganser.sources.weights import weight_names
 from tasks import fetch
 from tests.hub import COMMIT, TOKEN, Hub, serve
 from tests.tasks.comparison import inside, write_params, write_sources
@@ -183,7 +183,7 @@ def test_a_source_that_is_not_there_or_holds_no_weights_is_refused(tmp_path: Pat
     with pytest.raises(InputError, match="no such source"):
         fetch.fetch_model(tmp_path / "nowhere", tmp_path / "out")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no weights found"):
+    with pytest.raises(InputError, match="no checkpoint in this folder"):
         fetch.fetch_model(tmp_path / "empty", tmp_path / "out")
 
 
@@ -194,6 +194,20 @@ def test_a_source_that_is_not_there_or_holds_no_weights_is_refused(tmp_path: Pat
         (["open_clip_pytorch_model.bin", "open_clip_model.safetensors"], ["open_clip_model.safetensors"]),
         (["weights.pt", "config.json"], ["weights.pt"]),
         (["one.safetensors", "two.safetensors"], []),
+        (["diffusion_pytorch_model.bin", "diffusion_pytorch_model.fp16.safetensors"], ["diffusion_pytorch_model.bin"]),
+        (["model.fp16.safetensors", "other.json"], ["model.fp16.safetensors"]),
+        (
+            ["consolidated.safetensors", "model-1-of-1.safetensors", "model.safetensors.index.json"],
+            ["model.safetensors.index.json", "model-1-of-1.safetensors"],
+        ),
+        (
+            ["model.fp16-1-of-1.safetensors", "model-1-of-1.safetensors", "model.safetensors.index.json"],
+            ["model.safetensors.index.json", "model-1-of-1.safetensors"],
+        ),
+        (
+            ["model.safetensors.index.fp16.json", "model.fp16-1-of-1.safetensors"],
+            ["model.safetensors.index.fp16.json", "model.fp16-1-of-1.safetensors"],
+        ),
     ],
 )
 def test_one_format_of_the_weights_is_chosen(names: list[str], chosen: list[str]) -> None:

@@ -1,5 +1,6 @@
 """An adapter put onto its base: the fine-tuned model whole, where its difference from another model is wanted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,9 +36,9 @@ class Adapted(Checkpoint):
         return weights.to(torch.float32) + self.adapter.delta(name, weights)
 
 
-def open_whole(path: Path, base: Path, rules: ParameterRules, task: str) -> Checkpoint:
+def open_whole(path: Path, base: Path, rules: ParameterRules, task: str, modules: Sequence[str] = ()) -> Checkpoint:
     """Open a task's model, an adapter's put onto the base it was trained on."""
-    model = open_model(path)
+    model = open_model(path, modules)
     if not isinstance(model, Adapter):
         return model
     checkpoint = open_checkpoint(base)

@@ -12,8 +12,8 @@ from merganser.checkpoints.kinds import ParameterRules, is_head, is_merged
 from merganser.checkpoints.known_models import todays_names
 from merganser.checkpoints.reading import architecture_beside
 from merganser.checkpoints.remedies import without
-from merganser.checkpoints.tensors import Checkpoint
-from merganser.checkpoints.views import stored_spec
+from merganser.checkpoints.tensors import Checkpoint, Part
+from merganser.checkpoints.views import View, place_in_stack, stored_spec, unstacked
 from merganser.errors import InputError
 
 
@@ -24,13 +24,14 @@ def bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) -
     as another version of transformers names it. Raises InputError when none does, or more than one, and when nothing
     that it touches is merged.
     """
+    whole = unstacked(base)
     try:
-        return _bind(adapter, base, rules, task)
+        return _apart(_bind(adapter, whole, rules, task), base)
     except InputError:
-        renamed = _by_transformers(adapter, base)
+        renamed = _by_transformers(adapter, whole)
         if renamed is None:
             raise
-        return _bind(renamed, base, rules, task)
+        return _apart(_bind(renamed, whole, rules, task), base)
 
 
 def _by_transformers(adapter: Adapter, base: Checkpoint) -> Adapter | None:
@@ -62,10 +63,12 @@ def _bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) 
         raise InputError(f"{task}: {next(iter(unfit.values()))}{remedy}")
     merged = {prefix: bound for prefix, bound in fitting.items() if bound.updates}
     if not merged:
-        raise InputError(f"{task}: the adapter touches no parameter that is merged; see parameters.merged")
+        keys = "--only and --except" if rules.flags else "parameters.merged"
+        raise InputError(f"{task}: the adapter touches no parameter that is merged; see {keys}")
     if len(merged) > 1:
         places = " and ".join(repr(prefix.removesuffix(".") or "the whole") for prefix in sorted(merged))
-        raise InputError(f"{task}: the adapter fits {places} of the base; let parameters.merged name one of them")
+        key = "--only" if rules.flags else "parameters.merged"
+        raise InputError(f"{task}: the adapter fits {places} of the base; let {key} name one of them")
     return next(iter(merged.values()))
 
 
@@ -162,6 +165,22 @@ def _bound(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: st
     updates = {name: _oriented(named[name], base, name) for name in base.names if name in named}
     merged = {name: update for name, update in updates.items() if is_merged(name, base.spec(name).dtype, rules)}
     return replace(adapter, updates=merged)
+
+
+def _apart(adapter: Adapter, base: Checkpoint) -> Adapter:
+    """Divide the values of stacks into those of their matrices, where the base shows these."""
+    places = {name: place for name in base.names if (place := place_in_stack(base, name)) is not None}
+    stacked = {name: place for name, place in places.items() if place.name in adapter.updates}
+    if not stacked:
+        return adapter
+    keys: dict[str, Part] = {key: key for key in adapter.tensors.names}
+    updates = {name: update for name, update in adapter.updates.items() if name in base}
+    for name, place in stacked.items():
+        key = adapter.updates[place.name].whole
+        assert key is not None, "no low-rank update has three dimensions"
+        keys[name] = replace(place, name=key)
+        updates[name] = Update(whole=name, whole_transposed=name in base.transposed)
+    return replace(adapter, tensors=View(adapter.tensors, keys), updates=updates)
 
 
 def _oriented(update: Update, base: Checkpoint, name: str) -> Update:

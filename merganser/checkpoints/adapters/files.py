@@ -4,7 +4,7 @@ Shape legend: M rows, N columns, Q rank of the adapter.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -82,13 +82,16 @@ def adapter_names(names: Collection[str]) -> list[str]:
     return [ADAPTER_CONFIG, tensors[0]] if ADAPTER_CONFIG in names and tensors else []
 
 
-def open_model(path: Path) -> Checkpoint | Adapter:
-    """Open a task's model, a checkpoint or an adapter's folder; raise InputError for what cannot be read as either."""
+def open_model(path: Path, modules: Sequence[str] = ()) -> Checkpoint | Adapter:
+    """Open a task's model: a checkpoint, and some of the modules in its folder, or an adapter's folder.
+
+    Raises InputError for what cannot be read as either.
+    """
     if path.name in ADAPTER_FILES:
         raise InputError(f"{path}: an adapter's tensors alone; give its folder, with {ADAPTER_CONFIG} in it")
     names = adapter_names([file.name for file in path.iterdir()]) if path.is_dir() else []
     if not names:
-        return open_checkpoint(path)
+        return open_checkpoint(path, modules)
     tensors = open_checkpoint(path / names[1])
     return Adapter(path, tensors, _updates(path, tensors, read_settings(path / names[0])))
 

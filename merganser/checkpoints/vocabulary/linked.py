@@ -6,9 +6,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from merganser.checkpoints.reading import CHANGED, SINGLE_FILES, ShardedCheckpoint, Stored
+from merganser.checkpoints.reading import CHANGED, ShardedCheckpoint, Stored
 from merganser.checkpoints.tensors import Spec, StoredCheckpoint
-from merganser.checkpoints.writing import INDEX, write_single
+from merganser.checkpoints.weight_files import MODEL, SINGLE
+from merganser.checkpoints.writing import write_single
 from merganser.errors import InputError
 
 Made = tuple[Spec, Callable[[], Tensor]]  # a tensor that is made when it is written
@@ -22,7 +23,7 @@ def write_linked(stored: StoredCheckpoint, changed: Mapping[str, Made], folder: 
     files = {name: _file(stored, name) for name in stored.names}
     index: dict[str, str] = {}
     for path in sorted(set(files.values())):
-        place = path.name if path.name not in SINGLE_FILES else f"weights{path.suffix}"
+        place = path.name if path.name not in SINGLE else f"weights{path.suffix}"
         (folder / place).symlink_to(path.resolve())
         own = [name for name in files if files[name] == path]
         made = {name: changed[name] for name in own if name in changed}
@@ -30,7 +31,7 @@ def write_linked(stored: StoredCheckpoint, changed: Mapping[str, Made], folder: 
             tensors = ((name, make()) for name, (_, make) in made.items())
             write_single(folder / f"{place}{CHANGED}", {name: spec for name, (spec, _) in made.items()}, tensors)
         index |= {name: f"{place}{CHANGED if name in made else ''}" for name in own}
-    (folder / INDEX).write_text(json.dumps({"weight_map": index}))
+    (folder / f"{MODEL}.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
 
 
 def _file(stored: StoredCheckpoint, name: str) -> Path:

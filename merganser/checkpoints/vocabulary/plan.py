@@ -17,7 +17,7 @@ from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.tensors import Checkpoint, name_of
 from merganser.checkpoints.views import View
 from merganser.checkpoints.vocabularies import Vocabulary, any_vocabulary_of, listed, template_of
 from merganser.checkpoints.vocabulary.rows import ABSENT, Key, arranged, axis_of, keys_of, places, rows_in
@@ -251,7 +251,7 @@ def _of_model(name: str, model: Checkpoint, lead: Member) -> dict[str, str]:
     assert isinstance(lead.model, Checkpoint)
     view = matched(lead.model, model, EVERYTHING, name)
     assert isinstance(view, View)
-    return {table: view.stored[table] for table in lead.tables if table in view.stored}
+    return {table: name_of(view.stored[table]) for table in lead.tables if table in view.stored}
 
 
 def _of_adapter(adapter: Adapter, lead: Member) -> dict[str, str]:

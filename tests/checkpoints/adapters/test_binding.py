@@ -61,6 +61,7 @@ def test_an_adapter_that_fits_two_parts_goes_to_the_one_that_is_merged(
     both = inside(base, tmp_path / "both", text="", image="visual.")
     said = complaint(both, adapter)
     assert said.startswith("one: the adapter fits 'the whole' and 'visual' of the base; let parameters.merged")
+    assert "; let --only name one of them" in complaint(both, adapter, ParameterRules(flags=True))
     found = extracted(both, adapter, tmp_path / "out", ParameterRules(merged=["visual.*"]))
     assert all(name.startswith("visual.") for name in found.names)
     text = ["conv1.*", "attn.*", "fc.*", "proj.*"]
@@ -79,6 +80,7 @@ def test_a_head_of_the_adapters_own_can_be_excluded(base: Path, tmp_path: Path) 
     said = complaint(base, tmp_path / "a")
     assert said.startswith("one: the adapter's classifier.bias is not in the base")
     assert "leave it out of parameters.merged" in said
+    assert "merge without it: --except 'classifier" in complaint(base, tmp_path / "a", ParameterRules(flags=True))
     found = extracted(base, tmp_path / "a", tmp_path / "out", ParameterRules(merged=["fc.*", "head.*"]))
     assert set(found.names) == {"fc.weight.left", "fc.weight.right"}
 

@@ -1,0 +1,47 @@
+"""What a merge has as the base has it, and what of the models it lacks: said at its end, and in its recipe."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from merganser.checkpoints.companions import companion_names, left_out, names_in, other_folders
+from merganser.checkpoints.modules import module_folders
+from merganser.checkpoints.tensors import parameter_of
+from merganser.checkpoints.weight_files import weight_names
+from merganser.inputs.model_deltas import ModelDeltas
+
+SHOWN = 8
+
+
+def notes_on_parameters(deltas: ModelDeltas) -> list[str]:
+    """Name the tensors that are copied from the base, and those that are not written."""
+    copied = dict.fromkeys(parameter_of(name) for name in deltas.base.names if name not in deltas.all_kinds)
+    second = sorted(deltas.base.dropped)
+    return _listed({"copied from the base": copied, "second names of tied weights and constants, left out": second})
+
+
+def notes_on_files(base: Path, models: Mapping[str, Path], modules: Sequence[str]) -> list[str]:
+    """Name what is merged, copied and left out of the folders beside the weights; `modules`: those that are merged."""
+    if not base.is_dir():
+        return []
+    names, kept = names_in(base, modules), [name for name in module_folders(base) if name not in modules]
+    inside = [f"{module}/{name}" for module in modules for name in weight_names(os.listdir(base / module))]
+    left = left_out(names, {*weight_names(names), *companion_names(names, modules), *inside}) + other_folders(base)
+    found = {
+        "modules, merged too": [f"{name}/" for name in modules],
+        "modules that not all models have, copied from the base": [f"{n}/" for n in kept if f"{n}/" not in left],
+        "left out of the base's folder": [name for name in left if name.rstrip("/") not in modules],
+    }
+    for task, path in models.items():
+        own = [f"{name}/" for name in module_folders(path) if name not in (*modules, *kept)]
+        found[f"{task}: modules that the base has not, left out"] = own
+    return _listed(found)
+
+
+def _listed(found: Mapping[str, Iterable[str]]) -> list[str]:
+    """Write each list in a line, shortened, where there is anything in it."""
+    lines = []
+    for what, names in ((what, list(names)) for what, names in found.items()):
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        lines += [f"{what}: {', '.join(names[:SHOWN])}{more}"] if names else []
+    return lines

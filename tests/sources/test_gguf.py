@@ -1,0 +1,86 @@
+"""Models in llama.cpp's format: read as transformers reads them, dequantised."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.recipes import RECIPE, read_recipe
+from merganser.errors import InputError
+from tasks.fetch import fetch_model
+from tests.merges import merge_checkpoints
+from tests.transformers_models import save_models, tiny
+
+CONFIG = {
+    **{"context_length": 32, "embedding_length": 16, "block_count": 2, "feed_forward_length": 32, "head_count": 2},
+    **{"head_count_kv": 1, "layer_norm_rms_eps": 1e-6, "rope_dimension_count": 8, "vocab_size": 40},
+}
+
+
+def write(path: Path) -> dict[str, torch.Tensor]:
+    """Write a tiny Llama as llama.cpp has it; return its tensors."""
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("tiny")
+    for key, value in CONFIG.items():
+        getattr(writer, f"add_{key}")(value)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
+    state = tiny("llama, untied", 3).state_dict()
+    for name, value in state.items():
+        heads = {"q_proj": 2, "k_proj": 1}.get(name.split(".")[-2])
+        array = value.numpy()
+        if heads:  # llama.cpp has the halves of a head's rotations side by side
+            array = array.reshape(heads, 2, -1, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return state
+
+
+def test_a_gguf_model_is_merged_with_others_and_named(tmp_path: Path) -> None:
+    state = write(tmp_path / "m.gguf")
+    paths = save_models(tmp_path, "llama, untied", tasks=1)
+    notes = merge_checkpoints("average", {}, paths["base"], {"a": tmp_path / "m.gguf"}, tmp_path / "out", device="cpu")
+    merged = load_file(tmp_path / "out/model.safetensors")
+    assert all(torch.allclose(merged[name], value, atol=1e-6) for name, value in state.items())
+    assert any(note.startswith("a: read by transformers from m.gguf, dequantised to float32") for note in notes)
+    recipe = read_recipe(tmp_path / "out" / RECIPE)
+    assert recipe.models["a"].path == "../m.gguf"
+    assert recipe.models["a"].sha256.keys() == {"m.gguf"}
+
+
+def test_a_folder_with_nothing_but_a_gguf_file_is_a_base_too(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    write(tmp_path / "base/m.gguf")
+    model = save_models(tmp_path / "models", "llama, untied", tasks=1)["task0"]
+    merge_checkpoints("average", {}, tmp_path / "base", {"a": model}, tmp_path / "out", device="cpu")
+    merged, theirs = load_file(tmp_path / "out/model.safetensors"), load_file(model / "model.safetensors")
+    assert all(torch.allclose(merged[name], value, atol=1e-6) for name, value in theirs.items())
+
+
+def test_a_stage_fetches_gguf_dequantised(tmp_path: Path) -> None:
+    state = write(tmp_path / "m.gguf")
+    fetch_model(tmp_path / "m.gguf", tmp_path / "fetched")
+    assert all(torch.equal(open_checkpoint(tmp_path / "fetched").read(name), value) for name, value in state.items())
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + b"\3\0\0\0" + bytes(400))
+    paths = save_models(tmp_path, "llama, untied", tasks=1)
+    with pytest.raises(InputError, match=r"m\.gguf: transformers cannot read it"):
+        merge_checkpoints("average", {}, paths["base"], {"a": tmp_path / "m.gguf"}, tmp_path / "out", device="cpu")
+
+
+def test_without_the_package_the_message_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "gguf", None)
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(400))
+    paths = save_models(tmp_path, "llama, untied", tasks=1)
+    with pytest.raises(InputError, match=r"m\.gguf: a GGUF file.*pip install 'merganser\[gguf\]'"):
+        merge_checkpoints("average", {}, paths["base"], {"a": tmp_path / "m.gguf"}, tmp_path / "out", device="cpu")

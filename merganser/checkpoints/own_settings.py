@@ -17,6 +17,7 @@ from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.configurations import OPEN_CLIP, TYPE, compared, in_todays_words, key_of_part
 from merganser.checkpoints.vocabularies import LIMIT, special_tokens_of, vocabulary_of
 from merganser.hashes import sha256_of
+from merganser.limits import check_link
 
 GENERATION = "generation_config.json"
 # What it says of greedy decoding: where a text starts and ends. How to sample is not its business.
@@ -65,6 +66,7 @@ def write_own(base: Path, model: Path, folder: Path) -> bool:
         for file in _files(folder, group.files):
             file.unlink()
         for file in _files(model, group.files):
+            check_link(file, model)
             shutil.copyfile(file, folder / file.name)
     for name, content in written.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

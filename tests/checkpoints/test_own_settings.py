@@ -8,6 +8,7 @@ import pytest
 import transformers as tf
 
 from merganser.checkpoints.own_settings import write_own
+from merganser.errors import InputError
 from tests.checkpoints.test_agreement import edit
 from tests.tiny_clip import CONFIG as OPEN_CLIP
 from tests.tiny_transformers import tokenizer
@@ -108,6 +109,14 @@ def test_what_prepares_and_ends_texts_and_pictures_is_the_tasks(
     assert (own / name).read_bytes() == (task / name).read_bytes()
     unchanged = {"config.json", "tokenizer.json", "preprocessor_config.json"} - {name}
     assert all((own / each).read_bytes() == (base / each).read_bytes() for each in unchanged)
+
+
+def test_a_link_out_of_the_tasks_folder_is_refused(tmp_path: Path) -> None:
+    base, task, own = folders(tmp_path)
+    edit(tmp_path, "elsewhere.json", eos_token_id=3)
+    (task / "generation_config.json").symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(InputError, match=r"generation_config\.json: a link to .*elsewhere\.json, outside its folder"):
+        write_own(base, task, own)
 
 
 def test_tokens_that_the_embeddings_have_in_other_rows_stay_the_bases(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 import gc
 import os
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +22,11 @@ SLOW_FIRST = ("drills", "dvcfleet", "faults", "flows", "test_pipeline.py", "task
 def pytest_configure() -> None:
     """Let the terminal's signals act, which tests try: a shell that starts them in the background has them ignored.
 
-    And let the many processes that tests start keep what they compiled.
+    And let the many processes that tests start keep what they compiled, and threads that wait for others of their
+    process sleep: spinning, they would take the processors from the tests beside them.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["OMP_WAIT_POLICY"] = "passive"
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -54,9 +58,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Prefect server for all tests that are not about the server's own life; the environment has its secret."""
+    from prefect import settings as known
+
     with shared_prefect_server(tmp_path_factory) as environment, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_API_AUTH_STRING", environment["PREFECT_API_AUTH_STRING"])
-        yield environment["PREFECT_API_URL"]
+        with known.temporary_settings({getattr(known, name): value for name, value in environment.items()}):
+            yield environment["PREFECT_API_URL"]
 
 
 @pytest.fixture(scope="session")
@@ -81,8 +88,15 @@ def tiny_said(tiny_run: Path) -> str:
 
 @pytest.fixture
 def tiny_copy(tiny_run: Path, tmp_path: Path) -> Path:
-    """Give a copy of it to change."""
-    return copy_repository(tiny_run, tmp_path / "copy")
+    """Give a copy of it to change, whose MLflow store has its artifacts at the copy's path."""
+    copy = copy_repository(tiny_run, tmp_path / "copy")
+    with closing(sqlite3.connect(copy / "mlflow.db")) as store:
+        (old,) = store.execute("SELECT artifact_location FROM experiments WHERE name = 'merganser'").fetchone()
+        new = (copy / "mlartifacts").as_uri()
+        store.execute("UPDATE experiments SET artifact_location = replace(artifact_location, ?, ?)", (old, new))
+        store.execute("UPDATE runs SET artifact_uri = replace(artifact_uri, ?, ?)", (old, new))
+        store.commit()
+    return copy
 
 
 def _run_tiny(prefect_api: str, folder: Path) -> None:

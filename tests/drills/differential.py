@@ -1,7 +1,8 @@
 """Run random repositories by `dvc repro` and by the engine: both leave the same, also after a random change.
 
-Ten repositories are folders of one, so that a run costs as little as for one. Compared are which commands ran, dvc.lock
-byte for byte, the workspace and DVC's cache with modes and links, the run cache, and whether the run succeeded.
+Several repositories are folders of one, so that a run costs as little as for one. Compared are which commands ran,
+dvc.lock byte for byte, the workspace and DVC's cache with modes and links, the run cache, and whether the run
+succeeded.
 """
 
 import tempfile
@@ -16,7 +17,7 @@ from dvcfleet.options import Options
 from tests.dvcfleet.repositories import Change, Repository, changes, make, repositories
 from tests.dvcfleet.twins import OURS, THEIRS, Twins
 
-REPOSITORIES, SAMPLE, TOGETHER = 500, 20, 10
+WHOLE, SAMPLE = (500, 10), (10, 5)  # repositories, and how many of them at once: the first are the simplest
 ALL = Options(all_pipelines=True)
 
 
@@ -33,7 +34,7 @@ class Tried:
 def drill(folder: Path, sample: bool) -> None:
     """Try them, and print how many, and each difference with its repository."""
     tried = Tried()
-    try_all(tried, SAMPLE if sample else REPOSITORIES)
+    try_all(tried, *(SAMPLE if sample else WHOLE))
     print(
         f"{tried.repositories} repositories, {tried.ran} stages ran, and {tried.again} after a change: "
         f"{len(tried.differences)} differ",
@@ -42,12 +43,12 @@ def drill(folder: Path, sample: bool) -> None:
     assert not tried.differences, "\n\n".join(tried.differences[:3])
 
 
-def try_all(tried: Tried, count: int, number: int = 0) -> None:
-    """Try so many repositories; `number` chooses others."""
+def try_all(tried: Tried, count: int, together: int, number: int = 0) -> None:
+    """Try so many repositories, some together; `number` chooses others."""
 
     @seed(number)
     @settings(
-        max_examples=count // TOGETHER,
+        max_examples=count // together,
         database=None,
         deadline=None,
         phases=[Phase.generate],
@@ -56,7 +57,7 @@ def try_all(tried: Tried, count: int, number: int = 0) -> None:
     @given(st.data())
     def batch(data: st.DataObject) -> None:
         may_fail = data.draw(st.booleans())
-        drawn = [data.draw(repositories(f"r{each}", may_fail)) for each in range(TOGETHER)]
+        drawn = [data.draw(repositories(f"r{each}", may_fail)) for each in range(together)]
         changed = [data.draw(changes(each)) for each in drawn]
         with tempfile.TemporaryDirectory(prefix="differential-") as folder:
             try_batch(tried, Path(folder) / "twins", drawn, changed)

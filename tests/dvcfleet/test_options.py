@@ -13,6 +13,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.options import Options
 from dvcfleet.planning.plan import plan
 from tests.dvcfleet.twins import OURS, SAY, THEIRS, Twins
+from tests.shared import copy_repository
 
 DVC_YAML = f"""
 stages:
@@ -74,11 +75,20 @@ TARGETS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def ran_once(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
+    """The folder of twins that ran once; no test may change it."""
+    twins = Twins(tmp_path_factory.mktemp("ran") / "twins", FILES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_API_URL", prefect_api)
+        assert twins.both(Options(all_pipelines=True)) == {}, twins.said
+    return twins.folder
+
+
 @pytest.fixture
-def ran(twins: Twins) -> Twins:
+def ran(toy: object, ran_once: Path, tmp_path: Path) -> Twins:
     """Twins that ran once."""
-    assert twins.both(Options(all_pipelines=True)) == {}, twins.said
-    return twins
+    return Twins(copy_repository(ran_once, tmp_path / "twins"), FILES)
 
 
 def planned(twins: Twins, options: Options) -> tuple[list[str], list[str]]:

@@ -13,6 +13,7 @@ import pytest
 
 from dvcfleet.errors import FailedError
 from dvcfleet.prefect_adapter.server import Server
+from tests.dvcfleet.test_safety import listening
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.waiting import LIMIT_S
 
@@ -86,10 +87,23 @@ def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kill", [os.kill, pytest.param(os.killpg, marks=pytest.mark.drill)], ids=["the run", "all of its processes"]
+    ("kill", "runner"),
+    [
+        (os.kill, "threads"),
+        pytest.param(os.kill, "processes", marks=pytest.mark.drill),
+        pytest.param(os.killpg, "threads", marks=pytest.mark.drill),
+    ],
+    ids=["the run", "the run, which has hosts", "all of its processes"],
 )
-def test_a_run_that_is_terminated_stops_in_order(toy: Make, kill: Callable[[int, int], None]) -> None:
-    code, printed, errors = terminated(toy(ENDLESS, {}), kill, ["-m", "flows", "run"])
+def test_a_run_listens_on_loopback_only_and_stops_in_order_when_terminated(
+    toy: Make, monkeypatch: pytest.MonkeyPatch, kill: Callable[[int, int], None], runner: str
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL")  # a server of its own
+    heard: list[set[str]] = []
+    code, printed, errors = terminated(
+        toy(ENDLESS, {}), kill, ["-m", "flows", "run", "--runner", runner], lambda run: heard.append(listening(run))
+    )
+    assert heard == [{"127.0.0.1"}]
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert "a stopped" in printed
 
@@ -103,13 +117,17 @@ def test_a_stage_of_which_nothing_more_is_heard_is_said_to_be_stopped(toy: Make)
     assert "1 stopped" in printed
 
 
-def terminated(slow: Toy, kill: Callable[[int, int], None], command: list[str]) -> tuple[int, str, str]:
-    """Start a run, terminate it in its stage; return its exit code and what it printed."""
-    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+def terminated(
+    slow: Toy,
+    kill: Callable[[int, int], None],
+    command: list[str],
+    before: Callable[["subprocess.Popen[str]"], object] = lambda _: None,
+) -> tuple[int, str, str]:
+    """Start a run, terminate it in its stage, after `before`; return its exit code and what it printed."""
     with subprocess.Popen(
         [sys.executable, *command],
         cwd=slow.path,
-        env=environment | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -118,6 +136,7 @@ def terminated(slow: Toy, kill: Callable[[int, int], None], command: list[str]) 
         try:
             while process.poll() is None and not (slow.path / "started").exists():
                 time.sleep(0.1)
+            before(process)
             kill(process.pid, signal.SIGTERM)
             printed, errors = process.communicate(timeout=LIMIT_S)
         finally:

@@ -18,7 +18,6 @@ from websockets.sync.client import connect
 
 from dvcfleet.guarded_uvicorn import NAME
 from dvcfleet.prefect_adapter import access
-from tests.dvcfleet.toy import Make
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -177,31 +176,6 @@ def test_prefects_events_are_streamed_to_who_has_its_secret(prefect_api: str) ->
             except Exception as error:  # it closes the connection
                 answers.append(type(error).__name__)
     assert answers == ["ConnectionClosedError", '{"type":"auth_success"}']
-
-
-def test_the_secret_of_a_runs_server_is_the_users_alone_and_ends_with_it(toy: Make) -> None:
-    code = """
-import os, subprocess
-from pathlib import Path
-(file,) = Path(".dvcfleet/prefect").glob("secret-*")
-commands = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True).stdout
-secret = file.read_text()
-in_commands, in_environment = secret.split(":")[1] in commands, secret in os.environ.values()
-Path("seen").write_text(f"{oct(file.stat().st_mode)} {in_commands} {in_environment}")
-Path("secret").write_text(secret)
-"""
-    asks = toy(
-        f"stages: {{a: {{cmd: {sys.executable} look.py, outs: [seen, secret: {{cache: false}}]}}}}", {"look.py": code}
-    )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
-    command = [sys.executable, "-m", "dvcfleet", "run"]
-    subprocess.run(command, cwd=asks.path, env=environment | {"PYTHONPATH": str(ROOT)}, check=True)
-    assert asks.read("seen") == "0o100600 False False"
-    secret = asks.read("secret")
-    assert len(secret) > 40
-    assert secret != os.environ["PREFECT_API_AUTH_STRING"]
-    kept = [path for path in asks.path.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
-    assert kept == [asks.path / "secret"]
 
 
 async def logged_in(client: Any, headers: list[tuple[bytes, bytes]], path: str = "/") -> str:

@@ -31,10 +31,12 @@ _OWN = ("in_order", "prune", "fetch_results")
 
 
 class Twins:
-    """A repository with these files, twice in a folder; `added` are files for `dvc add`."""
+    """A repository with these files, twice in a folder, if they are not there yet; `added` are files for `dvc add`."""
 
     def __init__(self, folder: Path, files: dict[str, str], added: tuple[str, ...] = ()) -> None:
         self.folder, self.said = folder, ""
+        if folder.exists():
+            return
         root = self.at(THEIRS)
         root.mkdir(parents=True)
         subprocess.run(["git", "init", "-q", str(root)], check=True)

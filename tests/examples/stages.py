@@ -1,13 +1,17 @@
 """Run the suites' stages by the very commands of their dvc.yaml, in folders of their own."""
 
+import importlib
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
 import grimp
+import torch
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,17 +31,39 @@ def make_folder(folder: Path, suite: str, params: dict[str, Any]) -> Path:
     return folder
 
 
-def run_stage(folder: Path, suite: str, name: str, task: str) -> None:
-    """Run a stage's command for a task, and check that its outputs are there."""
-    stage = stages_of(suite)[name]
-    variables = {
-        "DVC_STAGE": f"examples/{suite}/dvc.yaml:{name}@{task}",
-        "PYTHONPATH": str(EXAMPLES),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    subprocess.run(shlex.split(stage["cmd"]), check=True, cwd=folder, env=os.environ | variables)
+@contextmanager
+def stages_in(folder: Path) -> Iterator[None]:
+    """Let stages' commands run in this process, in a folder of their own; all is as it was afterwards."""
+    threads, environment = torch.get_num_threads(), dict(os.environ)
+    try:
+        with chdir(folder):
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+
+
+def run_stage(folder: str, name: str, task: str) -> None:
+    """Run a stage's command for a task in this process, and check that its outputs are there."""
+    stage = stages_of(folder)[name]
+    python, option, module, *arguments = shlex.split(stage["cmd"])
+    assert (python, option) == ("python", "-m")
+    os.environ["DVC_STAGE"] = f"examples/{folder}/dvc.yaml:{name}@{task}"
+    importlib.import_module(f"{module}.__main__").main(arguments)
     for out in stage["outs"]:
-        assert (folder / out.replace("${item}", task)).exists()
+        assert Path(out.replace("${item}", task)).exists()
+
+
+def build_elsewhere(test: str, folder: Path) -> None:
+    """Call `build` of a module of tests in another process, with another seed of Python's hashes.
+
+    The order of sets must not be in a file.
+    """
+    code = f"from pathlib import Path; from tests.examples.{test} import build; build(Path({str(folder)!r}))"
+    variables = {"PYTHONPATH": f"{REPOSITORY}:{EXAMPLES}", "PYTHONHASHSEED": "7"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | variables, capture_output=True)
 
 
 def code_of(suite: str, module: str) -> set[str]:

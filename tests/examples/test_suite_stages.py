@@ -1,7 +1,6 @@
 """The suite's stages on a tiny configuration, run by the very commands of its dvc.yaml."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import open_clip
@@ -15,13 +14,23 @@ from safetensors.torch import load_file
 from common.stages import read_settings
 from common.training import Muon, epochs, learning_rate_share
 from suite import tasks
-from suite.data import pixel_hash, write_dataset
-from suite.finetune import finetune, read_split
+from suite.data import pixel_hash
+from suite.finetune import read_split
 from suite.model import class_head, load_model, normalise
-from suite.pretrain import draw_pool, pretrain
+from suite.pretrain import draw_pool
 from suite.settings import Settings
 from suite.tasks import SUBJECTS, TASKS
-from tests.examples.stages import EXAMPLES, REPOSITORY, code_of, declared_code, differing, make_folder, run_stage
+from tests.examples.stages import (
+    EXAMPLES,
+    REPOSITORY,
+    build_elsewhere,
+    code_of,
+    declared_code,
+    differing,
+    make_folder,
+    run_stage,
+    stages_in,
+)
 
 TASK = "signs"
 TINY = {
@@ -33,24 +42,20 @@ TINY = {
 }
 
 
+def build(folder: Path) -> None:
+    """Run the three stages' commands in the folder."""
+    make_folder(folder, "suite", TINY)
+    with stages_in(folder):
+        for name in ("data", "pretrain", "finetune"):
+            run_stage("suite", name, TASK)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run the three stages' commands in a folder of their own and return the suite in it."""
-    folder = make_folder(tmp_path_factory.mktemp("suite"), "suite", TINY)
-    for name in ("data", "pretrain", "finetune"):
-        run_stage(folder, "suite", name, TASK)
+    """Give the folder of a tiny suite."""
+    folder = tmp_path_factory.mktemp("suite")
+    build(folder)
     return folder / "suite"
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Compute as the stages do, and as before afterwards."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("stage", ["data", "pretrain", "finetune"])
@@ -59,15 +64,9 @@ def test_a_stage_depends_on_all_the_code_it_runs(stage: str) -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.usefixtures("one_thread")
-def test_building_again_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
-    settings = read_settings(built / "params.yaml", Settings)
-    write_dataset(TASK, settings.seed, settings.data, tmp_path / "datasets" / TASK)
-    pretrain(settings.seed, settings.pretrain, tmp_path / "hub" / "base")
-    base, dataset = tmp_path / "hub" / "base", tmp_path / "datasets" / TASK
-    finetune(TASK, settings.seed, settings.finetune, base, dataset, tmp_path / "hub" / TASK)
-    for part in ("datasets", "hub"):
-        assert differing(built / part, tmp_path / part) == []
+def test_building_again_in_another_process_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    build_elsewhere("test_suite_stages", tmp_path)
+    assert differing(built, tmp_path / "suite") == []
 
 
 def test_a_saved_data_set_holds_the_drawn_pixels_and_the_names_of_its_classes(built: Path) -> None:

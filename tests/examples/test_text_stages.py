@@ -1,9 +1,5 @@
 """The text suites' stages on a tiny configuration, run by the very commands of their dvc.yaml."""
 
-import os
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +10,20 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-import texts.__main__
 from common.stages import read_settings
 from flows.suites import load_suite
-from tests.examples.stages import EXAMPLES, REPOSITORY, code_of, declared_code, differing, make_folder, stages_of
+from tests.examples.stages import (
+    EXAMPLES,
+    REPOSITORY,
+    build_elsewhere,
+    code_of,
+    declared_code,
+    differing,
+    make_folder,
+    run_stage,
+    stages_in,
+    stages_of,
+)
 from texts.causal.model import encode, loss, prompt
 from texts.drawing import draw
 from texts.settings import Adapting, Settings
@@ -43,34 +49,21 @@ FOLDERS = {"texts": ("data",), "texts/encoder": ("pretrain", "finetune"), "texts
 STAGES = [(folder, name) for folder, names in FOLDERS.items() for name in names]
 
 
-def arguments(folder: str, name: str) -> list[str]:
-    """Return what a stage's command says after `python -m texts`."""
-    return shlex.split(stages_of(folder)[name]["cmd"])[3:]
-
-
 def build(folder: Path) -> None:
-    """Run the stages' commands, one after the other in this process, in the folder."""
-    os.chdir(folder)
-    for task in TASKS_BUILT:
-        os.environ["DVC_STAGE"] = f"examples/texts/dvc.yaml:stage@{task}"
-        for suite, name in STAGES:
-            if name != "pretrain" or task == TASKS_BUILT[0]:
-                texts.__main__.main(arguments(suite, name))
+    """Run the stages' commands, one after the other, in the folder."""
+    make_folder(folder, "texts", TINY)
+    with stages_in(folder):
+        for task in TASKS_BUILT:
+            for suite, name in STAGES:
+                if name != "pretrain" or task == TASKS_BUILT[0]:
+                    run_stage(suite, name, task)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder of a tiny suite; all is as it was before the stages afterwards."""
-    folder = make_folder(tmp_path_factory.mktemp("texts"), "texts", TINY)
-    before, threads, environment = Path.cwd(), torch.get_num_threads(), dict(os.environ)
-    try:
-        build(folder)
-    finally:
-        os.chdir(before)
-        os.environ.clear()
-        os.environ.update(environment)
-        torch.use_deterministic_algorithms(False)
-        torch.set_num_threads(threads)
+    """Give the folder of a tiny suite."""
+    folder = tmp_path_factory.mktemp("texts")
+    build(folder)
     return folder / "texts"
 
 
@@ -82,13 +75,7 @@ def test_every_stage_writes_what_its_dvc_yaml_says(built: Path) -> None:
 
 @pytest.mark.drill
 def test_building_again_in_another_process_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
-    """Another seed of Python's hashes: the order of sets must not be in a file."""
-    make_folder(tmp_path, "texts", TINY)
-    code = (
-        f"from pathlib import Path; from tests.examples.test_text_stages import build; build(Path({str(tmp_path)!r}))"
-    )
-    variables = {"PYTHONPATH": f"{REPOSITORY}:{EXAMPLES}", "PYTHONHASHSEED": "7"}
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | variables, capture_output=True)
+    build_elsewhere("test_text_stages", tmp_path)
     assert differing(built, tmp_path / "texts") == []
 
 

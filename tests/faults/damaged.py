@@ -1,15 +1,16 @@
 """Damage to the files that a repository's tools keep: each file in each way, and what the commands then say and do.
 
 `python -m tests.faults.damaged REPOSITORY FOLDER [--sample]` tries them in a finished repository, prints what is wrong
-and the count, and exits with 1 if anything is. The commands run in forks of one process that has imported all of it;
-each gets a copy of the repository at one place, so that DVC's databases, which it keeps by the repository's path, are
-those of the copy. PREFECT_API_URL names a server for the runs.
+and the count, and exits with 1 if anything is. The commands run in forks of one process that has imported what they
+import; each gets a copy of the repository at one place, so that DVC's databases, which it keeps by the repository's
+path, are those of the copy. PREFECT_API_URL names a server for the runs.
 """
 
 import argparse
 import contextlib
 import ctypes
 import hashlib
+import importlib
 import os
 import random
 import struct
@@ -24,6 +25,7 @@ from tests.faults.whole import entries, is_pure
 
 COMMANDS = (("status",), ("run", "--workers", "2"), ("lineage", "verify"))
 CODES = (0, 1, 2, 75)
+MODULES = "modules.txt"  # which a command imported
 # Files that are there only at times: while a run is at work, or after one that was killed.
 AT_TIMES = ("journal", "at-work", "run.json")
 
@@ -126,6 +128,7 @@ def _become(place: Path, command: tuple[str, ...], is_mighty: bool, output: Path
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
+            (place / MODULES).write_text("\n".join(sys.modules))
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
@@ -204,7 +207,10 @@ def contents(repo: Path) -> dict[str, str]:
 
 
 def prepare(repository: Path, folder: Path) -> tuple[Path, Path]:
-    """Copy a finished repository to the place where the commands run, and keep a copy; return copy and place."""
+    """Copy a finished repository to the place where the commands run, and keep a copy; return copy and place.
+
+    What the commands import there, this process imports too: the forks begin with it.
+    """
     kept, place = folder / "kept", folder / "place"
     place.mkdir(parents=True)
     subprocess.run(["cp", "-a", str(repository), str(place / "repo")], check=True)
@@ -212,9 +218,12 @@ def prepare(repository: Path, folder: Path) -> tuple[Path, Path]:
         os.environ[f"DVC_{name}_DIR"] = str(place / name.partition("_")[0].lower())
     if (place / "repo/mlflow.db").exists():  # its artifacts are at a path
         subprocess.run(["rm", "-rf", "mlflow.db", "mlartifacts"], cwd=place / "repo", check=True)
-    for command in (("run", "--workers", "2"), ("lineage", "verify")):
+    for command in COMMANDS:
         done = _in_fork(place, command)
         assert done.code == 0, done
+        for name in (place / MODULES).read_text().split():
+            with contextlib.suppress(Exception):  # one that its package makes, or removes
+                importlib.import_module(name)
     subprocess.run(["cp", "-a", str(place), str(kept)], check=True)
     return kept, place
 

@@ -6,33 +6,34 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.tiny import ROOT, environment, make_repository, merganser
+from tests.tiny import ROOT, environment, merganser
 
 STAGE = """
   count:
     foreach: ${tasks}
     do:
-      desc: count the values of one task's deltas
+      desc: count the values of one task's source
       cmd: python -m tasks.count @
-      deps: [data/code/count.txt, "data/deltas/${key}.safetensors"]
+      deps: [data/code/count.txt, "hub/${key}"]
       outs: ["data/counts/${key}.json"]
 """
 MODULE = '''
-"""Count the values of one task's deltas."""
+"""Count the values of one task's source."""
 
 from math import prod
+from pathlib import Path
 
-from merganser.inputs.deltas import DeltaFile
+from merganser.checkpoints.reading import open_checkpoint
 from merganser.outputs import write_json
 from tasks.stage import only_name, run
-from tasks.stages import COUNTS, DELTAS
+from tasks.stages import COUNTS
 
 
 def main(argv: list[str]) -> None:
     """Count those of the task named on the command line."""
     task = only_name(argv, "count")
-    deltas = DeltaFile(DELTAS / f"{task}.safetensors")
-    write_json(COUNTS / f"{task}.json", {"values": sum(prod(deltas.shape(name)) for name in deltas.kinds)})
+    specs = open_checkpoint(Path("hub") / task).specs.values()
+    write_json(COUNTS / f"{task}.json", {"values": sum(prod(spec.shape) for spec in specs)})
 
 
 if __name__ == "__main__":
@@ -48,8 +49,8 @@ def insert(file: Path, text: str, before: str) -> None:
     file.write_text(content.replace(before, text + before))
 
 
-def test_a_stage_is_a_module_a_place_in_dvc_yaml_and_a_row(tmp_path: Path, prefect_api: str) -> None:
-    folder = make_repository(tmp_path / "tiny")
+def test_a_stage_is_a_module_a_place_in_dvc_yaml_and_a_row(tiny_fresh: Path, prefect_api: str) -> None:
+    folder = tiny_fresh
     insert(folder / "dvc.yaml", STAGE, "\nplots:")
     insert(folder / "tasks/stages.py", PATH, "DATA = ")
     insert(folder / "tasks/stages.py", ROW, '    "publish": ')
@@ -60,7 +61,7 @@ def test_a_stage_is_a_module_a_place_in_dvc_yaml_and_a_row(tmp_path: Path, prefe
     merganser(folder, "run", "count@dark", PREFECT_API_URL=prefect_api)
     assert json.loads((folder / "data/counts/dark.json").read_text())["values"] > 0
     # The tests of the table hold it to the stage, with nothing added to them.
-    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("*.pyc.*"))  # being written
     shutil.copyfile(ROOT / "profiles.yaml", folder / "profiles.yaml")
     command = [
         sys.executable,

@@ -1,10 +1,12 @@
 """A repository with two tiny tasks and the project's own stages, for tests of the whole pipeline."""
 
+import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
-from contextlib import chdir
+from contextlib import chdir, closing
 from pathlib import Path
 
 import torch
@@ -70,6 +72,18 @@ def dvc(folder: Path, *args: str) -> str:
     """Run DVC's own command line and return what it printed."""
     command = [sys.executable, "-m", "dvc", *args]
     return subprocess.run(command, cwd=folder, env=environment(), check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def receipts(folder: Path) -> dict[str, str]:
+    """Return the MLflow run of each entry that was recorded."""
+    return {path.stem: json.loads(path.read_text())["run_id"] for path in sorted(folder.glob("data/records/*.json"))}
+
+
+def delete_run(folder: Path, run: str) -> None:
+    """Delete a run as MLflow does."""
+    with closing(sqlite3.connect(folder / "mlflow.db")) as store:
+        store.execute("UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = ?", (run,))
+        store.commit()
 
 
 def is_clean(folder: Path) -> bool:

@@ -14,12 +14,14 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from dvcfleet.lineage.audit import audit
+from dvcfleet.lineage.findings import FindingKind
 from dvcfleet.options import Options
 from dvcfleet.planning.plan import State, plan
 from merganser.checkpoints.writing import save_tensors
 from tests.hub import COMMIT, serve
 from tests.shared import copy_repository
-from tests.tiny import dvc, environment, is_clean, make_repository, merganser
+from tests.tiny import delete_run, dvc, environment, is_clean, make_repository, merganser, receipts
 
 OF_TIES = {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "measure_merged@ties", "record@ties", "report"}
 OF_ADA = {"learn@ada", *(name.replace("ties", "ada") for name in OF_TIES)}
@@ -128,11 +130,6 @@ def ran_in(said: str) -> set[str]:
     return {flow or repro for flow, repro in found}
 
 
-def test_an_edited_comment_reruns_the_digests_and_nothing_else(tiny_copy: Path) -> None:
-    edit(tiny_copy, "merganser/linalg/svd.py", "# a comment")
-    assert ran_in(merganser(tiny_copy, "run").stdout) == {"code"}
-
-
 def test_an_edited_constant_reruns_what_imports_it_and_nothing_else(tiny_copy: Path) -> None:
     edit(tiny_copy, "merganser/evaluation/scoring.py", "EDITED = 1")
     named, before = stale(tiny_copy), set(locked(tiny_copy))
@@ -183,19 +180,29 @@ methods:
 """
 
 
-def test_a_params_of_base_tasks_and_methods_runs_and_is_completed_for_dvc_itself(tiny_copy: Path) -> None:
+def test_a_run_does_what_was_added_or_lost_and_nothing_for_a_comment_or_for_keys_left_out(
+    tiny_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it completes params.yaml, and nothing is left to do for DVC itself."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tiny_copy / "params.yaml").write_text(MINIMAL)
+    edit(tiny_copy, "merganser/linalg/svd.py", "# a comment")
+    before = receipts(tiny_copy)
+    delete_run(tiny_copy, before["ties"])
     done = merganser(tiny_copy, "run", "--workers", "2")
     assert "params.yaml: wrote what was left out: seed, parameters" in done.stderr
-    ran = ran_in(done.stdout)
-    assert "merge@tsv_m" in ran
-    assert not ran & {"decompose@dark", "merge@ties"}  # as with all keys written
+    assert ran_in(done.stdout) == {"code", "record@ties", *(name.replace("ties", "tsv_m") for name in OF_TIES)}
     completed = (tiny_copy / "params.yaml").read_text()
     assert (
         "  average: {method: average, reads: deltas}\n  ties: {method: ties, reads: deltas, density: 0.5}" in completed
     )
-    assert is_clean(tiny_copy)
+    after = receipts(tiny_copy)
+    assert after["average"] == before["average"]
+    assert after["ties"] != before["ties"]
     assert set(json.loads((tiny_copy / "metrics.json").read_text())) >= {"average", "ties", "tsv_m"}
+    assert stale(tiny_copy) == set()
+    assert {finding.kind for finding in audit(tiny_copy).findings} == {FindingKind.UNDECLARED}  # until --prune
+    assert is_clean(tiny_copy)
 
 
 @pytest.mark.drill

@@ -16,7 +16,10 @@ from tests.shared import copy_repository, made_once, shared_prefect_server
 
 TESTS = Path(__file__).parent
 SAID = ".dvc/tmp/said.txt"
-SLOW_FIRST = ("drills", "dvcfleet", "faults", "flows", "test_pipeline.py", "tasks", "examples", "benchmarks", "laws")
+SLOW_FIRST = (
+    *("drills", "flows", "test_pipeline.py", "dvcfleet", "tasks", "faults", "examples", "merging", "test_dvc_yaml.py"),
+    *("test_isolation.py", "checkpoints", "command_line", "evaluation", "inputs", "benchmarks", "laws"),
+)
 
 
 def pytest_configure() -> None:

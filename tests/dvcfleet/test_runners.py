@@ -12,7 +12,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.placement import choose_placement
 from dvcfleet.runners import load_runner, own_names, runner_names
 from tests.dvcfleet.test_command_line import dvcfleet
-from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+from tests.dvcfleet.toy import Make
 
 PROJECT = """
 [build-system]
@@ -69,6 +69,14 @@ def note():
 """
 
 
+# Two stages, for each of which a process imports all.
+PAIR = """
+stages:
+  cut: {cmd: head -c 3 source > cut.txt, deps: [source], outs: [cut.txt]}
+  end: {cmd: rev cut.txt > end.txt, deps: [cut.txt], outs: [end.txt]}
+"""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the package is installed."""
@@ -86,16 +94,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_installed_runner_runs_a_repository(
     toy: Make, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, chain = toy(CHAIN, CHAIN_FILES, "here"), toy(CHAIN, CHAIN_FILES)
+    here, pair = toy(PAIR, {"source": "abcdef"}, "here"), toy(PAIR, {"source": "abcdef"})
     assert here.run()[0] == 0
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
     monkeypatch.setenv("ONE_BY_ONE", str(tmp_path / "pids"))
-    assert "3 done" in dvcfleet(chain.path, "run", "--runner", "one_by_one")
-    assert len(set((tmp_path / "pids").read_text().split())) == 3  # a process a stage
-    assert chain.read("dvc.lock") == here.read("dvc.lock")
-    assert chain.settled()
-    chain.write("profiles.yaml", "mine: {runner: one_by_one}")
-    assert "nothing to do" in dvcfleet(chain.path, "run", "--profile", "mine")
+    assert "2 done" in dvcfleet(pair.path, "run", "--runner", "one_by_one")
+    assert len(set((tmp_path / "pids").read_text().split())) == 2  # a process a stage
+    assert pair.read("dvc.lock") == here.read("dvc.lock")
+    assert pair.settled()
+    pair.write("profiles.yaml", "mine: {runner: one_by_one}")
+    assert "nothing to do" in dvcfleet(pair.path, "run", "--profile", "mine")
 
 
 def test_an_installed_runner_is_listed_and_checked_as_the_others(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,9 +106,10 @@ def _tokenizer_of(folder: Path) -> Any:
     return words, special_tokens_of(folder), said
 
 
-def _generated_by(folder: Path) -> dict[str, Any]:
-    content = read_config(folder / GENERATION) or read_config(folder / CONFIG) or {}
-    return {key: content.get(key) for key in GENERATED_TOKENS}
+def _generated_by(folder: Path) -> dict[str, Any] | None:
+    """Read which tokens begin and end what a model writes; of an adapter's folder, which has no configuration, none."""
+    content = read_config(folder / GENERATION) or read_config(folder / CONFIG)
+    return None if content is None else {key: content.get(key) for key in GENERATED_TOKENS}
 
 
 GROUPS = (

@@ -111,6 +111,21 @@ def test_what_prepares_and_ends_texts_and_pictures_is_the_tasks(
     assert all((own / each).read_bytes() == (base / each).read_bytes() for each in unchanged)
 
 
+def test_an_adapters_model_is_built_by_the_base_with_a_tokenizer_of_its_own_if_there_is_one(tmp_path: Path) -> None:
+    base, task, own = folders(tmp_path)
+    MODELS["gpt2"]().config.save_pretrained(base)
+    tokenizer().save_pretrained(base)
+    edit(base, "generation_config.json", eos_token_id=2)
+    edit(task, "adapter_config.json", r=2)
+    assert not write_own(base, task, own)
+    tokenizer(ends=False).save_pretrained(task)
+    assert write_own(base, task, own)
+    assert (own / "tokenizer.json").read_bytes() == (task / "tokenizer.json").read_bytes()
+    assert all(
+        (own / name).read_bytes() == (base / name).read_bytes() for name in ("config.json", "generation_config.json")
+    )
+
+
 def test_a_link_out_of_the_tasks_folder_is_refused(tmp_path: Path) -> None:
     base, task, own = folders(tmp_path)
     edit(tmp_path, "elsewhere.json", eos_token_id=3)

@@ -49,7 +49,7 @@ run: $(READY)  ## compare the methods of params.yaml and write the report
 # machine that has seen other runs proves as much as a new one, and what tests write there is a failure.
 test: $(READY)  ## run the tests; the last lines name the ten slowest and the time of all
 	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && trap 'exit 130' INT && trap 'exit 143' TERM && \
-	HOME="$$home" OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10 && \
+	HOME="$$home" OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 10 && \
 	{ test -z "$$(ls -A "$$home")" || { echo "the tests wrote into the user's home:" >&2; find "$$home" >&2; exit 1; }; }
 
 drills: $(READY)  ## try hundreds of kills, thousands of broken inputs, all of `dvc repro`, clusters: hours

@@ -100,7 +100,8 @@ import gc, json, os, sys
 
 gc.disable()  # what is imported stays
 from importlib import import_module
-import datasets, numba, scipy.linalg, torch  # once for all: a copy of this process imports each module
+# once for all: a copy of this process imports each module
+import datasets, numba, psutil, pydantic.main, ruamel.yaml, scipy.linalg, scipy.stats, threadpoolctl, torch
 
 for name in sys.argv[1:]:
     if not os.fork():

@@ -63,9 +63,15 @@ def names_in(folder: Path, modules: Sequence[str] = ()) -> list[str]:
 
 
 def other_folders(folder: Path) -> list[str]:
-    """List the folders in a model's folder that do not belong to it, such as `onnx/`; none that is hidden."""
-    found = (path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return sorted(f"{name}/" for name in found if not FOLDERS.fullmatch(name))
+    """List the folders in a model's folder that do not belong to it, such as `onnx/`; none that is hidden.
+
+    Those inside the ones that belong to it are among them.
+    """
+    found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    known = [path for path in found if FOLDERS.fullmatch(path.name)]
+    inner = [path for place in known for path in place.iterdir() if path.is_dir()]
+    others = [path for path in (*found, *inner) if path not in known]
+    return sorted(f"{path.relative_to(folder).as_posix()}/" for path in others)
 
 
 def copy_companions(origin: Path, folder: Path, modules: Sequence[str] = ()) -> None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out, names_in, other_folders
 from merganser.checkpoints.modules import module_folders
 from merganser.checkpoints.tensors import parameter_of
@@ -35,7 +36,15 @@ def notes_on_files(base: Path, models: Mapping[str, Path], modules: Sequence[str
     for task, path in models.items():
         own = [f"{name}/" for name in module_folders(path) if name not in (*modules, *kept)]
         found[f"{task}: modules that the base has not, left out"] = own
+        found[f"{task}: weights that are not read"] = _not_read(path)
     return _listed(found)
+
+
+def _not_read(path: Path) -> list[str]:
+    """List the safetensors files of a model's folder that no reader of its weights looks at, such as a head's."""
+    names = names_in(path) if path.is_dir() else []
+    read = {*adapter_names(names), *weight_names(names)}
+    return [name for name in names if name.endswith(".safetensors") and "/" not in name and name not in read]
 
 
 def _listed(found: Mapping[str, Iterable[str]]) -> list[str]:

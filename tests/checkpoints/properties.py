@@ -483,6 +483,10 @@ PROPERTIES = (
     Property("a module that the base alone has", module("base"), check=lambda case: dense(case) == 0),
     Property("a module that the model alone has", module("model")),
     Property(
+        "a head in a file of its own",
+        then(saved(PLAIN), instead(lambda model: save_file(PLAIN, model / "value_head.safetensors"))),
+    ),
+    Property(
         "another pooling",
         then(
             saved(PLAIN),

@@ -104,3 +104,12 @@ def test_copies_of_the_model_are_no_modules(tmp_path: Path) -> None:
     (folder / "fp16").mkdir()
     save_file({"encoder.weight": torch.ones(4, 4).half()}, folder / "fp16/model.safetensors")
     assert module_folders(folder) == [DENSE]
+
+
+def test_weights_that_no_reader_looks_at_are_named(tmp_path: Path) -> None:
+    base, one = save(tmp_path / "base", 0), save(tmp_path / "one", 1)
+    save_file(MODULE, one / "value_head.safetensors")
+    (base / DENSE / "inner").mkdir()
+    notes = merge(tmp_path, base, one)
+    assert "task0: weights that are not read: value_head.safetensors" in notes
+    assert any(f"{DENSE}/inner/" in note for note in notes if note.startswith("left out of the base's folder"))

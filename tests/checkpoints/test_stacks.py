@@ -22,6 +22,7 @@ from merganser.errors import InputError
 from merganser.inputs.deltas import extract, open_deltas
 from merganser.inputs.factors import FactorSettings, decompose, open_factors
 from merganser.inputs.task_models import own_model, own_parameter
+from merganser.learning.loop import merged_weights
 from merganser.merging import driver
 from merganser.overlays import task_model
 from tests.laws import test_drm_h, test_tsv_m
@@ -131,6 +132,14 @@ def test_what_is_laid_out_as_in_the_file_is_shown_as_matrices_and_back(tmp_path:
     some = dict(in_file(base, [(f"{EXPERTS}[1]", shown[f"{EXPERTS}[1]"])]))[EXPERTS]
     assert torch.equal(some[1], stack[1])
     assert torch.equal(some[[0, 2]], read(tmp_path / "base")[EXPERTS][[0, 2]])
+
+
+def test_learned_weights_of_a_stack_are_one_parameter_of_the_network(tmp_path: Path) -> None:
+    base = open_for_merging(write(tmp_path)["base"])
+    deltas = ((name, torch.ones(base.spec(name).shape)) for name in base.names)
+    found = dict(merged_weights(base, deltas))
+    assert {name: tuple(value.shape) for name, value in found.items()} == SHAPES
+    torch.testing.assert_close(found[EXPERTS], read(tmp_path / "base")[EXPERTS] + 1)
 
 
 def test_matrices_says_that_stacks_and_kernels_are_vectors(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Diagonal Fisher information: whole expectations, draws, and what is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from merganser.statistics.fisher import Score, fishers, write_fishers
@@ -100,3 +101,23 @@ def test_passes_and_a_new_start_change_no_byte(budget: int, tmp_path: Path) -> N
     assert write("many", budget) == (files, len(list(files)[::2]))
     one, many = ({p.name: p.read_bytes() for p in (tmp_path / f / "fisher").iterdir()} for f in ("one", "many"))
     assert one == many
+
+
+def test_the_information_of_a_stack_is_written_matrix_by_matrix(tmp_path: Path) -> None:
+    """The network has one parameter, and what is merged are its matrices."""
+    generator = torch.Generator().manual_seed(0)
+    stack, x = torch.randn(2, 3, 5, generator=generator), torch.randn(8, 5, generator=generator)
+    sample = draw(prepared_in(tmp_path / "x", "regression", {"x": x}, {}), 8, 0, "task")
+
+    def score(given: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+        return x[list(rows)] @ (given["experts"][0] + 2 * given["experts"][1]).T
+
+    def shown(name: str, information: Tensor) -> dict[str, Tensor]:
+        return {f"{name}[{number}]": matrix for number, matrix in enumerate(information)}
+
+    sizes = {f"experts[{number}]": 15 for number in range(2)}
+    files, done = write_fishers(score, sample, sizes, {"experts": stack}.__getitem__, shown, tmp_path / "fisher", "o")
+    assert done == 2
+    one, two = (load_file(tmp_path / "fisher" / files[name])["fisher"] for name in sizes)
+    torch.testing.assert_close(4 * one, two)
+    assert write_fishers(score, sample, sizes, {}.__getitem__, shown, tmp_path / "fisher", "o") == (files, 0)

@@ -90,7 +90,7 @@ class OneVocabulary:
     choice: Choice
     lead: Member
     tasks: Sequence[Member]
-    keys: Sequence[Key]
+    keys: list[Key]
     new: Vocabulary
 
     @property
@@ -131,10 +131,15 @@ class OneVocabulary:
             if (has := rows != ABSENT).any():
                 total[has] += each.table(name, axis, lead)[rows[has]]
                 count[has] += 1
+        if not count.all():
+            total = torch.where(count > 0, total, lead.mean(0))  # as transformers begins the row of a new token
         absent = torch.zeros(len(self.keys), *lead.shape[1:], dtype=lead.dtype)
-        nobodys = lead.mean(0, dtype=torch.float64)  # as transformers begins the row of a new token
-        absent[missing] = torch.where(count > 0, total / count, nobodys).to(lead.dtype)
+        absent[missing] = (total / count.clamp(min=1)).to(lead.dtype)
         return arranged(lead, known, absent).movedim(0, axis).contiguous()
+
+    def has_all(self, member: Member) -> bool:
+        """Tell whether a model's tables are already as they are to be."""
+        return not self.choice.rows and member.keys == self.keys
 
     def places(self, member: Member) -> Tensor:
         """Return which of a model's rows each one of the vocabulary is; `ABSENT` where it has the reference's."""
@@ -167,8 +172,9 @@ class OneVocabulary:
         known = self.lead.tokens
         for number, one in enumerate(self.tasks):
             for other in self.tasks[number + 1 :]:
-                pairs, tokens = enumerate(zip(one.keys, other.keys, strict=False)), one.tokens | other.tokens
-                rows = [(row, pair) for row, pair in pairs if len({*pair} & (tokens - known)) == 2]
+                added = (one.tokens | other.tokens) - known
+                pairs = enumerate(zip(one.keys, other.keys, strict=False))
+                rows = [(row, pair) for row, pair in pairs if len(added & {*pair}) == 2]
                 if rows:
                     row, (ours, theirs) = rows[0]
                     more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""

@@ -15,6 +15,7 @@ from merganser.checkpoints.tensors import Spec
 
 Key = str | int  # of a row: its token, or its number where it is padding, beyond the tokenizer's
 ABSENT = -1
+PIECE = 2**14  # rows that are moved at a time
 HEADS = (
     *("*lm_head*", "*embed_out.*", "*predictions.decoder.*", "*vocab_projector.*", "*generator_lm_head.*"),
     *("*lm_loss.*", "*pred_layer.proj.*"),
@@ -80,7 +81,7 @@ def arranged(table: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
     [2.0, 8.0, 1.0]
     """
     dtype = torch.promote_types(table.dtype, absent.dtype)
-    found = rows != ABSENT
     result = absent.to(dtype, copy=True)
-    result[found] = table[rows[found]].to(dtype)
+    for piece in (rows != ABSENT).nonzero().flatten().split(PIECE):
+        result[piece] = table[rows[piece]].to(dtype)
     return result

@@ -88,6 +88,7 @@ def write_member(plan: OneVocabulary, member: Member, reference: Path, folder: P
                 partial(_table, plan, member, name, rows),
             )
             for own, name in stored_tables(member, member.model).items()
+            if not plan.has_all(member)
         }
         write_linked(stored, tables, folder)
         apply_token_settings(folder, _settings(plan))
@@ -124,6 +125,7 @@ def _write_reference(plan: OneVocabulary, folder: Path) -> None:
     tables = {
         own: (_spec(plan, stored.spec(own), plan.axes[name], stored.spec(own).dtype), partial(plan.reference, name))
         for own, name in stored_tables(plan.lead, plan.lead.model).items()
+        if not (plan.has_base and plan.has_all(plan.lead))
     }
     write_linked(stored, tables, folder)
     if plan.new:

@@ -23,6 +23,8 @@ from merganser.checkpoints.reading import DESCRIPTION
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.vocabularies import (
+    BY_TOKEN,
+    Vocabulary,
     check_vocabulary,
     has_vocabulary,
     special_tokens_of,
@@ -48,6 +50,7 @@ class Agreement:
     rules: ParameterRules = EVERYTHING
     among: bool = False  # whether the models are compared with each other alone
     _known: dict[str, tuple[str, Any]] = field(default_factory=dict)  # by what it is of: who said it first, and what
+    _added: dict[int, tuple[str, str]] = field(default_factory=dict)  # by number: who first added which token
 
     def check(self, task: str, model: Path, opened: Opened) -> list[str]:
         """Compare a model's folder with what was read before; return what a user should know.
@@ -77,6 +80,7 @@ class Agreement:
         notes: list[str] = []
         if (vocabulary := self._first(VOCABULARY, vocabulary_of, task, model)) is not None:
             notes += check_vocabulary(*vocabulary, task, opened, self.rules)
+            notes += self._mixed(task, *vocabulary[1:])
         if (labels := self._first("labels", labels_of, task, model)) is not None:
             _check_labels(*labels, task, opened, self.rules)
         names = (*SETTINGS, *_module_settings(self.base))
@@ -85,6 +89,16 @@ class Agreement:
             if (found := self._first(what, read, task, model)) is not None:
                 notes += _differences(*found, task, what)
         return notes
+
+    def _mixed(self, task: str, ours: Vocabulary, theirs: Vocabulary) -> list[str]:
+        """Name a row that is a token which the base lacks, and another one in a model before."""
+        for token, number in theirs.items():
+            if token not in ours:
+                first, other = self._added.setdefault(number, (task, token))
+                if other != token:
+                    mixed = f"row {number} is {token!r} in it and {other!r} in {first}, and the merge mixes them"
+                    return [f"{task}: {mixed}; {BY_TOKEN[self.rules.flags]}"]
+        return []
 
     def _first(self, what: str, read: Callable[[Path], Any], task: str, model: Path) -> tuple[str, Any, Any] | None:
         """Return who said something first, what, and what the model says; None where only one of them says it.

@@ -11,7 +11,7 @@ from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.architecture import read_object
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.remedies import without
-from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.tensors import Checkpoint, Spec
 from merganser.errors import InputError, quoting, refusing
 from merganser.limits import read_small
 
@@ -145,20 +145,23 @@ def _check_rows(
     base: Checkpoint, model: Checkpoint | Adapter, task: str, difference: str, rules: ParameterRules
 ) -> None:
     """Refuse embeddings that are merged and have other numbers of rows for another vocabulary."""
-    if isinstance(model, Adapter):
-        return
-    resized = _resized(base, model, rules)
+    shapes = _shapes(base, model)
+    resized = [name for name, shape in shapes.items() if _is_resized(base.spec(name), shape, name, rules)]
     if resized:
-        ours, theirs = (checkpoint.spec(resized[0]).shape[0] for checkpoint in (base, model))
+        ours, theirs = base.spec(resized[0]).shape[0], shapes[resized[0]][0]
         remedy = f"{BY_TOKEN[rules.flags]}, or {without(resized, base.names, rules)}"
         raise InputError(f"{task}: {resized[0]} has {theirs} rows, the base's {ours}: {difference}; {remedy}")
 
 
-def _resized(base: Checkpoint, model: Checkpoint, rules: ParameterRules) -> list[str]:
-    """Name the merged parameters that have more or fewer rows than the base's, and are the same otherwise."""
-    found = []
-    for name in (name for name in base.names if name in model and is_merged(name, base.spec(name).dtype, rules)):
-        shape, other = base.spec(name).shape, model.spec(name).shape
-        if len(shape) == len(other) == 2 and shape[0] != other[0] and shape[1] == other[1]:
-            found.append(name)
-    return found
+def _shapes(base: Checkpoint, model: Checkpoint | Adapter) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that a model, or what an adapter changes, has by the base's names."""
+    if not isinstance(model, Adapter):
+        return {name: model.spec(name).shape for name in base.names if name in model}
+    ends = ((name, own) for name in base.names for own in model.updates if f".{name}".endswith(f".{own}"))
+    return {name: next(iter(model.shapes(own))) for name, own in ends}
+
+
+def _is_resized(spec: Spec, other: tuple[int, ...], name: str, rules: ParameterRules) -> bool:
+    """Tell whether a parameter is merged, and has more or fewer rows than the base's and is the same otherwise."""
+    same = len(spec.shape) == len(other) == 2 and spec.shape[1] == other[1]
+    return same and spec.shape[0] != other[0] and is_merged(name, spec.dtype, rules)

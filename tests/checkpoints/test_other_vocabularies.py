@@ -1,18 +1,24 @@
 """Models of other vocabularies: rows are matched by token, held to a plain computation by token, and generate."""
 
+import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import torch
 import transformers as tf
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from merganser.checkpoints.vocabulary.plan import Choice
+from merganser.errors import InputError
 from tests.merges import merge_checkpoints
+from tests.transformers_models import save_bin
 from tests.worded_models import BYTES, LETTERS, MODELS, PARTS, PIECES, ROWS, SPECIAL, Words, drawn, save, tokenizer
 
 SCALING = 0.5
@@ -143,6 +149,8 @@ def test_an_adapter_with_resized_embeddings_is_merged_by_token(tmp_path: Path) -
     whole, tables = tuned.merge_and_unload().state_dict(), MODELS["untied"][3]
     rows["a"] = {table: dict(zip(own.tokens, whole[table], strict=False)) for table in tables}
     tasks, out, values = {"a": tmp_path / "a", "b": tmp_path / "b"}, tmp_path / "out", {"scaling": SCALING}
+    with pytest.raises(InputError, match=r"has 16 rows, the base's 12: .*; match rows by token: --tokenizer union, or"):
+        merge_checkpoints("task_arithmetic", values, tmp_path / "base", tasks, out)
     merge_checkpoints("task_arithmetic", values, tmp_path / "base", tasks, out, choice=Choice("union"))
     merged = tf.AutoModelForCausalLM.from_pretrained(out).state_dict()
     assert tf.AutoTokenizer.from_pretrained(out).convert_ids_to_tokens(list(range(12))) == own.tokens
@@ -168,3 +176,52 @@ def test_a_low_rank_update_of_a_table_is_put_in_order(tmp_path: Path, target: st
     for table in MODELS["untied"][3]:
         ordered = [whole[table][LETTERS.index(token)] for token in PERMUTED.tokens]
         torch.testing.assert_close(merged[table], torch.stack(ordered))
+
+
+def test_sentencepiece_alone_shards_and_torch_weights_are_matched(tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("hello world this is a test\nthe quick brown fox\n" * 20)
+    pieces = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "vocab_size": 40, "hard_vocab_limit": False}
+    made = {"input": str(tmp_path / "texts"), "model_prefix": str(tmp_path / "made"), "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(**made, **pieces)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
+    tables = {}
+    for seed, task in enumerate(("base", "a", "b")):
+        folder = tmp_path / task
+        folder.mkdir()
+        shutil.copy(tmp_path / "made.model", folder / "spiece.model")
+        settings = {"tokenizer_class": "T5Tokenizer", "extra_ids": 0, "eos_token": "</s>", "pad_token": "<pad>"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        words = tf.AutoTokenizer.from_pretrained(folder)
+        if task == "b":
+            (folder / "spiece.model").unlink()
+            words.add_tokens([X])
+            words.save_pretrained(folder)
+        torch.manual_seed(seed)
+        model = tf.T5ForConditionalGeneration(tf.T5Config(**sizes, vocab_size=len(words)))
+        tables[task] = model.state_dict()["shared.weight"]
+        if task == "a":
+            save_bin(model, folder)
+        else:
+            model.save_pretrained(folder, max_shard_size="4KB")
+    models, out = {task: tmp_path / task for task in "ab"}, tmp_path / "out"
+    merge_checkpoints("average", {}, tmp_path / "base", models, out, choice=Choice("union"))
+    shards = [len(list(folder.glob("*.safetensors"))) for folder in (out, tmp_path / "base")]
+    assert shards[0] == shards[1] > 1
+    words, model = tf.AutoTokenizer.from_pretrained(out), tf.T5ForConditionalGeneration.from_pretrained(out)
+    assert words.tokenize(f"the fox{X}") == [*tf.AutoTokenizer.from_pretrained(tmp_path / "a").tokenize("the fox"), X]
+    mean = (tables["a"] + tables["b"][:-1]) / 2
+    torch.testing.assert_close(model.state_dict()["shared.weight"], torch.cat([mean, tables["b"][-1:]]))
+
+
+def test_modules_beside_a_model_stay_with_it(tmp_path: Path) -> None:
+    for seed, task in enumerate(("base", "a")):
+        save(tmp_path / task, "bert", Words(PARTS if task == "base" else [*PARTS, X]), task, "parts")
+        for module in ("2_Dense", "projection"):
+            (tmp_path / task / module).mkdir()
+            save_file(
+                {"linear.weight": torch.full((4, 16), float(seed))}, tmp_path / task / module / "model.safetensors"
+            )
+    how = {"choice": Choice("union"), "device": "cpu"}
+    merge_checkpoints("average", {}, tmp_path / "base", {"a": tmp_path / "a"}, tmp_path / "out", **how)
+    for module in ("2_Dense", "projection"):
+        assert load_file(tmp_path / "out" / module / "model.safetensors")["linear.weight"].unique().tolist() == [1.0]

@@ -60,6 +60,18 @@ def test_more_tokens_are_named_and_refused_where_the_embeddings_grew(paths: dict
     assert difference in str(refusal.value)
 
 
+def test_a_row_that_two_tasks_added_other_tokens_in_is_named(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "llama, untied", tasks=2)
+    for path, added in zip(paths.values(), ("", "<x>", "<y>"), strict=True):
+        write(path, WORDS, (added,) if added else ())
+    base, agreement = open_checkpoint(paths["base"]), Agreement(paths["base"])
+    found = [agreement.check(task, paths[task], (base, open_model(paths[task]))) for task in ("task0", "task1")]
+    assert [len(notes) for notes in found] == [1, 2]
+    assert found[1][1].startswith(
+        "task1: row 4 is '<y>' in it and '<x>' in task0, and the merge mixes them; match rows"
+    )
+
+
 def test_a_renamed_token_is_named(paths: dict[str, Path]) -> None:
     write(paths["task0"], {"<pad>": 0, "a": 1, "b": 2, "<|start|>": 3})
     assert "it has '<|start|>'; it lacks 'c'" in compared(paths)[0]

@@ -157,7 +157,7 @@ class OneVocabulary:
         for each in (*([self.lead] if self.has_base else []), *self.tasks):
             who = "the base" if each.name == BASE else each.name
             if lost := each.tokens - known:
-                yield f"{who}: {listed(key for key in each.keys if key in lost)} are not among the merge's tokens"
+                yield f"{who}: not among the merge's tokens: {listed(key for key in each.keys if key in lost)}"
             if lacks := known - each.tokens:
                 rows = "is the mean of those of models that have it" if each.name == BASE else "stays the base's for it"
                 yield f"{who}: has no {listed(key for key in self.keys if key in lacks)}: a row {rows}"

@@ -14,6 +14,7 @@ from torch import Tensor
 from merganser.checkpoints.adapters.files import Adapter, Update
 from merganser.checkpoints.architecture import CONFIG_LIMIT, known_ties, read_object
 from merganser.checkpoints.companions import copy_companions
+from merganser.checkpoints.modules import module_folders
 from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES, DESCRIPTION, open_checkpoint, open_stored
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, spec_of
 from merganser.checkpoints.vocabulary.linked import write_linked
@@ -28,6 +29,7 @@ from merganser.checkpoints.vocabulary.tokenizers import (
     write_union,
 )
 from merganser.checkpoints.writing import write_single
+from merganser.limits import check_link
 
 VOCABULARY = "vocabulary"  # in a fetched base's description: that it was brought into one, and by which rules
 
@@ -68,7 +70,7 @@ def like_base(base: Path, name: str, model: Path, folder: Path) -> Path:
 
 def write_with_template(model: Path, template: Path, folder: Path) -> None:
     """Write a model with another one's chat template."""
-    copy_companions(model, folder)
+    _copy_beside(model, folder)
     write_linked(open_stored(model), {}, folder)
     take_template(template, folder)
 
@@ -80,7 +82,7 @@ def write_member(plan: OneVocabulary, member: Member, reference: Path, folder: P
         shutil.copyfile(member.folder / ADAPTER_CONFIG, folder / ADAPTER_CONFIG)
         _write_adapter(plan, member, member.model, rows, folder / ADAPTER_FILES[0])
     else:
-        copy_companions(member.folder, folder)
+        _copy_beside(member.folder, folder)
         stored, dtypes = open_stored(member.folder), {name: rows.spec(name).dtype for name in plan.axes}
         tables = {
             own: (
@@ -93,6 +95,16 @@ def write_member(plan: OneVocabulary, member: Member, reference: Path, folder: P
         write_linked(stored, tables, folder)
         apply_token_settings(folder, _settings(plan))
     take_tokenizer(reference, folder)
+
+
+def _copy_beside(model: Path, folder: Path) -> None:
+    """Copy what lies beside a model's weights, modules with weights of their own too."""
+    copy_companions(model, folder)
+    for module in module_folders(model):
+        (folder / module).mkdir(exist_ok=True)
+        for file in (file for file in (model / module).iterdir() if file.is_file()):
+            check_link(file, model)
+            shutil.copyfile(file, folder / module / file.name)
 
 
 def stored_tables(member: Member, model: Checkpoint) -> dict[str, str]:
@@ -120,7 +132,7 @@ def _place(folder: Path, member: Member) -> Path:
 def _write_reference(plan: OneVocabulary, folder: Path) -> None:
     """Write the base with rows for all tokens, and with the merge's tokenizer."""
     assert isinstance(plan.lead.model, Checkpoint)
-    copy_companions(plan.lead.folder, folder)
+    _copy_beside(plan.lead.folder, folder)
     stored = open_stored(plan.lead.folder)
     tables = {
         own: (_spec(plan, stored.spec(own), plan.axes[name], stored.spec(own).dtype), partial(plan.reference, name))

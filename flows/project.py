@@ -74,7 +74,8 @@ class Merganser(MerganserLineage, Project):
         if note := complete_file(PARAMS):  # before DVC reads it
             checked = self.digest()
             print(note, file=sys.stderr, flush=True)
-        check_sources(params, Path(), lambda path: is_near_output(repo, str(path.absolute())))
+        for said in check_sources(params, Path(), lambda path: is_near_output(repo, str(path.absolute()))):
+            print(said, file=sys.stderr, flush=True)
         self._checked = checked
 
     def check_gpus(self, gpus: Mapping[str, int]) -> None:

@@ -29,12 +29,15 @@ from merganser.sources.columns import rename_columns
 from merganser.sources.pointers import read_pointer
 
 
-def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) -> None:
+def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) -> list[str]:
     """Check each source that lies on this disk, and each pair of base and task; raise InputError listing every mistake.
+
+    Returns what a user should know of the pairs, such as settings that differ.
 
     `folder` is what relative sources start from. `made` tells whether a stage will write a path that is not there yet.
     """
     mistakes: list[str] = []
+    notes: list[str] = []
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
     where = f"vocabularies.{params.vocabulary}.source" if params.vocabulary else "base.source"
     sources = {} if params.base_source is None else {where: str(params.base_source)}
@@ -71,7 +74,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         with _caught(mistakes, f"tasks.{name}.source"):
             if base is not None:
                 if agreement is not None:
-                    agreement.check(name, here[f"tasks.{name}.source"], (base, model))
+                    notes += agreement.check(name, here[f"tasks.{name}.source"], (base, model))
                 check_pair(base, model, rules, name)
     if base is not None:
         _check_layers(params, base, rules, partial(_caught, mistakes))
@@ -87,6 +90,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
             read_published(folder / params.published.source)
     if mistakes:
         raise InputError("\n".join(dict.fromkeys(mistakes)))
+    return notes
 
 
 def _check_vocabulary(

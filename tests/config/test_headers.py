@@ -81,8 +81,14 @@ def test_a_base_of_another_family_is_refused(params: Params, tmp_path: Path) -> 
     assert "no open_clip_config.json, which a model of the family open_clip has" in complaint(params, tmp_path)
 
 
-def test_models_that_fit_pass(params: Params, tmp_path: Path) -> None:
-    check_sources(params, tmp_path, nothing_is_made)
+def test_models_that_fit_pass_and_what_differs_beside_them_is_named(params: Params, tmp_path: Path) -> None:
+    assert check_sources(params, tmp_path, nothing_is_made) == []
+    config = tmp_path / "hub/task0/open_clip_config.json"
+    content = json.loads((tmp_path / "hub/base/open_clip_config.json").read_text())
+    content["model_cfg"]["vision_cfg"]["norm_kwargs"] = {"eps": 0.3}
+    config.write_text(json.dumps(content))
+    (said,) = check_sources(params, tmp_path, nothing_is_made)
+    assert said.startswith("task0: its config.json has vision_cfg.norm_kwargs.eps 0.3 (the base None)")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Tiny models of transformers, as it builds and saves them itself: two layers, width 16."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,7 +10,8 @@ import torch
 import transformers as tf
 from torch import Tensor
 
-WIDTH, VOCABULARY = 16, 40
+from tests.every_class import VOCABULARY, WIDTH, build
+
 SIZES: dict[str, Any] = {
     "hidden_size": WIDTH,
     "num_hidden_layers": 2,
@@ -73,10 +74,10 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def tiny(name: str, seed: int = 0) -> Any:
-    """Build a model with weights of size one tenth, none of them constant."""
+    """Build a model of `MODELS` or of a class with weights of size one tenth, none of them constant."""
     tf.utils.logging.set_verbosity_error()
     tf.utils.logging.disable_progress_bar()
-    model = MODELS[name]()
+    model = MODELS[name]() if name in MODELS else build(name)
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.data.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
@@ -109,7 +110,7 @@ def save_models(
     return paths
 
 
-@cache
+@lru_cache(200)
 def saved_model(name: str, seed: int, dtype: torch.dtype, shard: str) -> dict[str, bytes]:
     """Give the files of a model as `save_pretrained` writes them, fine-tuned unless the seed is 0; many tests ask."""
     model = tuned(tiny(name), seed) if seed else tiny(name)

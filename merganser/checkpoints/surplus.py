@@ -6,7 +6,7 @@ A tied weight that is merged under two names, with random masks or decomposition
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.architecture import Architecture, is_buffer, known_ties
+from merganser.checkpoints.architecture import STORED_TODAY, Architecture, is_buffer, known_ties
 from merganser.checkpoints.tensors import StoredCheckpoint
 
 PIECE = 2**20  # values compared at a time: most tensors that differ do so in the first
@@ -24,7 +24,8 @@ def surplus_of(checkpoint: StoredCheckpoint, architecture: Architecture) -> dict
     aliases = _second_names(checkpoint, architecture.says_tied)
     if aliases and architecture.tied is False:
         aliases = _second_names(checkpoint, tied=False)
-    return aliases | {name: None for name in checkpoint.names if is_buffer(name, checkpoint.spec(name))}
+    names = () if architecture.model_type in STORED_TODAY else checkpoint.names
+    return aliases | {name: None for name in names if is_buffer(name, checkpoint.spec(name))}
 
 
 def _second_names(checkpoint: StoredCheckpoint, tied: bool | None) -> dict[str, str | None]:

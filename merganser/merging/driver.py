@@ -21,8 +21,17 @@ from merganser.checkpoints.views import part_in_file
 from merganser.checkpoints.writing import Tensors, write_model
 from merganser.errors import InputError
 from merganser.inputs.base_weights import with_base
-from merganser.inputs.layers import Layer, LayerSource, ThreadedLayers, WatchedLayers, part_of, weights_of
-from merganser.inputs.pieces import PIECE, in_pieces, pieces_of
+from merganser.inputs.layers import (
+    Layer,
+    LayerSource,
+    ThreadedLayers,
+    WatchedLayers,
+    WrappedSource,
+    part_of,
+    weights_of,
+)
+from merganser.inputs.model_deltas import ModelDeltas
+from merganser.inputs.pieces import PIECE, PiecedLayers, in_pieces, pieces_of
 from merganser.merging.by_layer import check_patterns
 from merganser.merging.devices import CudaStreams, DeviceLayers, full_precision
 from merganser.merging.method import Method, Result
@@ -92,6 +101,14 @@ def _of_linear_maps(source: LayerSource, base: Checkpoint) -> set[str]:
     return weights | ({bias_of(name) for name in weights} & set(source.names))
 
 
+def _model_alone(source: LayerSource) -> Checkpoint | None:
+    """Return the model of a merge of one: a result that is its delta stands for its weights, to the last bit."""
+    while isinstance(source, WrappedSource | PiecedLayers):
+        source = source.source
+    models = list(source.models.values()) if isinstance(source, ModelDeltas) else []
+    return models[0] if len(models) == 1 and isinstance(models[0], Checkpoint) else None
+
+
 def _merged(
     merge_layer: Callable[[Layer], Result],
     layers: LayerSource,
@@ -103,10 +120,15 @@ def _merged(
 ) -> Tensors:
     """Merge layer by layer; of `kept` parameters the parts are stored, the others stay the base's, as `others` do."""
 
+    alone = _model_alone(layers)
+
     def onto_base(part: Part, result: Result) -> tuple[Part, Result]:
         if isinstance(result, Parts):
             return part, result
-        merged = added(read_part(base, part), result, torch.float32)
+        start = read_part(base, part)
+        own = None if alone is None else read_part(alone, part).to(torch.float32)
+        is_own = own is not None and torch.equal(own - start.to(torch.float32), result.cpu().reshape(start.shape))
+        merged = own if own is not None and is_own else added(start, result, torch.float32)
         return part, output.held(str(part), merged, base.spec(name_of(part)).dtype)
 
     def of_base(part: Part) -> Tensor:

@@ -130,7 +130,9 @@ def _own(merged: Path, task: str, modules: Sequence[str], made: Path) -> Own | N
         return _of_adapter(model, shared, taken, task, recipe.output)
     view = matched(shared, model, recipe.rules, task)
     assert isinstance(view, View)
-    names = {name: name_of(view.stored[name]) for name in taken}
+    pairs = sorted(((name, name_of(view.stored[name])) for name in taken), key=lambda pair: pair[0] == pair[1])
+    once = {stored: name for name, stored in pairs}  # of what the task ties and the base does not, under its own name
+    names = {name: stored for stored, name in once.items()}
     others = [name for name in model.names if name not in set(names.values())]
     dtypes = {name: NAMES_OF_DTYPES[recipe.output.dtype_of(model.spec(name).dtype)] for name in others}
     rest = {name: replace(model.spec(name), dtype=dtype) for name, dtype in dtypes.items()}

@@ -14,7 +14,9 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from merganser import registry
-from merganser.checkpoints.kinds import ParameterRules, kind_of
+from merganser.checkpoints.kinds import ParameterRules, applied_as_stored, is_stack, kind_of
+from merganser.checkpoints.tensors import spec_of
+from merganser.checkpoints.views import matrix_name
 from tests.laws.references import Given
 from tests.merges import merge_checkpoints
 from tests.transformers_models import load, save_models, tiny
@@ -57,7 +59,7 @@ def merged_row(folder: Path, model: str, dtype: str, layout: str, methods: Seque
     swapped = {f"{name}.weight" for name, module in modules if isinstance(module, Conv1D)}
     given = given_of(base, paths, swapped)
     files = sum(path.suffix == ".safetensors" for path in base.iterdir())
-    assert (files > 1) == (layout == "sharded")
+    assert (files > 1) == (layout == "sharded" and sum(values.nbytes for values in stored(base).values()) > 8000)
     errors = {}
     for method in methods:
         out = folder / method
@@ -65,8 +67,9 @@ def merged_row(folder: Path, model: str, dtype: str, layout: str, methods: Seque
         assert weights_in(out) == weights_in(base)
         assert {format_of(path) for path in out.glob("*.safetensors")} == {"pt"}  # else older releases refuse it
         loaded = load(tiny(model), out)
-        assert loaded.dtype == DTYPES[dtype]
-        errors[method] = error_of(method, given, swapped, stored(base), stored(out))
+        # some classes load a part in float32 whatever is stored
+        assert loaded.dtype == DTYPES[dtype] or loaded.dtype == load(tiny(model), base).dtype
+        errors[method] = error_of(method, given, swapped, matrices_in(base), matrices_in(out))
     return Row(model, dtype, layout, files, errors)
 
 
@@ -75,6 +78,20 @@ def stored(folder: Path) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         found |= load_file(path)
+    return found
+
+
+def matrices_in(folder: Path) -> dict[str, Tensor]:
+    """Read all tensors of a folder, the matrices of stacks each by itself and as out x in."""
+    whole = stored(folder)
+    specs = {name: spec_of(tensor) for name, tensor in whole.items()}
+    turned, found = applied_as_stored(specs), dict[str, Tensor]()
+    for name, tensor in whole.items():
+        if is_stack(name, specs[name]):
+            each = tensor.mT if name in turned else tensor
+            found |= {matrix_name(name, number): matrix for number, matrix in enumerate(each)}
+        else:
+            found[name] = tensor
     return found
 
 
@@ -91,9 +108,9 @@ def weights_in(folder: Path) -> dict[str, set[str]]:
 
 def given_of(base: Path, paths: Mapping[str, Path], swapped: set[str]) -> list[Given]:
     """Subtract in float64; `swapped`: linear maps that are stored as in x out, by the types of their modules."""
-    start, models = stored(base), [stored(path) for path in paths.values()]
+    start, models = matrices_in(base), [matrices_in(path) for path in paths.values()]
     layers = []
-    for name in sorted(start):
+    for name in sorted(name for name, values in start.items() if values.is_floating_point() and values.numel()):
         first, *weights = (each[name].double().numpy() for each in (start, *models))
         if name in swapped:
             first, *weights = (each.T for each in (first, *weights))
@@ -112,7 +129,9 @@ def error_of(
     values: dict[str, Any] = registry.get(method).validate(method, {})
     values.pop("coefficients", None)
     expected = importlib.import_module(f"tests.laws.test_{method}").reference(layers, **values)
-    assert merged.keys() == base.keys() == {layer.name for layer in layers}
+    assert merged.keys() == base.keys()
+    others = base.keys() - {layer.name for layer in layers}
+    assert all(torch.equal(base[name], merged[name]) for name in others)
     worst = 0.0
     for layer, delta in zip(layers, map(np.asarray, expected), strict=True):
         start, found = base[layer.name], merged[layer.name]

@@ -25,7 +25,7 @@ DRILLS = {
     "repro": "all of `dvc repro`, whose hashes are the flow's",
     "differential": "500 random repositories by `dvc repro` and by the engine, to the same bytes, also after a change",
     "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",
-    "architectures": "models of eighteen architectures that transformers saved, merged by ten methods and loaded back",
+    "architectures": "tiny models of every class that transformers has, merged by ten methods and loaded back",
     "comparisons": "two comparisons begun at once on one empty cache, ten times; one left and taken up again",
     "miniatures": "the suites of real models from nothing, on a hub of models of two layers under their own names",
     "mergekit": "configurations of mergekit, merged by it and brought over: the same models but for rounding",

@@ -1,14 +1,48 @@
-"""Merge tiny models of eighteen architectures that transformers saved, and hold each to its float64 formula."""
+"""Merge tiny models that transformers saved, of eighteen architectures and of every class, and hold each to float64."""
 
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.checkpoints.merge_table import DTYPES, LAYOUTS, METHODS, rows, table
+from tests.every_class import KINDS, LEFT_OUT, classes, tried
 from tests.transformers_models import MODELS
 
 
 def drill(folder: Path, sample: bool) -> None:
-    """Merge all models by ten methods in each dtype and layout, or one by one, and print the table."""
+    """Merge all models by ten methods in each dtype and layout, print the table, and do so with every class."""
     if sample:
         print(table(list(rows(folder, ["gpt2"], METHODS[:1], ["float32"], ["whole"]))), flush=True)
         return
     print(table(list(rows(folder, list(MODELS), METHODS, list(DTYPES), list(LAYOUTS)))), flush=True)
+    failed = every_class(METHODS, list(DTYPES), list(LAYOUTS))
+    assert not failed, f"{len(failed)} classes: {', '.join(failed)}"
+
+
+def every_class(
+    methods: Sequence[str], dtypes: Sequence[str], layouts: Sequence[str], first: int = 0, step: int = 1
+) -> list[str]:
+    """Merge a model of every class, or of every `step`-th from `first` on; print a line for each, return who failed."""
+    print(summary(), flush=True)
+    failed = []
+    for name, kind in islice(tried().items(), first, None, step):
+        with TemporaryDirectory() as place:
+            try:
+                found = list(rows(Path(place), [name], methods, dtypes, layouts))
+                worst = max(error for row in found for error in row.errors.values())
+                print(f"{kind}: {name}: at most {worst:.2g} roundings", flush=True)
+            except Exception:  # the other classes are tried all the same
+                failed.append(name)
+                print(f"{kind}: {name} FAILED\n{traceback.format_exc()}", flush=True)
+    return failed
+
+
+def summary() -> str:
+    """Say how many classes of each kind are tried, and which are left out."""
+    of, all_of = Counter(tried().values()), Counter(kind for kind, _ in classes().values())
+    lines = [f"{kind}: {of[kind]} of {all_of[kind]} classes" for kind in KINDS]
+    lines += [f"left out, for it {reason}: {', '.join(names)}" for reason, names in LEFT_OUT.items()]
+    return "\n".join([f"{of.total()} of {all_of.total()} classes", *lines])

@@ -23,6 +23,8 @@ def decom_renorm_merge(
     """DRM-H as equations 1 to 7 print it, thin on the numerical rank, counting what is left of the pruned entries."""
     columns = deltas.shape[2]
     u, s, vh = known(np.hstack(list(deltas)))
+    if not len(s):  # nothing but zeros
+        return np.zeros(deltas.shape[1:])
     blocks = np.stack([vh[:, t * columns : (t + 1) * columns] for t in range(len(deltas))])
     lengths = np.linalg.norm(blocks, axis=2, keepdims=True)
     there = lengths > 1e-7

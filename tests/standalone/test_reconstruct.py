@@ -84,6 +84,16 @@ def test_a_task_has_its_own_names_shards_and_dtype(merged: Path, tmp_path: Path)
         torch.testing.assert_close(loaded.state_dict()[name].float(), value, rtol=2**-7, atol=1e-3)
 
 
+def test_what_the_task_ties_and_the_base_does_not_comes_back_once(tmp_path: Path) -> None:
+    base = save_models(tmp_path / "a", "llama, untied", tasks=0)["base"]
+    task = save_models(tmp_path / "b", "llama, tied", tasks=1)["task0"]
+    merge_checkpoints("individual", {}, base, {"a": task}, tmp_path / "out", device="cpu")
+    write_model_of(tmp_path / "out", "a", tmp_path / "own")
+    load(tiny("llama, tied"), tmp_path / "own")
+    for name, value in stored(task).items():
+        torch.testing.assert_close(stored(tmp_path / "own")[name], value, atol=1e-7, rtol=0)
+
+
 def test_a_file_has_what_the_merge_has(merged: Path, tmp_path: Path) -> None:
     write_model_of(merged / "out", "task1", tmp_path / "own.safetensors")
     assert load_file(tmp_path / "own.safetensors").keys() == stored(merged / "base").keys()

@@ -4,20 +4,19 @@ Beside the embeddings lies what they are read with, as a joint decomposition has
 merge reads, and no other merge waits for it.
 """
 
-from merganser.config.loading import load_params
-from merganser.config.params import Params, declared
+from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.evaluation.prepared import Prepared
 from merganser.inputs.embeddings import link_read, write_embeddings
 from merganser.models import embed_classes
 from merganser.outputs import fresh_folder
-from tasks.stage import check_family, only_name, run
+from tasks.stage import check_family, run, stage
 from tasks.stages import BASE, DATA, EMBEDDINGS, PREPARED
 
 
-def describe_tasks(params: Params, name: str) -> None:
+@stage("embeddings")
+def main(params: Params, name: str) -> None:
     """Write the mean text embedding of each task's class names, and link what they are of."""
-    embedding = declared(params.embeddings, name, "embeddings")
     check_family(params.base.family)
     classes = {task: Prepared(PREPARED / task).classes for task in params.tasks}
     for task, names in classes.items():
@@ -25,13 +24,8 @@ def describe_tasks(params: Params, name: str) -> None:
             raise InputError(f"embeddings.{name}: {task} has no classes whose names could be embedded; leave it out")
     with fresh_folder(EMBEDDINGS / name) as folder:
         write_embeddings(folder, embed_classes(params.base.family, BASE, classes))
-        link_read(DATA / embedding.of, params.tasks, folder)
+        link_read(DATA / params.embeddings[name].of, params.tasks, folder)
     print(f"{name}: class names of {len(classes)} tasks embedded")
-
-
-def main(argv: list[str]) -> None:
-    """Describe the tasks by the entry of embeddings named on the command line."""
-    describe_tasks(load_params(), only_name(argv, "describe"))
 
 
 if __name__ == "__main__":

@@ -2,25 +2,19 @@
 
 import shutil
 
-from merganser.config.loading import load_params
-from merganser.config.params import declared
+from merganser.config.params import Params
 from merganser.merging.cards import CARD
 from merganser.outputs import fresh_folder
-from tasks.stage import only_name, run
+from tasks.stage import run, stage
 from tasks.stages import DIFFERENCES, MERGED, SEEDS
 
 
-def start_difference(name: str, entry: str) -> None:
+@stage("differences")
+def main(params: Params, name: str) -> None:
     """Copy an entry's merged checkpoint, without its card, beside the vectors that start from it."""
+    entry = params.differences[name].merged
     with fresh_folder(DIFFERENCES / name / "base") as folder:
         shutil.copytree(MERGED / entry, folder, ignore=shutil.ignore_patterns(CARD, SEEDS), dirs_exist_ok=True)
-
-
-def main(argv: list[str]) -> None:
-    """Start the difference vectors named on the command line."""
-    name = only_name(argv, "difference")
-    params = load_params()
-    start_difference(name, declared(params.differences, name, "differences").merged)
 
 
 if __name__ == "__main__":

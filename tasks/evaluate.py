@@ -6,18 +6,18 @@ import numpy as np
 
 from merganser.at_run_time import addition_of
 from merganser.at_run_time.measuring import score_merges
-from merganser.config.loading import load_params
-from merganser.config.params import Params, declared
+from merganser.config.params import Params
 from merganser.evaluation.examples import Results, write_results
 from merganser.evaluation.prepared import Prepared
 from merganser.outputs import write_json
 from merganser.overlays import open_overlays
 from tasks.scoring import open_task
-from tasks.stage import check_addition, check_family, run, two_names
+from tasks.stage import check_addition, check_family, run, stage
 from tasks.stages import EXAMPLES, MERGED, METRICS, PREPARED, SEEDS
 
 
-def evaluate_task(params: Params, entry: str, task: str) -> None:
+@stage("methods", "tasks")
+def main(params: Params, entry: str, task: str) -> None:
     """Score one task with its own model out of an entry's merge, or out of those with each seed.
 
     What is rebuilt of a task's parts is run as the task's own checkpoint says, any other merge as the base. Writes the
@@ -47,15 +47,6 @@ def evaluate_task(params: Params, entry: str, task: str) -> None:
     label += "".join(f", {name} {value:.4f}" for name, value in score.get("data_sets", {}).items())
     several = f", the mean of {len(folders)} seeds" if seeds else ""
     print(f"{entry} on {task}: {score['metric']} {score['value']:.4f} on {score['count']} examples{label}{several}")
-
-
-def main(argv: list[str]) -> None:
-    """Evaluate the entry and the task named on the command line."""
-    params = load_params()
-    entry, task = two_names(argv, "evaluate", params.methods, params.tasks)
-    declared(params.methods, entry, "methods")
-    declared(params.tasks, task, "tasks")
-    evaluate_task(params, entry, task)
 
 
 if __name__ == "__main__":

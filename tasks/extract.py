@@ -8,11 +8,10 @@ from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.vocabulary.writing import like_base
-from merganser.config.loading import load_params
-from merganser.config.params import declared
+from merganser.config.params import Params
 from merganser.inputs.deltas import extract
 from merganser.inputs.heads import write_head
-from tasks.stage import only_name, run
+from tasks.stage import run, stage
 from tasks.stages import BASE, CHECKPOINTS, DELTAS, HEADS
 
 
@@ -29,11 +28,9 @@ def extract_task(task: str, rules: ParameterRules) -> None:
         extract(base, tuned, rules, task, DELTAS / f"{task}.safetensors")
 
 
-def main(argv: list[str]) -> None:
+@stage("tasks")
+def main(params: Params, task: str) -> None:
     """Extract the task named on the command line."""
-    task = only_name(argv, "extract")
-    params = load_params()
-    declared(params.tasks, task, "tasks")
     extract_task(task, ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads))
 
 

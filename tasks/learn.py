@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 
 from merganser.checkpoints.reading import open_for_merging
-from merganser.config.loading import load_params
-from merganser.config.params import LearnedEntry, Params, declared
+from merganser.config.params import LearnedEntry, Params
 from merganser.evaluation.prepared import Prepared
 from merganser.hashes import sha256_of_tree
 from merganser.inputs.deltas import open_deltas
@@ -37,16 +36,17 @@ from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner
 from merganser.workers import one_blas_thread, threads_wanted
 from tasks.kept import digest_of_code, fingerprint
-from tasks.stage import check_family, check_kind, check_method, only_name, run, timed
-from tasks.stages import BASE, DATA, HEADS, LEARNED, PROFILES, VALIDATION, remove_other_seeds, seed_folders
+from tasks.stage import check_family, check_kind, check_method, run, stage
+from tasks.stages import BASE, DATA, HEADS, LEARNED, VALIDATION, remove_other_seeds, seed_folders
 
 STATE = "state"
 SECONDS = 10  # between two lines on the terminal
 
 
-def learn_entry(params: Params, name: str) -> None:
+@stage("learned", timed=True)
+def main(params: Params, name: str) -> None:
     """Learn by an entry of `learned` with each seed, and write links to what the values are of."""
-    entry, out = declared(params.learned, name, "learned"), LEARNED / name
+    entry, out = params.learned[name], LEARNED / name
     remove_other_seeds(out / STATE, params.seeds)
     states, results = (seed_folders(out / what, params.seeds) for what in (STATE, RESULT))
     for seed in params.seeds:
@@ -57,7 +57,7 @@ def learn_entry(params: Params, name: str) -> None:
 
 def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
     """Learn with one seed; write the values and the losses by step."""
-    entry = declared(params.learned, name, "learned")
+    entry = params.learned[name]
     check_family(params.base.family)
     check_method(entry.learner)
     learner, tasks = get_learner(entry.learner), sorted(params.tasks)
@@ -178,13 +178,6 @@ class _Progress:
                 f"{self.name}: step {state.step} of {self.steps}, loss {state.losses[-1]:.4f}, best {best:.4f}",
                 flush=True,
             )
-
-
-def main(argv: list[str]) -> None:
-    """Learn by the entry named on the command line."""
-    name = only_name(argv, "learn")
-    with timed(PROFILES / "learned" / f"{name}.json"):
-        learn_entry(load_params(), name)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.origins import Origin, origin_of
 from merganser.checkpoints.reading import open_for_merging
-from merganser.config.loading import load_params
-from merganser.config.params import Entry, Params, declared
+from merganser.config.params import Entry, Params
 from merganser.merging.cards import CARD, model_card
 from merganser.merging.entry import merge_entry
 from merganser.merging.method import Method
@@ -19,7 +18,7 @@ from merganser.models.device import usable
 from merganser.outputs import fresh_folder
 from merganser.workers import threads_wanted
 from tasks.opening import SEARCH, noted_of, open_source, opening_of, start_of
-from tasks.stage import check_card, check_method, only_name, run
+from tasks.stage import check_card, check_method, run, stage
 from tasks.stages import BASE, COMPANIONS, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
 
 
@@ -32,15 +31,14 @@ def card_of(key: str, params: Params, method: Method, values: dict[str, Any], se
     return {CARD: model_card(key, method, values, reads, seed, BASE, origins, shown, family=family)}
 
 
-def main(argv: list[str]) -> None:
+@stage("methods")
+def main(params: Params, key: str) -> None:
     """Merge by the entry named on the command line."""
-    key = only_name(argv, "merge")
-    params = load_params()
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
     companions = {task: COMPANIONS / task for task in params.tasks}
     for note in Agreement(BASE, rules).compare_among(companions, open_for_merging(BASE)):
         print(note)
-    entry = declared(params.methods, key, "methods")
+    entry = params.methods[key]
     check_method(entry.method)
     check_card(params.base.family)
     method = registry.get(entry.method)

@@ -4,13 +4,12 @@ from pathlib import Path
 
 from merganser.checkpoints.own_settings import write_own
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.config.loading import load_params
-from merganser.config.params import UNMEASURED, Params, declared
+from merganser.config.params import UNMEASURED, Params
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import OWN, write_prepared
 from merganser.models import get_family, open_network
 from merganser.outputs import fresh_folder
-from tasks.stage import check_family, check_kind, only_name, run
+from tasks.stage import check_family, check_kind, run, stage
 from tasks.stages import BASE, COMPANIONS, DATASETS, PREPARED
 
 
@@ -20,7 +19,7 @@ def prepare_task(params: Params, task: str, split: str, where: str, out: Path, e
     In `own` there, where the task's own checkpoint says otherwise than the base how it is built or what it reads, lies
     what it is built by, and the same for it. `examples`: at most so many, evenly spaced; all of them without.
     """
-    about = declared(params.tasks, task, "tasks")
+    about = params.tasks[task]
     check_family(params.base.family)
     check_kind(about.kind)
     evaluator = open_evaluator(about.kind, about.data.values, about.data.metric)
@@ -43,10 +42,9 @@ def prepare_task(params: Params, task: str, split: str, where: str, out: Path, e
     print(f"{task}: {count} examples of {split} prepared{left_out}")
 
 
-def main(argv: list[str]) -> None:
+@stage("tasks")
+def main(params: Params, task: str) -> None:
     """Prepare the task named on the command line."""
-    params, task = load_params(), only_name(argv, "prepare")
-    declared(params.tasks, task, "tasks")
     prepare_task(params, task, params.split_of(task), "evaluation.split", PREPARED / task)
 
 

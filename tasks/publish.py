@@ -2,21 +2,19 @@
 
 from pathlib import Path
 
-from merganser.config.loading import load_params
+from merganser.config.params import Params
 from merganser.config.published import read_published
 from merganser.errors import InputError
-from tasks.stage import run, write_json
+from tasks.stage import run, stage, write_json
 from tasks.stages import PUBLISHED
 
 
-def main(argv: list[str]) -> None:
+@stage()
+def main(params: Params) -> None:
     """Write what papers report of the comparison in params.yaml."""
-    if argv:
-        raise InputError(f"tasks.publish: takes no arguments, got {' '.join(argv)}")
-    published = load_params().published
-    if published is None:
+    if params.published is None:
         raise InputError("tasks.publish: params.yaml names no published figures; published: {source: FILE} does")
-    write_json(PUBLISHED, read_published(Path(published.source)).model_dump())
+    write_json(PUBLISHED, read_published(Path(params.published.source)).model_dump())
 
 
 if __name__ == "__main__":

@@ -3,10 +3,8 @@
 import os
 from pathlib import Path
 
-from merganser.config.loading import load_params
 from merganser.config.params import Params
 from merganser.config.published import Published
-from merganser.errors import InputError
 from merganser.outputs import fresh_folder, write_json
 from merganser.report import tables
 from merganser.report.changes import read_changes
@@ -20,7 +18,7 @@ from merganser.report.scores import read_json, read_scores
 from merganser.report.significance import MEAN, read_significance
 from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
-from tasks.stage import run
+from tasks.stage import run, stage
 from tasks.stages import (
     EXAMPLES,
     MERGE_MEASURES,
@@ -39,7 +37,8 @@ from tasks.stages import (
 SUMMARY = Path("metrics.json")
 
 
-def write_report(params: Params) -> None:
+@stage()
+def main(params: Params) -> None:
     """Compare every declared entry on every declared task; write `report/` and `metrics.json`."""
     scores = read_scores(params, METRICS, MERGE_PROFILES)
     rows = make_rows(params, scores, METRICS, RECORDS, PROFILES)
@@ -71,13 +70,6 @@ def write_report(params: Params) -> None:
         (folder / "index.html").write_text(page)
     write_json(SUMMARY, numbers)
     print(f"{REPORT}/index.html: {len(rows)} entries on {len(tasks)} tasks")
-
-
-def main(argv: list[str]) -> None:
-    """Write the report of the comparison in params.yaml."""
-    if argv:
-        raise InputError(f"tasks.report: takes no arguments, got {' '.join(argv)}")
-    write_report(load_params())
 
 
 if __name__ == "__main__":

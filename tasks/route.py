@@ -12,22 +12,22 @@ from merganser.at_run_time.additions.router import check_scores, write_router
 from merganser.at_run_time.features import features_of
 from merganser.at_run_time.fitting import fit
 from merganser.checkpoints.reading import open_for_merging
-from merganser.config.loading import load_params
-from merganser.config.params import Params, declared
+from merganser.config.params import Params
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
 from tasks.scoring import open_task
-from tasks.stage import check_family, only_name, run, timed
-from tasks.stages import BASE, DATA, PROFILES, ROUTERS, VALIDATION
+from tasks.stage import check_family, run, stage
+from tasks.stages import BASE, DATA, ROUTERS, VALIDATION
 
 FEATURES = "features"
 
 
-def route(params: Params, name: str) -> None:
+@stage("routers", timed=True)
+def main(params: Params, name: str) -> None:
     """Write a router of all tasks, and links to what it is of."""
-    entry = declared(params.routers, name, "routers")
+    entry = params.routers[name]
     check_family(params.base.family)
     start, folder = BASE if entry.of == "deltas" else DATA / entry.of / "base", ROUTERS / name
 
@@ -55,13 +55,6 @@ def shared_features(params: Params, start: Path, task: str, where: str) -> Tenso
     check_scores(setup.network, f"{where}, {task}")
     setup.network.load(setup.head.put_on(own_model(open_for_merging(start), None)))
     return features_of(setup.network, setup.prepared, params.evaluation.batch_size)
-
-
-def main(argv: list[str]) -> None:
-    """Fit the router named on the command line."""
-    name = only_name(argv, "route")
-    with timed(PROFILES / "routers" / f"{name}.json"):
-        route(load_params(), name)
 
 
 if __name__ == "__main__":

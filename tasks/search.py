@@ -17,8 +17,7 @@ from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.vocabulary.writing import like_base
 from merganser.config.inputs.searches import candidates_of, count_of
-from merganser.config.loading import load_params
-from merganser.config.params import Params, Search, declared
+from merganser.config.params import Params, Search
 from merganser.hashes import sha256_of_tree
 from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.layers import LayerSource
@@ -33,8 +32,8 @@ from merganser.studies.merges import ScoringSetup, score_merge
 from tasks.kept import FINGERPRINT, digest_of_code, fingerprint, read_kept, remove_unknown
 from tasks.opening import open_source
 from tasks.scoring import open_setup
-from tasks.stage import check_family, check_kind, check_method, only_name, run, timed
-from tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, PROFILES, SEARCHES, VALIDATION
+from tasks.stage import check_family, check_kind, check_method, run, stage
+from tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, SEARCHES, VALIDATION
 
 INDIVIDUAL = "individual"
 STATE, SCORES = "state", "scores"
@@ -78,9 +77,10 @@ def by_task(
     return dict(kept[SCORES])
 
 
-def search_entry(params: Params, name: str) -> None:
+@stage("searches", timed=True)
+def main(params: Params, name: str) -> None:
     """Measure every candidate of one search that is not there yet; write all of them, and what was chosen."""
-    search, out = declared(params.searches, name, "searches"), SEARCHES / name
+    search, out = params.searches[name], SEARCHES / name
     for method in (search.method, INDIVIDUAL):
         check_method(method)
     check_family(params.base.family)
@@ -169,13 +169,6 @@ def shown(values: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()
     )
-
-
-def main(argv: list[str]) -> None:
-    """Search by the entry named on the command line."""
-    name = only_name(argv, "search")
-    with timed(PROFILES / "searches" / f"{name}.json"):
-        search_entry(load_params(), name)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache, wraps
+from inspect import unwrap
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 
 from merganser.code_digest import CodeTree, read_texts
 from merganser.errors import InputError
 from merganser.outputs import write_json
-from tasks.stages import CODE
+from tasks.stages import CODE, PROFILES
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -42,7 +43,7 @@ def run(main: Callable[[list[str]], None]) -> None:
 def end_well(main: Callable[[list[str]], None]) -> None:
     """Run a stage's main; a user's mistake exits 2 with its message, and what the system refuses 1 with its own."""
     try:
-        spec = main.__globals__.get("__spec__")
+        spec = unwrap(main).__globals__.get("__spec__")
         if spec and spec.name != DIGESTS_ITSELF:
             check_code(spec.name, f"{spec.name.removeprefix('tasks.')}.txt")
         main(arguments())
@@ -141,26 +142,47 @@ def arguments() -> list[str]:
     return [name if word == AT else word for word in sys.argv[1:]]
 
 
-def only_name(argv: list[str], stage: str) -> str:
-    """Return the one name a stage was given."""
-    if len(argv) != 1:
-        raise InputError(f"tasks.{stage}: expected one name, got {' '.join(argv) or 'nothing'}")
-    return argv[0]
+def names_of(argv: list[str], stage: str, known: Sequence[Iterable[str]]) -> tuple[str, ...]:
+    """Return the names that a stage was given: each on its own or, as DVC calls a stage of a matrix, with - between.
 
-
-def two_names(argv: list[str], stage: str, first: Iterable[str], second: Iterable[str]) -> tuple[str, str]:
-    """Return the two names a stage was given, each on its own or, as DVC calls a stage of a matrix, with - between."""
-    if len(argv) == 2:
-        return argv[0], argv[1]
-    found = [pair for pair in product(first, second) if ["-".join(pair)] == argv]
+    `known`: the names that there are in the place of each; at most two places.
+    """
+    if len(argv) == len(known):
+        return tuple(argv)
+    found = [names for names in product(*known) if ["-".join(names)] == argv]
     if len(found) != 1:
-        raise InputError(f"tasks.{stage}: expected two names, got {' '.join(argv) or 'nothing'}")
+        expected = ("no arguments", "one name", "two names")[len(known)]
+        raise InputError(f"{stage}: expected {expected}, got {' '.join(argv) or 'nothing'}")
     return found[0]
 
 
-@contextmanager
-def timed(profile: Path) -> Iterator[None]:
-    """Write how many seconds the block took, if it ends well."""
-    start_wall, start_cpu = time.perf_counter(), time.process_time()
-    yield
-    write_json(profile, {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu})
+def stage(
+    *sections: str | Collection[str], timed: bool = False
+) -> Callable[[Callable[..., None]], Callable[[list[str]], None]]:
+    """Make a stage's main of a function that takes the params, and a name of each of these sections of params.yaml.
+
+    A section that is no text holds the names themselves. `timed`: write how many seconds it took, if it ends well.
+    The main raises InputError for other arguments than names that there are.
+    """
+
+    def decorated(function: Callable[..., None]) -> Callable[[list[str]], None]:
+        @wraps(function)
+        def main(argv: list[str]) -> None:
+            from merganser.config.loading import load_params
+            from merganser.config.params import declared
+
+            start_wall, start_cpu = time.perf_counter(), time.process_time()
+            params = load_params()
+            known = [attrgetter(each)(params) if isinstance(each, str) else each for each in sections]
+            names = names_of(argv, function.__globals__["__spec__"].name, known)
+            for section, names_there, name in zip(sections, known, names, strict=True):
+                if isinstance(section, str):
+                    declared(names_there, name, section)
+            function(params, *names)
+            if timed:
+                times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
+                write_json(PROFILES.joinpath(str(sections[0]), *names[:-1], f"{names[-1]}.json"), times)
+
+        return main
+
+    return decorated

@@ -13,8 +13,7 @@ from merganser.checkpoints.kinds import as_matrix
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import from_file
-from merganser.config.loading import load_params
-from merganser.config.params import Params, Statistic, declared
+from merganser.config.params import Params, Statistic
 from merganser.evaluation.evaluator import Evaluator, evaluator_for
 from merganser.evaluation.prepared import Prepared
 from merganser.hashes import sha256_of_tree
@@ -32,8 +31,8 @@ from merganser.statistics.fisher import write_fishers
 from merganser.statistics.gram import write_grams
 from merganser.statistics.sampling import Sample, draw
 from tasks.kept import digest_of_code, fingerprint
-from tasks.stage import check_family, check_kind, run, timed, two_names
-from tasks.stages import BASE, DELTAS, HEADS, PROFILES, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
+from tasks.stage import check_family, check_kind, run, stage
+from tasks.stages import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def measure(params: Params, name: str, task: str, budget: int = BUDGET) -> None:
 def measure_once(params: Params, name: str, task: str, budget: int, folder: Path) -> None:
     """Fill a folder with one statistic of a task, drawn by one seed."""
     folder.mkdir(parents=True, exist_ok=True)
-    setting = _setting(params, declared(params.statistics, name, "statistics"), task, budget)
+    setting = _setting(params, params.statistics[name], task, budget)
     index, done = MEASURES[setting.statistic.kind](setting, folder)
     for other in set(folder.iterdir()) - {folder / INDEX, folder / SEEDS, *(folder / what for what in index.files)}:
         shutil.rmtree(other) if other.is_dir() else other.unlink()  # of another kind of statistic, or left by a kill
@@ -168,13 +167,10 @@ def _link(source: Path, target: Path) -> None:
     draft.replace(target)
 
 
-def main(argv: list[str]) -> None:
+@stage("statistics", "tasks", timed=True)
+def main(params: Params, name: str, task: str) -> None:
     """Measure the statistic and the task named on the command line."""
-    params = load_params()
-    name, task = two_names(argv, "statistics", params.statistics, params.tasks)
-    declared(params.tasks, task, "tasks")
-    with timed(PROFILES / "statistics" / name / f"{task}.json"):
-        measure(params, name, task)
+    measure(params, name, task)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
 """Study one task's rank: the score of its own model, every matrix of its delta cut to a share of the rank."""
 
 from merganser.checkpoints.reading import open_for_merging
-from merganser.config.loading import load_params
-from merganser.config.params import Params, RankStudy, declared
+from merganser.config.params import Params, RankStudy
 from merganser.evaluation.scoring import score_of
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
 from merganser.outputs import write_json
 from merganser.studies.rank import fractions_of, truncated_model
 from tasks.scoring import open_task
-from tasks.stage import check_family, run, two_names
+from tasks.stage import check_family, run, stage
 from tasks.stages import BASE, DELTAS, FACTORS, PREPARED, RANK_STUDIES
 
 
-def study_rank(params: Params, task: str) -> None:
+@stage("tasks", RankStudy.model_fields)
+def main(params: Params, task: str, _: str) -> None:
     """Measure one task's model at every share of params.yaml and whole; write the curve as JSON."""
     check_family(params.base.family)
     base, setup = open_for_merging(BASE), open_task(params, task, PREPARED, BASE, own=True)
@@ -26,14 +26,6 @@ def study_rank(params: Params, task: str) -> None:
         curve.append({"fraction": fraction, **score, "device": network.device.type})
         print(f"{task}: {score['value']:.4f} with the first {fraction:g} of each spectrum", flush=True)
     write_json(RANK_STUDIES / f"{task}.json", {"curve": curve})
-
-
-def main(argv: list[str]) -> None:
-    """Study the task named on the command line, and which study of it: there is one."""
-    params = load_params()
-    task, _ = two_names(argv, "study_rank", params.tasks, RankStudy.model_fields)
-    declared(params.tasks, task, "tasks")
-    study_rank(params, task)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from merganser import registry
-from merganser.config.loading import load_params
-from merganser.config.params import Entry, Params, StudyEntry, declared
+from merganser.config.params import Entry, Params, StudyEntry
 from merganser.hashes import sha256_of_tree
 from merganser.outputs import write_json
 from merganser.studies.merges import score_merge, values_for
@@ -19,7 +18,7 @@ from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.kept import FINGERPRINT, digest_of_code, fingerprint, read_kept, remove_unknown
 from tasks.opening import open_source
 from tasks.scoring import open_setup
-from tasks.stage import check_family, check_kind, check_method, only_name, run
+from tasks.stage import check_family, check_kind, check_method, run, stage
 from tasks.stages import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
 
 
@@ -33,9 +32,10 @@ class Origins:
     code: str
 
 
-def study_entry(params: Params, key: str) -> None:
+@stage("studies.tasks.methods")
+def main(params: Params, key: str) -> None:
     """Measure every subset of one entry that is not there yet; remove what is not a subset's."""
-    entry, out = declared(params.studies.tasks.methods, key, "studies.tasks.methods"), TASK_STUDIES / key
+    entry, out = params.studies.tasks.methods[key], TASK_STUDIES / key
     check_method(entry.method)
     check_family(params.base.family)
     for kind in sorted({task.kind for task in params.tasks.values()}):
@@ -100,11 +100,6 @@ def _fingerprint(params: Params, entry: StudyEntry, values: dict[str, Any], subs
     if others := unseen_of(params, entry, subset):
         content["unseen"] = {task: origins.data[task] for task in others}
     return fingerprint(content)
-
-
-def main(argv: list[str]) -> None:
-    """Study the entry named on the command line."""
-    study_entry(load_params(), only_name(argv, "study_tasks"))
 
 
 if __name__ == "__main__":

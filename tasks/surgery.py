@@ -11,8 +11,7 @@ from torch import Tensor
 from merganser.at_run_time.additions.bottlenecks import Bottleneck, Training, can_change, train, write_bottlenecks
 from merganser.at_run_time.features import features_of
 from merganser.checkpoints.reading import open_for_merging
-from merganser.config.loading import load_params
-from merganser.config.params import Params, Surgery, declared
+from merganser.config.params import Params, Surgery
 from merganser.evaluation.prepared import Prepared
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_read
@@ -20,13 +19,13 @@ from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
 from tasks.scoring import open_task
-from tasks.stage import check_family, only_name, run, timed
-from tasks.stages import DATA, PROFILES, SURGERY, VALIDATION, remove_other_seeds, seed_folders
+from tasks.stage import check_family, run, stage
+from tasks.stages import DATA, SURGERY, VALIDATION, remove_other_seeds, seed_folders
 
 
 def operate(params: Params, name: str, out: Path) -> None:
     """Write all tasks' bottlenecks with one seed, their losses by step, and links to what they are of."""
-    surgery = declared(params.surgery, name, "surgery")
+    surgery = params.surgery[name]
     check_family(params.base.family)
     how, source = _training(surgery), DATA / surgery.of
 
@@ -72,13 +71,12 @@ def both_features(params: Params, source: Path, task: str, where: str) -> tuple[
     return features[0], features[1]
 
 
-def main(argv: list[str]) -> None:
+@stage("surgery", timed=True)
+def main(params: Params, name: str) -> None:
     """Train by the entry of surgery named on the command line."""
-    params, name = load_params(), only_name(argv, "surgery")
     remove_other_seeds(SURGERY / name, params.seeds)
-    with timed(PROFILES / "surgery" / f"{name}.json"):
-        for seed, out in seed_folders(SURGERY / name, params.seeds).items():
-            operate(params.with_seed(seed), name, out)
+    for seed, out in seed_folders(SURGERY / name, params.seeds).items():
+        operate(params.with_seed(seed), name, out)
 
 
 if __name__ == "__main__":

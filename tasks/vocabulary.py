@@ -11,20 +11,19 @@ from merganser.checkpoints.views import stored_specs
 from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
 from merganser.checkpoints.vocabulary.writing import VOCABULARY, write_models
 from merganser.checkpoints.writing import write_model
-from merganser.config.loading import load_params
-from merganser.config.params import OWN_MODELS, Params, declared
+from merganser.config.params import OWN_MODELS, Params
 from merganser.config.vocabularies import choice_of
 from merganser.outputs import fresh_folder
 from merganser.sources.fetching import describe, fetch_checkpoint
 from merganser.sources.installing import set_padding
 from merganser.sources.pointers import read_pointer
-from tasks.stage import only_name, run
+from tasks.stage import run, stage
 from tasks.stages import CHECKPOINTS, VOCABULARIES
 
 
 def bring(params: Params, name: str, out: Path) -> list[str]:
     """Write the base, or the models' mean, in a vocabulary; return what a user should know."""
-    source = Path(declared(params.vocabularies, name, "vocabularies").source)
+    source = Path(params.vocabularies[name].source)
     models = {task: CHECKPOINTS / task for task in params.tasks}
     with tempfile.TemporaryDirectory(prefix="merganser-") as made, fresh_folder(out) as folder:
         fetched = None if source == OWN_MODELS else Path(made) / "fetched"
@@ -48,10 +47,10 @@ def bring(params: Params, name: str, out: Path) -> list[str]:
         return [*plan.notes()]
 
 
-def main(argv: list[str]) -> None:
+@stage("vocabularies")
+def main(params: Params, name: str) -> None:
     """Bring the base into the vocabulary named on the command line."""
-    name = only_name(argv, "vocabulary")
-    print(*bring(load_params(), name, VOCABULARIES / name), sep="\n")
+    print(*bring(params, name, VOCABULARIES / name), sep="\n")
 
 
 if __name__ == "__main__":

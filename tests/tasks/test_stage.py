@@ -11,7 +11,7 @@ import pytest
 from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
 from tasks.code import digests
-from tasks.stage import arguments, check_card, check_code, end_well, only_name, two_names
+from tasks.stage import arguments, check_card, check_code, end_well, names_of
 
 HOSTILE = "x; touch y $(touch y) `touch y` @ z"
 
@@ -41,15 +41,15 @@ def test_at_needs_an_instance(stage: str | None, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_two_names_of_a_matrix_are_told_apart_by_what_there_is() -> None:
-    assert two_names(["a-b-c"], "evaluate", ["a", "a-b"], ["c"]) == ("a-b", "c")
-    assert two_names(["a-b-c"], "evaluate", ["a", "b"], ["c", "b-c"]) == ("a", "b-c")
-    assert two_names(["a", "c"], "evaluate", [], []) == ("a", "c")
+    assert names_of(["a-b-c"], "tasks.evaluate", [["a", "a-b"], ["c"]]) == ("a-b", "c")
+    assert names_of(["a-b-c"], "tasks.evaluate", [["a", "b"], ["c", "b-c"]]) == ("a", "b-c")
+    assert names_of(["a", "c"], "tasks.evaluate", [[], []]) == ("a", "c")
 
 
 @pytest.mark.parametrize("argv", [[], ["a"], ["a-d"], ["a-b-c"], ["a", "b", "c"]])
 def test_two_names_that_are_none_or_could_be_others_are_refused(argv: list[str]) -> None:
     with pytest.raises(InputError, match=r"tasks\.evaluate: expected two names, got "):
-        two_names(argv, "evaluate", ["a", "a-b"], ["c", "b-c"])
+        names_of(argv, "tasks.evaluate", [["a", "a-b"], ["c", "b-c"]])
 
 
 def test_libraries_that_were_loaded_before_have_one_thread_too() -> None:
@@ -66,9 +66,9 @@ def test_libraries_that_were_loaded_before_have_one_thread_too() -> None:
 
 
 def test_one_name_is_one() -> None:
-    assert only_name([HOSTILE], "merge") == HOSTILE
+    assert names_of([HOSTILE], "tasks.merge", [[]]) == (HOSTILE,)
     with pytest.raises(InputError, match=r"tasks\.merge: expected one name, got a b"):
-        only_name(["a", "b"], "merge")
+        names_of(["a", "b"], "tasks.merge", [["a", "b"]])
 
 
 @pytest.fixture

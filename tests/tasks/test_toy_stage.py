@@ -24,14 +24,15 @@ from math import prod
 from pathlib import Path
 
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.params import Params
 from merganser.outputs import write_json
-from tasks.stage import only_name, run
+from tasks.stage import run, stage
 from tasks.stages import COUNTS
 
 
-def main(argv: list[str]) -> None:
+@stage("tasks")
+def main(params: Params, task: str) -> None:
     """Count those of the task named on the command line."""
-    task = only_name(argv, "count")
     specs = open_checkpoint(Path("hub") / task).specs.values()
     write_json(COUNTS / f"{task}.json", {"values": sum(prod(spec.shape) for spec in specs)})
 

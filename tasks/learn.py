@@ -23,11 +23,11 @@ from merganser.inputs.heads import read_head
 from merganser.inputs.layers import LayerSource, Learned, MappedLayers, ThreadedLayers, dense_layer, weights_of
 from merganser.inputs.learned import RESULT, TRACE, write_learned
 from merganser.learning import Learner
-from merganser.learning.apart import Apart
+from merganser.learning.apart import apart
 from merganser.learning.batches import Batches
 from merganser.learning.block_routing import open_routing
 from merganser.learning.labelled import looked_at
-from merganser.learning.loop import Learnable, Loss, Problem, learn
+from merganser.learning.loop import Learnable, Loss, forming, learn
 from merganser.learning.settings import LearnerSettings, RoutingSettings
 from merganser.learning.state import State
 from merganser.learning.task_losses import open_losses
@@ -92,16 +92,16 @@ def open_problem(
         assert isinstance(settings, RoutingSettings)
         return open_routing(learner.routers, settings, params.first_seed, layers, base, losses, batches, place)
 
-    def problem(layers: LayerSource, seen: Sequence[tuple[Loss, Batches]]) -> Problem:
+    def problem(layers: LayerSource, seen: Sequence[tuple[Loss, Batches]]) -> Learnable:
         assert learner.form is not None
         form = learner.form(layers, settings, params.first_seed)
-        return Problem(form, layers, base, [loss for loss, _ in seen], [of for _, of in seen], place)
+        return forming(form, layers, base, [loss for loss, _ in seen], [of for _, of in seen], place)
 
     seen = [looked_at(*each, settings) for each in zip(losses, batches, strict=True)]
     if not settings.apart:
         return problem(layers, seen)
     alone = [open_layers(entry, tasks, task) for task in tasks]
-    return Apart([problem(own, [one]) for own, one in zip(alone, seen, strict=True)], layers)
+    return apart([problem(own, [one]) for own, one in zip(alone, seen, strict=True)], layers)
 
 
 def open_layers(entry: LearnedEntry, tasks: list[str], alone: str | None = None) -> LayerSource:

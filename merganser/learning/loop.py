@@ -5,10 +5,11 @@ with respect to them is added up over the tasks' batches, and pulled back to the
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,81 +27,63 @@ from merganser.learning.state import State, read_state, write_state
 Loss = Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]
 
 
-class Learnable(Protocol):
+class Learnable(NamedTuple):
     """What is learned, on which examples, and how far it is from good."""
 
-    @property
-    def layers(self) -> LayerSource:
-        """Return the tasks' layers."""
-
-    @property
-    def batches(self) -> Sequence[Batches]:
-        """Return each task's examples."""
-
-    @property
-    def blocks(self) -> Mapping[str, Sequence[str]]:
-        """Name the parameters that are mixed for each example, by blocks; none where values form merged weights."""
-
-    def start(self) -> Values:
-        """Return the values to begin with."""
-
-    def slope(self, values: Values, step: int) -> tuple[float, Values]:
-        """Return the loss on a step's batches, added over the tasks, and its gradient with respect to the values."""
-
-    def check(self, values: Values) -> float:
-        """Return the loss on the fixed examples, without noise; on the same path through the network as `slope`."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is learned: values that form merged weights, and each task's loss of these on its examples."""
-
-    form: Form
     layers: LayerSource
-    base: Checkpoint
-    losses: Sequence[Loss]
-    batches: Sequence[Batches]  # of the same tasks
-    device: torch.device
+    batches: Sequence[Batches]  # of each task
+    start: Callable[[], Values]  # gives the values to begin with
+    slope: Callable[[Values, int], tuple[float, Values]]  # gives a step's loss, added over tasks, and its gradient
+    check: Callable[[Values], float]  # gives the loss on the fixed examples, without noise; on the same path as `slope`
+    blocks: Mapping[str, Sequence[str]] = MappingProxyType({})  # parameters that are mixed for each example, by blocks
 
-    @property
-    def blocks(self) -> Mapping[str, Sequence[str]]:
-        """Name no block: values form merged weights."""
-        return {}
 
-    def start(self) -> Values:
-        """Return the values that the form begins with."""
-        return self.form.start()
+def forming(
+    form: Form,
+    layers: LayerSource,
+    base: Checkpoint,
+    losses: Sequence[Loss],
+    batches: Sequence[Batches],
+    device: torch.device,
+) -> Learnable:
+    """Learn values that form merged weights, by each task's loss of these on its examples."""
 
-    def weights(self, values: Values, step: int | None) -> dict[str, Tensor]:
-        """Form the merged weights, as the leaves that gradients are taken with respect to."""
-        deltas = zip(self.layers.names, self.layers.map(self.form.form(values, step)), strict=True)
-        return {name: weights.to(self.device).requires_grad_() for name, weights in merged_weights(self.base, deltas)}
+    def weights(values: Values, step: int | None) -> dict[str, Tensor]:
+        deltas = zip(layers.names, layers.map(form.form(values, step)), strict=True)
+        return {name: merged.to(device).requires_grad_() for name, merged in merged_weights(base, deltas)}
 
-    def slope(self, values: Values, step: int) -> tuple[float, Values]:
-        """Return the loss on a step's batches, added over the tasks, and its gradient with respect to the values."""
-        total, gradients = self._gradients(values, step)
-        ahead = self.form.ahead(values, step, gradients)
+    def by_weights(values: Values, step: int) -> tuple[float, dict[str, Tensor]]:
+        leaves = weights(values, step)
+        total = descend(losses, batches, leaves, step)
+        found = (from_file(base, name, gradient_of(leaf)) for name, leaf in leaves.items())
+        return total, {name: gradient for each in found for name, gradient in each.items()}
+
+    def slope(values: Values, step: int) -> tuple[float, Values]:
+        total, gradients = by_weights(values, step)
+        ahead = form.ahead(values, step, gradients)
         if ahead is not None:
-            _, gradients = self._gradients(ahead, step)
-        return total + self.form.penalty(values, step), self.form.pull(ahead or values, step, gradients)
+            _, gradients = by_weights(ahead, step)
+        return total + form.penalty(values, step), form.pull(ahead or values, step, gradients)
 
-    def _gradients(self, values: Values, step: int) -> tuple[float, dict[str, Tensor]]:
-        """Return the loss on a step's batches, and its gradient with respect to each layer's merged weights."""
-        weights, total = self.weights(values, step), 0.0
-        for loss, batches in zip(self.losses, self.batches, strict=True):
-            found = loss(weights, batches.rows(step))
-            found.backward()
-            total += float(found.detach())
-        return total, {key: each for name, leaf in weights.items() for key, each in self._gradient(name, leaf).items()}
+    def check(values: Values) -> float:
+        return fixed_loss(losses, batches, weights(values, None)) + form.penalty(values, None)
 
-    def _gradient(self, name: str, leaf: Tensor) -> dict[str, Tensor]:
-        """Return the gradient of a parameter as the layers have it, zeros for one that no forward pass reads."""
-        found = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        return from_file(self.base, name, found.cpu())
+    return Learnable(layers, batches, form.start, slope, check)
 
-    def check(self, values: Values) -> float:
-        """Return the loss on the fixed examples, without noise; on the same path through the network as `slope`."""
-        return fixed_loss(self.losses, self.batches, self.weights(values, None)) + self.form.penalty(values, None)
+
+def descend(losses: Sequence[Loss], batches: Sequence[Batches], weights: Mapping[str, Tensor], step: int) -> float:
+    """Return the loss on a step's batches, added over the tasks; what it was computed from gets its gradient."""
+    total = 0.0
+    for loss, of_task in zip(losses, batches, strict=True):
+        found = loss(weights, of_task.rows(step))
+        found.backward()
+        total += float(found.detach())
+    return total
+
+
+def gradient_of(leaf: Tensor) -> Tensor:
+    """Return a leaf's gradient on the CPU, zeros for one that no forward pass reads."""
+    return (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad).cpu()
 
 
 def merged_weights(base: Checkpoint, deltas: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

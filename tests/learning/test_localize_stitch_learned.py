@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from merganser.learning import Values
-from merganser.learning.apart import Apart
+from merganser.learning.apart import apart
 from merganser.learning.batches import Batches
-from merganser.learning.loop import Loss, Problem
+from merganser.learning.loop import Learnable, Loss, forming
 from merganser.methods.localize_stitch_learned import Regions, Settings
 from tests.laws.layers import Layers
 from tests.laws.samples import assert_same, joined, merged_vector, network
@@ -103,24 +103,24 @@ def test_the_penalty_is_of_the_share_that_is_kept() -> None:
     assert bound(ALONE, penalty=3.0).penalty(values, None) == pytest.approx(3 * (1 - 36 / COUNT))
 
 
-def problem(tmp_path: Any, tasks: Sequence[int]) -> Problem:
+def problem(tmp_path: Any, tasks: Sequence[int]) -> Learnable:
     """Open the problem of some of two tasks, whose losses are how far they are from their own models."""
     whole = network(2)
     layers = Layers([replace(x, tasks=tuple(x.tasks[t] for t in tasks), deltas=x.deltas[list(tasks)]) for x in whole])
     losses: list[Loss] = [loss_of(task) for task in tasks]
     batches = [Batches(0, task, "validation", 9, 2) for task in layers.tasks]
     form = Regions(layers, Settings(density=0.3))
-    return Problem(form, layers, base_of(tmp_path), losses, batches, torch.device("cpu"))
+    return forming(form, layers, base_of(tmp_path), losses, batches, torch.device("cpu"))
 
 
 def test_tasks_apart_are_each_learned_as_if_alone(tmp_path: Any) -> None:
     alone = [problem(tmp_path, [task]) for task in range(2)]
-    apart, starts = Apart(alone, Layers(network(2))), [each.start() for each in alone]
-    values = apart.start()
+    together, starts = apart(alone, Layers(network(2))), [each.start() for each in alone]
+    values = together.start()
     assert all(torch.equal(values[name], problem(tmp_path, [0, 1]).start()[name]) for name in values)
-    loss, gradients = apart.slope(values, STEP)
+    loss, gradients = together.slope(values, STEP)
     single = [each.slope(start, STEP) for each, start in zip(alone, starts, strict=True)]
     assert loss == pytest.approx(sum(each for each, _ in single))
     for name, found in gradients.items():
         assert torch.equal(found, torch.cat([each[name] for _, each in single]))
-    assert apart.check(values) == pytest.approx(sum(p.check(start) for p, start in zip(alone, starts, strict=True)))
+    assert together.check(values) == pytest.approx(sum(p.check(start) for p, start in zip(alone, starts, strict=True)))

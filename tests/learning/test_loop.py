@@ -13,7 +13,7 @@ from merganser.checkpoints.views import View
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.learning.batches import Batches
-from merganser.learning.loop import Loss, Problem, learn
+from merganser.learning.loop import Loss, forming, learn
 from merganser.learning.state import FILE, State
 from merganser.methods.adamerging import Settings, WeightedSum
 from tests.laws.layers import Layers
@@ -50,7 +50,7 @@ def make(tmp_path: Path) -> Make:
     def made(folder: str, *, losses: Sequence[Loss] = (), said: list[State] | None = None, **settings: Any) -> State:
         chosen = Settings(**{"lr": 0.05, "every": 3} | settings)
         form, these = WeightedSum(layers, chosen), losses or [loss_of(task) for task in range(2)]
-        problem = Problem(form, layers, base, these, batches, torch.device("cpu"))
+        problem = forming(form, layers, base, these, batches, torch.device("cpu"))
         known = chosen.model_dump_json(exclude={"steps"})
         return learn(problem, chosen, tmp_path / folder, known, ([] if said is None else said).append)
 
@@ -163,7 +163,7 @@ def test_linear_maps_that_are_stored_in_by_out_are_formed_and_pulled_that_way(tm
         return loss_of(0)({**weights, "tall": weights["tall"].mT}, rows)
 
     cpu = torch.device("cpu")
-    expected = Problem(form, layers, plain, [loss_of(0)], batches, cpu).slope(form.start(), 0)
-    found = Problem(form, layers, shown, [loss], batches, cpu).slope(form.start(), 0)
+    expected = forming(form, layers, plain, [loss_of(0)], batches, cpu).slope(form.start(), 0)
+    found = forming(form, layers, shown, [loss], batches, cpu).slope(form.start(), 0)
     assert found[0] == pytest.approx(expected[0])
     torch.testing.assert_close(found[1], expected[1])

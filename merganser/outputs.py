@@ -48,6 +48,14 @@ def write_json(path: Path, content: Any) -> None:
         file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that a stage wrote; raise InputError when it is not there."""
+    if not path.is_file():
+        raise InputError(f"{path}: missing; run the stage that writes it first (`dvc repro` or `merganser run` does)")
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
 @contextmanager
 def fresh_folder(path: Path) -> Iterator[Path]:
     """Give an empty folder that takes the place of `path`, an output of a stage, when the block ends well."""

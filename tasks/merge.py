@@ -1,6 +1,5 @@
 """Merge the tasks' models by one entry of `methods`."""
 
-import json
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from merganser.merging.entry import merge_entry
 from merganser.merging.method import Method
 from merganser.merging.usage import usage
 from merganser.models.device import usable
-from merganser.outputs import fresh_folder
+from merganser.outputs import fresh_folder, read_json
 from merganser.workers import threads_wanted
 from tasks.opening import SEARCH, noted_of, open_source, opening_of, start_of
 from tasks.stage import check_card, check_method, run, stage
@@ -24,7 +23,7 @@ from tasks.stages import BASE, COMPANIONS, DATA, MERGE_PROFILES, MERGED, SOURCES
 
 def card_of(key: str, params: Params, method: Method, values: dict[str, Any], seed: int) -> dict[str, str]:
     """Return the text of the card of an entry's merge with one seed."""
-    tasks = {name: Origin(**json.loads((SOURCES / f"{name}.json").read_text())) for name in sorted(params.tasks)}
+    tasks = {name: Origin(**read_json(SOURCES / f"{name}.json")) for name in sorted(params.tasks)}
     origins = {"(base)": origin_of(BASE), **tasks}
     shown = usage(method, params.base.family, next(iter(params.tasks)))
     reads, family = params.methods[key].reads, params.base.family

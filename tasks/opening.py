@@ -15,14 +15,13 @@ from merganser.inputs.embeddings import READ, read_embeddings
 from merganser.inputs.factors import open_factors
 from merganser.inputs.joints import open_joint
 from merganser.inputs.layers import GivenLayers, LayerSource
-from merganser.inputs.learned import RESULT, read_learned, read_trace
-from merganser.inputs.searches import read_search
+from merganser.inputs.learned import RESULT, TRACE, read_learned
 from merganser.inputs.statistics import open_statistics, passes_of
-from merganser.limits import parse_json
+from merganser.outputs import read_json
 from tasks.beside import COST
 from tasks.stages import DATA
 
-SEARCH = "search"  # the word for what a search chose
+SEARCH, FOUND = "search", "search.json"  # the word for what a search chose, and its file in `RESULT`
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,11 @@ def _with_learned(read: Reading) -> LayerSource:
 
 
 def _cost(folder: Path, tasks: list[str]) -> dict[str, Any]:
-    return {folder.parent.name: parse_json((folder / COST).read_text())}
+    return {folder.parent.name: read_json(folder / COST)}
 
 
 def _choice(folder: Path, tasks: list[str]) -> dict[str, Any]:
-    found = read_search(folder)
+    found = read_json(folder / RESULT / FOUND)
     best = next(one for one in found["candidates"] if one["values"] == found["chosen"])
     about = {key: found[key] for key in ("chosen", "forwards")} | {key: best[key] for key in ("score", "stderr")}
     return {SEARCH: {"name": folder.name, "candidates": len(found["candidates"]), **about}}
@@ -91,7 +90,9 @@ OPENINGS: Mapping[str, Opening] = {
     "embeddings": Opening(_with_embeddings),
     "routers": Opening(_models, noted=_cost),
     "surgery": Opening(_models, drawn=True, noted=_cost),
-    "learned": Opening(_with_learned, drawn=True, noted=lambda folder, _: {"learned": read_trace(folder / RESULT)}),
+    "learned": Opening(
+        _with_learned, drawn=True, noted=lambda folder, _: {"learned": read_json(folder / RESULT / TRACE)}
+    ),
     "statistics": Opening(
         lambda read: open_statistics(read.start, read.tasks, read.seed, read.part),
         drawn=True,

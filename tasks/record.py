@@ -25,8 +25,8 @@ from merganser.config.params import Params, declared
 from merganser.errors import InputError
 from merganser.evaluation.scoring import by_data_set
 from merganser.hashes import sha256_of
-from merganser.outputs import write_json
-from merganser.report.scores import Scores, read_json, read_metrics, read_scores, spread_of, written_values
+from merganser.outputs import read_json, write_json
+from merganser.report.scores import Scores, read_metrics, read_scores, spread_of, written_values
 from merganser.report.wording import wording_of
 from tasks.stage import run
 from tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from merganser.config.params import Params
 from merganser.config.published import Published
-from merganser.outputs import fresh_folder, write_json
+from merganser.outputs import fresh_folder, read_json, write_json
 from merganser.report import tables
 from merganser.report.changes import read_changes
 from merganser.report.choices import make_choices
@@ -14,7 +14,7 @@ from merganser.report.page import render_page
 from merganser.report.plots import make_plots
 from merganser.report.published import reproduce
 from merganser.report.rows import make_rows
-from merganser.report.scores import read_json, read_scores
+from merganser.report.scores import read_scores
 from merganser.report.significance import MEAN, read_significance
 from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies

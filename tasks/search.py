@@ -21,8 +21,8 @@ from merganser.config.params import Params, Search
 from merganser.hashes import sha256_of_tree
 from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.layers import LayerSource
+from merganser.inputs.learned import RESULT
 from merganser.inputs.model_deltas import open_models
-from merganser.inputs.searches import FOUND, RESULT
 from merganser.measures.scores import error_of_mean, normalised_score
 from merganser.merging.method import Method
 from merganser.outputs import fresh_folder, write_json
@@ -30,7 +30,7 @@ from merganser.studies.candidates import Candidate, Measured, best, file_name
 from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
 from tasks.kept import FINGERPRINT, digest_of_code, fingerprint, read_kept, remove_unknown
-from tasks.opening import open_source
+from tasks.opening import FOUND, open_source
 from tasks.scoring import open_setup
 from tasks.stage import check_family, check_kind, check_method, run, stage
 from tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, SEARCHES, VALIDATION

@@ -6,7 +6,6 @@ A folder of an entry of `learned` holds it in `result`, and in `read` what the m
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
@@ -35,12 +34,3 @@ def read_learned(folder: Path, tasks: Sequence[str]) -> Learned:
     if list(learned.tasks) != list(tasks):
         raise InputError(f"{path}: learned for {', '.join(learned.tasks)}, not for {', '.join(tasks)}; learn it again")
     return learned
-
-
-def read_trace(folder: Path) -> dict[str, Any]:
-    """Read the losses by step; raise InputError where nothing was learned."""
-    path = folder / TRACE
-    if not path.is_file():
-        raise InputError(f"{path}: nothing learned; run the stage learn first (`merganser run` does)")
-    trace: dict[str, Any] = parse_json(path.read_bytes())
-    return trace

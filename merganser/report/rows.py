@@ -13,7 +13,8 @@ from merganser.config.data_class import TITLES, data_class, is_transductive
 from merganser.config.params import Entry, Params
 from merganser.hashes import sha256_of
 from merganser.merging.method import Family, Involvement, Method
-from merganser.report.scores import Scores, read_json, written_values
+from merganser.outputs import read_json
+from merganser.report.scores import Scores, written_values
 from merganser.report.wording import Wording, wording_of
 
 REFERENCES = ("base", "individual")

@@ -1,6 +1,5 @@
 """Scores read back from the stages' files: each entry's on each task, the cost of its merge, how it compares."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +7,9 @@ from statistics import fmean, stdev
 from typing import Any, Literal, cast
 
 from merganser.config.params import Entry, Params
-from merganser.errors import InputError
 from merganser.evaluation.scoring import Score
 from merganser.measures.scores import error_of_mean, normalised_score, score_drop_rate
+from merganser.outputs import read_json
 
 INDIVIDUAL = "individual"
 
@@ -112,11 +111,3 @@ def individual_values(params: Params, values: Mapping[str, Mapping[str, float]])
     """Return the individual models' values; None without them, or where one is no better than nothing."""
     found = (values[name] for name, entry in params.methods.items() if entry.method == INDIVIDUAL)
     return next((each for each in found if all(value > 0 for value in each.values())), None)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file a stage wrote; raise InputError when it is not there."""
-    if not path.is_file():
-        raise InputError(f"{path}: missing; run the stage that writes it first (`dvc repro` or `merganser run` does)")
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content

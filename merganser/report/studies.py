@@ -12,7 +12,8 @@ from scipy.stats import ttest_rel
 from merganser.config.params import Params
 from merganser.evaluation.scoring import Score
 from merganser.measures.scores import normalised_score
-from merganser.report.scores import Scores, individual_values, read_json, values_of
+from merganser.outputs import read_json
+from merganser.report.scores import Scores, individual_values, values_of
 from merganser.studies.subsets import all_subsets, file_name
 
 ROUNDING = 1e-9  # of scores: differences closer than that are the same

@@ -8,7 +8,6 @@ from merganser.at_run_time import addition_of
 from merganser.at_run_time.measuring import score_merges
 from merganser.config.params import Params
 from merganser.evaluation.examples import Results, write_results
-from merganser.evaluation.prepared import Prepared
 from merganser.outputs import write_json
 from merganser.overlays import open_overlays
 from tasks.scoring import open_task
@@ -31,16 +30,14 @@ def main(params: Params, entry: str, task: str) -> None:
         return
     merged, addition = MERGED / entry, addition_of(MERGED / entry)
     parts = open_overlays(merged) is not None
-    setup = own = open_task(params, task, PREPARED, merged, own=parts and addition is None)
-    if addition and parts and Prepared(PREPARED / task).own is not None:
-        own = open_task(params, task, PREPARED, merged, own=True)
+    setup = rebuilt = open_task(params, task, PREPARED, merged, own=parts and addition is None)
+    if addition and parts and setup.prepared.own is not None:
+        rebuilt = open_task(params, task, PREPARED, merged, own=True)
     seeds = sorted((merged / SEEDS).glob("*"), key=lambda folder: int(folder.name))
     folders, size = [merged, *seeds], params.evaluation.batch_size
     if addition:
         check_addition(Path(addition.FILE).stem)
-    runs_in = own.network, own.prepared
-    found = score_merges(setup.network, setup.head, setup.evaluator, setup.prepared, folders, task, size, runs_in)
-    score, results = found
+    score, results = score_merges(setup, folders, task, size, rebuilt)
     write_results(EXAMPLES / entry / f"{task}.safetensors", results)
     write_json(METRICS / entry / f"{task}.json", score)
     label = f", {score['known']:.4f} with its label, router {score['router']:.4f}" if "known" in score else ""

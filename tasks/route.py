@@ -53,7 +53,7 @@ def shared_features(params: Params, start: Path, task: str, where: str) -> Tenso
     """Return a model's features of a task's validation data (N, D)."""
     setup = open_task(params, task, VALIDATION, start)
     check_scores(setup.network, f"{where}, {task}")
-    setup.network.load(setup.head.put_on(own_model(open_for_merging(start), None)))
+    setup.load(own_model(open_for_merging(start), None))
     return features_of(setup.network, setup.prepared, params.evaluation.batch_size)
 
 

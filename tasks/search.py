@@ -31,8 +31,8 @@ from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
 from tasks.kept import FINGERPRINT, digest_of_code, fingerprint, read_kept, remove_unknown
 from tasks.opening import FOUND, open_source
-from tasks.scoring import open_setup
-from tasks.stage import check_family, check_kind, check_method, run, stage
+from tasks.scoring import open_tasks
+from tasks.stage import check_family, check_method, run, stage
 from tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, SEARCHES, VALIDATION
 
 INDIVIDUAL = "individual"
@@ -84,8 +84,6 @@ def main(params: Params, name: str) -> None:
     for method in (search.method, INDIVIDUAL):
         check_method(method)
     check_family(params.base.family)
-    for kind in sorted({task.kind for task in params.tasks.values()}):
-        check_kind(kind)
     (out / STATE).mkdir(parents=True, exist_ok=True)
     measuring = open_measuring(params, name, search, out / STATE)
     candidates = []
@@ -119,7 +117,7 @@ def open_measuring(params: Params, name: str, search: Search, state: Path) -> Me
     folder, of_difference = DATA / search.of, search.entry({}).difference is not None
     base = folder / "base" if of_difference else BASE
     remove_unknown(state, {path.name for path in state.glob("*.json")})
-    setup = open_setup(params, VALIDATION, base)
+    setup = open_tasks(params, VALIDATION, base)
 
     def source_of(values: Mapping[str, Any]) -> LayerSource:
         return open_source(search.entry(values), search.of, tasks, params.first_seed)
@@ -151,7 +149,7 @@ def write_result(
     out: Path, search: Search, measuring: Measuring, candidates: list[Candidate], chosen: Candidate
 ) -> None:
     """Write all candidates with their scores, the individual models', and the values that were chosen."""
-    examples = sum(len(data) for data in measuring.setup.prepared.values())
+    examples = sum(len(one.prepared) for one in measuring.setup.tasks.values())
     with fresh_folder(out / RESULT) as folder:
         content = {
             "method": search.method,

@@ -14,16 +14,15 @@ from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import from_file
 from merganser.config.params import Params, Statistic
-from merganser.evaluation.evaluator import Evaluator, evaluator_for
 from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.setups import TaskSetup, open_setup
 from merganser.hashes import sha256_of_tree
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_file
-from merganser.inputs.heads import Head, read_head
+from merganser.inputs.heads import read_head
 from merganser.inputs.layers import Side
 from merganser.inputs.statistics import BASE_FISHER, FISHER, GRAM, INDEX, Index
 from merganser.inputs.task_models import own_model, own_parameter
-from merganser.models import Network, open_network
 from merganser.models.device import usable
 from merganser.outputs import replacing
 from merganser.statistics import BUDGET
@@ -44,25 +43,22 @@ class Setting:
     statistic: Statistic
     base: Checkpoint
     deltas: DeltaFile
-    head: Head
-    network: Network
-    evaluator: Evaluator
-    prepared: Prepared
+    setup: TaskSetup
     origin: str  # identifies all that they come from
     budget: int
 
     def load(self, deltas: DeltaFile | None) -> Sample:
         """Load the task's own model, or the base with the task's head, and draw the examples."""
-        self.network.load(self.head.put_on(own_model(self.base, deltas)))
-        return draw(self.prepared, self.statistic.examples, self.seed, self.task)
+        self.setup.load(own_model(self.base, deltas))
+        return draw(self.setup.prepared, self.statistic.examples, self.seed, self.task)
 
     def parameter(self, deltas: DeltaFile | None, name: str) -> Tensor:
         """Return a parameter of the task's own model, or of the base, where the network runs."""
-        return own_parameter(self.base, deltas, name).to(self.network.device)
+        return own_parameter(self.base, deltas, name).to(self.setup.network.device)
 
     def score(self, parameters: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
         """Score the classes of some examples, differentiable in the parameters: (B, C)."""
-        return self.evaluator.class_logits(self.network, self.prepared, parameters, rows)
+        return self.setup.evaluator.class_logits(self.setup.network, self.setup.prepared, parameters, rows)
 
 
 def measure(params: Params, name: str, task: str, budget: int = BUDGET) -> None:
@@ -93,22 +89,16 @@ def measure_once(params: Params, name: str, task: str, budget: int, folder: Path
 
 def _setting(params: Params, statistic: Statistic, task: str, budget: int) -> Setting:
     prepared, head = Prepared(VALIDATION / task), read_head(HEADS / f"{task}.safetensors")
-    evaluator = evaluator_for(prepared)
-    evaluator.check_head(head.classes, prepared.classes, task)
-    check_kind(evaluator.name)
-    device, outputs = usable(statistic.device, "statistics.*.device"), evaluator.outputs(prepared.classes)
-    network = open_network(params.base.family, BASE, outputs=outputs, device=device)
+    check_kind(prepared.about["kind"])
+    device = usable(statistic.device, "statistics.*.device")
     return Setting(
         task=task,
         seed=params.first_seed,
         statistic=statistic,
         base=open_for_merging(BASE),
         deltas=DeltaFile(DELTAS / f"{task}.safetensors"),
-        head=head,
-        network=network,
-        evaluator=evaluator,
-        prepared=prepared,
-        origin=_origin(params, statistic, task, evaluator.name),
+        setup=open_setup(params.base.family, BASE, task, prepared, head, {}, device),
+        origin=_origin(params, statistic, task, prepared.about["kind"]),
         budget=budget,
     )
 
@@ -124,8 +114,8 @@ def _origin(params: Params, statistic: Statistic, task: str, kind: str) -> str:
 def _grams(setting: Setting, folder: Path) -> tuple[Index, int]:
     sample = setting.load(setting.deltas)
     matrices = {name for name, kind in setting.deltas.kinds.items() if kind == "matrix"}
-    files, done = write_grams(setting.network, sample, matrices, folder, setting.origin, setting.budget)
-    sides = setting.network.linear_maps()
+    files, done = write_grams(setting.setup.network, sample, matrices, folder, setting.origin, setting.budget)
+    sides = setting.setup.network.linear_maps()
     turned = {name: _side(sides[name], name in setting.base.transposed) for name in files}
     return Index(len(sample), len(sample), 0, {GRAM: files}, turned), done
 

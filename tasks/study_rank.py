@@ -17,13 +17,12 @@ def main(params: Params, task: str, _: str) -> None:
     """Measure one task's model at every share of params.yaml and whole; write the curve as JSON."""
     check_family(params.base.family)
     base, setup = open_for_merging(BASE), open_task(params, task, PREPARED, BASE, own=True)
-    network, evaluator = setup.network, setup.evaluator
     deltas, factors = open_deltas(DELTAS, [task]), open_factors(FACTORS, [task])
     curve = []
     for fraction in fractions_of(params.studies.rank.fractions):
-        network.load(setup.head.put_on(truncated_model(base, deltas, factors, fraction)))
-        score = score_of(evaluator.metric, evaluator.results(network, setup.prepared, params.evaluation.batch_size))
-        curve.append({"fraction": fraction, **score, "device": network.device.type})
+        setup.load(truncated_model(base, deltas, factors, fraction))
+        score = score_of(setup.evaluator.metric, setup.results(params.evaluation.batch_size))
+        curve.append({"fraction": fraction, **score, "device": setup.network.device.type})
         print(f"{task}: {score['value']:.4f} with the first {fraction:g} of each spectrum", flush=True)
     write_json(RANK_STUDIES / f"{task}.json", {"curve": curve})
 

@@ -17,8 +17,8 @@ from merganser.studies.merges import score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.kept import FINGERPRINT, digest_of_code, fingerprint, read_kept, remove_unknown
 from tasks.opening import open_source
-from tasks.scoring import open_setup
-from tasks.stage import check_family, check_kind, check_method, run, stage
+from tasks.scoring import open_tasks
+from tasks.stage import check_family, check_method, run, stage
 from tasks.stages import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
 
 
@@ -38,8 +38,6 @@ def main(params: Params, key: str) -> None:
     entry, out = params.studies.tasks.methods[key], TASK_STUDIES / key
     check_method(entry.method)
     check_family(params.base.family)
-    for kind in sorted({task.kind for task in params.tasks.values()}):
-        check_kind(kind)
     method = registry.get(entry.method)
     values = method.validate(f"studies.tasks.methods.{key}", entry.values)
     subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.first_seed)
@@ -49,7 +47,7 @@ def main(params: Params, key: str) -> None:
     fingerprints = {s: _fingerprint(params, entry, values_for(values, s), s, origins) for s in subsets}
     missing = [s for s in subsets if read_kept(out / file_name(s), fingerprints[s]) is None]
     print(f"{key}: {len(subsets) - len(missing)} of {len(subsets)} subsets were there", flush=True)
-    setup = open_setup(params, PREPARED) if missing else None
+    setup = open_tasks(params, PREPARED) if missing else None
     for done, subset in enumerate(missing, 1):
         assert setup
         # in the output folder: what a kill leaves there, the next start removes

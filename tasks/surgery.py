@@ -11,8 +11,7 @@ from torch import Tensor
 from merganser.at_run_time.additions.bottlenecks import Bottleneck, Training, can_change, train, write_bottlenecks
 from merganser.at_run_time.features import features_of
 from merganser.checkpoints.reading import open_for_merging
-from merganser.config.params import Params, Surgery
-from merganser.evaluation.prepared import Prepared
+from merganser.config.params import Params
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
@@ -27,7 +26,7 @@ def operate(params: Params, name: str, out: Path) -> None:
     """Write all tasks' bottlenecks with one seed, their losses by step, and links to what they are of."""
     surgery = params.surgery[name]
     check_family(params.base.family)
-    how, source = _training(surgery), DATA / surgery.of
+    how, source = Training(**surgery.model_dump(exclude={"of"})), DATA / surgery.of
 
     def make(task: str) -> Kept:
         merged, own = both_features(params, source, task, f"surgery.{name}")
@@ -54,19 +53,16 @@ def operate(params: Params, name: str, out: Path) -> None:
     link_read(source, params.tasks, out)
 
 
-def _training(surgery: Surgery) -> Training:
-    return Training(surgery.rank, surgery.steps, surgery.batch_size, surgery.lr)
-
-
 def both_features(params: Params, source: Path, task: str, where: str) -> tuple[Tensor, Tensor]:
     """Return the merged model's and the task's own model's features of the task's validation data (N, D)."""
     start = source / "base"
     setup = open_task(params, task, VALIDATION, start)
     can_change(setup.network, f"{where}, {task}")
-    own = open_task(params, task, VALIDATION, start, own=True) if Prepared(VALIDATION / task).own else setup
+    changed = setup.prepared.own is not None
+    own = open_task(params, task, VALIDATION, start, own=True) if changed else setup
     features = []
     for each, deltas in ((setup, None), (own, DeltaFile(source / f"{task}.safetensors"))):
-        each.network.load(each.head.put_on(own_model(open_for_merging(start), deltas)))
+        each.load(own_model(open_for_merging(start), deltas))
         features.append(features_of(each.network, each.prepared, params.evaluation.batch_size))
     return features[0], features[1]
 

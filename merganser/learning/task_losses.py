@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.evaluation.evaluator import Evaluator, evaluator_for
+from merganser.evaluation.evaluator import Evaluator
 from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.setups import open_setup
 from merganser.inputs.heads import Head
-from merganser.models import DeviceName, Network, open_network
+from merganser.models import DeviceName, Network
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -55,17 +56,13 @@ def open_losses(
     base, networks = open_checkpoint(folder), dict[int | None, Network]()
     losses = []
     for task, prepared in data.items():
-        evaluator, head = evaluator_for(prepared), heads[task]
-        outputs = evaluator.outputs(prepared.classes)
-        evaluator.check_head(head.classes, prepared.classes, task)
-        if outputs not in networks:
-            network = open_network(family, folder, outputs=outputs, device=device)
-            share(network, networks.values())
-            network.load(head.put_on((name, base.read(name)) for name in base.names))
-            networks[outputs] = network
-        network = networks[outputs]
-        own = {name: value.float().to(network.device) for name, value in head.tensors.items()}
-        losses.append(TaskLoss(task, network, evaluator, prepared, own))
+        others = list(networks.values())
+        setup = open_setup(family, folder, task, prepared, heads[task], networks, device)
+        if setup.network not in others:
+            share(setup.network, others)
+            setup.load((name, base.read(name)) for name in base.names)
+        own = {name: value.float().to(setup.network.device) for name, value in setup.head.tensors.items()}
+        losses.append(TaskLoss(task, setup.network, setup.evaluator, prepared, own))
     return losses
 
 

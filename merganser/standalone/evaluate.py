@@ -22,8 +22,9 @@ from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import Score
+from merganser.evaluation.setups import TaskSetup
 from merganser.inputs.heads import Head, read_head, write_head
-from merganser.models import Network, Precision, get_family
+from merganser.models import Precision, get_family
 from merganser.models.device import usable
 from merganser.overlays import open_overlays
 from merganser.sources.fetching import fetch_checkpoint, fetch_data_set
@@ -86,16 +87,16 @@ def evaluate_model(model: Path, about: Declared) -> Score:
         evaluator.check_head(head.classes, classes, about.name)
         outputs = evaluator.outputs(classes)
 
-        def opened(folder: Path) -> tuple[Network, Prepared]:
+        def opened(folder: Path) -> TaskSetup:
             network = family.open_network(folder, outputs=outputs, device=device, precision=about.precision)
             place = Path(tempfile.mkdtemp(dir=made))
             evaluator.prepare(data, about.split, network, place, "split")
-            return network, Prepared(place).on(network.device)
+            return TaskSetup(network, head, evaluator, Prepared(place).on(network.device))
 
         own = model if overlays is None else _own_settings(model, about, Path(made))
         rebuilt = opened(own)
-        network, examples = opened(model) if own != model and addition_of(model) else rebuilt
-        return score_merges(network, head, evaluator, examples, [model], about.name, about.batch_size, rebuilt)[0]
+        setup = opened(model) if own != model and addition_of(model) else rebuilt
+        return score_merges(setup, [model], about.name, about.batch_size, rebuilt)[0]
 
 
 def _own_settings(model: Path, about: Declared, made: Path) -> Path:

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.reading import Checkpoint
-from merganser.evaluation.evaluator import Evaluator
-from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import Score, score_of
-from merganser.inputs.heads import Head
+from merganser.evaluation.setups import TaskSetup
 from merganser.inputs.layers import LayerSource
 from merganser.merging.by_layer import each_map
 from merganser.merging.driver import choose_device, merge
@@ -23,12 +21,9 @@ class ScoringSetup:
     """The models and data on which every merge is scored, opened once."""
 
     base: Checkpoint
-    networks: Mapping[str, Network]  # by task; tasks with the same number of outputs share one
-    evaluators: Mapping[str, Evaluator]
-    prepared: Mapping[str, Prepared]
-    heads: Mapping[str, Head]
+    tasks: Mapping[str, TaskSetup]  # tasks with the same number of outputs share a network
+    own: Mapping[str, TaskSetup]  # what the tasks' own models, rebuilt of their parts, run on
     batch_size: int
-    own: Mapping[str, tuple[Network, Prepared]]  # of tasks whose own models read or compute otherwise than the base
 
 
 def score_merge(
@@ -47,18 +42,14 @@ def score_merge(
     scores: dict[str, Score] = {}
     loaded: Network | None = None
     for task in (*source.tasks, *others):
-        if task not in setup.networks:
+        if task not in setup.tasks:
             continue
-        network, prepared = setup.networks[task], setup.prepared[task]
-        if method.overlay:
-            network, prepared = setup.own.get(task, (network, prepared))
-        head = setup.heads[task]
-        if method.overlay or head.patterns or network is not loaded:  # else all tasks use one model
-            network.load(head.put_on(task_model(folder, task, setup.base)))
-            loaded = network
-        evaluator = setup.evaluators[task]
-        results = evaluator.results(network, prepared, setup.batch_size)
-        scores[task] = score_of(evaluator.metric, results) | {"device": network.device.type}
+        own = (setup.own if method.overlay else setup.tasks)[task]
+        if method.overlay or own.head.patterns or own.network is not loaded:  # else all tasks use one model
+            own.load(task_model(folder, task, setup.base))
+            loaded = own.network
+        results = own.results(setup.batch_size)
+        scores[task] = score_of(own.evaluator.metric, results) | {"device": own.network.device.type}
     return scores
 
 

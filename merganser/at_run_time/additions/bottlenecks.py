@@ -19,6 +19,7 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.inputs.heads import Head
 from merganser.inputs.layers import LayerSource
+from merganser.learning.batches import Batches
 from merganser.models import ChangesFeatures, Network
 from merganser.operators.drop import generator_of
 from merganser.overlays import task_model
@@ -80,10 +81,11 @@ def train(merged: Tensor, own: Tensor, how: Training, seed: int, task: str) -> T
     drawn = torch.rand(how.rank, size, generator=generator_of(seed, task, "surgery")).mul_(2).sub_(1).div_(size**0.5)
     down, up = drawn.to(merged.dtype).requires_grad_(), torch.zeros(size, how.rank, dtype=merged.dtype).requires_grad_()
     optimiser = torch.optim.Adam([down, up], lr=how.lr)
+    batches = Batches(seed, task, "surgery", len(merged), how.batch_size)
     current = Bottleneck(down, up)
     best, losses = _copy(current), {0: _loss(current, merged, own)}
     for step in range(1, how.steps + 1):
-        rows = _rows(len(merged), how.batch_size, step - 1, seed, task)
+        rows = batches.rows(step - 1)
         optimiser.zero_grad()
         (current(merged[rows]) - own[rows]).abs().mean().backward()
         optimiser.step()
@@ -94,16 +96,6 @@ def train(merged: Tensor, own: Tensor, how: Training, seed: int, task: str) -> T
             best = _copy(current) if found < min(losses.values()) else best
             losses[step] = found
     return Trained(best, losses)
-
-
-def _rows(count: int, size: int, number: int, seed: int, task: str) -> list[int]:
-    """Return the examples of a batch: a permutation an epoch, one batch after another."""
-    places = range(number * size, (number + 1) * size)
-    orders = {
-        epoch: torch.randperm(count, generator=generator_of(seed, task, f"surgery {epoch}")).tolist()
-        for epoch in {place // count for place in places}
-    }
-    return [orders[place // count][place % count] for place in places]
 
 
 @torch.no_grad()

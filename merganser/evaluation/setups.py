@@ -1,0 +1,54 @@
+"""One task's evaluation, opened: what its models run on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from merganser.evaluation.evaluator import Evaluator, evaluator_for
+from merganser.evaluation.examples import Results
+from merganser.evaluation.prepared import Prepared
+from merganser.inputs.heads import Head
+from merganser.models import DeviceName, Network, Precision, open_network
+
+
+@dataclass(frozen=True)
+class TaskSetup:
+    """What one task's models run on; batches of `prepared` come where the network is."""
+
+    network: Network
+    head: Head
+    evaluator: Evaluator
+    prepared: Prepared
+
+    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Load a model's parameters, with the task's head in place of its own."""
+        self.network.load(self.head.put_on(parameters))
+
+    def results(self, batch_size: int) -> Results:
+        """Run the loaded network on the prepared data."""
+        return self.evaluator.results(self.network, self.prepared, batch_size)
+
+
+def open_setup(
+    family: str,
+    folder: Path,
+    task: str,
+    prepared: Prepared,
+    head: Head,
+    networks: dict[int | None, Network],
+    device: DeviceName,
+    precision: Precision = "float32",
+) -> TaskSetup:
+    """Build the architecture that a folder describes, with the task's outputs and without weights.
+
+    `networks`: those that were built so, by their outputs: one that fits is taken, a new one is added. Raises
+    InputError for a head that does not fit the data.
+    """
+    evaluator = evaluator_for(prepared)
+    evaluator.check_head(head.classes, prepared.classes, task)
+    outputs = evaluator.outputs(prepared.classes)
+    if outputs not in networks:
+        networks[outputs] = open_network(family, folder, outputs=outputs, device=device, precision=precision)
+    return TaskSetup(networks[outputs], head, evaluator, prepared.on(networks[outputs].device))

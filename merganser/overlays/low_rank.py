@@ -14,16 +14,14 @@ def low_rank_parts(layer: LayerFactors, count: int) -> Parts:
     The vectors keep the dtype of the factor cache, which loses nothing. A task that does not change the matrix stores
     nothing.
     """
-    if count == 0:
-        return Parts({task: Dense(rebuilt(f)) for task, f in whole_factors(layer).items()})
-    kept = {task: leading(f, count) for task, f in zip(layer.tasks, layer.factors, strict=True)}
-    return Parts({task: _part(f, layer.stored) for task, f in kept.items() if len(f.s)})
+    kept = truncated(layer, count)
+    return Parts({task: _part(f, layer.stored) if count else Dense(rebuilt(f)) for task, f in kept.items()})
 
 
-def whole_factors(layer: LayerFactors) -> dict[str, Factors]:
-    """Return all of each task's triples up to its numerical rank, without the tasks that have none."""
-    whole = {task: leading(f, len(f.s)) for task, f in zip(layer.tasks, layer.factors, strict=True)}
-    return {task: factors for task, factors in whole.items() if len(factors.s)}
+def truncated(layer: LayerFactors, count: int) -> dict[str, Factors]:
+    """Return `count` triples of each task, all if that is 0, up to its numerical rank; no task that has none."""
+    kept = {task: leading(f, count or len(f.s)) for task, f in zip(layer.tasks, layer.factors, strict=True)}
+    return {task: factors for task, factors in kept.items() if len(factors.s)}
 
 
 def _part(factors: Factors, stored: torch.dtype) -> Part:

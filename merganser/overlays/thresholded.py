@@ -11,18 +11,18 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from merganser.checkpoints.tensors import Spec
 from merganser.inputs.layers import LayerDeltas, LayerFactors
 from merganser.linalg.decompositions import Factors
-from merganser.linalg.svd import leading, oriented, rebuilt
-from merganser.overlays.low_rank import whole_factors
+from merganser.linalg.svd import oriented, rebuilt
+from merganser.overlays.bits import bytes_of, pack_bits, unpack_bits
+from merganser.overlays.low_rank import truncated
 from merganser.overlays.parts import Part, Parts
 
 LARGE, NEGATIVE = 1, 2  # the two bits of a code
 SIGNS = (1, 1, -1, -1)  # of the scales, by code
-CODES_PER_BYTE = 4
+WIDTH = 2  # bits of a code
 ROUNDING = 4  # times eps: smaller entries of a unit vector are rounding errors
 
 
@@ -37,7 +37,7 @@ class Thresholded(Part):
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
         """Describe the codes and their scales."""
-        return {"codes": Spec("U8", (_bytes_of(dims[0]),)), "scales": Spec(dtype, (len(SIGNS),))}
+        return {"codes": Spec("U8", (bytes_of(dims[0], WIDTH),)), "scales": Spec(dtype, (len(SIGNS),))}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
         """Replace each code by its scale."""
@@ -67,10 +67,10 @@ class ThresholdedFactors(Part):
         rows, columns = dims
         scales = Spec(dtype, (len(SIGNS),))
         return {
-            "u_codes": Spec("U8", (_bytes_of(rows * count),)),
+            "u_codes": Spec("U8", (bytes_of(rows * count, WIDTH),)),
             "u_scales": scales,
             "s": Spec(dtype, (count,)),
-            "v_codes": Spec("U8", (_bytes_of(count * columns),)),
+            "v_codes": Spec("U8", (bytes_of(count * columns, WIDTH),)),
             "v_scales": scales,
         }
 
@@ -87,10 +87,8 @@ def thresholded_parts(layer: LayerFactors, count: int) -> Parts:
 
     A task that does not change the matrix stores nothing.
     """
-    if count == 0:
-        return Parts({task: threshold(rebuilt(f)) for task, f in whole_factors(layer).items()})
-    kept = {task: leading(f, count) for task, f in zip(layer.tasks, layer.factors, strict=True)}
-    return Parts({task: threshold_factors(f) for task, f in kept.items() if len(f.s)})
+    kept = truncated(layer, count)
+    return Parts({task: threshold_factors(f) if count else threshold(rebuilt(f)) for task, f in kept.items()})
 
 
 def thresholded_vectors(layer: LayerDeltas, **_: Any) -> Parts:
@@ -104,7 +102,7 @@ def threshold(values: Tensor) -> Thresholded:
     codes = codes_of(values)
     scales = torch.stack([_root_mean_square(values[codes == code]) for code in range(len(SIGNS))])
     signs = torch.tensor(SIGNS, device=values.device)
-    return Thresholded(pack(codes), (scales * signs).to(values.dtype))
+    return Thresholded(pack_bits(codes, WIDTH), (scales * signs).to(values.dtype))
 
 
 def threshold_factors(factors: Factors) -> ThresholdedFactors:
@@ -126,25 +124,9 @@ def codes_of(values: Tensor) -> Tensor:
     return (LARGE * large + NEGATIVE * negative).to(torch.uint8)
 
 
-def pack(codes: Tensor) -> Tensor:
-    """Pack two-bit codes four to a byte, the first in the lowest bits."""
-    flat = codes.flatten()
-    fours = pad(flat, (0, -len(flat) % CODES_PER_BYTE)).view(-1, CODES_PER_BYTE)
-    return fours[:, 0] | fours[:, 1] << 2 | fours[:, 2] << 4 | fours[:, 3] << 6
-
-
-def unpack(packed: Tensor, count: int) -> Tensor:
-    """Unpack the first `count` two-bit codes."""
-    return torch.stack([packed >> shift & 3 for shift in (0, 2, 4, 6)], dim=1).flatten()[:count]
-
-
 def decode(packed: Tensor, scales: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return the tensor of this shape that packed codes and scales encode."""
-    return scales[unpack(packed, prod(shape)).long()].reshape(shape)
-
-
-def _bytes_of(codes: int) -> int:
-    return -(-codes // CODES_PER_BYTE)
+    return scales[unpack_bits(packed, prod(shape), WIDTH).long()].reshape(shape)
 
 
 def _root_mean_square(values: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.linalg.decompositions import Factors
+from merganser.overlays.bits import pack_bits, unpack_bits
 from merganser.overlays.parts import Parts, tensors_of
-from merganser.overlays.thresholded import Thresholded, ThresholdedFactors, pack, threshold, unpack
+from merganser.overlays.thresholded import WIDTH, Thresholded, ThresholdedFactors, threshold
 from tests.laws.dts import coded, grouped
 from tests.laws.layers import merged, vectors
 from tests.laws.references import Array, Given
@@ -70,10 +71,10 @@ def test_zeros_join_the_small_positive_group() -> None:
 @pytest.mark.parametrize("count", range(1, 10))
 def test_codes_take_two_bits_each(count: int) -> None:
     codes = (torch.arange(count) * 7 % 4).to(torch.uint8)
-    packed = pack(codes)
+    packed = pack_bits(codes, WIDTH)
     assert packed.dtype == torch.uint8
     assert len(packed) == (count + 3) // 4
-    assert torch.equal(unpack(packed, count), codes)
+    assert torch.equal(unpack_bits(packed, count, WIDTH), codes)
 
 
 def test_an_unchanged_tensor_stores_nothing() -> None:

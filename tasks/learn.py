@@ -142,10 +142,8 @@ def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Le
     """Write the best values, and the losses by step."""
     layers = problem.layers
     with fresh_folder(out) as folder:
-        found = Learned(
-            learner, settings.model_dump(), list(layers.tasks), list(layers.names), state.best, problem.blocks
-        )
-        write_learned(folder, found)
+        tasks, names, blocks = list(layers.tasks), list(layers.names), dict(problem.blocks)
+        write_learned(folder, Learned(learner, settings.model_dump(), tasks, names, state.best, blocks))
         trace = {
             "settings": {"learner": learner, **settings.model_dump()},
             **examples_seen(problem, state),

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 from merganser.config.published import MEAN, MEANS, NORMALISED, Published, Table
 from merganser.measures.significance import LEVEL
@@ -105,32 +104,3 @@ def _note(table: Table, row: Row) -> str:
         if row.values.get(name) != value
     ]
     return "; ".join([*differing, *([table.notes[row.entry]] if row.entry in table.notes else [])])
-
-
-COLUMNS = (
-    *("paper", "table", "protocol", "checkpoints", "entry", "column"),
-    *("ours", "published", "difference", "stderr", "beyond", "note"),
-)
-
-
-def lines_of(reproduced: Sequence[Reproduced]) -> list[dict[str, Any]]:
-    """Return a line a figure, as `published.csv` has them."""
-    return [
-        {
-            "paper": each.table.paper,
-            "table": each.table.table,
-            "protocol": each.table.protocol,
-            "checkpoints": each.table.checkpoints,
-            "entry": entry,
-            "column": column,
-            "ours": figure.ours,
-            "published": figure.theirs,
-            "difference": figure.difference,
-            "stderr": figure.stderr,
-            "beyond": figure.beyond,
-            "note": each.notes.get(entry),
-        }
-        for each in reproduced
-        for entry, row in each.figures.items()
-        for column, figure in row.items()
-    ]

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from math import isnan
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from merganser.evaluation.scoring import by_data_set
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice
 from merganser.report.measured import BY_LAYER, Measured
-from merganser.report.published import COLUMNS, Reproduced, lines_of
+from merganser.report.published import Reproduced
 from merganser.report.rows import Row
 from merganser.report.scores import Scores
 from merganser.report.significance import MEAN, Significance, Verdict
@@ -115,8 +116,16 @@ def write_changes(folder: Path, changes: Changes | None) -> None:
 
 def write_published(folder: Path, reproduced: Sequence[Reproduced]) -> None:
     """Write `published.csv`, what papers report beside what was measured."""
-    lines = [[line[name] for name in COLUMNS] for line in lines_of(reproduced)]
-    write_csv(folder / "published.csv", COLUMNS, lines)
+    about, numbers = ("paper", "table", "protocol", "checkpoints"), ("difference", "stderr", "beyond")
+    of_table, of_figure = attrgetter(*about), attrgetter("ours", "theirs", *numbers)
+    lines = [
+        [*of_table(each.table), entry, column, *of_figure(figure), each.notes.get(entry)]
+        for each in reproduced
+        for entry, row in each.figures.items()
+        for column, figure in row.items()
+    ]
+    header = [*about, "entry", "column", "ours", "published", *numbers, "note"]
+    write_csv(folder / "published.csv", header, lines)
 
 
 def write_studies(folder: Path, results: StudyResults) -> None:

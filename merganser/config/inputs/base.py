@@ -118,6 +118,15 @@ def name_mistakes(section: str, declared: Mapping[str, object], name: str, reads
         yield f"no {name!r} under {section}, {there}, got {reads!r}{did_you_mean(name, declared)}"
 
 
+def of_mistakes(params: Params, of: str, expected: str, *others: str) -> Iterator[str]:
+    """Check what something is of: difference vectors that there are, or one of the others, which `expected` says."""
+    name = difference_in(of)
+    if name is not None:
+        yield from name_mistakes("differences", params.differences, name, of)
+    elif of not in others:
+        yield f"{expected}, got {of!r}"
+
+
 def difference_in(of: str) -> str | None:
     """Return the name of the difference vectors that something is of, None where it is of something else."""
     kind, _, name = of.partition("/")

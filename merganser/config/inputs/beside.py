@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from merganser.config.inputs.base import OfAnother, difference_in
-from merganser.config.params import Beside, Params
-from merganser.errors import did_you_mean
+from merganser.config.inputs.base import OfAnother, of_mistakes
+from merganser.config.params import Params
 
 
 class _Trained(OfAnother):
@@ -17,17 +16,12 @@ class _Trained(OfAnother):
 
     def mistakes(self, params: Params) -> Iterator[str]:
         """Check what each is of: difference vectors that there are, or deltas."""
+        expected = "expected differences/NAME, whose start is the merged model"
+        expected += ", or deltas, whose start is the base" if self.of_deltas else ""
+        others = ["deltas"] if self.of_deltas else []
         for name, one in self.declared(params).items():
-            if not (self.of_deltas and one.of == "deltas"):
-                yield from (f"{self.name}.{name}.of: {mistake}" for mistake in self._of_mistakes(params, one))
-
-    def _of_mistakes(self, params: Params, one: Beside) -> Iterator[str]:
-        name = difference_in(one.of)
-        if name is None:
-            base = ", or deltas, whose start is the base" if self.of_deltas else ""
-            yield f"expected differences/NAME, whose start is the merged model{base}, got {one.of!r}"
-        elif name not in params.differences:
-            yield f"no {name!r} under differences, got {one.of!r}{did_you_mean(name, params.differences)}"
+            for mistake in of_mistakes(params, one.of, expected, *others):
+                yield f"{self.name}.{name}.of: {mistake}"
 
 
 class Routers(_Trained):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from merganser.config.inputs.base import OfAnother, difference_in, name_mistakes
+from merganser.config.inputs.base import OfAnother, of_mistakes
 from merganser.config.params import Params
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ class Embeddings(OfAnother):
     def mistakes(self, params: Params) -> Iterator[str]:
         """Check what they are read with: what methods read, or difference vectors that there are."""
         for name, embedding in params.embeddings.items():
-            difference = difference_in(embedding.of)
-            if difference:
-                for mistake in name_mistakes("differences", params.differences, difference, embedding.of):
-                    yield f"embeddings.{name}.of: {mistake}"
-            elif embedding.of not in ("deltas", "svd"):
-                yield f"embeddings.{name}.of: expected deltas, svd or differences/NAME, got {embedding.of!r}"
+            expected = "expected deltas, svd or differences/NAME"
+            for mistake in of_mistakes(params, embedding.of, expected, "deltas", "svd"):
+                yield f"embeddings.{name}.of: {mistake}"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from merganser.config.explaining import explain
-from merganser.config.inputs.base import OfAnother, difference_in
+from merganser.config.inputs.base import OfAnother, of_mistakes
 from merganser.config.params import Entry, LearnedEntry, Params
-from merganser.errors import InputError, did_you_mean
+from merganser.errors import InputError
 from merganser.evaluation import GivesClasses, get_kind, kind_names
 
 if TYPE_CHECKING:
@@ -71,12 +71,8 @@ def _learner_mistakes(params: Params, where: str, learned: LearnedEntry) -> Iter
     if learner.routers and not has_ability(params.base.family, HasBlocks):
         reason = f"{learned.learner} mixes the MLPs of blocks, which {params.base.family} does not name"
         yield f"{where}.learner: {reason}; the families that do are {', '.join(families_with(HasBlocks))}"
-    if difference := difference_in(learned.of):
-        if difference not in params.differences:
-            near = did_you_mean(difference, params.differences)
-            yield f"{where}.of: no {difference!r} under differences, got {learned.of!r}{near}"
-    elif learned.of != reads:
-        yield f"{where}.of: {learned.learner} reads {reads}, or differences/NAME, got {learned.of!r}"
+    for mistake in of_mistakes(params, learned.of, f"{learned.learner} reads {reads}, or differences/NAME", reads):
+        yield f"{where}.of: {mistake}"
     try:
         learner.settings.model_validate(learned.values)
     except ValidationError as error:

@@ -4,13 +4,13 @@ Every subset has a file with a fingerprint of what it was computed from, and is 
 kill loses one subset.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from merganser import registry
-from merganser.config.params import Entry, Params, StudyEntry
+from merganser.config.params import Params, StudyEntry
 from merganser.hashes import sha256_of_tree
 from merganser.outputs import write_json
 from merganser.studies.merges import score_merge, values_for
@@ -20,16 +20,6 @@ from tasks.opening import open_source
 from tasks.scoring import open_tasks
 from tasks.stage import check_family, check_method, run, stage
 from tasks.stages import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
-
-
-@dataclass(frozen=True)
-class Origins:
-    """The hashes of all files that an entry's subsets are computed from."""
-
-    base: str
-    read: dict[str, str]  # by task
-    data: dict[str, str]
-    code: str
 
 
 @stage("studies.tasks.methods")
@@ -43,9 +33,8 @@ def main(params: Params, key: str) -> None:
     subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.first_seed)
     out.mkdir(parents=True, exist_ok=True)
     remove_unknown(out, {file_name(subset) for subset in subsets})
-    origins = _origins(params, entry)
-    fingerprints = {s: _fingerprint(params, entry, values_for(values, s), s, origins) for s in subsets}
-    missing = [s for s in subsets if read_kept(out / file_name(s), fingerprints[s]) is None]
+    origins = origins_of(params, entry, {subset: values_for(values, subset) for subset in subsets})
+    missing = [s for s in subsets if read_kept(out / file_name(s), origins[s]) is None]
     print(f"{key}: {len(subsets) - len(missing)} of {len(subsets)} subsets were there", flush=True)
     setup = open_tasks(params, PREPARED) if missing else None
     for done, subset in enumerate(missing, 1):
@@ -57,7 +46,7 @@ def main(params: Params, key: str) -> None:
             found = score_merge(method, values_for(values, subset), source, setup, Path(folder), others)
         scores = {"scores": {task: found[task] for task in subset}}
         unseen = {"unseen": {task: found[task] for task in others}} if others else {}
-        write_json(out / file_name(subset), {FINGERPRINT: fingerprints[subset], **scores, **unseen})
+        write_json(out / file_name(subset), {FINGERPRINT: origins[subset], **scores, **unseen})
         mean = sum(found[task]["value"] for task in subset) / len(subset)
         print(f"{key}: {done} of {len(missing)}: {mean:.4f} on {', '.join(subset)}", flush=True)
 
@@ -67,37 +56,25 @@ def unseen_of(params: Params, entry: StudyEntry, subset: Subset) -> list[str]:
     return [task for task in sorted(params.tasks) if task not in subset] if entry.unseen else []
 
 
-def _origins(params: Params, entry: Entry) -> Origins:
-    """Hash every file that an entry's subsets are computed from."""
-    return Origins(
-        base=sha256_of_tree(BASE),
-        read={task: _read_of(DATA / entry.reads, task) for task in params.tasks},
-        data={
-            task: sha256_of_tree(PREPARED / task) + sha256_of_tree(HEADS / f"{task}.safetensors")
-            for task in params.tasks
-        },
-        code=digest_of_code(params, "tasks.study_tasks", f"merganser.methods.{entry.method}"),
-    )
+def origins_of(params: Params, entry: StudyEntry, values: Mapping[Subset, dict[str, Any]]) -> dict[Subset, str]:
+    """Return of each subset a digest of all that its numbers come from: files, choices, the values it has, code."""
+    code = digest_of_code(params, "tasks.study_tasks", f"merganser.methods.{entry.method}")
+    chosen = [entry.method, params.first_seed, params.base.family, params.evaluation.model_dump()]
+    common = [*chosen, code, sha256_of_tree(BASE)]
+    read = {task: _read_of(DATA / entry.reads, task) for task in params.tasks}
+    data = {task: [*map(sha256_of_tree, (PREPARED / task, HEADS / f"{task}.safetensors"))] for task in params.tasks}
+    found = {}
+    for subset, own in values.items():
+        tasks = {task: [read[task], data[task]] for task in subset}
+        unseen = {task: data[task] for task in unseen_of(params, entry, subset)}
+        found[subset] = fingerprint([own, common, tasks, unseen])
+    return found
 
 
 def _read_of(folder: Path, task: str) -> str:
     """Hash what an entry reads of a task, a file, a folder, or both; raise InputError where there is neither."""
     file = folder / f"{task}.safetensors"
     return "".join(sha256_of_tree(path) for path in (folder / task, file) if path.exists()) or sha256_of_tree(file)
-
-
-def _fingerprint(params: Params, entry: StudyEntry, values: dict[str, Any], subset: Subset, origins: Origins) -> str:
-    """Identify all that a subset's numbers come from: contents of files, choices, code."""
-    content = {
-        "method": [entry.method, values, params.first_seed],
-        "evaluation": [params.base.family, params.evaluation.model_dump()],
-        "base": origins.base,
-        "tasks": {task: [origins.read[task], origins.data[task]] for task in subset},
-        "code": origins.code,
-    }
-    if others := unseen_of(params, entry, subset):
-        content["unseen"] = {task: origins.data[task] for task in others}
-    return fingerprint(content)
 
 
 if __name__ == "__main__":

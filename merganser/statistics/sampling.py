@@ -51,7 +51,7 @@ def inputs_of(network: Network, prepared: Prepared) -> list[str]:
     if isinstance(network, TakesTexts):
         names = list(network.tokenizer.model_input_names)
     if not names or not set(names) <= set(prepared.about["arrays"]):
-        reason = f"a network's inputs are needed, which are not prepared of {prepared.about['kind']}"
+        reason = f"this needs a network's inputs, which are not prepared of {prepared.about['kind']}"
         raise InputError(f"{prepared.folder}: {reason}; choose another kind for the task, or methods without data")
     return names
 

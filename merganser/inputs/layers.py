@@ -152,10 +152,10 @@ class LayerSource(ABC):
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks; may be called from several threads."""
 
-    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+    def map(self, function: Callable[[Any], R]) -> Iterator[R]:
         """Read each layer and apply a function, possibly in threads or on a GPU; the function must not keep the layer.
 
-        Results come in the names' order, with their tensors on the CPU.
+        It takes the kind of layers that these are. Results come in the names' order, with their tensors on the CPU.
         """
         return self.spread(lambda name: function(self.layer(name)))
 

@@ -18,7 +18,6 @@ from merganser.learning import Form, Learner, Values, learned_by
 from merganser.learning.settings import LearnerSettings
 from merganser.merging.method import method
 from merganser.operators.drop import generator_of
-from merganser.operators.passes import over_deltas
 from merganser.operators.sums import inner_products, scaled_sum
 
 COEFFICIENTS = "coefficients"
@@ -93,7 +92,7 @@ class MaskedSum(Form):
             mask = self.mask(values, layer.name, step).to(layer.dtype)
             return inner_products(layer.deltas, gradients[layer.name].reshape(layer.shape) * mask) / mean
 
-        return torch.stack(list(over_deltas(self.layers, products)))
+        return torch.stack(list(self.layers.map(products)))
 
     def by_logits(self, values: Values, step: int | None, gradients: Mapping[str, Tensor], mean: float) -> Values:
         """Return the derivative by each logit: of its own entry, and of the mean that all entries are divided by."""
@@ -103,7 +102,7 @@ class MaskedSum(Form):
             mask = self.mask(values, layer.name, step)
             return product.to(mask.dtype) / mean, float((product.double() * mask).sum())
 
-        pieces, sums = zip(*over_deltas(self.layers, own), strict=True)
+        pieces, sums = zip(*self.layers.map(own), strict=True)
         through_mean = sum(sums) / (self.count * mean**2)
         pulled = Values()
         for name, piece in zip(self.layers.names, pieces, strict=True):

@@ -9,7 +9,6 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks, by_blocks
 from merganser.merging.method import method
 from merganser.operators.elect import elect_sign
-from merganser.operators.passes import over_deltas
 from merganser.overlays.bits import pack_bits
 from merganser.overlays.masked import Masked
 from merganser.overlays.parts import Parts
@@ -44,7 +43,7 @@ def magnitudes(layer: LayerDeltas) -> Tensor:
 
 def rescalers(layers: LayerSource) -> Tensor:
     """Return each task's rescaler (T,), from one pass over all layers; 0 for a task whose mask is empty."""
-    own, masked = torch.stack(list(over_deltas(layers, magnitudes))).sum(0)
+    own, masked = torch.stack(list(layers.map(magnitudes))).sum(0)
     return torch.where(masked > 0, own / masked, 0).float()
 
 

@@ -14,7 +14,6 @@ from merganser.linalg.frequencies import high_pass
 from merganser.linalg.select import Cut, each_trimmed, kept
 from merganser.merging.method import Densities, NonNegative, method
 from merganser.operators.coefficients import PerTask, each_of
-from merganser.operators.passes import over_deltas
 from merganser.operators.sums import total
 from merganser.operators.trim import vector_cut
 from merganser.overlays.masked import sparse
@@ -34,7 +33,7 @@ def factors(layers: LayerSource, cut: Cut, density: PerTask) -> tuple[list[float
 
     A mean over kept and dropped entries alike divides by the same number everywhere, so that sums do.
     """
-    whole, largest = torch.stack(list(over_deltas(layers, partial(magnitudes, cut=cut)))).sum(0)
+    whole, largest = torch.stack(list(layers.map(partial(magnitudes, cut=cut)))).sum(0)
     shares = torch.where(whole > 0, whole / whole.sum(), 0)
     logs = torch.tensor([-log(each) for each in each_of(density, layers.tasks)], dtype=torch.float64)
     return shares.tolist(), torch.where(whole > 0, largest * logs / (shares * whole), 0).tolist()

@@ -18,7 +18,6 @@ from merganser.learning import Form, Learner, Values, learned_by
 from merganser.learning.settings import LabelledSettings
 from merganser.linalg.select import Cut, kept
 from merganser.merging.method import method
-from merganser.operators.passes import over_deltas
 from merganser.operators.stitch import stitch_masked
 from merganser.operators.trim import vector_cut
 
@@ -49,7 +48,7 @@ class Regions(Form):
 
     def start(self) -> Values:
         """Begin with what is kept without data: each task's largest entries."""
-        regions = over_deltas(self.layers, partial(largest, cut=vector_cut(self.layers, self.settings.density)))
+        regions = self.layers.map(partial(largest, cut=vector_cut(self.layers, self.settings.density)))
         return {name: torch.where(region, SIZE, -SIZE) for name, region in zip(self.layers.names, regions, strict=True)}
 
     def form(self, values: Values, step: int | None = None) -> Callable[[LayerDeltas], Tensor]:
@@ -64,7 +63,7 @@ class Regions(Form):
             own = layer.deltas * gradients[layer.name].reshape(layer.deltas.shape)  # which refuses several tasks
             return own.to(soft.dtype).add_(self.settings.penalty / self.count).mul_(soft).mul_(1 - soft)
 
-        return dict(zip(self.layers.names, over_deltas(self.layers, by_logits), strict=True))
+        return dict(zip(self.layers.names, self.layers.map(by_logits), strict=True))
 
     def penalty(self, values: Values, step: int | None) -> float:
         """Return what is added to the loss for what the masks keep."""

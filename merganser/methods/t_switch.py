@@ -9,7 +9,6 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.select import Cut, each_trimmed, kept
 from merganser.merging.method import Densities, method
-from merganser.operators.passes import over_deltas
 from merganser.operators.trim import vector_cut
 from merganser.overlays.masked import signs
 from merganser.overlays.parts import Parts
@@ -17,7 +16,7 @@ from merganser.overlays.parts import Parts
 
 def scales_of(layers: LayerSource, cut: Cut) -> Tensor:
     """Return the root mean square of each task's kept entries by sign over the whole vector, signed: (T, 2)."""
-    summed, counts = torch.stack(list(over_deltas(layers, partial(squares, cut=cut)))).sum(0)
+    summed, counts = torch.stack(list(layers.map(partial(squares, cut=cut)))).sum(0)
     return (summed / counts.clamp(min=1)).sqrt() * torch.tensor([1.0, -1.0])
 
 

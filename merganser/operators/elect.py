@@ -9,7 +9,6 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import joined
 from merganser.linalg.select import Cut
 from merganser.operators.coefficients import PerTask
-from merganser.operators.passes import over_deltas
 from merganser.operators.sums import total
 from merganser.operators.trim import Sparse, blocks_of, loop_arguments, trim, vector_cut
 
@@ -39,7 +38,7 @@ def winning_sign(layers: LayerSource, sparse: Callable[[LayerDeltas], Sparse]) -
 
     1 on a draw.
     """
-    return _winner(sum(over_deltas(layers, lambda layer: balance_of(elect_sign(sparse(layer))))))
+    return _winner(sum(layers.map(lambda layer: balance_of(elect_sign(sparse(layer))))))
 
 
 def cut_and_winner(layers: LayerSource, density: PerTask) -> tuple[Cut, int]:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.operators.passes import over_deltas
 
 FLOOR = 1e-6  # of the information, once its norm over the whole vector is 1
 PIECE = 1 << 14  # entries summed at once: torch sums more in several threads, in an order that depends on their number
@@ -29,7 +28,7 @@ def base_fisher_of(layer: LayerDeltas) -> Tensor:
 
 def fisher_norms(layers: LayerSource) -> list[float]:
     """Return the L2 norm of each task's Fisher information over the whole vector; 1 where all of it is 0."""
-    squares = [sum(column) for column in zip(*over_deltas(layers, _squares), strict=True)]
+    squares = [sum(column) for column in zip(*layers.map(_squares), strict=True)]
     return [float(square) ** 0.5 or 1.0 for square in squares]
 
 

@@ -2,23 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from torch import Tensor
 
-from merganser.inputs.layers import Layer, LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerSource
 
 R = TypeVar("R")
 
 
-def over_deltas(layers: LayerSource, function: Callable[[LayerDeltas], R]) -> Iterator[R]:
-    """Apply a function, which must not keep the layer, to every layer of a method that reads deltas."""
-    return layers.map(cast(Callable[[Layer], R], function))
-
-
 def over_stacks(layers: LayerSource, function: Callable[[Tensor], R]) -> Iterator[R]:
     """Apply a function, which must not keep them, to the deltas (T, ...) of every layer."""
-    return over_deltas(layers, lambda layer: function(layer.deltas))
+    return layers.map(lambda layer: function(layer.deltas))
 
 
 @dataclass(frozen=True)

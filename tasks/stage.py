@@ -11,6 +11,7 @@ from inspect import unwrap
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from merganser.code_digest import CodeTree, read_texts
 from merganser.errors import InputError
@@ -173,7 +174,7 @@ def stage(
 
             start_wall, start_cpu = time.perf_counter(), time.process_time()
             params = load_params()
-            known = [attrgetter(each)(params) if isinstance(each, str) else each for each in sections]
+            known: list[Any] = [attrgetter(each)(params) if isinstance(each, str) else each for each in sections]
             names = names_of(argv, function.__globals__["__spec__"].name, known)
             for section, names_there, name in zip(sections, known, names, strict=True):
                 if isinstance(section, str):

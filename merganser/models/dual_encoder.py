@@ -5,11 +5,11 @@ Shape legend: B images, C classes, D features, N texts.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from merganser.checkpoints.own_settings import TOKENIZER
 from merganser.checkpoints.tensors import to_bytes
 from merganser.errors import InputError
 from merganser.models import Change, Inputs
+from merganser.models.blocks import WithBlocks
+from merganser.models.named_module import NamedModule
 
 TEXT_BATCH = 256
 HEADS_KEPT = 64
@@ -28,13 +30,29 @@ HEADS_KEPT = 64
 _heads: dict[str, Tensor] = {}  # by what they were computed from
 
 
-class DualEncoder(ABC):
-    """A base of dual encoders: a class head of prompts, and features that are changed on the way to it."""
+class DualEncoder(NamedModule, WithBlocks, ABC):
+    """A base of dual encoders: a class head of prompts, and features that are changed on the way to it.
 
-    module: Any
+    `image_side` begins the names of the parameters that are not the text tower's.
+    """
+
+    image_side: ClassVar[str]
     _text: bytes  # the digest of the loaded text tower
     _head: Tensor | None = None
     _change: Change | None = None
+
+    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
+        super().load(parameters)
+        config = self.naming.where / self.naming.config
+        self._text, self._head = text_digest(self.module, config, self.image_side), None
+
+    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
+        """Score every class with these parameters in place of the loaded ones of their names; differentiable (B, C).
+
+        The class heads stay those of the loaded text side.
+        """
+        return self._scored(self.with_parameters(parameters, lambda: self._features(inputs)))
 
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:

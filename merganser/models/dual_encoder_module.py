@@ -4,7 +4,7 @@ A task's checkpoint is often the vision side alone, with or without `vision_mode
 what follows both sides are then the base's. Shape legend: B images, C classes, D features.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,10 +18,8 @@ from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError, quoting
 from merganser.models import DeviceName, Inputs, Precision
-from merganser.models.blocks import WithBlocks
 from merganser.models.configurations import build, check_names, read_config
-from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, picture, text_digest
-from merganser.models.named_module import NamedModule
+from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, picture
 from merganser.models.naming import naming_of
 from merganser.models.text_module import open_tokenizer
 
@@ -31,9 +29,10 @@ IMAGE_SIDE = "vis"  # vision_model.*, visual_projection.weight
 MOST_A_SIDE = 2**13  # pixels of a picture once it is resized
 
 
-class DualEncoderModule(NamedModule, DualEncoder, WithBlocks):
+class DualEncoderModule(DualEncoder):
     """A dual encoder with the tokenizer and the image processor of its folder."""
 
+    image_side = IMAGE_SIDE
     reads = f"{IMAGE_SIDE}*"
     mlps = (("mlp.fc1", "mlp.fc2"),)
     padding: ClassVar[bool | Literal["max_length"]] = True  # of texts: to the longest, or to the model's length
@@ -43,24 +42,12 @@ class DualEncoderModule(NamedModule, DualEncoder, WithBlocks):
         super().__init__(module, naming_of(module, folder, prefix=PREFIX))
         self.folder, self._config = folder, module.config.text_config
 
-    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
-        super().load(parameters)
-        self._text, self._head = text_digest(self.module, self.folder / CONFIG, IMAGE_SIDE), None
-
     def pixels(self, images: Sequence[Any]) -> Tensor:
         """Resize and crop PIL images or uint8 arrays (height, width, 3), as the folder's processor: (B, 3, H, W)."""
         pixels: Tensor = self._processor(
             [picture(image) for image in images], do_rescale=False, do_normalize=False, return_tensors="pt"
         ).pixel_values
         return pixels
-
-    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score every class with these parameters in place of the loaded ones of their names; differentiable (B, C).
-
-        The class heads stay those of the loaded text side.
-        """
-        return self._scored(self.with_parameters(parameters, lambda: self._features(inputs)))
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> Tensor:

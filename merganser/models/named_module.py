@@ -1,4 +1,4 @@
-"""A module of transformers that takes parameters by the names that checkpoints give them, and keeps what is tied tied.
+"""A module that takes parameters by the names that checkpoints give them, and keeps what is tied tied.
 
 A checkpoint may leave out what is tied to another parameter, or hold such an alias alone. Shape legend: N rows.
 """
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import Conv2d, Linear, Module, Parameter
-from transformers.pytorch_utils import Conv1D
 
 from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.errors import InputError
@@ -22,6 +21,7 @@ from merganser.models.naming import Naming
 from merganser.models.watching import Watcher
 
 RULES = ParameterRules()  # a linear map is what is merged as a matrix by default
+Maps = dict[str, tuple[Tensor, Side]]  # the weights of linear maps, with the side that their inputs lie on
 
 
 class NamedModule:
@@ -36,7 +36,7 @@ class NamedModule:
         self._ties = tied_names(module)
         self._watcher = Watcher()
         self._names: dict[str, str] = {}  # a module's name to the checkpoint's
-        self._maps: dict[str, Linear | Conv1D | Conv2d] | None = None  # by those names; found once for each model
+        self._maps: Maps | None = None  # found once for each model
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
@@ -72,12 +72,11 @@ class NamedModule:
 
         Each with the side that its inputs lie on: the rows of GPT-2's, which are applied as x W.
         """
-        found = self._named_maps()
-        return {name: "rows" if isinstance(found[name], Conv1D) else "columns" for name in sorted(found)}
+        return {name: side for name, (_, side) in sorted(self._known_maps().items())}
 
     def watch(self, extra: Extra) -> AbstractContextManager[object]:
         """While the block runs, add to a linear map's output (N, out) what `extra` makes of its name and input rows."""
-        return self._watcher.watch({name: part.weight for name, part in self._named_maps().items()}, extra)
+        return self._watcher.watch({name: weight for name, (weight, _) in self._known_maps().items()}, extra)
 
     def with_parameters(self, parameters: Inputs, run: Callable[[], Tensor]) -> Tensor:
         """Run with these parameters in place of the loaded ones of their names; differentiable, nothing is copied."""
@@ -96,14 +95,25 @@ class NamedModule:
                 if not torch.equal(value, first):
                     _set(self.module, own, Parameter(value.to(shared.device, shared.dtype, copy=True)))
 
-    def _named_maps(self) -> dict[str, Linear | Conv1D | Conv2d]:
+    def _known_maps(self) -> Maps:
         if self._maps is None:
-            parts = self.module.named_modules()
-            maps = {f"{name}.weight": part for name, part in parts if isinstance(part, Linear | Conv1D | Conv2d)}
-            read = {name: part for name, part in maps.items() if fnmatchcase(name, self.reads)}
-            kinds = {name: kind_of(name, part.weight.shape, RULES) for name, part in read.items()}
-            self._maps = {self.stored_name(name): part for name, part in read.items() if kinds[name] == "matrix"}
+            matrices = {
+                n: found for n, found in self._weights().items() if kind_of(n, found[0].shape, RULES) == "matrix"
+            }
+            self._maps = {self.stored_name(name): found for name, found in matrices.items()}
         return self._maps
+
+    def _weights(self) -> Maps:
+        """Return the weights of what may be a linear map, by the module's own names."""
+        from transformers.pytorch_utils import Conv1D  # takes a second, which a network that has none saves
+
+        parts = {f"{name}.weight": part for name, part in self.module.named_modules()}
+        read = {name: part for name, part in parts.items() if fnmatchcase(name, self.reads)}
+        side: dict[type, Side] = {Conv1D: "rows", Linear: "columns", Conv2d: "columns"}
+        kinds = {
+            name: next((side[kind] for kind in side if isinstance(part, kind)), None) for name, part in read.items()
+        }
+        return {name: (read[name].weight, kind) for name, kind in kinds.items() if kind}
 
 
 class _Run(Module):

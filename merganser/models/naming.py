@@ -28,6 +28,7 @@ class Naming:
     prefix: str  # of the inner model, which a name may lack or have too much
     left_out: tuple[str, ...]  # patterns of what a checkpoint may hold and the module does not
     ignored: tuple[str, ...]  # the same as regular expressions, from transformers
+    config: str = CONFIG  # the file that describes the architecture
 
     def own(self, name: str, shape: Sequence[int]) -> str | None:
         """Return the module's name of a checkpoint's parameter, None for one that it does without.
@@ -41,12 +42,16 @@ class Naming:
             if candidate in self.shapes:
                 expected = self.shapes[candidate]
                 if list(shape) != list(expected):
-                    raise InputError(f"{self.where}: {name} has shape {list(shape)}, {CONFIG} says {list(expected)}")
+                    raise InputError(
+                        f"{self.where}: {name} has shape {list(shape)}, {self.config} says {list(expected)}"
+                    )
                 return candidate
         known = _matches(name, self.left_out) or any(re.search(rule, name) for rule in self.ignored)
         if known or is_buffer(name, Spec("F32", tuple(shape))):
             return None
-        raise InputError(f"{self.where}: parameter {name} is not in the architecture of {CONFIG} ({self.architecture})")
+        raise InputError(
+            f"{self.where}: parameter {name} is not in the architecture of {self.config} ({self.architecture})"
+        )
 
     def check_missing(self, given: Iterable[str], may_lack: Sequence[str] = ()) -> None:
         """Refuse a checkpoint that lacks a parameter of the module, but for those of the patterns in `may_lack`."""
@@ -56,8 +61,10 @@ class Naming:
             raise InputError(f"{self.where}: parameter {min(missing)} of the architecture is missing in the checkpoint")
 
 
-def naming_of(module: Any, folder: Path, left_out: Sequence[str] = (), prefix: str | None = None) -> Naming:
-    """Describe a module of transformers; the prefix is that of its own inner model where none is given."""
+def naming_of(
+    module: Any, folder: Path, left_out: Sequence[str] = (), prefix: str | None = None, config: str = CONFIG
+) -> Naming:
+    """Describe a module; where no prefix is given it is one of transformers, with that of its own inner model."""
     return Naming(
         where=folder,
         architecture=type(module).__name__,
@@ -65,6 +72,7 @@ def naming_of(module: Any, folder: Path, left_out: Sequence[str] = (), prefix: s
         prefix=module.base_model_prefix if prefix is None else prefix,
         left_out=tuple(left_out),
         ignored=tuple(getattr(module, "_keys_to_ignore_on_load_unexpected", None) or ()),
+        config=config,
     )
 
 

@@ -348,7 +348,7 @@ def test_a_merge_refuses_what_was_learned_for_other_tasks(folder: Path) -> None:
 
 
 def test_a_merge_of_what_was_never_learned_says_what_to_run(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"nothing learned; run the stage learn first"):
+    with pytest.raises(InputError, match=r"trace.json: missing; run the stage that writes it first"):
         merge.main(["ada"])
 
 

@@ -76,5 +76,5 @@ def _learner_mistakes(params: Params, where: str, learned: LearnedEntry) -> Iter
     try:
         learner.settings.model_validate(learned.values)
     except ValidationError as error:
-        for mistake in error.errors():
-            yield explain(mistake, learner.settings, tuple(where.split(".")), tuple(LearnedEntry.model_fields))
+        for wrong in error.errors():
+            yield explain(wrong, learner.settings, tuple(where.split(".")), tuple(LearnedEntry.model_fields))

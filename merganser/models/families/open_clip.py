@@ -7,8 +7,7 @@ Shape legend: B images, C classes, P prompts, D embedding.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,21 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call
-from torch.nn import Module
 
 from merganser.checkpoints.architecture import read_config, read_object
-from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError, quoting, refusing
-from merganser.inputs.layers import Side
 from merganser.limits import SMALL, check_files, parse_json, read_small
-from merganser.models import DeviceName, Extra, Inputs, Precision
-from merganser.models.blocks import WithBlocks
+from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.bounded import bounded
-from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked, picture, text_digest
-from merganser.models.watching import Watcher
+from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked, picture
+from merganser.models.named_module import Maps
+from merganser.models.naming import naming_of
 
 CONFIG = "open_clip_config.json"
 MODEL_TYPES = ()
@@ -41,12 +36,12 @@ HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 MOST_TOKENS, MOST_PATCHES = 4096, 256  # of a text, and a side of a picture: a few times what any model has
 TOKENIZER_SETTINGS = {"clean", "strip_sep_token", "language"}  # others reach code that runs what a repository brings
 APPLIED_AS_THEY_ARE = ("proj", "text_projection")
-RULES = ParameterRules()  # a linear map is what is merged as a matrix by default
 
 
-class OpenClipNetwork(DualEncoder, WithBlocks):
+class OpenClipNetwork(DualEncoder):
     """A dual encoder: the image tower gives the features, the text tower the class heads."""
 
+    image_side = "visual."
     reads = "visual.*"
     mlps = (("mlp.c_fc", "mlp.c_proj"),)
 
@@ -54,18 +49,12 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
         """Build the architecture that a folder describes, without weights."""
         if not (folder / CONFIG).exists():
             raise InputError(f"{folder}: no {CONFIG}; the base checkpoint's folder must hold one")
-        self.folder, self.device, self.dtype = folder, torch.device(device), TORCH[precision]
-        self.module = _build(folder).to(device=self.device, dtype=self.dtype)
+        self.folder, self.dtype = folder, TORCH[precision]
+        module = _build(folder).to(device=torch.device(device), dtype=self.dtype)
+        super().__init__(module, naming_of(module, folder, prefix="", config=CONFIG))
         self.preprocess: dict[str, Any] = self.module.visual.preprocess_cfg
         mean, std = (torch.tensor(self.preprocess[key]).view(1, -1, 1, 1) for key in ("mean", "std"))
         self._mean, self._std = mean.to(self.device), std.to(self.device)
-        self._watcher = Watcher()
-
-    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
-        _load_strictly(self.module, parameters, self.folder)
-        self._text = text_digest(self.module, self.folder / CONFIG, "visual.")
-        self._head = None
 
     def pixels(self, images: Sequence[Any]) -> Tensor:
         """Resize and crop PIL images or uint8 arrays (height, width, 3): uint8 (B, 3, H, W)."""
@@ -89,32 +78,17 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
         assert isinstance(normalisation, Normalize)
         return Compose(steps)
 
-    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score every class with these parameters in place of the loaded ones of their names; differentiable."""
-        maps = {name: parameters[name] for name in self.linear_maps() if name in parameters}
-        with self._watcher.using(maps):
-            found = functional_call(self.module, dict(parameters), kwargs={"image": self._normalised(inputs)})
-        return self._scored(found["image_features"] if isinstance(found, dict) else found[0])
-
-    def linear_maps(self) -> dict[str, Side]:
-        """Name the weights of linear maps, sorted, each with the side that its inputs lie on.
-
-        The projections of both towers are parameters of their own, applied as x W.
-        """
-        shapes = {name: value.shape for name, value in self.module.named_parameters()}
-        names = sorted(name for name, shape in shapes.items() if kind_of(name, shape, RULES) == "matrix")
-        return {name: "rows" if name.rpartition(".")[2] in APPLIED_AS_THEY_ARE else "columns" for name in names}
-
-    def watch(self, extra: Extra) -> AbstractContextManager[object]:
-        """While the block runs, add to a linear map's output (N, out) what `extra` makes of its name and input rows."""
-        return self._watcher.watch({name: self.module.get_parameter(name) for name in self.linear_maps()}, extra)
-
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Return the unit embedding of each of N texts (N, D)."""
         tokens = self._tokenizer()(list(texts)).to(self.device)
         encode: Any = self.module.encode_text
         return torch.cat([encode(batch, normalize=True) for batch in tokens.split(TEXT_BATCH)])
+
+    def _weights(self) -> Maps:
+        """Return all weights of both towers; their projections are parameters of their own, applied as x W."""
+        named = self.module.named_parameters()
+        return {n: (value, "rows" if n.rpartition(".")[2] in APPLIED_AS_THEY_ARE else "columns") for n, value in named}
 
     def _features(self, inputs: Inputs) -> Tensor:
         features: Tensor = self.module.encode_image(self._normalised(inputs), normalize=True)
@@ -135,24 +109,6 @@ class OpenClipNetwork(DualEncoder, WithBlocks):
             return partial(open_clip.tokenize, context_length=text.get("context_length", DEFAULT_CONTEXT_LENGTH))
         with quoting(f"{self.folder}: open_clip cannot make the tokenizer"):
             return open_clip.get_tokenizer(f"local-dir:{self.folder}")
-
-
-def _load_strictly(module: Module, parameters: Iterable[tuple[str, Tensor]], where: Path) -> None:
-    """Copy parameters into a module one at a time, so that they are never all in memory beside it.
-
-    Raises InputError naming one that is missing, strange or misshapen.
-    """
-    state = module.state_dict()
-    missing = set(state)
-    for name, value in parameters:
-        if name not in state:
-            raise InputError(f"{where}: parameter {name} is not in the architecture of {CONFIG}")
-        if value.shape != state[name].shape:
-            raise InputError(f"{where}: {name} has shape {list(value.shape)}, {CONFIG} says {list(state[name].shape)}")
-        state[name].copy_(value)
-        missing.discard(name)
-    if missing:
-        raise InputError(f"{where}: parameter {sorted(missing)[0]} of the architecture is missing in the checkpoint")
 
 
 def open_network(
